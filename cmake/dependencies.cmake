@@ -1,0 +1,38 @@
+# Third-party libraries: an installed one first, a pinned download second.
+include(FetchContent)
+
+find_package(fmt 9 QUIET)
+if(NOT fmt_FOUND)
+  FetchContent_Declare(fmt URL https://github.com/fmtlib/fmt/archive/refs/tags/9.1.0.tar.gz
+                           URL_HASH SHA256=5dea48d1fcddc3ec571ce2058e13910a0d4a6bab4cc09a809d8b1dd1c88ae6f2)
+  FetchContent_MakeAvailable(fmt)
+endif()
+
+if(AMANDA_BUILD_TESTS)
+  find_package(GTest 1.12 QUIET)
+  if(NOT GTest_FOUND)
+    FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz
+                                    URL_HASH SHA256=81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2)
+    set(INSTALL_GTEST OFF)
+    FetchContent_MakeAvailable(googletest)
+  endif()
+endif()
+
+if(AMANDA_BUILD_PYTHON OR AMANDA_BUILD_TORCH)
+  find_package(Python 3.11 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+endif()
+
+if(AMANDA_BUILD_PYTHON)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_DIR
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  set(PYBIND11_FINDPYTHON ON)
+  find_package(pybind11 3 CONFIG REQUIRED)
+endif()
+
+if(AMANDA_BUILD_TORCH)
+  # The torch of the Python at hand, unless CMAKE_PREFIX_PATH names a LibTorch.
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path)"
+                  OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
+  find_package(Torch 2.11 REQUIRED)
+endif()

@@ -1,0 +1,58 @@
+#include "driver.h"
+
+#include <utility>
+
+#include "amanda/engine.h"
+#include "amanda/reference/call.h"
+#include "amanda/reference/operator.h"
+#include "thread_state.h"
+
+namespace amanda::reference {
+
+thread_local ThreadState this_thread;
+
+Driver::Driver(std::string_view name_space, Capabilities capabilities)
+    : name_space_(name_space), capabilities_(capabilities) {
+  Engine::attach(*this);
+}
+
+Driver& Driver::eager() {
+  static Driver driver("reference/1/eager", {.can_replace = true, .can_change_shape = true});
+  return driver;
+}
+
+Driver& Driver::graph() {
+  static Driver driver("reference/1/graph",
+                       {.symbolic_analysis = true, .can_replace = true, .can_change_shape = true});
+  return driver;
+}
+
+// Attached when the program starts: a scope tells only the drivers that it knows.
+[[maybe_unused]] static const Driver* const attached[] = {&Driver::eager(), &Driver::graph()};
+
+const OpInfo& Driver::info(OpType type) const { return operator_of(type).info; }
+
+void Driver::switch_to(ScopeStack* scopes) {
+  this_thread.scopes = scopes;
+  this_thread.inside_hidden = false;  // a scope that was just entered is inside no operator
+}
+
+// The token is the mode before; 0 stands for none.
+void* Driver::begin_routines(RoutineMode mode) {
+  const std::optional<RoutineMode> before = std::exchange(this_thread.mode, mode);
+  return reinterpret_cast<void*>(before ? static_cast<uintptr_t>(*before) + 1 : 0);
+}
+
+void Driver::end_routines(void* token) noexcept {
+  const auto before = reinterpret_cast<uintptr_t>(token);
+  this_thread.mode = before ? std::optional(static_cast<RoutineMode>(before - 1)) : std::nullopt;
+}
+
+std::string Driver::refusal(OpSite& site, Point point, bool allow_view) const {
+  if (point == Point::kBefore || allow_view || !operator_of(site.type()).view) return {};
+  return "its result is a view, and another value would share no data; say allow_view if that will do";
+}
+
+std::optional<RoutineMode> routine_mode() { return this_thread.mode; }
+
+}  // namespace amanda::reference

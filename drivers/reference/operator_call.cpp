@@ -1,0 +1,115 @@
+#include "operator_call.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "amanda/error.h"
+#include "place_hash.h"
+#include "thread_state.h"
+
+namespace amanda::reference {
+namespace {
+
+/// Around a kernel: the operators it calls are at a place of their own, and hidden if no tool could see them.
+class InsideOperator {
+ public:
+  InsideOperator(OpId id, bool observe_inner)
+      : place_(std::exchange(this_thread.place, id)), hidden_(this_thread.inside_hidden) {
+    if (!observe_inner) this_thread.inside_hidden = true;
+  }
+  ~InsideOperator() {
+    this_thread.place = place_;
+    this_thread.inside_hidden = hidden_;
+  }
+
+ private:
+  OpId place_;
+  bool hidden_;
+};
+
+}  // namespace
+
+OperatorCall::OperatorCall(Driver& driver, const Operator& op, OpId id, std::string path, Operands inputs,
+                           Operands results)
+    : driver_(driver),
+      op_(op),
+      id_(id),
+      path_(std::move(path)),
+      given_(inputs),
+      inputs_(std::move(inputs)),
+      results_(std::move(results)) {}
+
+size_t OperatorCall::size(Point side) const {
+  return side == Point::kAfter ? op_.info.outputs.size() : inputs_.size();
+}
+
+Value OperatorCall::get(Point side, size_t position) {
+  if (side == Point::kAfter) return value(results_.at(position));
+  return value(show_given_ ? given_.at(position) : inputs_.at(position));
+}
+
+std::string OperatorCall::detail(Detail which) { return which == Detail::kModulePath ? path_ : ""; }
+
+void OperatorCall::run(RunHints hints) {
+  show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not what tools made of them
+  if (op_.in_place && hints.may_edit_result) inputs_[0] = std::get<Array>(inputs_[0]).copy();  // see finish()
+  InsideOperator inside(id_, hints.observe_inner);
+  if (this_thread.listener) this_thread.listener(op_.info);
+  results_ = op_.kernel(inputs_);
+}
+
+void OperatorCall::skip(RunHints hints) {
+  show_given_ = hints.keep_inputs;
+  std::vector<bool> is_set(size(Point::kAfter), false);
+  for (const Held& held : held_) {
+    if (held.side == Point::kAfter) is_set[held.position] = true;
+  }
+  for (size_t i = 0; i < is_set.size(); ++i) {
+    if (!is_set[i]) throw Error(fmt::format("result {} ({}) was not set", i, op_.info.outputs[i]));
+  }
+  results_.assign(is_set.size(), Operand{});  // commit() fills them in
+}
+
+// The caller of an in-place operator goes on with the array it passed, not with the returned one.
+void OperatorCall::finish() {
+  if (!op_.in_place) return;
+  Array target = std::get<Array>(given_[0]);
+  const Array& result = std::get<Array>(results_[0]);
+  if (!result.shares_data(target)) target.assign(result.data());
+  results_[0] = target;
+}
+
+void OperatorCall::set(Point side, size_t position, Value value) {
+  if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
+  const Operand array = Array();  // all results are arrays
+  const Operand& needed = side == Point::kAfter ? array : inputs_[position];
+  if (!value.ref) throw Error(fmt::format("nothing where {} is needed", kind(needed)));
+  Held held{side, position, operand(value)};
+  if (held.value.index() != needed.index()) {
+    throw Error(fmt::format("{} where {} is needed", kind(held.value), kind(needed)));
+  }
+  if (is_target(held)) {
+    const Shape& shape = std::get<Array>(held.value).shape();
+    const Shape& fixed = std::get<Array>(given_[0]).shape();
+    if (shape != fixed) {
+      throw Error(fmt::format("shape {} where an in-place operator keeps {}", to_string(shape), to_string(fixed)));
+    }
+  }
+  held_.push_back(std::move(held));
+}
+
+void OperatorCall::commit() {
+  for (Held& held : held_) {
+    // The operator will write into its target: not into an array that a tool may keep.
+    if (held.side == Point::kBefore && is_target(held)) held.value = std::get<Array>(held.value).copy();
+    (held.side == Point::kAfter ? results_ : inputs_)[held.position] = std::move(held.value);
+  }
+  held_.clear();
+}
+
+uint64_t OperatorCall::versions(Point side) const {
+  return reference::versions(side == Point::kAfter ? results_ : inputs_);
+}
+
+}  // namespace amanda::reference

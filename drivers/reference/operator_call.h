@@ -1,0 +1,55 @@
+// One execution of an operator, eager or at a graph's tap: operands in, results out, edits held until committed.
+#pragma once
+
+#include "amanda/backend.h"
+#include "amanda/reference/operator.h"
+#include "driver.h"
+
+namespace amanda::reference {
+
+class OperatorCall final : public OpCall {
+ public:
+  OperatorCall(Driver& driver, const Operator& op, OpId id, std::string path, Operands inputs, Operands results = {});
+
+  // As analysis sees it.
+  Backend& backend() const override { return driver_; }
+  OpType type() const override { return op_.type; }
+  Phase phase() const override { return Phase::kForward; }
+  OpId id() override { return id_; }
+  OpId forward_id() override { return id_; }
+  size_t size(Point side) const override;
+  Value get(Point side, size_t position) override;
+  std::string detail(Detail which) override;
+
+  // As it runs.
+  void run(RunHints hints) override;
+  void skip(RunHints hints) override;
+  void finish() override;
+  void set(Point side, size_t position, Value value) override;
+  void commit() override;
+  void discard() noexcept override { held_.clear(); }
+  uint64_t versions(Point side) const override;
+
+  const Operands& inputs() const { return inputs_; }
+  Operands& results() { return results_; }
+
+ private:
+  struct Held {
+    Point side;
+    size_t position;
+    Operand value;
+  };
+  bool is_target(const Held& held) const { return op_.in_place && held.position == 0; }
+
+  Driver& driver_;
+  const Operator& op_;
+  OpId id_;
+  std::string path_;
+  Operands given_;   // what the program passed; an in-place operator's caller looks for the result here
+  Operands inputs_;  // what the operator will get
+  Operands results_;
+  bool show_given_ = false;
+  std::vector<Held> held_;
+};
+
+}  // namespace amanda::reference

@@ -1,0 +1,28 @@
+// What the driver remembers of a thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "amanda/backend.h"
+
+namespace amanda::reference {
+
+struct ThreadState {
+  ScopeStack* scopes = nullptr;     // given by the core, in switch_to
+  std::optional<RoutineMode> mode;  // of the routine that runs: its operators are the tool's, not the program's
+  bool inside_hidden = false;       // in an operator whose insides no tool can see
+
+  OpId place = 1;                   // hash of the places around; 0: nowhere
+  std::vector<std::string> labels;  // the same, to be read
+  std::function<void(const OpInfo&)> listener;
+
+  /// Null: the call is not to be shown to the core.
+  ScopeStack* observing() const { return mode || inside_hidden ? nullptr : scopes; }
+};
+
+extern thread_local ThreadState this_thread;
+
+}  // namespace amanda::reference

@@ -1,0 +1,60 @@
+#include "gradient_edge.h"
+
+#include <ATen/ops/detach.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+
+#include "amanda/log.h"
+#include "guards.h"
+#include "port.h"
+
+namespace amanda::pytorch {
+namespace {
+
+bool recorded_by(const RoutineState& routine, const at::Tensor& value) {
+  if (!value.requires_grad()) return false;
+  if (routine.mode() == RoutineMode::kAmbient) return true;
+  const auto& node = value.grad_fn();  // the routine may have enabled gradients itself
+  return node && node->sequence_nr() >= routine.first_node() && node->sequence_nr() != UINT64_MAX;
+}
+
+void warn_that_gradient_stops() {
+  static std::atomic<bool> said{false};
+  if (said.exchange(true)) return;
+  log_warning(
+      "[amanda] a routine put a tensor of another shape in place of one that requires a gradient: the gradient stops "
+      "there. Schedule the routine with differentiable=True, and it is recorded. (Said once.)");
+}
+
+}  // namespace
+
+at::Tensor alias_of(const at::Tensor& tensor) {
+  if (tensor.key_set().has(c10::DispatchKey::Python)) {
+    c10::AutoGradMode no_grad(false);
+    return tensor.detach();
+  }
+  c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (tensor.is_inference()) return at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(), true));
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+}
+
+at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
+  const RoutineState* routine = RoutineState::current();
+  if (!routine || !value.defined() || value.is_same(old) || recorded_by(*routine, value)) return value;
+  const bool edge = routine->program_records() && old.defined() && old.requires_grad();
+  if (!edge && !value.requires_grad()) return value;
+  at::Tensor handle = alias_of(value);
+  if (!edge) return handle;
+  if (!handle.sizes().equals(old.sizes())) {
+    warn_that_gradient_stops();
+    return handle;
+  }
+  torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(old));
+  return handle;
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,16 @@
+// Values that stand in for others: handles that share no autograd state, and the gradient edges they take over.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace amanda::pytorch {
+
+/// A new handle on the same data and version counter, without autograd state. Runs nothing that a user could see,
+/// except for a wrapper subclass, whose handles only its own detach() can make.
+at::Tensor alias_of(const at::Tensor& tensor);
+
+/// `value`, as it is to stand in the place of `old` (design 1.4): what a routine recorded keeps its graph; any other
+/// value takes over the gradient edge of `old` where the program records. `value` itself is never changed.
+at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value);
+
+}  // namespace amanda::pytorch

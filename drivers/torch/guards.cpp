@@ -1,0 +1,48 @@
+#include "guards.h"
+
+#include <ATen/SequenceNumber.h>
+#include <c10/core/GradMode.h>
+
+#include "keys.h"
+
+namespace amanda::pytorch {
+namespace {
+thread_local RoutineState* innermost = nullptr;
+}
+
+WithoutUserModes::WithoutUserModes() {
+  using at::impl::PythonTorchFunctionTLS;
+  using c10::impl::TorchDispatchModeTLS;
+  if (PythonTorchFunctionTLS::stack_len() > 0) {
+    function_modes_ = PythonTorchFunctionTLS::get_state();
+    PythonTorchFunctionTLS::set_state({});
+  }
+  if (TorchDispatchModeTLS::any_modes_set()) {
+    dispatch_modes_ = TorchDispatchModeTLS::get_state();
+    TorchDispatchModeTLS::set_state({});
+  }
+}
+
+WithoutUserModes::~WithoutUserModes() {
+  if (function_modes_) at::impl::PythonTorchFunctionTLS::set_state(*function_modes_);
+  if (dispatch_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(dispatch_modes_));
+}
+
+RoutineState::RoutineState(RoutineMode mode)
+    : mode_(mode),
+      program_records_(c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled()),
+      first_node_(at::sequence_number::peek()),
+      outer_(innermost),
+      unobserved_(keys().both) {
+  innermost = this;
+  if (mode == RoutineMode::kAmbient) return;
+  if (c10::InferenceMode::is_enabled()) no_inference_mode_.emplace(false);
+  no_grad_.emplace(false);
+  no_autocast_.emplace(c10::autocast_dispatch_keyset);
+}
+
+RoutineState::~RoutineState() { innermost = outer_; }
+
+const RoutineState* RoutineState::current() { return innermost; }
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,54 @@
+// The state that a tool's code runs in, and how to find the program's own meanwhile.
+#pragma once
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <optional>
+
+#include "amanda/backend.h"
+
+namespace amanda::pytorch {
+
+/// Takes the user's __torch_function__ and __torch_dispatch__ modes off while a tool's code runs, or they would see it.
+class WithoutUserModes {
+ public:
+  WithoutUserModes();
+  ~WithoutUserModes();
+  WithoutUserModes(const WithoutUserModes&) = delete;
+  WithoutUserModes& operator=(const WithoutUserModes&) = delete;
+
+ private:
+  std::optional<at::impl::PythonTorchFunctionTLS> function_modes_;
+  std::optional<c10::impl::TorchDispatchModeTLS> dispatch_modes_;
+};
+
+/// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
+class RoutineState {
+ public:
+  explicit RoutineState(RoutineMode mode);
+  ~RoutineState();
+
+  /// The innermost on this thread, or null.
+  static const RoutineState* current();
+
+  RoutineMode mode() const { return mode_; }
+  bool program_records() const { return program_records_; }  // was grad mode on where the routine was called?
+  uint64_t first_node() const { return first_node_; }        // nodes recorded inside have a sequence number from here on
+
+ private:
+  RoutineMode mode_;
+  bool program_records_;
+  uint64_t first_node_;
+  RoutineState* outer_;
+  WithoutUserModes without_modes_;
+  c10::impl::ExcludeDispatchKeyGuard unobserved_;
+  std::optional<c10::InferenceMode> no_inference_mode_;
+  std::optional<c10::AutoGradMode> no_grad_;
+  // Autocast would cache casts of parameters that were made without recording, and the program would train on them.
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast_;
+};
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,105 @@
+#include "keys.h"
+
+#include <torch/library.h>
+
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+
+#include "amanda/engine.h"
+#include "amanda/error.h"
+#include "fallback.h"
+#include "op_types.h"
+#include "torch_backend.h"
+
+namespace amanda::pytorch {
+namespace {
+
+std::optional<Keys> chosen;
+
+Keys choose_keys() {
+  // Highest first. None is used by torch itself; the first is used by torch's own tests.
+  constexpr c10::DispatchKey kCandidates[] = {c10::DispatchKey::TESTING_ONLY_GenericWrapper,
+                                              c10::DispatchKey::TESTING_ONLY_GenericMode,
+                                              c10::DispatchKey::DeferredInit};
+  std::vector<c10::DispatchKey> free;
+  for (c10::DispatchKey key : kCandidates) {
+    if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) free.push_back(key);
+  }
+  if (free.size() < 2) {
+    throw Error("[torch] two of the dispatch keys TESTING_ONLY_GenericWrapper, TESTING_ONLY_GenericMode and DeferredInit "
+                "must be free, and other libraries have taken them; import amanda without those");
+  }
+  return {free[0], free[1], c10::DispatchKeySet({free[0], free[1]})};
+}
+
+void install_fallback(c10::DispatchKey key, torch::CppFunction&& function) {
+  // Leaked: the fallback stays while any thread may have the key on.
+  auto* library = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  library->fallback(std::move(function));
+}
+
+std::mutex promotion_mutex;
+std::unordered_set<std::string>& promoted() {
+  static auto* names = new std::unordered_set<std::string>;
+  return *names;
+}
+// Scopes whose operators are all promoted, as of the number of operators that were registered then.
+std::unordered_set<uint64_t>& settled() {
+  static auto* revisions = new std::unordered_set<uint64_t>;
+  return *revisions;
+}
+uint64_t settled_registrations = 0;
+
+}  // namespace
+
+const Keys& keys() { return *chosen; }
+
+void install_keys() {
+  if (chosen) return;
+  chosen = choose_keys();
+  install_fallback(chosen->filter, torch::CppFunction::makeFallthrough());
+  install_fallback(chosen->all, torch::CppFunction::makeFromBoxedFunction<&catch_all>());
+}
+
+void promote(const c10::OperatorHandle& op) {
+  const std::string name = c10::toString(op.operator_name());
+  {
+    std::lock_guard lock(promotion_mutex);
+    if (!promoted().insert(name).second) return;
+  }
+  // Leaked, as above.
+  new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerImpl(
+      op.operator_name(), keys().filter, c10::KernelFunction::makeFromBoxedFunction<&catch_filtered>(), std::nullopt,
+      nullptr, "amanda"));
+}
+
+void promote_wanted(const ScopeStack& scopes) {
+  const uint64_t revision = Engine::revision(scopes), registrations = op_types().registrations();
+  {
+    std::lock_guard lock(promotion_mutex);
+    if (settled_registrations != registrations) settled().clear();
+    settled_registrations = registrations;
+    if (settled().contains(revision)) return;
+  }
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op || !op->hasSchema()) continue;
+    const OpRecord& record = op_types().of(*op);
+    if (!record.noise && Engine::wants(scopes, backend(), record.type)) promote(*op);
+  }
+  std::lock_guard lock(promotion_mutex);
+  if (settled_registrations == registrations) settled().insert(revision);
+}
+
+ThreadKeys& thread_keys() {
+  thread_local constinit ThreadKeys keys;
+  return keys;
+}
+
+void ThreadKeys::restore() const {
+  c10::impl::tls_set_dispatch_key_included(keys().filter, role == KeyRole::kFilter);
+  c10::impl::tls_set_dispatch_key_included(keys().all, role == KeyRole::kAll);
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,45 @@
+// The two dispatch keys that operators are caught with, and their state on this thread.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DispatchKeySet.h>
+
+#include "amanda/backend.h"
+
+namespace amanda::pytorch {
+
+enum class KeyRole : uint8_t {
+  kNone,
+  kFilter,  // falls through, except for operators that a scope asked for
+  kAll,     // catches every operator
+};
+
+/// Chosen once, among keys that nobody registered a fallback for; both above autograd and functorch where possible.
+struct Keys {
+  c10::DispatchKey filter, all;
+  c10::DispatchKeySet both;
+
+  c10::DispatchKey of(KeyRole role) const { return role == KeyRole::kAll ? all : filter; }
+};
+const Keys& keys();
+
+/// Installs the fallbacks, once and for good. Throws `Error` when no two keys are free.
+void install_keys();
+
+/// Catches `op` on the filter key too, from now on and for the life of the process: taking a kernel out again fails
+/// under threads that have the key on.
+void promote(const c10::OperatorHandle& op);
+/// Promotes all operators that `scopes` ask for.
+void promote_wanted(const ScopeStack& scopes);
+
+/// What this thread's dispatch should be.
+struct ThreadKeys {
+  ScopeStack* scopes = nullptr;
+  KeyRole role = KeyRole::kNone;
+
+  /// Puts the thread's key bits as `role` says; guards that save and restore all bits may have changed them.
+  void restore() const;
+};
+ThreadKeys& thread_keys();
+
+}  // namespace amanda::pytorch

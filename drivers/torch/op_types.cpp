@@ -1,0 +1,126 @@
+#include "op_types.h"
+
+#include <array>
+#include <string_view>
+
+#include "amanda/engine.h"
+#include "keys.h"
+#include "torch_backend.h"
+
+namespace amanda::pytorch {
+namespace {
+
+bool is_noise(std::string_view ns, std::string_view name) {
+  return ns == "profiler" || ns == "prim" || name == "lift_fresh";
+}
+
+uint64_t fnv1a(std::string_view text, uint64_t hash = 14695981039346656037ull) {
+  for (unsigned char c : text) hash = (hash ^ c) * 1099511628211ull;
+  return hash;
+}
+
+std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& schema, const c10::OperatorHandle& op) {
+  const std::string qualified = schema.name();
+  const size_t colons = qualified.find("::");
+  OpInfo info;
+  info.ns = colons == std::string::npos ? "" : qualified.substr(0, colons);
+  info.name = colons == std::string::npos ? qualified : qualified.substr(colons + 2);
+  info.overload = schema.overload_name();
+  info.schema = c10::toString(schema);
+  for (const c10::Argument& argument : schema.arguments()) info.inputs.push_back(argument.name());
+  for (const c10::Argument& result : schema.returns()) info.outputs.push_back(result.name());
+
+  auto record = std::make_unique<OpRecord>(OpRecord{type, std::move(info), schema, 0, false, false, false, {}, {}, false});
+  record->name_hash = fnv1a(record->info.overload, fnv1a(qualified + "."));
+  record->noise = is_noise(record->info.ns, record->info.name);
+  for (at::Tag tag : op.getTags()) {
+    record->random |= tag == at::Tag::nondeterministic_seeded;
+    record->metadata_in_place |= tag == at::Tag::inplace_view;
+  }
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (alias && alias->isWrite()) record->mutated.push_back(i);
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    std::optional<size_t> is;
+    if (const c10::AliasInfo* alias = result.alias_info()) {
+      for (size_t i : record->mutated) {
+        if (schema.arguments()[i].alias_info()->beforeSets() == alias->beforeSets()) is = i;
+      }
+      if (!is) record->returns_view = true;
+    }
+    record->result_mutated.push_back(is);
+  }
+  return record;
+}
+
+}  // namespace
+
+const OpRecord& OpTypes::of(const c10::OperatorHandle& op) {
+  struct Known {
+    const c10::FunctionSchema* schema = nullptr;
+    const OpRecord* record = nullptr;
+    uint64_t epoch = 0;
+  };
+  using Table = std::array<Known, 512>;
+  thread_local std::unique_ptr<Table> table = std::make_unique<Table>();
+
+  const c10::FunctionSchema* schema = &op.schema();
+  Known& known = (*table)[(reinterpret_cast<uintptr_t>(schema) >> 4) % table->size()];
+  const uint64_t epoch = epoch_.load(std::memory_order_acquire);
+  if (known.schema == schema && known.epoch == epoch) return *known.record;
+  known = {schema, &add(*schema, op), epoch};
+  return *known.record;
+}
+
+const OpRecord& OpTypes::add(const c10::FunctionSchema& schema, const c10::OperatorHandle& op) {
+  std::lock_guard lock(mutex_);
+  const OpRecord*& record = by_address_[&schema];
+  if (!record) {
+    records_.push_back(make_record(static_cast<OpType>(records_.size()), schema, op));
+    record = records_.back().get();
+  }
+  return *record;
+}
+
+const OpRecord& OpTypes::of(OpType type) const {
+  std::lock_guard lock(mutex_);
+  return *records_.at(type);
+}
+
+class OpTypes::Listener final : public c10::OpRegistrationListener {
+ public:
+  explicit Listener(OpTypes& types) : types_(types) {}
+
+  // Called under the dispatcher's lock: no kernel can be registered here.
+  void onOperatorRegistered(const c10::OperatorHandle& op) override {
+    ++types_.registrations_;
+    ThreadKeys& thread = thread_keys();
+    if (thread.role != KeyRole::kFilter) return;
+    const OpRecord& record = types_.of(op);
+    if (record.noise || !Engine::wants(*thread.scopes, backend(), record.type)) return;
+    thread.role = KeyRole::kAll;  // until the scope is entered again, which promotes the new operator
+    thread.restore();
+  }
+
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    std::lock_guard lock(types_.mutex_);
+    types_.by_address_.erase(&op.schema());
+    ++types_.epoch_;
+  }
+
+ private:
+  OpTypes& types_;
+};
+
+void OpTypes::listen() {
+  // Leaked: operators are deregistered while the process ends.
+  new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>(*this)));
+}
+
+OpTypes& op_types() {
+  static auto* types = new OpTypes;
+  return *types;
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,55 @@
+// Operator types: what the driver needs to know of each schema, worked out once.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "amanda/backend.h"
+
+namespace amanda::pytorch {
+
+struct OpRecord {
+  OpType type;
+  OpInfo info;
+  c10::FunctionSchema schema;  // a copy: operators can be deregistered
+  uint64_t name_hash;          // of namespace, name and overload: the same in every process
+  bool noise;                  // framework bookkeeping, not an operator
+  bool random;                 // draws random numbers
+  bool metadata_in_place;      // resize_, transpose_ ...: an in-place operator that is not about values
+  std::vector<size_t> mutated;                        // arguments that it writes to
+  std::vector<std::optional<size_t>> result_mutated;  // per result: the written argument that it is
+  bool returns_view;                                  // some result aliases an argument that is not written
+};
+
+class OpTypes {
+ public:
+  /// The record of an operator; valid as long as the process.
+  const OpRecord& of(const c10::OperatorHandle& op);
+  const OpRecord& of(OpType type) const;
+  /// Counts operator registrations, so that what was derived from the list of operators can be checked.
+  uint64_t registrations() const { return registrations_; }
+  /// Follows registrations and deregistrations from now on.
+  void listen();
+
+ private:
+  class Listener;
+  const OpRecord& add(const c10::FunctionSchema& schema, const c10::OperatorHandle& op);
+
+  mutable std::mutex mutex_;
+  std::deque<std::unique_ptr<const OpRecord>> records_;
+  // By the schema's address, which a deregistered operator gives back: the listener forgets it, and `epoch_` tells the
+  // threads' own tables.
+  std::unordered_map<const c10::FunctionSchema*, const OpRecord*> by_address_;
+  std::atomic<uint64_t> epoch_{1}, registrations_{0};
+};
+
+OpTypes& op_types();
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,7 @@
+#include "python_hooks.h"
+
+namespace amanda::pytorch {
+
+PythonHooks python_hooks;
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,284 @@
+#include "stack_call.h"
+
+#include <ATen/core/stack.h>
+#include <ATen/ops/clone.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "amanda/error.h"
+#include "gradient_edge.h"
+#include "identity.h"
+#include "keys.h"
+#include "python_hooks.h"
+#include "torch_backend.h"
+
+namespace amanda::pytorch {
+namespace {
+
+at::Tensor private_copy(const at::Tensor& tensor) {
+  at::Tensor copy;
+  {
+    c10::AutoGradMode no_grad(false);
+    copy = tensor.detach().clone();
+  }
+  if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
+    torch::autograd::impl::set_gradient_edge(copy, torch::autograd::impl::gradient_edge(tensor));
+  }
+  return copy;
+}
+
+// Each member of a list that is to stand for another list, with the gradient edge of the one in its place.
+c10::IValue operand_in_place_of(const c10::IValue& old, const c10::IValue& value) {
+  if (value.isTensor()) return in_place_of(old.isTensor() ? old.toTensor() : at::Tensor(), value.toTensor());
+  if (!value.isList() || !old.isList()) return value;
+  const auto olds = old.toListRef(), values = value.toListRef();
+  c10::impl::GenericList list(value.toList().elementType());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool tensors = values[i].isTensor() && i < olds.size() && olds[i].isTensor();
+    list.push_back(tensors ? c10::IValue(in_place_of(olds[i].toTensor(), values[i].toTensor())) : values[i]);
+  }
+  return list;
+}
+
+c10::IValue private_copy(const c10::IValue& operand) {
+  if (operand.isTensor()) return operand.toTensor().defined() ? private_copy(operand.toTensor()) : operand;
+  if (!operand.isTensorList()) return operand;
+  c10::List<at::Tensor> list;
+  for (const at::Tensor& tensor : operand.toTensorVector()) list.push_back(private_copy(tensor));
+  return list;
+}
+
+void assign(const at::Tensor& target, const at::Tensor& value) {
+  if (!target.defined() || !value.defined() || target.is_same(value)) return;
+  if (!target.sizes().equals(value.sizes())) {  // only out= may change its shape
+    c10::AutoGradMode no_grad(false);
+    target.resize_(value.sizes());
+  }
+  target.copy_(value);  // recorded, where the program records
+}
+
+void assign(const c10::IValue& target, const c10::IValue& value) {
+  if (target.isTensor() && value.isTensor()) return assign(target.toTensor(), value.toTensor());
+  if (!target.isTensorList() || !value.isTensorList()) return;
+  const auto targets = target.toTensorVector(), values = value.toTensorVector();
+  for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) assign(targets[i], values[i]);
+}
+
+}  // namespace
+
+StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                     torch::jit::Stack& stack)
+    : record_(record), op_(op), below_(below), stack_(stack), base_(stack.size() - record.info.inputs.size()) {}
+
+StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id)
+    : record_(record), op_(op), stack_(stack), base_(stack.size() - record.info.inputs.size()), id_(id) {}
+
+Backend& StackCall::backend() const { return pytorch::backend(); }
+
+OpId StackCall::id() {
+  if (!id_) {
+    if (python_hooks.call_path) path_ = python_hooks.call_path();
+    id_ = identify(record_, path_.hash, arguments());
+  }
+  return *id_;
+}
+
+std::string StackCall::detail(Detail which) {
+  if (which == Detail::kIsRecompute) {
+    return python_hooks.in_recompute && python_hooks.in_recompute() ? "recompute" : "";
+  }
+  id();
+  return python_hooks.describe ? python_hooks.describe(path_.key, which) : "";
+}
+
+c10::ArrayRef<c10::IValue> StackCall::arguments() const {
+  if (state_ != State::kReady) return inputs_;
+  return torch::jit::last(stack_, record_.info.inputs.size());
+}
+
+c10::ArrayRef<c10::IValue> StackCall::results() const {
+  return torch::jit::last(stack_, state_ == State::kReady ? 0 : record_.info.outputs.size());
+}
+
+size_t StackCall::size(Point side) const {
+  return side == Point::kAfter ? record_.info.outputs.size() : record_.info.inputs.size();
+}
+
+Value StackCall::get(Point side, size_t position) {
+  const c10::ArrayRef<c10::IValue> operands = side == Point::kAfter ? results() : arguments();
+  if (position >= operands.size()) return {};
+  return {const_cast<c10::IValue*>(&operands[position])};
+}
+
+uint64_t StackCall::versions(Point side) const { return version_sum(side == Point::kAfter ? results() : arguments()); }
+
+void StackCall::run(RunHints hints) {
+  observe_inner_ = hints.observe_inner;
+  rehearsal_ = hints.may_edit_result && originals_.empty() && autograd_will_record_in_place();
+  if (hints.keep_inputs || rehearsal_) inputs_ = arguments().vec();
+  if (rehearsal_) rehearse();
+  redispatch();
+  state_ = State::kRan;
+}
+
+void StackCall::redispatch() {
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> unobserved;
+  if (!observe_inner_) unobserved.emplace(keys().both);
+  if (below_) return op_.redispatchBoxed(*below_, &stack_);
+  op_.callBoxed(&stack_);
+}
+
+void StackCall::skip(RunHints hints) {
+  for (size_t i : record_.mutated) {
+    if (std::none_of(originals_.begin(), originals_.end(), [&](const auto& original) { return original.first == i; })) {
+      originals_.emplace_back(i, stack_[base_ + i]);
+    }
+  }
+  if (hints.keep_inputs) inputs_ = arguments().vec();
+  torch::jit::drop(stack_, record_.info.inputs.size());
+  stack_.resize(stack_.size() + record_.info.outputs.size());
+  state_ = State::kSkipped;
+  result_edited_ = true;
+}
+
+// ---- in-place operators: see the note in the header -------------------------------------------------------------------
+
+bool StackCall::autograd_will_record_in_place() const {
+  if (record_.mutated.size() != 1 || record_.result_mutated.size() != 1 || !record_.result_mutated[0]) return false;
+  if (record_.metadata_in_place || !c10::GradMode::is_enabled()) return false;
+  const c10::IValue& target = stack_[base_ + record_.mutated[0]];
+  if (!target.isTensor() || !target.toTensor().defined() || target.toTensor().is_inference()) return false;
+  if (target.toTensor().is_leaf() && target.toTensor().requires_grad()) return false;  // an error; let it come
+  bool any = false;
+  each_tensor(arguments(), [&](const at::Tensor& tensor) { any |= tensor.requires_grad(); });
+  return any;
+}
+
+void StackCall::rehearse() {
+  const size_t target = record_.mutated[0];
+  const at::Tensor original = stack_[base_ + target].toTensor();
+  const at::Tensor copy = private_copy(original);
+  originals_.emplace_back(target, original);
+  for (size_t i = 0; i < record_.info.inputs.size(); ++i) {  // x.add_(x): both are x
+    c10::IValue& argument = stack_[base_ + i];
+    if (argument.isTensor() && argument.toTensor().is_same(original)) argument = copy;
+  }
+}
+
+void StackCall::assign_results() {
+  for (auto& [position, original] : originals_) {
+    for (size_t result = 0; result < record_.result_mutated.size(); ++result) {
+      if (record_.result_mutated[result] != position) continue;
+      c10::IValue& value = stack_[base_ + result];
+      assign(original, value);
+      value = original;
+    }
+  }
+}
+
+void StackCall::finish() {
+  if (originals_.empty()) return;
+  if (rehearsal_ && !result_edited_ && !record_.random) {
+    torch::jit::drop(stack_, record_.info.outputs.size());
+    stack_.insert(stack_.end(), inputs_.begin(), inputs_.end());
+    observe_inner_ = false;
+    return redispatch();
+  }
+  c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
+  if (record_.info.outputs.empty()) {  // _foreach_add_: what was written is in the private arguments
+    for (auto& [position, original] : originals_) {
+      if (position < inputs_.size()) assign(original, inputs_[position]);
+    }
+    return;
+  }
+  assign_results();
+}
+
+// ---- edits --------------------------------------------------------------------------------------------------------------
+
+bool StackCall::result_is_view() const {
+  if (!record_.returns_view) return false;
+  if (state_ != State::kRan) return true;
+  bool shared = false;
+  for (size_t i = 0; i < record_.result_mutated.size(); ++i) {
+    each_tensor(results()[i], [&](const at::Tensor& result) { shared |= result.is_view(); });
+  }
+  return shared;
+}
+
+void StackCall::set(Point side, size_t position, Value value) {
+  const c10::IValue& given = *static_cast<const c10::IValue*>(value.ref);
+  const bool after = side == Point::kAfter;
+  const c10::Argument& argument = after ? record_.schema.returns()[position] : record_.schema.arguments()[position];
+  const c10::IValue old = after && state_ == State::kSkipped ? c10::IValue() : stack_[base_ + position];
+  check_stand_in(argument, old, given);
+  if (after && record_.result_mutated[position]) {
+    check_in_place(*record_.result_mutated[position], old, given);
+  } else if (!after && argument.alias_info() && argument.alias_info()->isWrite()) {
+    check_in_place(position, old, given);
+  }
+  staged_.push_back({side, position, given});
+}
+
+void StackCall::check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const {
+  if (record_.metadata_in_place) {
+    throw Error("it changes its tensor's shape or storage in place; nothing can stand for that");
+  }
+  if (record_.schema.arguments()[written].is_out()) return;
+  const c10::IValue* target = &old;
+  for (const auto& [position, original] : originals_) {
+    if (position == written) target = &original;
+  }
+  if (target->isTensor() && given.isTensor() && !target->toTensor().sizes().equals(given.toTensor().sizes())) {
+    throw Error(c10::str("the shape of an in-place operator's tensor can't change: it is ", target->toTensor().sizes(),
+                         ", the value has ", given.toTensor().sizes()));
+  }
+  if (state_ == State::kRan && originals_.empty() && old.isTensor() && old.toTensor().requires_grad()) {
+    throw Error("the routine only looked at this in-place operator before, so it ran in place, and autograd has saved "
+                "its result; an edit can't be put in any more. It is prepared for from the next run on");
+  }
+}
+
+void StackCall::put_argument(size_t position, c10::IValue value) {
+  c10::IValue& slot = stack_[base_ + position];
+  const bool written = std::find(record_.mutated.begin(), record_.mutated.end(), position) != record_.mutated.end();
+  c10::IValue stand_in = operand_in_place_of(slot, value);
+  if (written) {
+    if (std::none_of(originals_.begin(), originals_.end(), [&](const auto& known) { return known.first == position; })) {
+      originals_.emplace_back(position, slot);
+    }
+    stand_in = private_copy(stand_in);  // the tool may hold the value it gave
+    result_edited_ = true;
+  }
+  slot = std::move(stand_in);
+}
+
+void StackCall::put_result(size_t position, c10::IValue value) {
+  c10::IValue& slot = stack_[base_ + position];
+  if (record_.result_mutated[position]) {
+    if (originals_.empty()) originals_.emplace_back(*record_.result_mutated[position], slot);
+    result_edited_ = true;
+  }
+  slot = operand_in_place_of(slot, value);
+}
+
+void StackCall::commit() {
+  for (Staged& edit : staged_) {
+    if (edit.side == Point::kAfter) {
+      put_result(edit.position, std::move(edit.value));
+    } else {
+      put_argument(edit.position, std::move(edit.value));
+    }
+  }
+  staged_.clear();
+  if (state_ != State::kSkipped) return;
+  for (size_t i = 0; i < results().size(); ++i) {
+    if (results()[i].isNone() && record_.schema.returns()[i].type()->kind() != c10::TypeKind::OptionalType) {
+      throw Error(c10::str("[torch] ", record_.info.ns, "::", record_.info.name, ": its replacement set no result ", i));
+    }
+  }
+}
+
+}  // namespace amanda::pytorch

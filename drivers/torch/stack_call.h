@@ -1,0 +1,85 @@
+// One operator call on the boxed stack, as the core sees it.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <vector>
+
+#include "amanda/engine.h"
+#include "op_types.h"
+#include "python_hooks.h"
+#include "stack_value.h"
+
+namespace amanda::pytorch {
+
+// NOTE: [in-place operators]
+// An unboxed caller of relu_(x) or add(..., out=x) ignores what the kernel returns and goes on with x. So an edited
+// result must end up in x; but a plain copy into x would spoil what autograd saved of it. Therefore, where an edit is
+// to come and autograd records, the operator runs on a private copy that carries x's gradient edge, and finish() assigns
+// the edited value to x by a copy_ that autograd records, too: right for views, and for x's other holders. If in the end
+// nothing was edited, the operator simply runs again, on x itself. Whether an edit is to come is known from earlier runs
+// (RunHints::may_edit_result); a routine that first only looked and now edits is refused once, while autograd records.
+class StackCall final : public OpCall {
+ public:
+  StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack);
+  /// A call that is identified as another one: what get_op() of that one stands for.
+  StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id);
+
+  Backend& backend() const override;
+  OpType type() const override { return record_.type; }
+  Phase phase() const override { return Phase::kForward; }
+  OpId id() override;
+  OpId forward_id() override { return id(); }
+  size_t size(Point side) const override;
+  Value get(Point side, size_t position) override;
+  std::string detail(Detail which) override;
+
+  void run(RunHints hints) override;
+  void skip(RunHints hints) override;
+  void finish() override;
+  void set(Point side, size_t position, Value value) override;
+  void commit() override;
+  void discard() noexcept override { staged_.clear(); }
+  uint64_t versions(Point side) const override;
+
+  const OpRecord& record() const { return record_; }
+  /// Does a result share memory with an argument it may be a view of?
+  bool result_is_view() const;
+
+ private:
+  struct Staged {
+    Point side;
+    size_t position;
+    c10::IValue value;
+  };
+  enum class State : uint8_t { kReady, kRan, kSkipped };
+
+  c10::ArrayRef<c10::IValue> arguments() const;
+  c10::ArrayRef<c10::IValue> results() const;
+  void redispatch();
+  bool autograd_will_record_in_place() const;
+  void rehearse();
+  void check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const;
+  void assign_results();
+  void put_argument(size_t position, c10::IValue value);
+  void put_result(size_t position, c10::IValue value);
+
+  const OpRecord& record_;
+  const c10::OperatorHandle& op_;
+  std::optional<c10::DispatchKeySet> below_;  // none: call from the top
+  torch::jit::Stack& stack_;
+  size_t base_;
+  std::optional<OpId> id_;
+  CallPath path_;
+  State state_ = State::kReady;
+  bool observe_inner_ = false;
+  std::vector<c10::IValue> inputs_;  // kept over the run, if somebody will ask for them
+  std::vector<Staged> staged_;
+
+  // See the note above. By argument position: what the caller holds, where the stack has something else.
+  std::vector<std::pair<size_t, c10::IValue>> originals_;
+  bool rehearsal_ = false, result_edited_ = false;
+};
+
+}  // namespace amanda::pytorch

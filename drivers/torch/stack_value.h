@@ -1,0 +1,42 @@
+// Operands on a boxed stack: walking their tensors, and checking one value that is to stand for another.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/TensorImpl.h>
+
+struct _object;  // PyObject
+
+namespace amanda::pytorch {
+
+/// Calls `fn(const at::Tensor&)` on every defined tensor of one operand: itself, or the members of a list.
+template <class Fn>
+void each_tensor(const c10::IValue& operand, const Fn& fn) {
+  if (operand.isTensor()) {
+    if (operand.toTensor().defined()) fn(operand.toTensor());
+  } else if (operand.isList()) {
+    for (const c10::IValue& member : operand.toListRef()) {
+      if (member.isTensor() && member.toTensor().defined()) fn(member.toTensor());
+    }
+  }
+}
+
+template <class Fn>
+void each_tensor(c10::ArrayRef<c10::IValue> operands, const Fn& fn) {
+  for (const c10::IValue& operand : operands) each_tensor(operand, fn);
+}
+
+/// The tensor's Python object, borrowed; null if it has none yet.
+inline _object* py_object(const at::Tensor& tensor) {
+  return reinterpret_cast<_object*>(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj());
+}
+
+/// The sum of the version counters: changes when a tensor is changed in place.
+uint64_t version_sum(c10::ArrayRef<c10::IValue> operands);
+
+/// Throws `Error` (a reason only) unless `value` can stand where `old` stands: the argument's type, and for tensors the
+/// same dtype and device.
+void check_stand_in(const c10::Argument& argument, const c10::IValue& old, const c10::IValue& value);
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,83 @@
+#include "torch_backend.h"
+
+#include <c10/util/StringUtil.h>
+
+#include "amanda/engine.h"
+#include "amanda/error.h"
+#include "guards.h"
+#include "keys.h"
+#include "op_types.h"
+#include "port.h"
+#include "stack_call.h"
+
+namespace amanda::pytorch {
+
+std::string_view TorchBackend::name_space() const { return port::kNameSpace; }
+
+Capabilities TorchBackend::capabilities() const {
+  return {.backward = false, .symbolic_analysis = false, .can_replace = true, .can_change_shape = true};
+}
+
+const OpInfo& TorchBackend::info(OpType type) const { return op_types().of(type).info; }
+
+void TorchBackend::switch_to(ScopeStack* scopes) {
+  ThreadKeys& thread = thread_keys();
+  thread.scopes = scopes;
+  thread.role = !scopes ? KeyRole::kNone : Engine::wants_all(*scopes) ? KeyRole::kAll : KeyRole::kFilter;
+  if (thread.role == KeyRole::kFilter) promote_wanted(*scopes);
+  thread.restore();
+}
+
+void* TorchBackend::begin_routines(RoutineMode mode) { return new RoutineState(mode); }
+void TorchBackend::end_routines(void* token) noexcept { delete static_cast<RoutineState*>(token); }
+
+std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
+  auto& call = static_cast<StackCall&>(site);
+  if (point == Point::kBefore) return {};
+  if (call.record().metadata_in_place) return "it changes its tensor's shape or storage in place; nothing can stand for that";
+  if (!allow_view && call.result_is_view()) {
+    return "its result is a view, and a value put in its place would no longer share memory with the operator's input; "
+           "pass allow_view=True if nothing relies on that";
+  }
+  return {};
+}
+
+Backend& backend() {
+  static auto* backend = new TorchBackend;
+  return *backend;
+}
+
+namespace {
+const bool attached = [] {
+  install_keys();
+  op_types().listen();
+  Engine::attach(backend());
+  return true;
+}();
+}  // namespace
+
+// ---- amanda/torch.h -----------------------------------------------------------------------------------------------------
+
+const c10::IValue& ivalue(Value value) {
+  if (!value.ref) throw Error("[torch] this operand is no longer alive");
+  return *static_cast<const c10::IValue*>(value.ref);
+}
+
+at::Tensor tensor(Value value) {
+  const c10::IValue& operand = ivalue(value);
+  if (operand.isNone()) return {};
+  if (!operand.isTensor()) throw Error(c10::str("[torch] this operand is no tensor but ", operand.tagKind()));
+  return operand.toTensor();
+}
+
+bool is_tensor(Value value) {
+  return value.ref && ivalue(value).isTensor() && ivalue(value).toTensor().defined();
+}
+
+void set(Values& values, size_t i, const c10::IValue& value) { values.set(i, {const_cast<c10::IValue*>(&value)}); }
+
+void set_result(Values& values, size_t i, const c10::IValue& value) {
+  values.set_result(i, {const_cast<c10::IValue*>(&value)});
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,125 @@
+// Actions: what analysis schedules, and what the scheduled routine is given when the operator runs.
+#pragma once
+
+#include <any>
+#include <exception>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <typeindex>
+#include <variant>
+#include <vector>
+
+#include "amanda/backend.h"
+
+namespace amanda {
+
+class Execution;
+class Tool;
+class Values;
+struct ScheduledAction;
+
+/// Code that runs each time an operator runs. May be called on several threads at once.
+class Routine {
+ public:
+  virtual ~Routine() = default;
+  virtual void operator()(Values& values) = 0;
+  virtual std::string name() const = 0;  // for messages
+  /// May `on_error="disable"` swallow what this routine threw? (Not a keyboard interrupt.)
+  virtual bool is_failure(const std::exception_ptr&) const { return true; }
+  /// The scope's results are gone, this routine is never called again: let go of what it holds.
+  virtual void retire() {}
+};
+using RoutinePtr = std::shared_ptr<Routine>;
+
+/// Which operands a routine gets: all, none, or some by position or by schema name.
+class Positions {
+ public:
+  Positions() = default;                                                                      // all
+  Positions(std::initializer_list<std::variant<int64_t, std::string>> selected)               // {1}, {"weight"}
+      : selected_(std::in_place, selected) {}
+  static Positions none() { return Positions(std::vector<std::variant<int64_t, std::string>>{}); }
+  explicit Positions(std::vector<std::variant<int64_t, std::string>> selected) : selected_(std::move(selected)) {}
+
+  const std::optional<std::vector<std::variant<int64_t, std::string>>>& selected() const { return selected_; }
+
+ private:
+  std::optional<std::vector<std::variant<int64_t, std::string>>> selected_;
+};
+
+struct BeforeOp {
+  Positions inputs{};
+  bool differentiable = false;  // record the routine; the value's own graph is kept
+};
+
+struct AfterOp {
+  Positions outputs{};
+  bool differentiable = false;
+  bool allow_view = false;  // the result may stop being a view
+};
+
+struct ReplaceOp {
+  Positions inputs{};
+  bool allow_view = false;
+};
+
+/// A scheduled routine. A handle: copies name the same action.
+class Action {
+ public:
+  Action() = default;
+  explicit Action(std::shared_ptr<ScheduledAction> scheduled) : scheduled_(std::move(scheduled)) {}
+
+  /// Takes it out, from the operator's next run on; on any thread, any number of times.
+  void remove();
+  bool removed() const;
+
+ private:
+  std::shared_ptr<ScheduledAction> scheduled_;
+};
+
+/// What a routine works on: the selected operands of one execution.
+class Values {
+ public:
+  Values(Execution& execution, OpCall& call, const ScheduledAction& action, size_t replacement = 0);
+
+  size_t size() const;
+  size_t position(size_t i) const;  // in the schema
+  Value operator[](size_t i) const;
+  /// Puts another value in place of the i-th selected operand, once the routine has returned.
+  /// Throws `Error` naming tool, operator and position if type, dtype or device differ.
+  void set(size_t i, Value value);
+
+  /// Replacements only: the results, all of which must be set, unless call_original() ran.
+  size_t num_results() const;
+  Value result(size_t i) const;
+  void set_result(size_t i, Value value);
+  /// Replacements only: runs what this one wraps (another tool's replacement, or the operator) on the current inputs.
+  void call_original();
+
+  /// Shared by a tool's routines of one execution; made at first use, gone when the operator returns or throws.
+  template <class T>
+  T& run() {
+    std::any& slot = run_slot();
+    if (!slot.has_value()) slot.emplace<std::shared_ptr<T>>(std::make_shared<T>());
+    return *std::any_cast<std::shared_ptr<T>&>(slot);
+  }
+
+  Point point() const;
+  const Tool& tool() const;
+  const OpInfo& op() const;
+  OpCall& call() { return call_; }
+  /// Throws `Error`: "[action] <tool>: <routine> <point> <operator>: <what>".
+  [[noreturn]] void fail(const std::string& what) const;
+
+ private:
+  std::any& run_slot();
+
+  Execution& execution_;
+  OpCall& call_;
+  const ScheduledAction& action_;
+  size_t replacement_;  // index in the plan's chain
+};
+
+}  // namespace amanda

@@ -1,0 +1,11 @@
+// All that a tool author includes.
+#pragma once
+
+#include "amanda/action.h"
+#include "amanda/backend.h"
+#include "amanda/error.h"
+#include "amanda/log.h"
+#include "amanda/op_context.h"
+#include "amanda/scope.h"
+#include "amanda/tool.h"
+#include "amanda/version.h"

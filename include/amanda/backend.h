@@ -1,0 +1,111 @@
+// The seam, downward half: what a driver supplies. No framework, no Python, no std::function here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace amanda {
+
+inline constexpr int kSeamVersion = 1;  // checked by Engine::attach
+
+using OpId = uint64_t;    // a place in the program; 0: not identified
+using OpType = uint32_t;  // dense, interned by the driver once per operator type
+
+enum class Phase : uint8_t { kForward, kBackward };
+enum class Point : uint8_t { kBefore, kReplace, kAfter };
+enum class Detail : uint8_t { kModulePath, kSource, kIsRecompute };
+
+class Backend;
+class Plan;
+class ScopeStack;
+using PlanPtr = std::shared_ptr<const Plan>;
+
+/// A borrowed operand. Trivially copyable; the core copies it and never looks in.
+struct Value {
+  void* ref = nullptr;
+};
+
+/// What is known of an operator type. The driver keeps it for the life of the process.
+struct OpInfo {
+  std::string ns, name, overload;            // "aten", "conv2d", ""
+  std::vector<std::string> inputs, outputs;  // names of the positions; an unnamed output is ""
+  std::string schema;                        // as the framework prints it
+};
+
+/// An operator as analysis sees it: an eager call, a graph node, a tap. Lives on the driver's stack.
+class OpSite {
+ public:
+  virtual Backend& backend() const = 0;
+  virtual OpType type() const = 0;
+  virtual Phase phase() const = 0;
+  virtual OpId id() = 0;                               // computed when first asked
+  virtual OpId forward_id() = 0;                       // backward: of the forward operator; forward: id()
+  virtual size_t size(Point side) const = 0;           // kBefore: inputs or grad_outputs; kAfter: the others
+  virtual Value get(Point side, size_t position) = 0;  // null ref: None, or no longer alive
+  virtual std::string detail(Detail which) = 0;        // analysis only
+
+ protected:
+  ~OpSite() = default;
+};
+
+/// What the core knows when it lets the original operator run.
+struct RunHints {
+  bool observe_inner = false;    // an operator inside this one may be wanted
+  bool keep_inputs = false;      // get(kBefore, ...) is asked for once more after the run
+  bool may_edit_result = false;  // an after-action may put another result in place
+};
+
+/// One execution of an operator.
+///
+/// Either run() or skip() comes first, then, if there were actions, finish(). `set` checks a value (type, dtype, device,
+/// aliasing) and holds it back until `commit`, which puts all held values in place and keeps gradient edges; `discard`
+/// forgets them. Both sides: kBefore before the run, kAfter after run() or skip().
+class OpCall : public OpSite {
+ public:
+  virtual void run(RunHints hints) = 0;  // the original, on the current inputs, below instrumentation
+  virtual void skip(RunHints hints) = 0;  // instead of run(): the results are those set at kAfter
+  virtual void finish() = 0;             // no action follows: results go where the program expects them
+  /// Throws `Error` with a reason only ("float64 where float32 is needed"); the core adds who and where.
+  virtual void set(Point side, size_t position, Value value) = 0;  // the driver copies out of the Value
+  virtual void commit() = 0;
+  virtual void discard() noexcept = 0;
+  virtual uint64_t versions(Point side) const = 0;  // changes when an operand of that side is mutated in place
+  virtual void bind_backward(const PlanPtr&) {}     // tie what run() recorded; only if the plan asks for it
+
+ protected:
+  ~OpCall() = default;
+};
+
+/// How a routine runs: apart from the program's gradient recording, or as part of it.
+enum class RoutineMode : uint8_t { kIsolated, kAmbient };
+
+struct Capabilities {
+  bool backward = false, symbolic_analysis = false, can_replace = false, can_change_shape = false;
+};
+
+/// A framework, as the core sees it. One object per framework, alive as long as the process.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name_space() const = 0;  // "pytorch/2.13/eager"
+  virtual Capabilities capabilities() const = 0;
+  virtual const OpInfo& info(OpType type) const = 0;  // cold: filters are matched once per type
+  virtual void switch_to(ScopeStack* scopes) = 0;     // on this thread, from now on; null: none
+  virtual void* begin_routines(RoutineMode mode) = 0;  // not observed; kIsolated: no recording either
+  virtual void end_routines(void* token) noexcept = 0;
+  /// Why an operator can't be replaced, or (kBefore, kAfter) its operands edited; empty: they can. A replacement is asked
+  /// about at analysis, an edit when it is made: looking is always allowed.
+  virtual std::string refusal(OpSite&, Point, bool /*allow_view*/) const { return {}; }
+
+  size_t index() const { return index_; }  // among attached backends
+
+ private:
+  friend class Engine;
+  size_t index_ = 0;
+};
+
+}  // namespace amanda

@@ -1,0 +1,33 @@
+// The seam, upward half: what a driver calls.
+#pragma once
+
+#include "amanda/backend.h"
+
+namespace amanda {
+
+class Engine {
+ public:
+  /// Makes a framework known. Throws `Error` when the driver was built for another seam version.
+  static void attach(Backend& backend, int seam_version = kSeamVersion);
+
+  /// Eager: one operator call, top to bottom. See src/engine.cpp.
+  static void on_op(ScopeStack& scopes, OpCall& call);
+
+  /// Graph: analyses a node while the graph is visited and returns what to insert; runs no action.
+  static PlanPtr analyse(ScopeStack& scopes, OpSite& site, Point point);
+  /// Graph: runs the plan's actions of one point, from the tap that was inserted for them.
+  static void run(const Plan& plan, Point point, OpCall& call);
+  static bool has_actions(const Plan& plan, Point point) noexcept;
+
+  /// Does any tool of these scopes ask for this operator type, nested or not?
+  static bool wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept;
+  /// Does some tool ask for every type? Then filtering by type is not worth installing.
+  static bool wants_all(const ScopeStack& scopes) noexcept;
+  /// Changes when what the scopes ask for changes; no two stacks of scopes have the same.
+  static uint64_t revision(const ScopeStack& scopes) noexcept;
+
+  /// Runs what `get_op()` stands for: inside a replacement, the replacement it wraps; else the original.
+  static void call_original(OpCall& call);
+};
+
+}  // namespace amanda

@@ -1,0 +1,96 @@
+// What an analysis routine is given: one operator, and the means to schedule actions on it.
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "amanda/action.h"
+#include "amanda/backend.h"
+#include "amanda/tool.h"
+
+namespace amanda {
+
+/// A language binding's companion of a context, for instance the Python dict that users see.
+class ContextFace {
+ public:
+  virtual ~ContextFace() = default;
+  virtual std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const = 0;  // for an inner scope's context
+};
+
+/// One per operator and scope, shared by the scope's tools; it lasts as long as the scope.
+///
+/// Operands are reachable during the analysis call only: outside, their accessors throw `Error`.
+class OpContext {
+ public:
+  OpContext() = default;
+  OpContext(const OpContext&) = delete;
+  OpContext& operator=(const OpContext&) = delete;
+
+  // These last as long as the context; all else only while its analysis runs.
+  const OpInfo& op() const { return *info_; }
+  OpType type() const { return type_; }
+  OpId op_id() const { return id_; }
+  Backend& backend() const { return *backend_; }
+  std::string name_space() const { return std::string(backend_->name_space()); }
+
+  bool is_forward() const;
+  bool is_backward() const { return !is_forward(); }
+  const Tool& tool() const;         // whose analysis is running
+  std::string module_path() const;  // "encoder.layer.3.attention"; "" outside modules
+  std::string source() const;       // file:line of the user's call; "" where none is known
+  bool is_recompute() const;
+  bool is_symbolic() const;
+  size_t depth() const;  // operators around this one that the tool also sees
+
+  size_t num_inputs() const;
+  Value input(size_t position) const;
+  bool has_outputs() const;  // in a require_outputs analysis
+  size_t num_outputs() const;
+  Value output(size_t position) const;
+  OpSite& site() const;  // for drivers' and bindings' typed access
+
+  /// Keys that tools leave for one another. bool, int64_t, double, std::string and vectors of them are
+  /// shared with Python.
+  template <class T>
+  void set(const std::string& key, T value) {
+    keys_[key] = std::any(std::move(value));
+  }
+  template <class T>
+  const T* get(const std::string& key) const {
+    auto found = keys_.find(key);
+    return found == keys_.end() ? nullptr : std::any_cast<T>(&found->second);
+  }
+  std::map<std::string, std::any>& keys() { return keys_; }
+
+  Action insert_before_op(std::function<void(Values&)> routine, BeforeOp options = {});
+  Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
+  Action replace_op(std::function<void(Values&)> routine, ReplaceOp options = {});
+  Action insert_before_op(RoutinePtr routine, BeforeOp options = {});
+  Action insert_after_op(RoutinePtr routine, AfterOp options = {});
+  Action replace_op(RoutinePtr routine, ReplaceOp options = {});
+
+  /// The actions scheduled by this analysis from here on may change, in place, tensors they were given.
+  void may_mutate();
+
+  std::unique_ptr<ContextFace>& face() { return face_; }
+
+ private:
+  friend class AnalysisSession;
+  struct Session;  // what is known during one analysis call
+  Session& session(const char* asked) const;
+  Action schedule(Point point, RoutinePtr routine, const Positions& positions, bool differentiable, bool allow_view);
+
+  Session* session_ = nullptr;
+  Backend* backend_ = nullptr;
+  const OpInfo* info_ = nullptr;
+  OpType type_ = 0;
+  OpId id_ = 0;
+  std::map<std::string, std::any> keys_;
+  std::unique_ptr<ContextFace> face_;
+};
+
+}  // namespace amanda

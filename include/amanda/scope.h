@@ -1,0 +1,104 @@
+// Where tools apply: scopes, and the per-thread switches.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "amanda/backend.h"
+#include "amanda/op_context.h"
+#include "amanda/tool.h"
+
+namespace amanda {
+
+class ScopeState;
+
+enum class OnError : uint8_t { kRaise, kDisable };
+
+struct ScopeOptions {
+  OnError on_error = OnError::kRaise;
+};
+
+struct CacheInfo {
+  uint64_t hits = 0;    // operator runs that needed no analysis
+  uint64_t misses = 0;  // analysis routines run
+  size_t size = 0;      // operators known
+};
+
+/// A handle on an instrumentation scope: tools, and the results of their analyses.
+///
+/// It covers the thread that enters it, while it is entered; it can be entered as often as one likes, on several threads too.
+class Scope {
+ public:
+  class Guard;
+
+  template <class... Tools>
+  explicit Scope(Tool& first, Tools&... rest) : Scope(std::vector<Tool*>{&first, &rest...}) {}
+  /// Throws `Error` printing the cycle, if the tools' dependencies have one.
+  explicit Scope(std::vector<Tool*> tools, ScopeOptions options = {});
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  [[nodiscard]] Guard enter();
+  /// What Guard does, for bindings. `leave` takes out just that entry, in any order; on the entering thread only.
+  uint64_t enter_entry();
+  void leave_entry(uint64_t entry, const std::exception_ptr& error);
+
+  const std::vector<Tool*>& tools() const;  // in the order they run, dependencies included
+  CacheInfo cache_info() const;
+  /// Forgets what was analysed, keys included: of one operator, or (0) of all.
+  void cache_clear(OpId op_id = 0);
+  /// Everything that analyses left behind, for a binding's garbage collector. `routine` and `context` must not block.
+  void visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const;
+
+ private:
+  std::shared_ptr<ScopeState> state_;
+};
+
+class Scope::Guard {
+ public:
+  explicit Guard(Scope& scope);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  Scope& scope_;
+  uint64_t entry_;
+  int exceptions_;
+};
+
+/// A switch of this thread, put back by its destructor: `Switch off = disabled();`
+class [[nodiscard]] Switch {
+ public:
+  enum class Which : uint8_t { kInstrumentation, kCache };
+  Switch(Which which, bool on);
+  ~Switch();
+  Switch(Switch&& other) noexcept;
+  void put_back();  // before the destructor does
+  Switch& operator=(Switch&&) = delete;
+
+ private:
+  Which which_;
+  bool previous_;
+  bool armed_ = true;
+};
+
+Switch disabled();
+Switch enabled();
+Switch cache_disabled();
+Switch cache_enabled();
+bool is_enabled();
+bool is_cache_enabled();
+
+/// What to do around a wait for another thread's analysis; bindings release their interpreter lock here.
+struct WaitHooks {
+  void* (*before)() = nullptr;
+  void (*after)(void*) = nullptr;
+};
+void set_wait_hooks(WaitHooks hooks);
+
+}  // namespace amanda

@@ -1,0 +1,97 @@
+"""Connects the PyTorch driver with the torch of this process."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from amanda import _call_path, _core
+
+
+def load() -> None:
+    """Loads the driver, if torch is installed and this build has one.
+
+    Raises:
+        ImportError: this build was made for another torch.
+    """
+    _core.set_log_sink(logging.getLogger("amanda").warning)
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("amanda._torch") is None:
+        return
+    import torch
+
+    from amanda import _build
+
+    if torch.__version__.split(".")[:2] != _build.TORCH_VERSION.split(".")[:2]:
+        raise ImportError(
+            f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
+            "installed; build amanda again against it, or install that torch"
+        )
+    from amanda import _torch
+
+    _torch.install(
+        _core.Error,
+        _call_path.describe,
+        sorted(_codes_of(torch.utils.checkpoint), key=id),
+        [torch.autograd.graph._engine_run_backward.__code__],
+        torch.nn.Module.__call__.__code__,
+        torch.nn.Parameter,
+    )
+    _core.register_bridge(_torch.bridge())
+    _spare_higher_order_operators(torch, _torch.dispatch_keys())
+    _restore_keys_after_inference_mode(torch, _torch.restore_keys)
+
+
+def _codes_of(module: ModuleType) -> set[CodeType]:
+    """The code of all functions defined in a module, methods and inner functions included."""
+    codes: set[CodeType] = set()
+
+    def add(code: CodeType) -> None:
+        codes.add(code)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                add(constant)
+
+    for value in vars(module).values():
+        members = vars(value).values() if isinstance(value, type) and value.__module__ == module.__name__ else [value]
+        for member in members:
+            function = getattr(member, "__func__", member)
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                add(function.__code__)
+    return codes
+
+
+def _spare_higher_order_operators(torch: Any, names: tuple[str, str]) -> None:
+    """Keeps our keys out of `torch.cond` and its like: they look a kernel up for the highest key that is on."""
+    keys = [torch._C._parse_dispatch_key(name) for name in names]
+
+    def spare(operator: Any) -> None:
+        for key in keys:
+            operator.non_fallthrough_keys = operator.non_fallthrough_keys.remove(key)
+
+    for operator in torch._ops._higher_order_ops.values():
+        spare(operator)
+    cls = torch._ops.HigherOrderOperator
+    construct = cls.__init__
+
+    @functools.wraps(construct)
+    def construct_spared(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        spare(self)
+
+    cls.__init__ = construct_spared
+
+
+def _restore_keys_after_inference_mode(torch: Any, restore: Any) -> None:
+    """inference_mode puts all of the thread's key bits back at its end, ours included: a scope opened inside is lost."""
+    cls = torch.inference_mode
+    leave = cls.__exit__
+
+    @functools.wraps(leave)
+    def leave_and_restore(self: Any, *args: Any) -> None:
+        leave(self, *args)
+        restore()
+
+    cls.__exit__ = leave_and_restore

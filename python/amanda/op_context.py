@@ -1,0 +1,201 @@
+"""OpContext: what an analysis routine is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from amanda import _core
+
+
+class OpContext(dict[str, Any]):
+    """One operator, and the means to schedule actions on it.
+
+    It is a dict: keys that one tool writes are seen by the tools that run after it, and the context lasts as long as its
+    scope. Operands are reachable only while an analysis routine runs; what does not apply to the phase is None.
+
+    Positions of inputs and outputs are the schema's: conv2d has (input, weight, bias, stride, padding, dilation, groups),
+    with the defaults filled in. A ``Tensor[]`` is one position that holds a list. Wherever positions are asked for, the
+    schema's names do as well: ``inputs=["weight"]``.
+    """
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: _core.ContextHandle) -> None:
+        super().__init__()
+        self._handle = handle
+
+    # ---- inspection -------------------------------------------------------------------------------------------------
+
+    def get_op(self) -> _core.Operator:
+        """The operator. Callable: ``op(*inputs)`` runs the original, uninstrumented. ``op.__name__`` is "conv2d"."""
+        return self._handle.op()
+
+    def get_op_id(self) -> int:
+        """The operator's place in the program: 64 bits, the same in every iteration."""
+        return self._handle.op_id()
+
+    def get_inputs(self) -> tuple[Any, ...]:
+        """The inputs, as the program passed them: a caller's tensor is that very object.
+
+        Raises:
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.inputs()
+
+    def get_outputs(self) -> tuple[Any, ...] | None:
+        """The outputs, in a ``require_outputs`` analysis; else None.
+
+        Raises:
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.outputs()
+
+    def get_backward_op(self) -> None:
+        """The backward operator; None in a forward context."""
+
+    def get_backward_op_id(self) -> None:
+        """The backward operator's id; None in a forward context."""
+
+    def get_grad_outputs(self) -> None:
+        """Gradients of the outputs; None in a forward context."""
+
+    def get_grad_inputs(self) -> None:
+        """Gradients of the inputs; None in a forward context."""
+
+    def is_forward(self) -> bool:
+        return self._handle.is_forward()
+
+    def is_backward(self) -> bool:
+        return not self.is_forward()
+
+    op = property(get_op)
+    op_id = property(get_op_id)
+    inputs = property(get_inputs)
+    outputs = property(get_outputs)
+    backward_op = property(get_backward_op)
+    backward_op_id = property(get_backward_op_id)
+    grad_outputs = property(get_grad_outputs)
+    grad_inputs = property(get_grad_inputs)
+
+    @property
+    def namespace(self) -> str:
+        """Framework, version and mode: "pytorch/2.13/eager"."""
+        return self._handle.namespace()
+
+    @property
+    def module_path(self) -> str:
+        """The module that runs, by its name in the model: "encoder.layer.3.attention". "" outside modules."""
+        return self._handle.module_path()
+
+    @property
+    def source(self) -> str:
+        """Where the user's code calls: "model.py:12"."""
+        return self._handle.source()
+
+    @property
+    def is_recompute(self) -> bool:
+        """Does a checkpointed region run again, for its backward pass?"""
+        return self._handle.is_recompute()
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Are the operands symbols of a graph, not values? False in eager mode."""
+        return self._handle.is_symbolic()
+
+    @property
+    def depth(self) -> int:
+        """How many operators around this one the tool sees as well; above 0 only with ``nested=True``."""
+        return self._handle.depth()
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool whose analysis runs."""
+        return self._handle.tool_name()
+
+    # ---- instrumentation --------------------------------------------------------------------------------------------
+
+    def insert_before_op(
+        self,
+        fn: Callable[..., Any],
+        inputs: Sequence[int | str] | None = None,
+        *,
+        with_run: bool = False,
+        differentiable: bool = False,
+        **kwargs: Any,
+    ) -> _core.Action:
+        """Calls ``fn(*selected_inputs, **kwargs)`` before the operator, each time it runs.
+
+        Arguments:
+            fn: returns None to keep the inputs, one value for the only selected position, or one for each. A value must
+                have the type, dtype and device of what it stands for; None among several keeps that one.
+            inputs: positions or names; None: all, []: none.
+            with_run: passes ``run``, a dict shared by the tool's routines of one execution.
+            differentiable: records the routine; else a value takes over the gradient edge of what it stands for.
+            kwargs: handed to `fn`.
+
+        Raises:
+            TypeError: `fn` cannot be called, or `inputs` is no list of positions and names.
+            ValueError: the operator has no such position.
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.insert_before_op(fn, inputs, with_run, differentiable, kwargs)
+
+    def insert_after_op(
+        self,
+        fn: Callable[..., Any],
+        outputs: Sequence[int | str] | None = None,
+        *,
+        with_run: bool = False,
+        differentiable: bool = False,
+        allow_view: bool = False,
+        **kwargs: Any,
+    ) -> _core.Action:
+        """Calls ``fn(*selected_outputs, **kwargs)`` after the operator. As `insert_before_op`.
+
+        Arguments:
+            allow_view: `fn` may put another tensor in place of a view, which ends its sharing of memory.
+        """
+        return self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
+
+    def replace_op(
+        self,
+        fn: Callable[..., Any],
+        inputs: Sequence[int | str] | None = None,
+        *,
+        with_run: bool = False,
+        allow_view: bool = False,
+        **kwargs: Any,
+    ) -> _core.Action:
+        """Calls ``fn(*selected_inputs, **kwargs)`` instead of the operator; what it returns is the result.
+
+        The replacement is the operator now: it runs in the program's gradient mode. ``context.get_op()`` called in it
+        runs the original, or the replacement by a tool that this one depends on.
+
+        Raises:
+            amanda.Error: the operator returns a view and `allow_view` is not set.
+        """
+        return self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
+
+    def insert_before_backward_op(self, fn: Callable[..., Any], grad_outputs: Any = None, **kwargs: Any) -> NoReturn:
+        """Not available yet."""
+        _not_yet("insert_before_backward_op")
+
+    def insert_after_backward_op(self, fn: Callable[..., Any], grad_inputs: Any = None, **kwargs: Any) -> NoReturn:
+        """Not available yet."""
+        _not_yet("insert_after_backward_op")
+
+    def replace_backward_op(self, fn: Callable[..., Any], grad_outputs: Any = None, **kwargs: Any) -> NoReturn:
+        """Not available yet."""
+        _not_yet("replace_backward_op")
+
+    def may_mutate(self) -> None:
+        """Lets the routines that this analysis schedules change, in place, tensors they were given."""
+        self._handle.may_mutate()
+
+
+def _not_yet(method: str) -> NoReturn:
+    raise NotImplementedError(f"[context] {method}: backward operators can't be instrumented yet")
+
+
+_core.set_context_class(OpContext)

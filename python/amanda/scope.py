@@ -1,0 +1,92 @@
+"""Scope: where tools apply."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, ParamSpec, TypeVar
+
+from amanda import _core
+from amanda.tool import Tool, _maybe_a_class
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Scope:
+    """An instrumentation scope: a context manager and a decorator. Made by `apply`.
+
+    It covers the thread that enters it, while it is entered, and can be entered as often as one likes. Analysis results
+    belong to the scope object: entering it again reuses them, a new `apply` starts fresh.
+    """
+
+    def __init__(self, tools: tuple[Tool, ...], on_error: Literal["raise", "disable"]) -> None:
+        self._tools = tools
+        self._core = _core.Scope([tool._core for tool in tools], on_error == "disable")
+        self._entries = _Entries()
+
+    def __enter__(self) -> Scope:
+        self._entries.stack.append(self._core.enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._entries.stack:
+            raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")
+        self._core.leave(self._entries.stack.pop(), error)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorates a function: its body runs in the scope."""
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise TypeError(
+                f"[scope] {function.__qualname__} suspends itself, and other code would run in its scope; "
+                "use `with scope:` inside it, around code that does not suspend"
+            )
+
+        @functools.wraps(function)
+        def in_scope(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return in_scope
+
+    def cache_info(self) -> _core.CacheInfo:
+        """Hits, misses and size of the cache of analysis results."""
+        return self._core.cache_info()
+
+    def cache_clear(self, op_id: int | None = None) -> None:
+        """Forgets the analysis results, keys included, of one operator or of all: they are analysed again."""
+        self._core.cache_clear(op_id or 0)
+
+
+class _Entries(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[int] = []
+
+
+def apply(*tools: Tool, on_error: Literal["raise", "disable"] = "raise") -> Scope:
+    """Makes a scope in which `tools`, and the tools they depend on, apply::
+
+        with amanda.apply(tool):
+            model(x)
+
+    Arguments:
+        tools: in the order in which they run, as far as their dependencies leave it open.
+        on_error: what a failing routine does: ``"raise"`` its own exception in the program, or ``"disable"`` the tool and
+            its dependents for the rest of the scope, with one log line, and let the program go on.
+
+    Raises:
+        TypeError: one of them is no tool.
+        ValueError: an unknown `on_error`.
+        amanda.Error: the dependencies have a cycle.
+    """
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise TypeError(f"[scope] apply takes tools, got {tool!r}{_maybe_a_class(tool)}")
+    if on_error not in ("raise", "disable"):
+        raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
+    return Scope(tools, on_error)

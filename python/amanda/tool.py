@@ -1,0 +1,136 @@
+"""Tool: analysis routines, the operators they ask for, and the tools they build on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from amanda import _core
+
+if TYPE_CHECKING:
+    from amanda.op_context import OpContext
+
+
+class _OnDemand:
+    def __repr__(self) -> str:
+        return "amanda.ON_DEMAND"
+
+
+ON_DEMAND: Final = _OnDemand()
+"""``ops=ON_DEMAND``: the routine runs on whatever the tools that depend on this one ask for."""
+
+
+class Tool:
+    """Base of all tools.
+
+    A tool registers *analysis routines*. Each is called once per operator with an `OpContext`, and decides; what it
+    schedules there, *instrumentation routines*, is called every time the operator runs::
+
+        class CountOps(amanda.Tool):
+            def __init__(self):
+                super().__init__()
+                self.count = 0
+                self.add_inst_for_op(self.analyze, ops="conv2d")
+
+            def analyze(self, context):
+                context.insert_before_op(self.tick, inputs=[])
+
+            def tick(self):
+                self.count += 1
+
+    Arguments:
+        name: what messages call the tool; the class's name if not given.
+        namespace: kept for tools written for the original Amanda; has no effect.
+    """
+
+    def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:
+        self._core_tool = _core.Tool(self, name or type(self).__name__, namespace or "")
+        self._dependencies: list[Tool] = []
+
+    @property
+    def name(self) -> str:
+        """What messages call this tool."""
+        return str(self._core.name)
+
+    @property
+    def _core(self) -> _core.Tool:
+        try:
+            return self._core_tool
+        except AttributeError:
+            raise _core.Error(
+                f"[tool] {type(self).__name__}.__init__ has not called super().__init__(); call it first"
+            ) from None
+
+    def add_inst_for_op(
+        self,
+        callback: Callable[[OpContext], object],
+        backward: bool = False,
+        require_outputs: bool = False,
+        *,
+        ops: str | Iterable[str] | _OnDemand | None = None,
+        nested: bool = False,
+    ) -> None:
+        """Registers an analysis routine.
+
+        Arguments:
+            callback: called as ``callback(context)``, once per operator.
+            backward: a routine of backward operators. Not available yet.
+            require_outputs: call it after the operator, when the outputs are there.
+            ops: the operators asked for: a name or names, shell globs allowed. ``"conv2d"`` is of any namespace,
+                ``"aten::conv2d"`` of one, ``"add.Tensor"`` one overload. None: every operator. `ON_DEMAND`: what
+                dependent tools ask for.
+            nested: also operators inside an operator that this tool sees; else only the outermost are seen.
+
+        Raises:
+            TypeError: the callback cannot be called, or `ops` holds something that is no name.
+            ValueError: a name is empty.
+            NotImplementedError: `backward` is set.
+        """
+        core = self._core
+        if not callable(callback):
+            raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {callback!r}")
+        if backward:
+            raise NotImplementedError(
+                f"[tool] {self.name}.add_inst_for_op(backward=True): backward operators can't be instrumented yet"
+            )
+        core.add_inst_for_op(callback, require_outputs, self._names(ops), ops is ON_DEMAND, nested)
+
+    def depends_on(self, *tools: Tool) -> None:
+        """Lets the routines of `tools` run before this tool's own, at analysis and at run time.
+
+        Applying this tool applies them, too. A cycle is reported when the tool is applied.
+
+        Raises:
+            TypeError: one of them is no tool.
+        """
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                raise TypeError(f"[tool] {self.name}.depends_on takes tools, got {tool!r}{_maybe_a_class(tool)}")
+        for tool in tools:
+            self._core.depends_on(tool._core)
+            self._dependencies.append(tool)
+
+    def on_enter(self) -> None:
+        """A scope with this tool was entered. For subclasses."""
+
+    def on_exit(self, error: BaseException | None) -> None:
+        """A scope with this tool was left, by `error` if it is not None. For subclasses."""
+
+    def on_disable(self, error: BaseException | None) -> None:
+        """Under ``on_error="disable"``: this tool, or one it depends on, failed and runs no more. For subclasses."""
+
+    def _tell(self, method: str, *arguments: object) -> None:
+        getattr(self, method)(*arguments)
+
+    def _names(self, ops: Any) -> list[str] | None:
+        if ops is None or ops is ON_DEMAND:
+            return None
+        names = [ops] if isinstance(ops, str) else list(ops) if isinstance(ops, Iterable) else [ops]
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"[tool] {self.name}.add_inst_for_op: ops= takes operator names, got {name!r}")
+        return names
+
+
+def _maybe_a_class(value: object) -> str:
+    return f"; did you mean {value.__name__}()?" if isinstance(value, type) and issubclass(value, Tool) else ""

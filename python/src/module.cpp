@@ -1,0 +1,86 @@
+// amanda._core: the core in Python. Knows no framework.
+#include "module.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+namespace amanda::python {
+namespace {
+
+std::map<const Backend*, PythonBridge*>& bridges() {
+  static auto* known = new std::map<const Backend*, PythonBridge*>;
+  return *known;
+}
+
+void* leave_interpreter() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+void enter_interpreter(void* thread) {
+  if (thread) PyEval_RestoreThread(static_cast<PyThreadState*>(thread));
+}
+
+}  // namespace
+
+PythonBridge& bridge_of(const Backend& backend) {
+  auto found = bridges().find(&backend);
+  if (found != bridges().end()) return *found->second;
+  throw Error(fmt::format("[python] there is no Python bridge for '{}'; import its driver", backend.name_space()));
+}
+
+void add_note(const std::string& note) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value) {
+    PyObject* done = PyObject_CallMethod(value, "add_note", "s", note.c_str());
+    if (!done) PyErr_Clear();
+    Py_XDECREF(done);
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+namespace {
+thread_local bool is_failure = true;
+}
+
+void raise_error(PythonBridge& bridge) {
+  is_failure = PyErr_ExceptionMatches(PyExc_Exception);
+  bridge.raise_error();
+  __builtin_unreachable();
+}
+
+bool last_error_is_failure() { return std::exchange(is_failure, true); }
+
+}  // namespace amanda::python
+
+PYBIND11_MODULE(_core, m) {
+  using namespace amanda;
+  using namespace amanda::python;
+  m.doc() = "The core of Amanda: tools, contexts, actions, scopes. Use it through the package `amanda`.";
+  py::register_exception<Error>(m, "Error", PyExc_RuntimeError).doc() =
+      "Misuse or failure that Amanda found. What a tool's own routine raises is never wrapped in it.";
+  bind_tool(m);
+  bind_action(m);
+  bind_op_context(m);
+  bind_scope(m);
+  m.def(
+      "register_bridge",
+      [](py::capsule capsule) {
+        const auto& made = *static_cast<BridgeCapsule*>(PyCapsule_GetPointer(capsule.ptr(), kBridgeCapsule));
+        bridges()[made.backend] = made.bridge;
+      },
+      py::arg("capsule"), "Makes a driver's operands known to Python; drivers call it.");
+  m.def(
+      "set_log_sink",
+      [](py::object sink) {
+        auto held = std::make_shared<PyRef>(sink.release().ptr());
+        set_log_sink([held](const std::string& line) {
+          if (!Py_IsInitialized()) return;
+          py::gil_scoped_acquire gil;
+          py::handle(held->get())(line);
+        });
+      },
+      py::arg("sink"), "Calls `sink(line)` for each warning.");
+  m.def("drain_released", &drain_released, "Lets go of objects that were dropped without the interpreter lock.");
+  set_wait_hooks({&leave_interpreter, &enter_interpreter});
+  m.attr("__version__") = AMANDA_VERSION;
+}

@@ -1,0 +1,29 @@
+// What the files of `_core` share.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "amanda/amanda.h"
+#include "python_bridge.h"
+#include "python_ref.h"
+
+namespace amanda::python {
+
+namespace py = pybind11;
+
+void bind_action(py::module_& m);
+void bind_op_context(py::module_& m);
+void bind_scope(py::module_& m);
+void bind_tool(py::module_& m);
+
+/// The bridge of a backend. Throws `Error` if its extension module was not loaded.
+PythonBridge& bridge_of(const Backend& backend);
+
+/// Adds "[amanda] in tool 'prune', ..." to the current Python error.
+void add_note(const std::string& note);
+/// Throws the current Python error the way the framework carries it.
+[[noreturn]] void raise_error(PythonBridge& bridge);
+/// Was the last error that raise_error() threw on this thread a failure, not an interrupt or an exit?
+bool last_error_is_failure();
+
+}  // namespace amanda::python

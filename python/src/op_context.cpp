@@ -1,0 +1,213 @@
+// OpContext in Python: the class itself is amanda/op_context.py; this is what it asks.
+#include "op_context.h"
+
+#include <fmt/format.h>
+#include <pybind11/stl.h>
+
+#include "routine.h"
+
+namespace amanda::python {
+namespace {
+
+PyRef& context_class() {
+  static auto* held = new PyRef;
+  return *held;
+}
+
+/// An operator type as a Python callable.
+struct Operator {
+  Backend* backend;
+  OpType type;
+  OpId id;
+  const OpInfo* info;
+
+  std::string qualified() const { return info->ns + "::" + info->name; }
+};
+
+Positions positions(const py::object& selected, const char* keyword) {
+  if (selected.is_none()) return {};
+  if (py::isinstance<py::str>(selected) || !py::isinstance<py::iterable>(selected)) {
+    throw py::type_error(fmt::format("[context] {0}= takes a list of positions or names, such as {0}=[0]; got {1}", keyword,
+                                     py::repr(selected).cast<std::string>()));
+  }
+  std::vector<std::variant<int64_t, std::string>> list;
+  for (py::handle item : selected) {
+    if (py::isinstance<py::int_>(item) && !PyBool_Check(item.ptr())) {
+      list.push_back(item.cast<int64_t>());
+    } else if (py::isinstance<py::str>(item)) {
+      list.push_back(item.cast<std::string>());
+    } else {
+      throw py::type_error(fmt::format("[context] {}= takes positions (int) and names (str); got {}", keyword,
+                                       py::repr(item).cast<std::string>()));
+    }
+  }
+  return Positions(std::move(list));
+}
+
+RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwargs, bool with_run) {
+  if (!PyCallable_Check(fn.ptr())) {
+    throw py::type_error(fmt::format("[context] {} takes a routine to call; got {}", method, py::repr(fn).cast<std::string>()));
+  }
+  return std::make_shared<PyRoutine>(fn, kwargs, with_run);
+}
+
+py::tuple operands(OpContext& context, Point side) {
+  PythonBridge& bridge = bridge_of(context.backend());
+  const size_t count = side == Point::kAfter ? context.num_outputs() : context.num_inputs();
+  py::tuple all(count);
+  for (size_t i = 0; i < count; ++i) {
+    all[i] = py::reinterpret_steal<py::object>(bridge.to_python(context.site(), side, i));
+  }
+  return all;
+}
+
+}  // namespace
+
+OpContext& ContextHandle::get() const {
+  if (context) return *context;
+  throw Error("[context] the scope of this context is gone; keep what you need from it as a key of your own");
+}
+
+PyContextFace::PyContextFace(OpContext& context) {
+  auto owned = std::make_unique<ContextHandle>(ContextHandle{&context});
+  handle_ = owned.get();
+  py::object handle = py::cast(std::move(owned));
+  object_ = PyRef(py::handle(context_class().get())(handle).release().ptr());
+}
+
+PyContextFace::~PyContextFace() {
+  // The handle lives inside object_, which Python may keep for longer; without the lock, only its release is queued.
+  if (object_) handle_->context = nullptr;
+}
+
+std::unique_ptr<ContextFace> PyContextFace::copy_keys(OpContext& owner) const {
+  py::gil_scoped_acquire gil;
+  auto copy = std::make_unique<PyContextFace>(owner);
+  if (PyDict_Update(copy->object(), object()) < 0) throw py::error_already_set();
+  copy->shared_ = shared_;
+  return copy;
+}
+
+int PyContextFace::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(object_.get());
+  return 0;
+}
+
+ContextFaceSync::ContextFaceSync(OpContext& context)
+    : context_(context), face_([&]() -> PyContextFace& {
+        if (!context.face()) context.face() = std::make_unique<PyContextFace>(context);
+        return static_cast<PyContextFace&>(*context.face());
+      }()) {
+  auto dict = py::reinterpret_borrow<py::dict>(face_.object());
+  auto& shared = face_.shared_;
+  for (const auto& [key, value] : context_.keys()) {
+    if (!is_shared(value)) continue;
+    auto known = shared.find(key);
+    if (known != shared.end() && equal(known->second, value)) continue;
+    dict[py::str(key)] = to_python(value);
+    shared[key] = value;
+  }
+  for (auto it = shared.begin(); it != shared.end();) {
+    if (context_.keys().contains(it->first)) {
+      ++it;
+      continue;
+    }
+    if (dict.contains(it->first)) PyDict_DelItemString(dict.ptr(), it->first.c_str());
+    it = shared.erase(it);
+  }
+}
+
+ContextFaceSync::~ContextFaceSync() {
+  // An analysis may have raised: its keys are brought over all the same, and its error is left alone.
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  auto dict = py::reinterpret_borrow<py::dict>(face_.object());
+  auto& shared = face_.shared_;
+  for (auto it = shared.begin(); it != shared.end();) {
+    if (dict.contains(it->first)) {
+      ++it;
+      continue;
+    }
+    context_.keys().erase(it->first);
+    it = shared.erase(it);
+  }
+  for (auto [key, object] : dict) {
+    if (!PyUnicode_CheckExact(key.ptr())) continue;
+    std::any converted = from_python(object);
+    const std::string name = key.cast<std::string>();
+    if (!converted.has_value()) {
+      if (shared.erase(name)) context_.keys().erase(name);
+      continue;
+    }
+    shared[name] = converted;
+    context_.keys()[name] = std::move(converted);
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+void bind_op_context(py::module_& m) {
+  py::class_<Operator> operator_class(m, "Operator", "An operator type. Calling it runs the original operator, uninstrumented.");
+  // The instances have a __name__, as functions have; setattr would rename the class instead.
+  py::object name_of = py::cpp_function([](const Operator& op) { return op.info->name; }, py::is_method(operator_class));
+  py::object name = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyProperty_Type))(name_of);
+  PyDict_SetItemString(reinterpret_cast<PyTypeObject*>(operator_class.ptr())->tp_dict, "__name__", name.ptr());
+  PyType_Modified(reinterpret_cast<PyTypeObject*>(operator_class.ptr()));
+  operator_class
+      .def_property_readonly("name", &Operator::qualified, "With its namespace: aten::conv2d.")
+      .def_property_readonly("overload", [](const Operator& op) { return op.info->overload; })
+      .def_property_readonly("schema", [](const Operator& op) { return op.info->schema; })
+      .def_property_readonly("input_names", [](const Operator& op) { return op.info->inputs; })
+      .def("__call__",
+           [](const Operator& op, const py::args& args, const py::kwargs& kwargs) {
+             PythonBridge& bridge = bridge_of(*op.backend);
+             return py::reinterpret_steal<py::object>(bridge.call(op.type, op.id, args.ptr(), kwargs.ptr()));
+           })
+      .def("__eq__", [](const Operator& a, const Operator& b) { return a.info == b.info; })
+      .def("__eq__", [](const Operator&, const py::object&) { return false; })
+      .def("__hash__", [](const Operator& op) { return std::hash<const OpInfo*>()(op.info); })
+      .def("__repr__", [](const Operator& op) {
+        return fmt::format("<amanda.Operator {}{}{}>", op.qualified(), op.info->overload.empty() ? "" : ".", op.info->overload);
+      });
+
+  py::class_<ContextHandle>(m, "ContextHandle", "What amanda.OpContext asks; use that.")
+      .def("op", [](const ContextHandle& h) {
+        const OpContext& context = h.get();
+        return Operator{&context.backend(), context.type(), context.op_id(), &context.op()};
+      })
+      .def("op_id", [](const ContextHandle& h) { return h.get().op_id(); })
+      .def("namespace", [](const ContextHandle& h) { return h.get().name_space(); })
+      .def("is_forward", [](const ContextHandle& h) { return h.get().is_forward(); })
+      .def("tool_name", [](const ContextHandle& h) { return h.get().tool().name(); })
+      .def("module_path", [](const ContextHandle& h) { return h.get().module_path(); })
+      .def("source", [](const ContextHandle& h) { return h.get().source(); })
+      .def("is_recompute", [](const ContextHandle& h) { return h.get().is_recompute(); })
+      .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
+      .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
+      .def("inputs", [](const ContextHandle& h) { return operands(h.get(), Point::kBefore); })
+      .def("outputs", [](const ContextHandle& h) -> py::object {
+        if (!h.get().has_outputs()) return py::none();
+        return operands(h.get(), Point::kAfter);
+      })
+      .def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
+      .def("insert_before_op",
+           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable, const py::dict& kwargs) {
+             return h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run), {positions(inputs, "inputs"), differentiable});
+           },
+           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
+      .def("insert_after_op",
+           [](const ContextHandle& h, py::object fn, const py::object& outputs, bool with_run, bool differentiable, bool allow_view,
+              const py::dict& kwargs) {
+             return h.get().insert_after_op(routine("insert_after_op", fn, kwargs, with_run), {positions(outputs, "outputs"), differentiable, allow_view});
+           },
+           py::arg("fn"), py::arg("outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"), py::arg("kwargs"))
+      .def("replace_op",
+           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view, const py::dict& kwargs) {
+             return h.get().replace_op(routine("replace_op", fn, kwargs, with_run), {positions(inputs, "inputs"), allow_view});
+           },
+           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"));
+
+  m.def("set_context_class", [](py::object cls) { context_class() = PyRef(cls.release().ptr()); }, py::arg("cls"),
+        "The class that contexts are shown as; it is constructed with a ContextHandle.");
+}
+
+}  // namespace amanda::python

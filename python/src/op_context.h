@@ -1,0 +1,51 @@
+// The Python dict that stands for an OpContext, and the keys that both languages see.
+#pragma once
+
+#include <any>
+#include <map>
+#include <string>
+
+#include "module.h"
+
+namespace amanda::python {
+
+/// What the Python class OpContext holds of its C++ context; null once the scope's results are gone.
+struct ContextHandle {
+  OpContext* context = nullptr;
+  OpContext& get() const;
+};
+
+class PyContextFace final : public ContextFace {
+ public:
+  explicit PyContextFace(OpContext& context);
+  ~PyContextFace() override;
+  std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const override;
+  PyObject* object() const { return object_.get(); }
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  friend class ContextFaceSync;
+  PyRef object_;                                        // an amanda.OpContext
+  std::map<std::string, std::any> shared_;              // keys that both sides had when they were last made equal
+  ContextHandle* handle_;                               // inside object_
+};
+
+/// Around a Python analysis: brings C++ keys into the dict, and what Python did with them back.
+class ContextFaceSync {
+ public:
+  explicit ContextFaceSync(OpContext& context);
+  ~ContextFaceSync();
+  PyObject* object() const { return face_.object(); }
+
+ private:
+  OpContext& context_;
+  PyContextFace& face_;
+};
+
+// Values that both languages share: bool, int64, double, string, and vectors of them.
+bool is_shared(const std::any& value);
+bool equal(const std::any& a, const std::any& b);
+py::object to_python(const std::any& value);
+std::any from_python(py::handle object);  // empty: not of a shared type
+
+}  // namespace amanda::python

@@ -1,0 +1,42 @@
+// What the bindings need from a framework to show its operands to Python: one per backend.
+#pragma once
+
+#include <Python.h>
+
+#include <functional>
+#include <stdexcept>
+
+#include "amanda/backend.h"
+
+namespace amanda::python {
+
+/// A Python object can't be what an operand is; the text is a reason only.
+class __attribute__((visibility("default"))) ConversionError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class PythonBridge {
+ public:
+  virtual ~PythonBridge() = default;
+
+  // With the interpreter lock. A failure is thrown as raise_error() throws it, or as ConversionError.
+  virtual PyObject* to_python(OpSite& site, Point side, size_t position) = 0;  // a new reference
+  /// Converts `object` for that position and hands it to `put`, valid during the call.
+  virtual void from_python(OpSite& site, Point side, size_t position, PyObject* object,
+                           const std::function<void(Value)>& put) = 0;
+  /// Runs the operator itself on Python arguments: what get_op() stands for.
+  virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
+  /// Does this position take a list?
+  virtual bool is_list(OpSite& site, Point side, size_t position) = 0;
+  /// Throws the current Python error in the form that the framework carries to its Python caller.
+  [[noreturn]] virtual void raise_error() = 0;
+};
+
+inline constexpr const char* kBridgeCapsule = "amanda.bridge";
+struct BridgeCapsule {  // how a driver's extension module hands its bridge to `_core`
+  Backend* backend;
+  PythonBridge* bridge;
+};
+
+}  // namespace amanda::python

@@ -1,0 +1,54 @@
+#include "python_ref.h"
+
+#include <mutex>
+#include <vector>
+
+namespace amanda::python {
+namespace {
+
+std::mutex mutex;
+std::vector<PyObject*>& queue() {
+  static auto* objects = new std::vector<PyObject*>;  // leaked: threads may outlive static destructors
+  return *objects;
+}
+
+bool interpreter_is_gone() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return !Py_IsInitialized() || Py_IsFinalizing();
+#else
+  return !Py_IsInitialized() || _Py_IsFinalizing();
+#endif
+}
+
+int drain_pending(void*) {
+  drain_released();
+  return 0;
+}
+
+}  // namespace
+
+void release(PyObject* object) noexcept {
+  if (!object || interpreter_is_gone()) return;
+  if (PyGILState_Check()) {
+    Py_DECREF(object);
+    return;
+  }
+  bool first;
+  {
+    std::lock_guard lock(mutex);
+    first = queue().empty();
+    queue().push_back(object);
+  }
+  if (first) Py_AddPendingCall(&drain_pending, nullptr);  // if that fails, the next routine drains
+}
+
+void drain_released() {
+  std::vector<PyObject*> objects;
+  {
+    std::lock_guard lock(mutex);
+    objects.swap(queue());
+  }
+  for (PyObject* object : objects) Py_DECREF(object);
+}
+
+}  // namespace amanda::python

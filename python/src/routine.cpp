@@ -1,0 +1,169 @@
+#include "routine.h"
+
+#include <fmt/format.h>
+
+#include "op_context.h"
+
+namespace amanda::python {
+namespace {
+
+struct RunDict {
+  PyRef dict{PyDict_New()};
+};
+
+std::string name_of(py::handle callable) {
+  py::object name = py::getattr(callable, "__name__", py::none());
+  return py::isinstance<py::str>(name) ? name.cast<std::string>() : py::str(py::type::of(callable).attr("__name__")).cast<std::string>();
+}
+
+const char* article(Point point) {
+  return point == Point::kBefore ? "before" : point == Point::kAfter ? "after" : "in place of";
+}
+
+bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
+Py_ssize_t length(PyObject* sequence) { return PySequence_Fast_GET_SIZE(sequence); }
+PyObject* item(PyObject* sequence, Py_ssize_t i) { return PySequence_Fast_GET_ITEM(sequence, i); }
+
+/// Operands handed to a routine, let go of together.
+struct Operands {
+  explicit Operands(size_t count) : objects(count + 1) {}
+  ~Operands() {
+    for (PyObject* object : objects) Py_XDECREF(object);
+  }
+  PyObject** first() { return objects.data() + 1; }  // slot 0 is vectorcall's to use
+  std::vector<PyObject*> objects;
+};
+
+}  // namespace
+
+PyRoutine::PyRoutine(py::object callable, const py::dict& kwargs, bool with_run)
+    : with_run_(with_run), name_(name_of(callable)) {
+  callable_ = PyRef(callable.release().ptr());
+  const size_t count = kwargs.size() + (with_run ? 1 : 0);
+  if (count == 0) return;
+  PyObject* names = PyTuple_New(count);
+  PyObject* values = PyTuple_New(count);
+  Py_ssize_t i = 0;
+  for (auto [name, value] : kwargs) {
+    PyTuple_SET_ITEM(names, i, py::object(py::reinterpret_borrow<py::object>(name)).release().ptr());
+    PyTuple_SET_ITEM(values, i++, py::object(py::reinterpret_borrow<py::object>(value)).release().ptr());
+  }
+  if (with_run) {
+    PyTuple_SET_ITEM(names, i, PyUnicode_InternFromString("run"));
+    PyTuple_SET_ITEM(values, i, Py_NewRef(Py_None));  // each execution has its own
+  }
+  names_ = PyRef(names);
+  values_ = PyRef(values);
+}
+
+void PyRoutine::retire() {
+  callable_.reset();
+  names_.reset();
+  values_.reset();
+}
+
+int PyRoutine::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(callable_.get());
+  Py_VISIT(names_.get());
+  Py_VISIT(values_.get());
+  return 0;
+}
+
+void PyRoutine::operator()(Values& values) {
+  py::gil_scoped_acquire gil;
+  drain_released();
+  if (!callable_) return;  // retired
+  const size_t selected = values.size();
+  const size_t keywords = names_ ? PyTuple_GET_SIZE(names_.get()) : 0;
+  PythonBridge& bridge = bridge_of(values.call().backend());
+  const Point side = values.point() == Point::kAfter ? Point::kAfter : Point::kBefore;
+
+  Operands operands(selected + keywords);
+  for (size_t i = 0; i < selected; ++i) {
+    operands.first()[i] = bridge.to_python(values.call(), side, values.position(i));
+  }
+  for (size_t i = 0; i < keywords; ++i) {
+    PyObject* value = PyTuple_GET_ITEM(values_.get(), i);
+    if (with_run_ && i + 1 == keywords) value = values.run<RunDict>().dict.get();
+    operands.first()[selected + i] = Py_NewRef(value);
+  }
+  const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());  // the routine may retire itself
+  PyObject* result = PyObject_Vectorcall(kept.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names_.get());
+  if (!result) {
+    const OpInfo& op = values.op();
+    add_note(fmt::format("[amanda] in tool '{}': {} {} {}::{}", values.tool().name(), name_, article(values.point()), op.ns, op.name));
+    raise_error(bridge);
+  }
+  const PyRef held(result);
+  if (values.point() == Point::kReplace) return put_results(values, result);
+  if (result != Py_None) put_edits(values, operands.first(), result);
+}
+
+void PyRoutine::put_edits(Values& values, PyObject** operands, PyObject* result) {
+  const size_t selected = values.size();
+  PythonBridge& bridge = bridge_of(values.call().backend());
+  const Point side = values.point();
+  auto put = [&](size_t i, PyObject* value) {
+    if (value == operands[i] || value == Py_None) return;
+    try {
+      bridge.from_python(values.call(), side, values.position(i), value, [&](Value converted) { values.set(i, converted); });
+    } catch (const ConversionError& reason) {
+      values.fail(fmt::format("{} {}: {}", side == Point::kAfter ? "output" : "input", values.position(i), reason.what()));
+    }
+  };
+  if (selected == 1) {
+    if (result == operands[0]) return;
+    const bool value_itself = !is_sequence(result) ||
+                              (PyList_Check(result) && bridge.is_list(values.call(), side, values.position(0)));
+    if (value_itself) return put(0, result);
+  }
+  const Py_ssize_t returned = is_sequence(result) ? length(result) : 1;
+  if (!is_sequence(result) || static_cast<size_t>(returned) != selected) {
+    values.fail(fmt::format("it returned {} value{} for {} selected position{}; return None to keep them all, or one value "
+                            "for each", returned, returned == 1 ? "" : "s", selected, selected == 1 ? "" : "s"));
+  }
+  for (size_t i = 0; i < selected; ++i) put(i, item(result, i));
+}
+
+void PyRoutine::put_results(Values& values, PyObject* result) {
+  const size_t expected = values.num_results();
+  PythonBridge& bridge = bridge_of(values.call().backend());
+  auto put = [&](size_t i, PyObject* value) {
+    try {
+      bridge.from_python(values.call(), Point::kAfter, i, value, [&](Value converted) { values.set_result(i, converted); });
+    } catch (const ConversionError& reason) {
+      values.fail(fmt::format("result {}: {}", i, reason.what()));
+    }
+  };
+  if (expected == 1) {
+    if (result == Py_None) values.fail("it returned None; a replacement returns the operator's result");
+    return put(0, result);
+  }
+  if (expected == 0 && result == Py_None) return;
+  if (!is_sequence(result) || static_cast<size_t>(length(result)) != expected) {
+    values.fail(fmt::format("it returned {} where the operator has {} results; return a tuple of them",
+                            is_sequence(result) ? fmt::format("{} values", length(result)) : "one value", expected));
+  }
+  for (size_t i = 0; i < expected; ++i) put(i, item(result, i));
+}
+
+int PyAnalysis::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(callable_.get());
+  return 0;
+}
+
+void PyAnalysis::operator()(OpContext& context) {
+  py::gil_scoped_acquire gil;
+  drain_released();
+  if (!callable_) return;  // the tool was collected
+  const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());
+  ContextFaceSync face(context);
+  PyObject* result = PyObject_CallOneArg(kept.ptr(), face.object());
+  if (!result) {
+    add_note(fmt::format("[amanda] in tool '{}': analysis of {}::{}", context.tool().name(), context.op().ns, context.op().name));
+    raise_error(bridge_of(context.backend()));
+  }
+  Py_DECREF(result);
+}
+
+}  // namespace amanda::python

@@ -1,0 +1,45 @@
+// Python callables as the core's routines and analyses.
+#pragma once
+
+#include "module.h"
+
+namespace amanda::python {
+
+/// An instrumentation routine in Python.
+class PyRoutine final : public Routine {
+ public:
+  /// `kwargs`: a dict that is handed to the routine each time.
+  PyRoutine(py::object callable, const py::dict& kwargs, bool with_run);
+
+  void operator()(Values& values) override;
+  std::string name() const override { return name_; }
+  bool is_failure(const std::exception_ptr&) const override { return last_error_is_failure(); }
+  void retire() override;
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  void put_edits(Values& values, PyObject** operands, PyObject* result);
+  void put_results(Values& values, PyObject* result);
+
+  PyRef callable_;
+  PyRef names_;   // of the keywords, as vectorcall takes them; null: none
+  PyRef values_;  // a tuple
+  bool with_run_;
+  std::string name_;
+};
+
+/// An analysis routine in Python.
+class PyAnalysis final : public Analysis {
+ public:
+  explicit PyAnalysis(py::object callable) : callable_(callable.release().ptr()) {}
+
+  void operator()(OpContext& context) override;
+  bool is_failure(const std::exception_ptr&) const override { return last_error_is_failure(); }
+  int traverse(visitproc visit, void* arg) const;
+  void clear() { callable_.reset(); }
+
+ private:
+  PyRef callable_;
+};
+
+}  // namespace amanda::python

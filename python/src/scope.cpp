@@ -1,0 +1,75 @@
+#include "amanda/scope.h"
+
+#include <pybind11/stl.h>
+
+#include "op_context.h"
+#include "routine.h"
+
+namespace amanda::python {
+namespace {
+
+/// An exception that went through Python code, for tools that are told of it.
+std::exception_ptr as_exception(const py::object& error) {
+  if (error.is_none()) return nullptr;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  return std::make_exception_ptr(py::error_already_set());
+}
+
+void collect_garbage(PyHeapTypeObject* heap_type) {
+  PyTypeObject* type = &heap_type->ht_type;
+  type->tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!py::detail::is_holder_constructed(self)) return 0;
+    int stop = 0;
+    py::cast<Scope&>(py::handle(self))
+        .visit(
+            [&](Routine& routine) {
+              if (auto* ours = dynamic_cast<PyRoutine*>(&routine); ours && !stop) stop = ours->traverse(visit, arg);
+            },
+            [&](OpContext& context) {
+              if (auto* ours = dynamic_cast<PyContextFace*>(context.face().get()); ours && !stop) {
+                stop = ours->traverse(visit, arg);
+              }
+            });
+    return stop;
+  };
+  type->tp_clear = [](PyObject* self) {
+    if (py::detail::is_holder_constructed(self)) py::cast<Scope&>(py::handle(self)).cache_clear();
+    return 0;
+  };
+}
+
+}  // namespace
+
+void bind_scope(py::module_& m) {
+  py::class_<CacheInfo>(m, "CacheInfo", "What a scope's cache did so far.")
+      .def_readonly("hits", &CacheInfo::hits, "Operator runs that needed no analysis.")
+      .def_readonly("misses", &CacheInfo::misses, "Analysis routines run.")
+      .def_readonly("currsize", &CacheInfo::size, "Operators known.")
+      .def("__repr__", [](const CacheInfo& info) {
+        return py::str("CacheInfo(hits={}, misses={}, currsize={})").format(info.hits, info.misses, info.size);
+      });
+
+  py::class_<Scope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.", py::custom_type_setup(&collect_garbage))
+      .def(py::init([](const std::vector<Tool*>& tools, bool disable_on_error) {
+             return std::make_unique<Scope>(tools, ScopeOptions{disable_on_error ? OnError::kDisable : OnError::kRaise});
+           }),
+           py::arg("tools"), py::arg("disable_on_error"))
+      .def("enter", &Scope::enter_entry)
+      .def("leave", [](Scope& scope, uint64_t entry, const py::object& error) { scope.leave_entry(entry, as_exception(error)); },
+           py::arg("entry"), py::arg("error"))
+      .def("cache_info", &Scope::cache_info)
+      .def("cache_clear", &Scope::cache_clear, py::arg("op_id"));
+
+  py::class_<Switch>(m, "Switch", "A switch of this thread, turned; see amanda.disabled() and its like.")
+      .def(py::init([](const std::string& which, bool on) {
+             return Switch(which == "cache" ? Switch::Which::kCache : Switch::Which::kInstrumentation, on);
+           }),
+           py::arg("which"), py::arg("on"))
+      .def("put_back", &Switch::put_back);
+  m.def("is_enabled", &is_enabled, "Do scopes have effect on this thread?");
+  m.def("is_cache_enabled", &is_cache_enabled, "Are analysis results remembered on this thread?");
+}
+
+}  // namespace amanda::python

@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include "routine.h"
+
+namespace amanda::python {
+namespace {
+
+/// The core's side of a Python tool; the Python object owns it and is reached weakly.
+class PyTool final : public Tool {
+ public:
+  PyTool(const py::object& owner, std::string name, std::string name_space)
+      : Tool(std::move(name), std::move(name_space)), owner_(PyWeakref_NewRef(owner.ptr(), nullptr)) {
+    if (!owner_) throw py::error_already_set();
+  }
+
+  void on_enter(Scope&) override { tell("on_enter", nullptr); }
+  void on_exit(Scope&, const std::exception_ptr& error) override { tell("on_exit", &error); }
+  void on_disable(const std::exception_ptr& error) override { tell("on_disable", &error); }
+
+ private:
+  void tell(const char* method, const std::exception_ptr* error) {
+    py::gil_scoped_acquire gil;
+    py::object owner = py::reinterpret_borrow<py::object>(PyWeakref_GetObject(owner_.get()));
+    if (owner.is_none()) return;
+    if (error) {
+      owner.attr("_tell")(method, exception(*error));
+    } else {
+      owner.attr("_tell")(method);
+    }
+  }
+
+  // The exception as Python sees it; None where there is none.
+  static py::object exception(const std::exception_ptr& error) {
+    if (!error) return py::none();
+    try {
+      std::rethrow_exception(error);
+    } catch (py::error_already_set& e) {
+      return e.value();
+    } catch (const std::exception& e) {
+      return py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(e.what());
+    }
+  }
+
+  PyRef owner_;
+};
+
+OpFilter filter(const py::object& ops) {
+  if (ops.is_none()) return {};
+  std::vector<std::string> patterns;
+  for (py::handle pattern : ops) patterns.push_back(pattern.cast<std::string>());
+  return OpFilter(std::move(patterns));
+}
+
+template <class Fn>
+void each_analysis(const Tool& tool, const Fn& fn) {
+  for (const Registration& registration : *tool.registrations()) {
+    if (auto* analysis = dynamic_cast<PyAnalysis*>(registration.analysis.get())) fn(*analysis);
+  }
+}
+
+// Tools hold bound methods of themselves: the collector must see through.
+void collect_garbage(PyHeapTypeObject* heap_type) {
+  PyTypeObject* type = &heap_type->ht_type;
+  type->tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!py::detail::is_holder_constructed(self)) return 0;
+    int stop = 0;
+    each_analysis(py::cast<Tool&>(py::handle(self)), [&](PyAnalysis& analysis) {
+      if (!stop) stop = analysis.traverse(visit, arg);
+    });
+    return stop;
+  };
+  type->tp_clear = [](PyObject* self) {
+    if (py::detail::is_holder_constructed(self)) {
+      each_analysis(py::cast<Tool&>(py::handle(self)), [](PyAnalysis& analysis) { analysis.clear(); });
+    }
+    return 0;
+  };
+}
+
+}  // namespace
+
+void bind_tool(py::module_& m) {
+  py::class_<Tool, std::unique_ptr<Tool>>(m, "Tool", "The core's side of a tool; amanda.Tool holds one.",
+                                          py::custom_type_setup(&collect_garbage))
+      .def(py::init([](const py::object& owner, std::string name, std::string name_space) -> std::unique_ptr<Tool> {
+             return std::make_unique<PyTool>(owner, std::move(name), std::move(name_space));
+           }),
+           py::arg("owner"), py::arg("name"), py::arg("namespace"))
+      .def_property_readonly("name", &Tool::name)
+      .def("add_inst_for_op",
+           [](Tool& tool, py::object callback, bool require_outputs, const py::object& ops, bool on_demand, bool nested) {
+             InstOptions options{false, require_outputs, on_demand ? OpFilter::on_demand() : filter(ops), nested};
+             tool.add_inst_for_op(std::make_shared<PyAnalysis>(std::move(callback)), std::move(options));
+           },
+           py::arg("callback"), py::arg("require_outputs"), py::arg("ops"), py::arg("on_demand"), py::arg("nested"))
+      .def("depends_on", &Tool::depends_on, py::arg("tool"));
+}
+
+}  // namespace amanda::python

@@ -1,0 +1,140 @@
+#include "bridge.h"
+
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
+
+#include "amanda/engine.h"
+#include "amanda/torch.h"
+#include "gradient_edge.h"
+#include "guards.h"
+#include "op_types.h"
+#include "stack_call.h"
+
+namespace amanda::python {
+namespace {
+
+using pytorch::RoutineState;
+
+// NOTE: [showing a tensor]
+// A tensor that Python already knows is shown as that very object. One that it does not know must not get an object:
+// it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object"). Such a tensor
+// is shown through another handle on the same memory; where the routine is recorded, the handle has the same gradient
+// edge, too.
+PyObject* show(const at::Tensor& tensor) {
+  if (!tensor.defined()) return Py_NewRef(Py_None);
+  if (pytorch::py_object(tensor)) return THPVariable_Wrap(tensor);
+  at::Tensor handle = pytorch::alias_of(tensor);
+  const RoutineState* routine = RoutineState::current();
+  if (routine && routine->mode() == RoutineMode::kAmbient && tensor.requires_grad()) {
+    torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(tensor));
+  }
+  return THPVariable_Wrap(handle);
+}
+
+// The schema's own type of an argument; dtypes and the like are integers on the stack.
+const c10::Type* element(const c10::TypePtr& type) {
+  const auto optional = type->cast<c10::OptionalType>();
+  return optional ? optional->getElementType().get() : type.get();
+}
+
+PyObject* show(const c10::IValue& value, const c10::Argument& argument) {
+  if (value.isNone()) return Py_NewRef(Py_None);
+  if (value.isTensor()) return show(value.toTensor());
+  if (value.isList()) {
+    const auto members = value.toListRef();
+    const bool tensors = std::all_of(members.begin(), members.end(),
+                                     [](const c10::IValue& member) { return member.isTensor() || member.isNone(); });
+    if (tensors && !members.empty()) {
+      PyObject* list = PyList_New(members.size());
+      for (size_t i = 0; i < members.size(); ++i) {
+        PyList_SET_ITEM(list, i, members[i].isNone() ? Py_NewRef(Py_None) : show(members[i].toTensor()));
+      }
+      return list;
+    }
+  }
+  if (value.isInt()) {
+    switch (element(argument.real_type())->kind()) {
+      case c10::TypeKind::ScalarTypeType:
+        return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
+      case c10::TypeKind::LayoutType:
+        return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value.toInt()))));
+      case c10::TypeKind::MemoryFormatType:
+        return Py_NewRef(torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(value.toInt())));
+      default: break;
+    }
+  }
+  return torch::jit::toPyObject(value).release().ptr();
+}
+
+const c10::Argument& argument_of(OpSite& site, Point side, size_t position) {
+  const c10::FunctionSchema& schema = static_cast<pytorch::StackCall&>(site).record().schema;
+  return side == Point::kAfter ? schema.returns()[position] : schema.arguments()[position];
+}
+
+c10::IValue take(PyObject* object, const c10::Argument& argument) {
+  try {
+    // A wrapped tensor may be held by the tool for longer: the driver copies the handle, never the object.
+    return torch::jit::toIValue(object, argument.type());
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    throw ConversionError(c10::str("got ", Py_TYPE(object)->tp_name, " where ", argument.type()->str(), " is needed"));
+  }
+}
+
+PyObject* show_results(const torch::jit::Stack& stack, const c10::FunctionSchema& schema) {
+  // These go to Python code as an operator's results do: no other handle.
+  auto result = [&](size_t i) {
+    return stack[i].isTensor() ? THPVariable_Wrap(stack[i].toTensor()) : torch::jit::toPyObject(stack[i]).release().ptr();
+  };
+  if (stack.empty()) return Py_NewRef(Py_None);
+  if (stack.size() == 1) return result(0);
+  PyObject* tuple = PyTuple_New(schema.returns().size());
+  for (size_t i = 0; i < stack.size(); ++i) PyTuple_SET_ITEM(tuple, i, result(i));
+  return tuple;
+}
+
+}  // namespace
+
+PyObject* TorchBridge::to_python(OpSite& site, Point side, size_t position) {
+  const Value value = site.get(side, position);
+  if (!value.ref) return Py_NewRef(Py_None);
+  return show(pytorch::ivalue(value), argument_of(site, side, position));
+}
+
+void TorchBridge::from_python(OpSite& site, Point side, size_t position, PyObject* object,
+                              const std::function<void(Value)>& put) {
+  c10::IValue value = take(object, argument_of(site, side, position));
+  put({&value});
+}
+
+bool TorchBridge::is_list(OpSite& site, Point side, size_t position) {
+  const c10::Type* type = element(argument_of(site, side, position).type());
+  return type->kind() == c10::TypeKind::ListType;
+}
+
+PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
+  const pytorch::OpRecord& record = pytorch::op_types().of(type);
+  const auto op = c10::Dispatcher::singleton().findSchema({record.schema.name(), record.schema.overload_name()});
+  if (!op) throw Error(c10::str("[torch] ", record.info.schema, " is no longer registered"));
+  torch::jit::Stack stack = torch::jit::createStackForSchema(
+      record.schema, torch::jit::tuple_slice(py::reinterpret_borrow<py::tuple>(args)),
+      py::reinterpret_borrow<py::kwargs>(kwargs), std::nullopt);
+  {
+    py::gil_scoped_release no_gil;
+    pytorch::StackCall call(record, *op, stack, id);
+    Engine::call_original(call);
+  }
+  return show_results(stack, record.schema);
+}
+
+void TorchBridge::raise_error() {
+  python_error error;
+  error.persist();  // takes the current error, so that it survives threads and guards
+  throw error;
+}
+
+}  // namespace amanda::python

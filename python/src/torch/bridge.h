@@ -1,0 +1,21 @@
+// Shows PyTorch's operands to Python, and takes Python's values for them.
+#pragma once
+
+// torch's pybind11 and Python headers come first.
+#include <torch/csrc/utils/pybind.h>
+
+#include "python_bridge.h"
+
+namespace amanda::python {
+
+class TorchBridge final : public PythonBridge {
+ public:
+  PyObject* to_python(OpSite& site, Point side, size_t position) override;
+  void from_python(OpSite& site, Point side, size_t position, PyObject* object,
+                   const std::function<void(Value)>& put) override;
+  PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) override;
+  bool is_list(OpSite& site, Point side, size_t position) override;
+  [[noreturn]] void raise_error() override;
+};
+
+}  // namespace amanda::python

@@ -1,0 +1,201 @@
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030D0000
+#include <internal/pycore_frame.h>
+#define AMANDA_FRAME_LAYOUT 1
+#endif
+#undef Py_BUILD_CORE
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "call_path.h"
+#include "python_hooks.h"
+
+namespace amanda::python {
+namespace {
+
+// Kept for the life of the process, like the classes and functions they come from.
+PyObject* describe_function = nullptr;
+PyCodeObject* run_module_code = nullptr;  // nn.Module's __call__: its first local is the module
+PyTypeObject* parameter_type = nullptr;
+std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
+bool direct = false;
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 32);
+}
+
+bool contains(const std::vector<PyCodeObject*>& codes, PyCodeObject* code) {
+  return std::binary_search(codes.begin(), codes.end(), code);
+}
+
+struct Gil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~Gil() { PyGILState_Release(state); }
+};
+
+// Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null)` until it returns false.
+//
+// The direct walk needs no interpreter lock: this thread's frames change only when this thread runs Python code.
+template <class Visit>
+void walk(const Visit& visit) {
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (!thread) return;  // a thread that never ran Python
+#ifdef AMANDA_FRAME_LAYOUT
+  if (direct) {
+    for (_PyInterpreterFrame* frame = thread->cframe->current_frame; frame; frame = frame->previous) {
+#if PY_VERSION_HEX >= 0x030C0000
+      if (frame->owner == FRAME_OWNED_BY_CSTACK) continue;
+#endif
+      PyCodeObject* code = frame->f_code;
+      const int offset = static_cast<int>(frame->prev_instr - _PyCode_CODE(code)) * static_cast<int>(sizeof(_Py_CODEUNIT));
+      PyObject* module = code == run_module_code ? frame->localsplus[0] : nullptr;
+      if (!visit(code, offset, module)) return;
+    }
+    return;
+  }
+#endif
+  Gil gil;
+  PyFrameObject* frame = PyThreadState_GetFrame(thread);
+  while (frame) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    PyObject* module = nullptr;
+    if (code == run_module_code) {
+      PyObject* locals = PyFrame_GetLocals(frame);
+      module = locals ? PyMapping_GetItemString(locals, "self") : nullptr;
+      Py_XDECREF(module);  // the frame holds it
+      Py_XDECREF(locals);
+    }
+    const bool go_on = visit(code, PyFrame_GetLasti(frame), module);
+    Py_DECREF(code);
+    PyFrameObject* outer = go_on ? PyFrame_GetBack(frame) : nullptr;
+    Py_DECREF(frame);
+    frame = outer;
+  }
+}
+
+uint64_t raw_path() {
+  uint64_t hash = 1;
+  walk([&](PyCodeObject* code, int offset, PyObject* module) {
+    hash = mix(mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(offset));
+    if (module) hash = mix(hash, reinterpret_cast<uint64_t>(module));
+    return true;
+  });
+  return hash;
+}
+
+struct Described {
+  uint64_t hash = 0;
+  std::string module_path, source;
+};
+
+// What amanda._call_path.describe says of the frame that runs now. All empty after an error, which is printed.
+Described describe_frame() {
+  Gil gil;
+  Described words;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  PyObject* tuple = PyObject_CallOneArg(describe_function, frame ? reinterpret_cast<PyObject*>(frame) : Py_None);
+  Py_XDECREF(frame);
+  const char *module_path, *source;
+  unsigned long long hash;
+  if (tuple && PyArg_ParseTuple(tuple, "Kss", &hash, &module_path, &source)) {
+    words = {hash, module_path, source};
+  } else {
+    PyErr_WriteUnraisable(describe_function);
+  }
+  Py_XDECREF(tuple);
+  return words;
+}
+
+// From what is at hand (addresses, offsets) to what is stable (names, positions); worked out once per raw path.
+std::unordered_map<uint64_t, Described>& known_paths() {
+  thread_local std::unordered_map<uint64_t, Described> known;
+  return known;
+}
+
+pytorch::CallPath call_path() {
+  if (!PyGILState_GetThisThreadState()) return {};
+  constexpr size_t kMost = 1 << 16;
+  auto& known = known_paths();
+  const uint64_t raw = raw_path();
+  auto found = known.find(raw);
+  if (found == known.end()) {
+    if (known.size() >= kMost) known.clear();
+    found = known.emplace(raw, describe_frame()).first;
+  }
+  return {found->second.hash, raw};
+}
+
+std::string describe(uint64_t key, Detail detail) {
+  auto found = known_paths().find(key);
+  if (found == known_paths().end()) return "";
+  return detail == Detail::kModulePath ? found->second.module_path : found->second.source;
+}
+
+bool in_recompute() {
+  bool recomputing = false;
+  walk([&](PyCodeObject* code, int, PyObject*) {
+    recomputing = contains(recompute_codes, code);
+    return !recomputing && !contains(engine_codes, code);
+  });
+  return recomputing;
+}
+
+bool is_parameter(PyObject* object) { return PyType_IsSubtype(Py_TYPE(object), parameter_type); }
+
+bool is_symbolic(PyObject* object) {
+  if (!object) return false;
+  for (PyTypeObject* type = Py_TYPE(object); type; type = type->tp_base) {
+    const std::string_view name = type->tp_name;
+    if (name == "FakeTensor" || name == "FunctionalTensor") return true;
+  }
+  return false;
+}
+
+std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
+  std::vector<PyCodeObject*> codes;
+  for (Py_ssize_t i = 0; i < PySequence_Size(sequence); ++i) {
+    codes.push_back(reinterpret_cast<PyCodeObject*>(PySequence_GetItem(sequence, i)));  // kept
+  }
+  std::sort(codes.begin(), codes.end());
+  return codes;
+}
+
+}  // namespace
+
+void install_call_path(PyObject* describe_frame, PyObject* recomputing, PyObject* engine, PyObject* run_module,
+                       PyObject* parameter_class) {
+  describe_function = Py_NewRef(describe_frame);
+  run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
+  parameter_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter_class));
+  recompute_codes = sorted_codes(recomputing);
+  engine_codes = sorted_codes(engine);
+#ifdef AMANDA_FRAME_LAYOUT
+  // A self-test: the direct walk must agree with the public API on the stack that imports us.
+  std::vector<std::pair<PyCodeObject*, int>> slow, fast;
+  auto record = [](auto& into) {
+    return [&into](PyCodeObject* code, int offset, PyObject*) {
+      into.emplace_back(code, offset);
+      return true;
+    };
+  };
+  walk(record(slow));
+  direct = true;
+  walk(record(fast));
+  direct = slow == fast;
+#endif
+  pytorch::python_hooks.call_path = &call_path;
+  pytorch::python_hooks.describe = &describe;
+  pytorch::python_hooks.in_recompute = &in_recompute;
+  pytorch::python_hooks.is_parameter = &is_parameter;
+  pytorch::python_hooks.is_symbolic = &is_symbolic;
+}
+
+bool walks_frames_directly() { return direct; }
+
+}  // namespace amanda::python

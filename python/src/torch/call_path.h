@@ -1,0 +1,16 @@
+// The Python code that is running, as a hash and in words.
+#pragma once
+
+#include <Python.h>
+
+namespace amanda::python {
+
+/// Fills in the driver's hooks. `describe(frame)` is amanda._call_path.describe; `recomputing` and `engine` hold the code
+/// objects that recompute checkpointed regions, and that run the autograd engine. With the interpreter lock.
+void install_call_path(PyObject* describe, PyObject* recomputing, PyObject* engine, PyObject* run_module,
+                       PyObject* parameter_class);
+
+/// Is the walk over this interpreter's own frames in use (else the public API, slower)?
+bool walks_frames_directly();
+
+}  // namespace amanda::python

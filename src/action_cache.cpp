@@ -1,0 +1,53 @@
+#include "action_cache.h"
+
+#include <array>
+#include <memory>
+
+#include "generation.h"
+
+namespace amanda {
+namespace {
+
+struct Front {
+  uint64_t stack = 0, generation = 0;
+  ScopeStack::PlanKey key{};
+  PlanPtr plan;
+};
+using FrontTable = std::array<Front, 1024>;
+
+Front& front(const ScopeStack& scopes, OpId id) {
+  // On the heap: a large thread-local object would not fit into the static TLS block of a library opened late.
+  thread_local std::unique_ptr<FrontTable> table = std::make_unique<FrontTable>();
+  return (*table)[(id ^ scopes.serial() * 0x9E3779B97F4A7C15ull) % table->size()];
+}
+
+void count_hit(const ScopeStack& scopes) {
+  for (ScopeState* scope : scopes.scopes()) scope->hits.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+PlanPtr ActionCache::find(const ScopeStack& scopes, OpCall& call, const Visibility& seen) {
+  if (!scopes.cache_enabled() || call.id() == 0) return nullptr;
+  const ScopeStack::PlanKey key{call.id(), seen};
+  const uint64_t generation = plan_generation.load(std::memory_order_acquire);
+  Front& entry = front(scopes, key.id);
+  if (entry.stack != scopes.serial() || entry.generation != generation || !(entry.key == key)) {
+    PlanPtr plan = scopes.find_plan(key, generation);
+    if (!plan) return nullptr;
+    entry = {scopes.serial(), generation, key, std::move(plan)};
+  }
+  if (!entry.plan->after_pending()) count_hit(scopes);
+  return entry.plan;
+}
+
+PlanPtr ActionCache::keep(const ScopeStack& scopes, OpCall& call, const Visibility& seen, PlanPtr plan) {
+  if (!scopes.cache_enabled() || call.id() == 0) return plan;
+  const ScopeStack::PlanKey key{call.id(), seen};
+  const uint64_t generation = plan_generation.load(std::memory_order_acquire);
+  scopes.keep_plan(key, generation, plan);
+  front(scopes, key.id) = {scopes.serial(), generation, key, plan};
+  return plan;
+}
+
+}  // namespace amanda

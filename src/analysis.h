@@ -1,0 +1,44 @@
+// Runs the tools' analysis routines on an operator, once each, and merges what they scheduled into a plan.
+#pragma once
+
+#include "amanda/op_context.h"
+#include "scope_stack.h"
+
+namespace amanda {
+
+/// What an OpContext can reach while an analysis routine runs.
+struct OpContext::Session {
+  OpSite& site;
+  const ActiveTool& active;
+  const OpInfo& info;
+  Point point;
+  std::shared_ptr<ToolStatus> status;
+  std::vector<ScheduledPtr> scheduled;
+  bool may_mutate = false;
+};
+
+/// Runs the analyses of `point` that are still to be run, by the tools that see the operator, in their order.
+///
+/// The plan it returns holds all that is scheduled on the operator so far. A failed analysis schedules nothing, is not
+/// remembered, and is thrown on, unless its scope says on_error="disable".
+class AnalysisSession {
+ public:
+  AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
+
+  PlanPtr run(Point point);
+
+ private:
+  struct Step;
+  RecordPtr record_of(const ActiveTool& active);
+  bool applies(const ActiveTool& active, const Registration& registration) const;
+  void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point);
+  PlanPtr merge();
+
+  const ScopeStack& scopes_;
+  const ScopeStack::Tables& tables_;
+  OpSite& site_;
+  const OpInfo& info_;
+  const Visibility& seen_;
+};
+
+}  // namespace amanda

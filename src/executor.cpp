@@ -1,0 +1,176 @@
+#include "executor.h"
+
+#include <fmt/format.h>
+
+#include "amanda/error.h"
+#include "routine_guard.h"
+#include "scope_state.h"
+
+namespace amanda {
+namespace {
+
+const char* name_of(Point point) {
+  switch (point) {
+    case Point::kBefore: return "before";
+    case Point::kReplace: return "replacing";
+    case Point::kAfter: return "after";
+  }
+  return "";
+}
+
+std::string where(const ScheduledAction& action, Point point) {
+  return fmt::format("{}: {} {} {}::{}", action.tool->name(), action.routine->name(), name_of(point), action.op->ns,
+                     action.op->name);
+}
+
+thread_local ReplacementFrame* current_replacement = nullptr;
+
+}  // namespace
+
+ReplacementFrame::ReplacementFrame(Execution& execution, const Plan& plan, size_t index, OpCall& call)
+    : execution(execution), plan(plan), index(index), call(call), outer(current_replacement) {
+  current_replacement = this;
+}
+ReplacementFrame::~ReplacementFrame() { current_replacement = outer; }
+ReplacementFrame* ReplacementFrame::current() { return current_replacement; }
+
+std::any& Execution::run_slot(const Tool& tool) {
+  for (auto& [owner, slot] : run_slots_) {
+    if (owner == &tool) return slot;
+  }
+  return run_slots_.emplace_back(&tool, std::any()).second;
+}
+
+void Execution::run_point(const Plan& plan, Point point) {
+  const std::vector<ScheduledPtr>& actions = plan.at(point);
+  for (size_t i = 0; i < actions.size();) {
+    const RoutineMode mode = actions[i]->mode;
+    RoutineGuard unobserved(call_.backend(), mode);
+    for (; i < actions.size() && actions[i]->mode == mode; ++i) run_action(*actions[i], point);
+  }
+}
+
+void Execution::run_action(const ScheduledAction& action, Point point) {
+  if (action.removed || action.status->stopped) return;
+  try {
+    const bool watched = action.selects_any() && !action.may_mutate;
+    const uint64_t versions = watched ? call_.versions(point) : 0;
+    Values values(*this, call_, action);
+    (*action.routine)(values);
+    if (watched && call_.versions(point) != versions) {
+      values.fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
+    }
+    call_.commit();
+    action.looked.store(true, std::memory_order_relaxed);
+  } catch (...) {
+    call_.discard();
+    const std::exception_ptr error = std::current_exception();
+    if (action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
+    action.scope->stop(*action.tool, where(action, point), error);
+  }
+}
+
+void Execution::run_operator(const Plan& plan, bool observe_inner) {
+  hints_ = {observe_inner, plan.after_pending(), plan.may_edit_result()};
+  for (size_t i = plan.replacements().size(); i-- > 0;) {
+    const ScheduledAction& action = *plan.replacements()[i];
+    if (action.removed || action.status->stopped) continue;
+    const uint64_t versions = call_.versions(Point::kBefore);
+    try {
+      RoutineGuard unobserved(call_.backend(), RoutineMode::kAmbient);
+      run_replacement(plan, i, call_);
+      return;
+    } catch (...) {
+      call_.discard();
+      const std::exception_ptr error = std::current_exception();
+      if (action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
+      action.scope->stop(*action.tool, where(action, Point::kReplace), error);
+      if (call_.versions(Point::kBefore) != versions) throw;  // the original would run on changed inputs
+    }
+  }
+  call_.run(hints_);
+}
+
+void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
+  const ScheduledAction& action = *plan.replacements()[index];
+  ReplacementFrame frame(*this, plan, index, call);
+  Values values(*this, call, action, index);
+  const uint64_t versions = action.may_mutate ? 0 : call.versions(Point::kBefore);
+  (*action.routine)(values);
+  if (!frame.produced && !action.may_mutate && call.versions(Point::kBefore) != versions) {
+    values.fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
+  }
+  if (!frame.produced) call.skip(hints_);
+  call.commit();
+}
+
+// ---- Values: what a routine reaches ---------------------------------------------------------------------------------
+
+Values::Values(Execution& execution, OpCall& call, const ScheduledAction& action, size_t replacement)
+    : execution_(execution), call_(call), action_(action), replacement_(replacement) {}
+
+namespace {
+Point side_of(Point point) { return point == Point::kAfter ? Point::kAfter : Point::kBefore; }
+}  // namespace
+
+size_t Values::size() const {
+  return action_.all_positions ? call_.size(side_of(action_.point)) : action_.positions.size();
+}
+size_t Values::position(size_t i) const { return action_.all_positions ? i : action_.positions.at(i); }
+Value Values::operator[](size_t i) const { return call_.get(side_of(action_.point), position(i)); }
+
+void Values::set(size_t i, Value value) {
+  if (action_.point == Point::kReplace) fail("set() is for inserted routines; a replacement gives its result by set_result()");
+  action_.edited.store(true, std::memory_order_relaxed);
+  try {
+    std::string reason = call_.backend().refusal(call_, action_.point, action_.allow_view);
+    if (!reason.empty()) throw Error(reason);
+    call_.set(action_.point, position(i), value);
+  } catch (const Error& reason) {
+    const auto& names = action_.point == Point::kAfter ? op().outputs : op().inputs;
+    const size_t at = position(i);
+    const std::string name = at < names.size() && !names[at].empty() ? " (" + names[at] + ")" : "";
+    fail(fmt::format("{} {}{}: {}", action_.point == Point::kAfter ? "output" : "input", at, name, reason.what()));
+  }
+}
+
+size_t Values::num_results() const { return call_.size(Point::kAfter); }
+
+Value Values::result(size_t i) const {
+  if (!ReplacementFrame::current() || !ReplacementFrame::current()->produced) {
+    fail("result() works in a replacement, after call_original()");
+  }
+  return call_.get(Point::kAfter, i);
+}
+
+void Values::set_result(size_t i, Value value) {
+  if (action_.point != Point::kReplace) fail("set_result() is for replacements; use set()");
+  try {
+    call_.set(Point::kAfter, i, value);
+  } catch (const Error& reason) {
+    fail(fmt::format("result {}: {}", i, reason.what()));
+  }
+}
+
+void Values::call_original() {
+  ReplacementFrame* frame = ReplacementFrame::current();
+  if (action_.point != Point::kReplace || !frame || &frame->call != &call_) fail("call_original() is for replacements");
+  if (frame->produced) fail("call_original() was called twice");
+  if (replacement_ > 0) {
+    execution_.run_replacement(frame->plan, replacement_ - 1, call_);
+  } else {
+    call_.run({false, execution_.hints_.keep_inputs, true});
+  }
+  frame->produced = true;
+}
+
+std::any& Values::run_slot() { return execution_.run_slot(*action_.tool); }
+Point Values::point() const { return action_.point; }
+const Tool& Values::tool() const { return *action_.tool; }
+const OpInfo& Values::op() const { return *action_.op; }
+
+void Values::fail(const std::string& what) const {
+  throw Error(fmt::format("[action] {}: {}", where(action_, action_.point), what));
+}
+
+}  // namespace amanda

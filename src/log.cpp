@@ -1,0 +1,32 @@
+#include "amanda/log.h"
+
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+namespace amanda {
+namespace {
+
+std::mutex mutex;
+LogSink& sink() {
+  static auto* current = new LogSink([](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
+  return *current;  // leaked: static destructors must not touch a binding's sink
+}
+
+}  // namespace
+
+void set_log_sink(LogSink replacement) {
+  std::lock_guard lock(mutex);
+  sink() = std::move(replacement);
+}
+
+void log_warning(const std::string& line) {
+  LogSink current;
+  {
+    std::lock_guard lock(mutex);
+    current = sink();
+  }
+  current(line);  // outside the lock: a sink may wait for an interpreter
+}
+
+}  // namespace amanda

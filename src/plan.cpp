@@ -1,0 +1,46 @@
+#include "plan.h"
+
+#include <fmt/format.h>
+
+#include "amanda/error.h"
+#include "resolver.h"
+
+namespace amanda {
+namespace {
+
+// The tools are in resolver order, so a dependent comes after what it depends on: neighbours suffice.
+void check_replacements(const std::vector<ScheduledPtr>& replacements) {
+  for (size_t i = 1; i < replacements.size(); ++i) {
+    const ScheduledAction& inner = *replacements[i - 1];
+    const ScheduledAction& outer = *replacements[i];
+    const std::string op = fmt::format("{}::{}", outer.op->ns, outer.op->name);
+    if (inner.tool == outer.tool) {
+      throw Error(fmt::format("[plan] '{}' replaces {} twice; remove() the first replacement", outer.tool->name(), op));
+    }
+    if (!depends(*outer.tool, *inner.tool)) {
+      throw Error(fmt::format("[plan] '{0}' and '{1}' both replace {2}; let one depend on the other: {1}.depends_on({0})",
+                              inner.tool->name(), outer.tool->name(), op));
+    }
+  }
+}
+
+}  // namespace
+
+Plan::Plan(std::vector<ScheduledPtr> actions, bool after_pending) : after_pending_(after_pending) {
+  does_nothing_ = actions.empty() && !after_pending;
+  for (ScheduledPtr& action : actions) {
+    auto& list = actions_[static_cast<size_t>(action->point)];
+    list.push_back(std::move(action));
+  }
+  check_replacements(replacements());
+}
+
+bool Plan::may_edit_result() const {
+  if (after_pending_) return true;
+  for (const ScheduledPtr& action : at(Point::kAfter)) {
+    if (action->may_edit()) return true;
+  }
+  return false;
+}
+
+}  // namespace amanda

@@ -1,0 +1,59 @@
+// What runs at one operator: immutable, merged from the actions that the scopes' analyses scheduled.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "amanda/action.h"
+
+namespace amanda {
+
+class ScopeState;
+
+/// Is a tool still running in a scope? Shared by all its actions there.
+struct ToolStatus {
+  std::atomic<bool> stopped{false};
+};
+
+struct ScheduledAction {
+  Point point;
+  RoutinePtr routine;
+  bool all_positions;
+  std::vector<size_t> positions;  // unless all
+  RoutineMode mode;
+  bool allow_view;
+  bool may_mutate;
+  Tool* tool;
+  ScopeState* scope;  // alive while the action can run
+  std::shared_ptr<ToolStatus> status;
+  const OpInfo* op;
+
+  std::atomic<bool> removed{false};
+  // What its runs did so far: an in-place operator is prepared for an edit until a run was seen to only look.
+  mutable std::atomic<bool> looked{false}, edited{false};
+
+  bool selects_any() const { return all_positions || !positions.empty(); }
+  bool may_edit() const { return selects_any() && (edited || !looked); }
+};
+using ScheduledPtr = std::shared_ptr<ScheduledAction>;
+
+class Plan {
+ public:
+  /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools when two replace the
+  /// operator and neither depends on the other.
+  Plan(std::vector<ScheduledPtr> actions, bool after_pending);
+
+  const std::vector<ScheduledPtr>& at(Point point) const { return actions_[static_cast<size_t>(point)]; }
+  /// Innermost first: each wraps the one before it. Same as at(kReplace).
+  const std::vector<ScheduledPtr>& replacements() const { return at(Point::kReplace); }
+  bool after_pending() const { return after_pending_; }  // a require_outputs analysis has still to run
+  bool does_nothing() const { return does_nothing_; }
+  bool may_edit_result() const;
+
+ private:
+  std::vector<ScheduledPtr> actions_[3];
+  bool after_pending_, does_nothing_;
+};
+
+}  // namespace amanda

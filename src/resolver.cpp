@@ -1,0 +1,53 @@
+#include "resolver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "amanda/error.h"
+
+namespace amanda {
+namespace {
+
+class Resolver {
+ public:
+  void visit(Tool* tool) {
+    if (placed_.contains(tool)) return;
+    if (auto start = std::find(path_.begin(), path_.end(), tool); start != path_.end()) refuse_cycle(start);
+    path_.push_back(tool);
+    for (Tool* dependency : tool->dependencies()) visit(dependency);
+    path_.pop_back();
+    placed_.insert(tool);
+    order_.push_back(tool);
+  }
+
+  std::vector<Tool*> order_;
+
+ private:
+  [[noreturn]] void refuse_cycle(std::vector<Tool*>::iterator start) const {
+    std::string cycle;
+    for (auto it = start; it != path_.end(); ++it) cycle += (*it)->name() + " -> ";
+    throw Error(fmt::format("[resolve] dependency cycle: {}{}; take out one of these depends_on", cycle, (*start)->name()));
+  }
+
+  std::vector<Tool*> path_;
+  std::unordered_set<Tool*> placed_;
+};
+
+}  // namespace
+
+std::vector<Tool*> resolve(const std::vector<Tool*>& tools) {
+  Resolver resolver;
+  for (Tool* tool : tools) resolver.visit(tool);
+  return resolver.order_;
+}
+
+bool depends(const Tool& tool, const Tool& other) {
+  for (Tool* dependency : tool.dependencies()) {
+    if (dependency == &other || depends(*dependency, other)) return true;
+  }
+  return false;
+}
+
+}  // namespace amanda

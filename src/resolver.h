@@ -1,0 +1,17 @@
+// The order in which tools run.
+#pragma once
+
+#include <vector>
+
+#include "amanda/tool.h"
+
+namespace amanda {
+
+/// `tools` and all they depend on, each once, dependencies first, otherwise in the given order.
+/// Throws `Error` that prints the cycle, if there is one.
+std::vector<Tool*> resolve(const std::vector<Tool*>& tools);
+
+/// Does `tool` depend on `other`, directly or through others?
+bool depends(const Tool& tool, const Tool& other);
+
+}  // namespace amanda

@@ -1,0 +1,173 @@
+#include "scope_stack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "amanda/error.h"
+#include "generation.h"
+#include "resolver.h"
+
+namespace amanda {
+
+WantTable::~WantTable() {
+  for (auto& chunk : chunks_) delete chunk.load();
+}
+
+template <class Compute>
+WantTable::Wants WantTable::get(OpType type, const Compute& compute) {
+  if (type >= kChunk * kChunks) return compute();  // more types than any framework has
+  auto& slot = chunks_[type / kChunk];
+  Chunk* chunk = slot.load(std::memory_order_acquire);
+  if (chunk) {
+    const Cell& cell = (*chunk)[type % kChunk];
+    if (cell.known.load(std::memory_order_acquire)) return cell.wants;
+  }
+  const Wants wants = compute();
+  std::lock_guard lock(mutex_);
+  chunk = slot.load();
+  if (!chunk) slot.store(chunk = new Chunk, std::memory_order_release);
+  Cell& cell = (*chunk)[type % kChunk];
+  if (!cell.known.load()) {
+    cell.wants = wants;
+    cell.known.store(true, std::memory_order_release);
+  }
+  return wants;
+}
+
+namespace {
+
+std::atomic<uint64_t> next_serial{1};
+
+ToolBits lowest_free(ToolBits used) {
+  if (used == ~ToolBits{0}) {
+    throw Error(fmt::format("[scope] more than {} tools are active on this thread; leave a scope first", kMaxActiveTools));
+  }
+  return ~used & (used + 1);
+}
+
+}  // namespace
+
+ScopeStack::ScopeStack(std::vector<ScopeState*> scopes, bool cache_enabled, const ScopeStack* previous)
+    : scopes_(std::move(scopes)), cache_enabled_(cache_enabled), serial_(next_serial++) {
+  ToolBits used = 0;
+  auto bit_before = [&](const Tool* tool) -> ToolBits {
+    if (!previous) return 0;
+    for (const ActiveTool& active : previous->tools_) {
+      if (active.tool == tool) return active.bit;
+    }
+    return 0;
+  };
+  for (ScopeState* scope : scopes_) {
+    serials_.push_back(scope->serial());
+    for (Tool* tool : scope->tools()) {
+      if (contains(tool)) continue;  // a tool already active runs once
+      const ToolBits bit = bit_before(tool);
+      used |= bit;
+      tools_.push_back({tool, scope, bit, nullptr, 0});
+    }
+  }
+  for (ActiveTool& active : tools_) {
+    if (active.bit == 0) used |= active.bit = lowest_free(used);
+  }
+  rebuild();
+}
+
+ScopeStack::~ScopeStack() = default;
+
+bool ScopeStack::is_made_of(const std::vector<ScopeState*>& scopes, bool cache_enabled) const {
+  return cache_enabled == cache_enabled_ &&
+         std::equal(scopes.begin(), scopes.end(), serials_.begin(), serials_.end(),
+                    [](const ScopeState* scope, uint64_t serial) { return scope->serial() == serial; });
+}
+
+bool ScopeStack::contains(const Tool* tool) const {
+  return std::any_of(tools_.begin(), tools_.end(), [&](const ActiveTool& active) { return active.tool == tool; });
+}
+
+uint64_t ScopeStack::tool_generation_now() { return tool_generation.load(std::memory_order_relaxed); }
+
+const ScopeStack::Tables& ScopeStack::rebuild() const {
+  std::lock_guard lock(mutex_);
+  const uint64_t generation = tool_generation.load();
+  if (const Tables* current = tables_.load(); current && current->generation == generation) return *current;
+  all_tables_.push_back(make_tables(generation));
+  tables_.store(all_tables_.back().get(), std::memory_order_release);
+  return *all_tables_.back();
+}
+
+std::unique_ptr<ScopeStack::Tables> ScopeStack::make_tables(uint64_t generation) const {
+  auto tables = std::make_unique<Tables>();
+  tables->generation = generation;
+  tables->revision = next_serial++;
+  for (ActiveTool active : tools_) {
+    if (active.scope->stopped(active.tool)) continue;
+    active.registrations = active.tool->registrations();
+    for (const Registration& registration : *active.registrations) {
+      if (registration.options.ops.is_on_demand()) {
+        for (const ActiveTool& other : tools_) {
+          if (depends(*other.tool, *active.tool)) active.dependents |= other.bit;
+        }
+        tables->any_on_demand = true;
+        continue;
+      }
+      tables->askers |= active.bit;
+      if (registration.options.nested) tables->nested_askers |= active.bit;
+      if (registration.options.ops.matches_all()) tables->any_wants_all = true;
+    }
+    tables->tools.push_back(std::move(active));
+  }
+  return tables;
+}
+
+Visibility ScopeStack::visibility(const Backend& backend, OpType type, ToolBits inside) const {
+  const Tables& now = tables();
+  const WantTable::Wants wants = now.wants[backend.index()].get(type, [&] {
+    WantTable::Wants found;
+    const OpInfo& info = backend.info(type);
+    for (const ActiveTool& active : now.tools) {
+      for (const Registration& registration : *active.registrations) {
+        if (registration.options.backward || !registration.options.ops.matches(info)) continue;
+        found.outer |= active.bit;
+        if (registration.options.nested) found.nested |= active.bit;
+      }
+    }
+    return found;
+  });
+  Visibility seen{wants.outer & ~inside, wants.nested & inside, 0};
+  if (now.any_on_demand && !seen.nobody()) {
+    ToolBits all = seen.outer | seen.nested;
+    for (auto it = now.tools.rbegin(); it != now.tools.rend(); ++it) {  // dependents come after what they depend on
+      if (it->dependents & all) {
+        seen.demanded |= it->bit;
+        all |= it->bit;
+      }
+    }
+  }
+  return seen;
+}
+
+bool ScopeStack::observes_inner(ToolBits inside) const {
+  const Tables& now = tables();
+  return (now.askers & ~inside) != 0 || now.nested_askers != 0;
+}
+
+PlanPtr ScopeStack::find_plan(const PlanKey& key, uint64_t generation) const {
+  std::lock_guard lock(mutex_);
+  if (plans_generation_ != generation) return nullptr;
+  auto found = plans_.find(key);
+  return found == plans_.end() ? nullptr : found->second;
+}
+
+void ScopeStack::keep_plan(const PlanKey& key, uint64_t generation, PlanPtr plan) const {
+  std::unordered_map<PlanKey, PlanPtr, KeyHash> stale;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  if (plans_generation_ > generation) return;
+  if (plans_generation_ < generation) {
+    plans_generation_ = generation;
+    stale.swap(plans_);
+  }
+  plans_[key] = std::move(plan);
+}
+
+}  // namespace amanda

@@ -1,0 +1,120 @@
+// The scopes open on a thread, as one immutable list of active tools, and the tables derived from it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "amanda/backend.h"
+#include "scope_state.h"
+
+namespace amanda {
+
+using ToolBits = uint64_t;  // a set of active tools
+inline constexpr size_t kMaxActiveTools = 64;
+inline constexpr size_t kMaxBackends = 4;
+
+struct ActiveTool {
+  Tool* tool;
+  ScopeState* scope;  // whose records hold its analyses
+  ToolBits bit;
+  Registrations registrations;
+  ToolBits dependents;  // active tools that depend on it, if a routine of it is ON_DEMAND
+};
+
+/// Which tools see a call, and as what.
+struct Visibility {
+  ToolBits outer = 0;     // asked for the type, and are inside no other operator they see
+  ToolBits nested = 0;    // are inside one, and asked for nested calls of the type
+  ToolBits demanded = 0;  // have a dependent that sees the call
+  bool nobody() const { return (outer | nested) == 0; }
+  bool operator==(const Visibility&) const = default;
+};
+
+/// Of one backend: which tools ask for each operator type. Read without a lock.
+class WantTable {
+ public:
+  struct Wants {
+    ToolBits outer = 0, nested = 0;
+  };
+  ~WantTable();
+  template <class Compute>
+  Wants get(OpType type, const Compute& compute);
+
+ private:
+  static constexpr size_t kChunk = 512, kChunks = 64;
+  struct Cell {
+    std::atomic<bool> known{false};
+    Wants wants;
+  };
+  using Chunk = std::array<Cell, kChunk>;
+  std::array<std::atomic<Chunk*>, kChunks> chunks_{};
+  std::mutex mutex_;
+};
+
+/// Entered scopes, outermost first. Keeps none of them alive: the threads that entered them do.
+class ScopeStack {
+ public:
+  /// Tools that were in `previous` keep their bits (threads may be inside their operators).
+  /// Throws `Error` above 64 tools.
+  ScopeStack(std::vector<ScopeState*> scopes, bool cache_enabled, const ScopeStack* previous);
+  ~ScopeStack();
+
+  const std::vector<ScopeState*>& scopes() const { return scopes_; }
+  bool is_made_of(const std::vector<ScopeState*>& scopes, bool cache_enabled) const;
+  bool contains(const Tool* tool) const;
+  bool cache_enabled() const { return cache_enabled_; }
+  uint64_t serial() const { return serial_; }  // never used again
+
+  /// What follows from the tools' registrations; rebuilt when some tool changes. Valid as long as the stack.
+  struct Tables {
+    uint64_t generation;
+    uint64_t revision;              // never used again
+    std::vector<ActiveTool> tools;  // in the order they run
+    ToolBits askers = 0;            // tools that ask for something themselves
+    ToolBits nested_askers = 0;
+    bool any_on_demand = false;
+    bool any_wants_all = false;
+    mutable std::array<WantTable, kMaxBackends> wants;  // by backend
+  };
+  const Tables& tables() const {
+    const Tables* current = tables_.load(std::memory_order_acquire);
+    return current->generation == tool_generation_now() ? *current : rebuild();
+  }
+  Visibility visibility(const Backend& backend, OpType type, ToolBits inside) const;
+  /// With these tools inside an operator, may some tool see an operator inside it?
+  bool observes_inner(ToolBits inside) const;
+
+  // Plans: droppable at any time, merged again from records.
+  struct PlanKey {
+    OpId id;
+    Visibility seen;
+    bool operator==(const PlanKey&) const = default;
+  };
+  PlanPtr find_plan(const PlanKey& key, uint64_t generation) const;
+  void keep_plan(const PlanKey& key, uint64_t generation, PlanPtr plan) const;
+
+ private:
+  static uint64_t tool_generation_now();
+  const Tables& rebuild() const;
+  std::unique_ptr<Tables> make_tables(uint64_t generation) const;
+
+  std::vector<ScopeState*> scopes_;
+  std::vector<uint64_t> serials_;
+  bool cache_enabled_;
+  uint64_t serial_;
+  std::vector<ActiveTool> tools_;  // as entered; registrations not filled in
+  mutable std::mutex mutex_;
+  mutable std::atomic<const Tables*> tables_{nullptr};
+  mutable std::vector<std::unique_ptr<Tables>> all_tables_;  // older ones may still be read
+  struct KeyHash {
+    size_t operator()(const PlanKey& key) const { return key.id ^ key.seen.outer * 0x9E3779B97F4A7C15ull; }
+  };
+  mutable std::unordered_map<PlanKey, PlanPtr, KeyHash> plans_;
+  mutable uint64_t plans_generation_ = 0;
+};
+
+}  // namespace amanda

@@ -1,0 +1,111 @@
+#include "scope_state.h"
+
+#include <fmt/format.h>
+
+#include "amanda/log.h"
+#include "generation.h"
+#include "resolver.h"
+
+namespace amanda {
+
+std::atomic<uint64_t> tool_generation{1};
+std::atomic<uint64_t> plan_generation{1};
+
+void tools_changed() {
+  tool_generation.fetch_add(1);
+  plans_changed();
+}
+
+Record::~Record() {
+  for (auto& [tool, registrations] : tools) {
+    for (PerRegistration& registration : registrations) {
+      for (const ScheduledPtr& action : registration.actions) {
+        action->removed = true;
+        action->routine->retire();
+      }
+    }
+  }
+}
+
+Record::PerRegistration& Record::of(const Tool* tool, size_t registration) {
+  auto& registrations = tools[tool];
+  if (registrations.size() <= registration) registrations.resize(registration + 1);
+  return registrations[registration];
+}
+
+namespace {
+std::atomic<uint64_t> next_serial{1};
+}
+
+ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
+    : tools_(resolve(tools)), options_(options), serial_(next_serial++) {
+  for (const Tool* tool : tools_) statuses_[tool] = std::make_shared<ToolStatus>();
+}
+
+RecordPtr ScopeState::record(OpId id, const std::function<RecordPtr()>& make) {
+  if (RecordPtr known = find(id)) return known;
+  RecordPtr made = make();  // outside the lock: it may copy a binding's keys
+  if (id == 0) return made;
+  std::lock_guard lock(mutex_);
+  return records_.try_emplace(id, std::move(made)).first->second;
+}
+
+RecordPtr ScopeState::find(OpId id) {
+  std::lock_guard lock(mutex_);
+  auto found = records_.find(id);
+  return found == records_.end() ? nullptr : found->second;
+}
+
+void ScopeState::each_record(const std::function<void(Record&)>& fn) {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, record] : records_) fn(*record);
+}
+
+void ScopeState::clear(OpId id) {
+  std::unordered_map<OpId, RecordPtr> dropped;  // destroyed outside the lock: it holds a binding's objects
+  {
+    std::lock_guard lock(mutex_);
+    if (id == 0) {
+      dropped.swap(records_);
+    } else if (auto found = records_.find(id); found != records_.end()) {
+      dropped.insert(records_.extract(found));
+    }
+  }
+  plans_changed();
+}
+
+bool ScopeState::stopped(const Tool* tool) const {
+  auto found = statuses_.find(tool);
+  return found != statuses_.end() && found->second->stopped;
+}
+
+void ScopeState::stop(Tool& failed, const std::string& where, const std::exception_ptr& error) {
+  std::vector<Tool*> stopping;
+  for (Tool* tool : tools_) {
+    if (tool != &failed && !depends(*tool, failed)) continue;
+    if (!statuses_.at(tool)->stopped.exchange(true)) stopping.push_back(tool);
+  }
+  if (stopping.empty()) return;  // another thread was first
+  tools_changed();
+  std::string names;
+  for (const Tool* tool : stopping) names += (names.empty() ? "'" : ", '") + tool->name() + "'";
+  log_warning(fmt::format("[amanda] {} failed: {}; stopped for the rest of the scope: {}", where, describe(error), names));
+  for (Tool* tool : stopping) tool->on_disable(error);
+}
+
+CacheInfo ScopeState::cache_info() {
+  std::lock_guard lock(mutex_);
+  return {hits, misses, records_.size()};
+}
+
+std::string describe(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace amanda

@@ -1,0 +1,82 @@
+// What a scope object owns: its tools in order, and the record of each operator they analysed.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "amanda/op_context.h"
+#include "amanda/scope.h"
+#include "plan.h"
+
+namespace amanda {
+
+class ScopeStack;
+
+/// One operator in one scope: the context that its tools share, and what each analysis scheduled.
+struct Record {
+  struct PerRegistration {
+    bool done = false;
+    std::vector<ScheduledPtr> actions;
+  };
+
+  ~Record();  // retires the routines
+  PerRegistration& of(const Tool* tool, size_t registration);
+
+  OpContext context;
+  std::map<const Tool*, std::vector<PerRegistration>> tools;
+  std::thread::id analysed_by;  // while an analysis runs
+};
+using RecordPtr = std::shared_ptr<Record>;
+
+class ScopeState {
+ public:
+  ScopeState(std::vector<Tool*> tools, ScopeOptions options);
+
+  const std::vector<Tool*>& tools() const { return tools_; }
+  uint64_t serial() const { return serial_; }  // never used again
+  OnError on_error() const { return options_.on_error; }
+
+  /// The record of an operator; `make` makes a missing one.
+  RecordPtr record(OpId id, const std::function<RecordPtr()>& make);
+  RecordPtr find(OpId id);
+  /// Calls `fn` on each record, under the scope's lock.
+  void each_record(const std::function<void(Record&)>& fn);
+  void clear(OpId id);
+
+  /// Guards the inside of all records. Never held while a callback runs.
+  std::mutex& mutex() { return mutex_; }
+  std::condition_variable& analysed() { return analysed_; }
+
+  std::shared_ptr<ToolStatus> status(const Tool* tool) const { return statuses_.at(tool); }
+  bool stopped(const Tool* tool) const;
+  /// on_error="disable": stops the tool and its dependents, logs one line, tells them.
+  void stop(Tool& failed, const std::string& where, const std::exception_ptr& error);
+
+  /// The stack of these scopes, this one innermost; kept, so that entering again finds its plans.
+  std::shared_ptr<ScopeStack> kept_stack(const std::vector<ScopeState*>& scopes, bool cache_enabled);
+
+  std::atomic<uint64_t> hits{0}, misses{0};
+  CacheInfo cache_info();
+
+ private:
+  std::vector<Tool*> tools_;
+  ScopeOptions options_;
+  uint64_t serial_;
+  std::mutex mutex_;
+  std::condition_variable analysed_;
+  std::unordered_map<OpId, RecordPtr> records_;
+  std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
+  std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle
+};
+
+/// The text of an exception, for the log.
+std::string describe(const std::exception_ptr& error);
+
+}  // namespace amanda
