@@ -27,10 +27,12 @@ void count_hit(const ScopeStack& scopes) {
 
 }  // namespace
 
+uint64_t ActionCache::generation() { return plan_generation.load(std::memory_order_acquire); }
+
 PlanPtr ActionCache::find(const ScopeStack& scopes, OpCall& call, const Visibility& seen) {
   if (!scopes.cache_enabled() || call.id() == 0) return nullptr;
   const ScopeStack::PlanKey key{call.id(), seen};
-  const uint64_t generation = plan_generation.load(std::memory_order_acquire);
+  const uint64_t generation = ActionCache::generation();
   Front& entry = front(scopes, key.id);
   if (entry.stack != scopes.serial() || entry.generation != generation || !(entry.key == key)) {
     PlanPtr plan = scopes.find_plan(key, generation);
@@ -41,10 +43,10 @@ PlanPtr ActionCache::find(const ScopeStack& scopes, OpCall& call, const Visibili
   return entry.plan;
 }
 
-PlanPtr ActionCache::keep(const ScopeStack& scopes, OpCall& call, const Visibility& seen, PlanPtr plan) {
+PlanPtr ActionCache::keep(const ScopeStack& scopes, OpCall& call, const Visibility& seen, uint64_t generation,
+                          PlanPtr plan) {
   if (!scopes.cache_enabled() || call.id() == 0) return plan;
   const ScopeStack::PlanKey key{call.id(), seen};
-  const uint64_t generation = plan_generation.load(std::memory_order_acquire);
   scopes.keep_plan(key, generation, plan);
   front(scopes, key.id) = {scopes.serial(), generation, key, plan};
   return plan;

@@ -41,10 +41,11 @@ class AnalysisLock {
 }  // namespace
 
 AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen)
-    : scopes_(scopes), tables_(scopes.tables()), site_(site), info_(site.backend().info(site.type())), seen_(seen) {}
+    : scopes_(scopes), tables_(&scopes.tables()), site_(site), info_(site.backend().info(site.type())), seen_(seen) {}
 
 PlanPtr AnalysisSession::run(Point point) {
-  for (const ActiveTool& active : tables_.tools) {
+  tables_ = &scopes_.tables();
+  for (const ActiveTool& active : tables_->tools) {
     if (!((seen_.outer | seen_.nested | seen_.demanded) & active.bit)) continue;
     RecordPtr record;
     for (size_t i = 0; i < active.registrations->size(); ++i) {
@@ -66,19 +67,41 @@ bool AnalysisSession::applies(const ActiveTool& active, const Registration& regi
 }
 
 RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
-  return active.scope->record(site_.id(), [&] {
-    auto record = std::make_shared<Record>();
-    RecordPtr outer;  // of the nearest scope around this one that knows the operator
-    for (ScopeState* scope : scopes_.scopes()) {
-      if (scope == active.scope) break;
-      if (RecordPtr found = scope->find(site_.id())) outer = std::move(found);
-    }
-    if (outer) {
-      record->context.keys() = outer->context.keys();
-      if (const auto& face = outer->context.face()) record->context.face() = face->copy_keys(record->context);
-    }
-    return record;
-  });
+  RecordPtr record = known_record(*active.scope);
+  if (!record) {
+    record = active.scope->record(site_.id(), [&] {
+      auto made = std::make_shared<Record>();
+      copy_outer_keys(*active.scope, made->context);
+      return made;
+    });
+    records_.emplace_back(active.scope, record);
+  }
+  return record;
+}
+
+RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
+  for (const auto& [owner, record] : records_) {
+    if (owner == &scope) return record;
+  }
+  return nullptr;
+}
+
+/// From the nearest scope around `inner` that knows the operator.
+void AnalysisSession::copy_outer_keys(const ScopeState& inner, OpContext& context) const {
+  RecordPtr outer;
+  ScopeState* owner = nullptr;
+  for (ScopeState* scope : scopes_.scopes()) {
+    if (scope == &inner) break;
+    RecordPtr found = known_record(*scope);
+    if (!found) found = scope->find(site_.id());
+    if (!found) continue;
+    outer = std::move(found);
+    owner = scope;
+  }
+  if (!outer) return;
+  AnalysisLock held(*owner, *outer);  // an analysis on another thread may be writing keys
+  context.keys() = outer->context.keys();
+  if (const auto& face = outer->context.face()) context.face() = face->copy_keys(context);
 }
 
 void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point) {
@@ -129,7 +152,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
 PlanPtr AnalysisSession::merge() {
   std::vector<ScheduledPtr> actions;
   bool after_pending = false;
-  for (const ActiveTool& active : tables_.tools) {
+  for (const ActiveTool& active : tables_->tools) {
     if (!((seen_.outer | seen_.nested | seen_.demanded) & active.bit)) continue;
     RecordPtr record;
     for (size_t i = 0; i < active.registrations->size(); ++i) {

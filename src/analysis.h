@@ -21,6 +21,8 @@ struct OpContext::Session {
 ///
 /// The plan it returns holds all that is scheduled on the operator so far. A failed analysis schedules nothing, is not
 /// remembered, and is thrown on, unless its scope says on_error="disable".
+///
+/// A session lasts as long as the operator's execution: it alone holds the records of an operator that has no id.
 class AnalysisSession {
  public:
   AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
@@ -30,15 +32,18 @@ class AnalysisSession {
  private:
   struct Step;
   RecordPtr record_of(const ActiveTool& active);
+  RecordPtr known_record(ScopeState& scope) const;
+  void copy_outer_keys(const ScopeState& inner, OpContext& context) const;
   bool applies(const ActiveTool& active, const Registration& registration) const;
   void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point);
   PlanPtr merge();
 
   const ScopeStack& scopes_;
-  const ScopeStack::Tables& tables_;
+  const ScopeStack::Tables* tables_;  // as they are when run() is called
   OpSite& site_;
   const OpInfo& info_;
   const Visibility& seen_;
+  std::vector<std::pair<ScopeState*, RecordPtr>> records_;  // of this operator, one a scope
 };
 
 }  // namespace amanda

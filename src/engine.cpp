@@ -4,13 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "action_cache.h"
 #include "amanda/error.h"
 #include "analysis.h"
 #include "backends.h"
 #include "executor.h"
-#include "routine_guard.h"
 #include "scope_stack.h"
 #include "thread_scopes.h"
 
@@ -20,8 +21,15 @@ void Engine::on_op(ScopeStack& scopes, OpCall& call) {
   const Visibility seen = scopes.visibility(call.backend(), call.type(), OpFrame::inside());
   if (seen.nobody()) return call.run({.observe_inner = scopes.observes_inner(OpFrame::inside())});
 
+  CallFrame alive;
+  std::optional<AnalysisSession> session;
+  auto analyse = [&](Point point) {
+    const uint64_t generation = ActionCache::generation();  // first: what changes meanwhile is not in the plan
+    if (!session) session.emplace(scopes, call, seen);
+    return ActionCache::keep(scopes, call, seen, generation, session->run(point));
+  };
   PlanPtr plan = ActionCache::find(scopes, call, seen);
-  if (!plan) plan = ActionCache::keep(scopes, call, seen, AnalysisSession(scopes, call, seen).run(Point::kBefore));
+  if (!plan) plan = analyse(Point::kBefore);
 
   Execution execution(call);
   execution.run_before(*plan);
@@ -31,14 +39,13 @@ void Engine::on_op(ScopeStack& scopes, OpCall& call) {
     if (plan->does_nothing()) return call.run({.observe_inner = observe_inner});
     execution.run_operator(*plan, observe_inner);
   }
-  if (plan->after_pending()) {
-    plan = ActionCache::keep(scopes, call, seen, AnalysisSession(scopes, call, seen).run(Point::kAfter));
-  }
+  if (plan->after_pending()) plan = analyse(Point::kAfter);
   execution.run_after(*plan);
   call.finish();
 }
 
 PlanPtr Engine::analyse(ScopeStack& scopes, OpSite& site, Point point) {
+  CallFrame alive;
   const Visibility seen = scopes.visibility(site.backend(), site.type(), OpFrame::inside());
   return AnalysisSession(scopes, site, seen).run(point);
 }
@@ -64,12 +71,9 @@ uint64_t Engine::revision(const ScopeStack& scopes) noexcept { return scopes.tab
 
 void Engine::call_original(OpCall& call) {
   ReplacementFrame* frame = ReplacementFrame::current();
-  if (frame && frame->index > 0 && frame->call.type() == call.type() && frame->call.id() == call.id()) {
-    RoutineGuard unobserved(call.backend(), RoutineMode::kAmbient);
-    frame->execution.run_replacement(frame->plan, frame->index - 1, call);
-    return call.finish();
-  }
-  call.run({});
+  if (!frame || frame->call.type() != call.type() || frame->call.id() != call.id()) return call.run({});
+  frame->execution.run_wrapped(frame->plan, frame->index, call, {});
+  if (frame->index > 0) call.finish();
 }
 
 // ---- attached drivers -----------------------------------------------------------------------------------------------
@@ -95,11 +99,13 @@ void Engine::attach(Backend& backend, int seam_version) {
   refresh_this_thread();
 }
 
-// ---- which tools are inside an operator, on this thread -------------------------------------------------------------
+// ---- what this thread is in -----------------------------------------------------------------------------------------
 
 namespace {
 thread_local ToolBits bits_inside = 0;
 thread_local OpFrame* innermost = nullptr;
+thread_local size_t calls = 0;
+thread_local std::vector<std::shared_ptr<const void>>* kept = nullptr;  // a plain pointer: cheap to look at
 }  // namespace
 
 OpFrame::OpFrame(ToolBits seeing) : seeing_(seeing), inside_before_(bits_inside), outer_(innermost) {
@@ -118,6 +124,18 @@ size_t OpFrame::depth(ToolBits tool) {
   size_t depth = 0;
   for (const OpFrame* frame = innermost; frame; frame = frame->outer_) depth += (frame->seeing_ & tool) != 0;
   return depth;
+}
+
+CallFrame::CallFrame() { ++calls; }
+
+CallFrame::~CallFrame() {
+  if (--calls == 0 && kept) delete std::exchange(kept, nullptr);
+}
+
+void CallFrame::keep(std::shared_ptr<const void> dropped) {
+  if (calls == 0) return;
+  if (!kept) kept = new std::vector<std::shared_ptr<const void>>;
+  kept->push_back(std::move(dropped));
 }
 
 }  // namespace amanda

@@ -71,37 +71,47 @@ void Execution::run_action(const ScheduledAction& action, Point point) {
 }
 
 void Execution::run_operator(const Plan& plan, bool observe_inner) {
-  hints_ = {observe_inner, plan.after_pending(), plan.may_edit_result()};
-  for (size_t i = plan.replacements().size(); i-- > 0;) {
+  hints_ = {observe_inner, plan.after_pending(), plan.edits_result()};
+  run_wrapped(plan, plan.replacements().size(), call_, hints_);
+}
+
+void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints) {
+  for (size_t i = index; i-- > 0;) {
     const ScheduledAction& action = *plan.replacements()[i];
     if (action.removed || action.status->stopped) continue;
-    const uint64_t versions = call_.versions(Point::kBefore);
+    const uint64_t versions = call.versions(Point::kBefore);
     try {
-      RoutineGuard unobserved(call_.backend(), RoutineMode::kAmbient);
-      run_replacement(plan, i, call_);
-      return;
+      RoutineGuard unobserved(call.backend(), RoutineMode::kAmbient);
+      return run_replacement(plan, i, call);
     } catch (...) {
-      call_.discard();
+      call.discard();
       const std::exception_ptr error = std::current_exception();
-      if (action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
+      if (operator_failed_ || action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
       action.scope->stop(*action.tool, where(action, Point::kReplace), error);
-      if (call_.versions(Point::kBefore) != versions) throw;  // the original would run on changed inputs
+      if (call.versions(Point::kBefore) != versions) throw;  // the original would run on changed inputs
     }
   }
-  call_.run(hints_);
+  operator_failed_ = true;
+  call.run(hints);
+  operator_failed_ = false;
 }
 
 void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
   const ScheduledAction& action = *plan.replacements()[index];
   ReplacementFrame frame(*this, plan, index, call);
   Values values(*this, call, action, index);
-  const uint64_t versions = action.may_mutate ? 0 : call.versions(Point::kBefore);
+  const uint64_t versions = action.may_mutate ? 0 : call.versions(Point::kReplace);
   (*action.routine)(values);
-  if (!frame.produced && !action.may_mutate && call.versions(Point::kBefore) != versions) {
+  if (!frame.produced && !action.may_mutate && call.versions(Point::kReplace) != versions) {
     values.fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
   }
-  if (!frame.produced) call.skip(hints_);
-  call.commit();
+  operator_failed_ = false;  // or the routine made good for it
+  try {
+    if (!frame.produced) call.skip(hints_);
+    call.commit();
+  } catch (const Error& reason) {
+    values.fail(reason.what());
+  }
 }
 
 // ---- Values: what a routine reaches ---------------------------------------------------------------------------------
@@ -156,11 +166,7 @@ void Values::call_original() {
   ReplacementFrame* frame = ReplacementFrame::current();
   if (action_.point != Point::kReplace || !frame || &frame->call != &call_) fail("call_original() is for replacements");
   if (frame->produced) fail("call_original() was called twice");
-  if (replacement_ > 0) {
-    execution_.run_replacement(frame->plan, replacement_ - 1, call_);
-  } else {
-    call_.run({false, execution_.hints_.keep_inputs, true});
-  }
+  execution_.run_wrapped(frame->plan, replacement_, call_, {false, execution_.hints_.keep_inputs, Edit::kYes});
   frame->produced = true;
 }
 

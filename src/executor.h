@@ -19,17 +19,20 @@ class Execution {
   void run_operator(const Plan& plan, bool observe_inner);
   void run_after(const Plan& plan) { run_point(plan, Point::kAfter); }
 
-  /// A replacement of `plan`, on `call`: this execution's, or one made by get_op()().
-  void run_replacement(const Plan& plan, size_t index, OpCall& call);
+  /// What the replacement at `index` wraps: the next one inwards that still runs, or the original. On `call`: this
+  /// execution's, or one made by get_op()().
+  void run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints);
   std::any& run_slot(const Tool& tool);
 
  private:
   friend class Values;
   void run_point(const Plan& plan, Point point);
   void run_action(const ScheduledAction& action, Point point);
+  void run_replacement(const Plan& plan, size_t index, OpCall& call);
 
   OpCall& call_;
   RunHints hints_;
+  bool operator_failed_ = false;  // the original threw: what its replacement throws now is no failure of a tool
   std::vector<std::pair<const Tool*, std::any>> run_slots_;
 };
 

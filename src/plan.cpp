@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "amanda/error.h"
 #include "resolver.h"
 
@@ -35,12 +37,10 @@ Plan::Plan(std::vector<ScheduledPtr> actions, bool after_pending) : after_pendin
   check_replacements(replacements());
 }
 
-bool Plan::may_edit_result() const {
-  if (after_pending_) return true;
-  for (const ScheduledPtr& action : at(Point::kAfter)) {
-    if (action->may_edit()) return true;
-  }
-  return false;
+Edit Plan::edits_result() const {
+  Edit edit = after_pending_ ? Edit::kUnknown : Edit::kNo;
+  for (const ScheduledPtr& action : at(Point::kAfter)) edit = std::max(edit, action->edits());
+  return edit;
 }
 
 }  // namespace amanda

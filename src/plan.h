@@ -34,7 +34,11 @@ struct ScheduledAction {
   mutable std::atomic<bool> looked{false}, edited{false};
 
   bool selects_any() const { return all_positions || !positions.empty(); }
-  bool may_edit() const { return selects_any() && (edited || !looked); }
+  Edit edits() const {
+    if (!selects_any()) return Edit::kNo;
+    if (edited || mode == RoutineMode::kAmbient) return Edit::kYes;
+    return looked ? Edit::kNo : Edit::kUnknown;
+  }
 };
 using ScheduledPtr = std::shared_ptr<ScheduledAction>;
 
@@ -49,7 +53,7 @@ class Plan {
   const std::vector<ScheduledPtr>& replacements() const { return at(Point::kReplace); }
   bool after_pending() const { return after_pending_; }  // a require_outputs analysis has still to run
   bool does_nothing() const { return does_nothing_; }
-  bool may_edit_result() const;
+  Edit edits_result() const;
 
  private:
   std::vector<ScheduledPtr> actions_[3];

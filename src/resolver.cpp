@@ -44,8 +44,15 @@ std::vector<Tool*> resolve(const std::vector<Tool*>& tools) {
 }
 
 bool depends(const Tool& tool, const Tool& other) {
-  for (Tool* dependency : tool.dependencies()) {
-    if (dependency == &other || depends(*dependency, other)) return true;
+  std::unordered_set<const Tool*> seen;  // or diamonds would cost 2^n, and a cycle made after apply would never end
+  std::vector<const Tool*> open{&tool};
+  while (!open.empty()) {
+    const Tool* next = open.back();
+    open.pop_back();
+    for (const Tool* dependency : next->dependencies()) {
+      if (dependency == &other) return true;
+      if (seen.insert(dependency).second) open.push_back(dependency);
+    }
   }
   return false;
 }

@@ -19,13 +19,14 @@ namespace {
 struct Entry {
   uint64_t id;
   std::shared_ptr<ScopeState> state;
-  std::vector<Tool*> activated;  // by this entry: they get on_enter and on_exit
 };
 
 struct ThreadScopes {
   std::vector<Entry> entries;  // outermost first
   std::shared_ptr<ScopeStack> stack;
   bool enabled = true, cache_enabled = true;
+
+  bool is_active(const Tool* tool) const { return stack && stack->contains(tool); }
 
   void switch_backends() const {
     for (Backend* backend : attached_backends()) backend->switch_to(enabled ? stack.get() : nullptr);
@@ -44,6 +45,7 @@ struct ThreadScopes {
                                : scopes.back()->kept_stack(scopes, cache_enabled);
     }
     stack.swap(next);
+    CallFrame::keep(std::move(next));
     switch_backends();
   }
 };
@@ -83,13 +85,11 @@ Scope::~Scope() = default;
 uint64_t Scope::enter_entry() {
   ThreadScopes& thread = this_thread;
   // The low half counts entries; the high half says in which process, so that a child's exit is recognised.
-  Entry entry{(forks << 32) | (next_entry++ & 0xFFFFFFFF), state_, {}};
-  for (Tool* tool : state_->tools()) {
-    if (!thread.stack || !thread.stack->contains(tool)) entry.activated.push_back(tool);
-  }
+  Entry entry{(forks << 32) | (next_entry++ & 0xFFFFFFFF), state_};
   std::vector<Tool*> told;
   try {
-    for (Tool* tool : entry.activated) {
+    for (Tool* tool : state_->tools()) {
+      if (thread.is_active(tool)) continue;
       tool->on_enter(*this);
       told.push_back(tool);
     }
@@ -117,9 +117,12 @@ void Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
   }
   const Entry entry = std::move(*found);
   thread.entries.erase(found);
+  CallFrame::keep(entry.state);
   thread.changed();
   std::exception_ptr first;
-  for (auto it = entry.activated.rbegin(); it != entry.activated.rend(); ++it) {
+  const std::vector<Tool*>& tools = entry.state->tools();
+  for (auto it = tools.rbegin(); it != tools.rend(); ++it) {
+    if (thread.is_active(*it)) continue;  // in another entry
     try {
       (*it)->on_exit(*this, error);
     } catch (...) {
@@ -156,8 +159,8 @@ Scope::Guard::~Guard() {
   }
   try {
     scope_.leave_entry(entry_, error);
-  } catch (const std::exception& e) {
-    log_warning(fmt::format("[amanda] leaving a scope failed: {}", e.what()));  // a destructor must not throw
+  } catch (...) {  // a destructor must not throw
+    log_warning(fmt::format("[amanda] leaving a scope failed: {}", describe(std::current_exception())));
   }
 }
 

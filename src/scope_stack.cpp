@@ -7,6 +7,7 @@
 #include "amanda/error.h"
 #include "generation.h"
 #include "resolver.h"
+#include "thread_scopes.h"
 
 namespace amanda {
 
@@ -50,7 +51,7 @@ ToolBits lowest_free(ToolBits used) {
 
 ScopeStack::ScopeStack(std::vector<ScopeState*> scopes, bool cache_enabled, const ScopeStack* previous)
     : scopes_(std::move(scopes)), cache_enabled_(cache_enabled), serial_(next_serial++) {
-  ToolBits used = 0;
+  ToolBits used = OpFrame::inside();  // by tools that are inside an operator, even if they were left since
   auto bit_before = [&](const Tool* tool) -> ToolBits {
     if (!previous) return 0;
     for (const ActiveTool& active : previous->tools_) {
@@ -91,7 +92,12 @@ const ScopeStack::Tables& ScopeStack::rebuild() const {
   std::lock_guard lock(mutex_);
   const uint64_t generation = tool_generation.load();
   if (const Tables* current = tables_.load(); current && current->generation == generation) return *current;
-  all_tables_.push_back(make_tables(generation));
+  auto made = make_tables(generation);
+  if (const Tables* current = tables_.load(); current && current->tools == made->tools) {
+    current->generation.store(generation);  // it was another tool: a loop that makes tools must not fill the memory
+    return *current;
+  }
+  all_tables_.push_back(std::move(made));
   tables_.store(all_tables_.back().get(), std::memory_order_release);
   return *all_tables_.back();
 }

@@ -23,6 +23,7 @@ struct ActiveTool {
   ToolBits bit;
   Registrations registrations;
   ToolBits dependents;  // active tools that depend on it, if a routine of it is ON_DEMAND
+  bool operator==(const ActiveTool&) const = default;
 };
 
 /// Which tools see a call, and as what.
@@ -71,7 +72,7 @@ class ScopeStack {
 
   /// What follows from the tools' registrations; rebuilt when some tool changes. Valid as long as the stack.
   struct Tables {
-    uint64_t generation;
+    mutable std::atomic<uint64_t> generation;  // up to which they are known to hold
     uint64_t revision;              // never used again
     std::vector<ActiveTool> tools;  // in the order they run
     ToolBits askers = 0;            // tools that ask for something themselves

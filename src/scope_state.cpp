@@ -39,7 +39,10 @@ std::atomic<uint64_t> next_serial{1};
 
 ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
     : tools_(resolve(tools)), options_(options), serial_(next_serial++) {
-  for (const Tool* tool : tools_) statuses_[tool] = std::make_shared<ToolStatus>();
+  for (Tool* tool : tools_) {
+    tool->applied_ = true;
+    statuses_[tool] = std::make_shared<ToolStatus>();
+  }
 }
 
 RecordPtr ScopeState::record(OpId id, const std::function<RecordPtr()>& make) {
@@ -90,7 +93,13 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
   std::string names;
   for (const Tool* tool : stopping) names += (names.empty() ? "'" : ", '") + tool->name() + "'";
   log_warning(fmt::format("[amanda] {} failed: {}; stopped for the rest of the scope: {}", where, describe(error), names));
-  for (Tool* tool : stopping) tool->on_disable(error);
+  for (Tool* tool : stopping) {
+    try {
+      tool->on_disable(error);
+    } catch (...) {  // the program goes on, whatever a tool makes of its end
+      log_warning(fmt::format("[amanda] on_disable of '{}' failed: {}", tool->name(), describe(std::current_exception())));
+    }
+  }
 }
 
 CacheInfo ScopeState::cache_info() {

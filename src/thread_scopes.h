@@ -1,6 +1,8 @@
 // What is open on this thread.
 #pragma once
 
+#include <memory>
+
 #include "scope_stack.h"
 
 namespace amanda {
@@ -18,6 +20,17 @@ struct OpFrame {
  private:
   ToolBits seeing_, inside_before_;
   OpFrame* outer_;
+};
+
+/// A call of the core on this thread. What it works with may be let go of meanwhile, by a routine that leaves a scope
+/// for instance, and stays alive until the outermost call ends.
+struct CallFrame {
+  CallFrame();
+  ~CallFrame();
+  CallFrame(const CallFrame&) = delete;
+  CallFrame& operator=(const CallFrame&) = delete;
+
+  static void keep(std::shared_ptr<const void> dropped);  // outside calls: lets it go
 };
 
 }  // namespace amanda

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "amanda/op_context.h"
+#include "backends.h"
 #include "generation.h"
 
 namespace amanda {
@@ -68,7 +69,9 @@ void Tool::add_inst_for_op(std::shared_ptr<Analysis> analysis, InstOptions optio
     registrations_ = std::move(changed);
   }
   ++version_;
+  if (!applied_) return;
   tools_changed();
+  refresh_this_thread();
 }
 
 void Tool::depends_on(Tool& tool) {

@@ -22,8 +22,7 @@ Driver& Driver::eager() {
 }
 
 Driver& Driver::graph() {
-  static Driver driver("reference/1/graph",
-                       {.symbolic_analysis = true, .can_replace = true, .can_change_shape = true});
+  static Driver driver("reference/1/graph", {.symbolic_analysis = true, .can_replace = true, .can_change_shape = true});
   return driver;
 }
 

@@ -40,9 +40,7 @@ OperatorCall::OperatorCall(Driver& driver, const Operator& op, OpId id, std::str
       inputs_(std::move(inputs)),
       results_(std::move(results)) {}
 
-size_t OperatorCall::size(Point side) const {
-  return side == Point::kAfter ? op_.info.outputs.size() : inputs_.size();
-}
+size_t OperatorCall::size(Point side) const { return side == Point::kAfter ? op_.info.outputs.size() : inputs_.size(); }
 
 Value OperatorCall::get(Point side, size_t position) {
   if (side == Point::kAfter) return value(results_.at(position));
@@ -53,7 +51,7 @@ std::string OperatorCall::detail(Detail which) { return which == Detail::kModule
 
 void OperatorCall::run(RunHints hints) {
   show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not what tools made of them
-  if (op_.in_place && hints.may_edit_result) inputs_[0] = std::get<Array>(inputs_[0]).copy();  // see finish()
+  if (op_.in_place && hints.edit_result != Edit::kNo) inputs_[0] = std::get<Array>(inputs_[0]).copy();  // see finish()
   InsideOperator inside(id_, hints.observe_inner);
   if (this_thread.listener) this_thread.listener(op_.info);
   results_ = op_.kernel(inputs_);

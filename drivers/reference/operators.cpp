@@ -69,7 +69,7 @@ Array concat(const std::vector<Array>& arrays) {
   return Array({data.size()}, data);
 }
 
-Array flatten(const Array& a) { return a.reshaped({a.size()}); }
+double sum(const Array& a) { return std::accumulate(a.data().begin(), a.data().end(), 0.0); }
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
@@ -78,61 +78,56 @@ struct Table {
   std::deque<Operator> operators;  // grows without moving: references are handed out
   std::unordered_map<std::string, const Operator*> by_name;
 
-  const Operator& add(Operator op) {
-    if (op.info.schema.empty()) {
-      op.info.schema = fmt::format("{}::{}({}) -> ({})", op.info.ns, op.info.name, fmt::join(op.info.inputs, ", "),
-                                   fmt::join(op.info.outputs, ", "));
+  Table();
+
+  Operator& add(Operator op) {
+    OpInfo& info = op.info;
+    if (info.schema.empty()) {
+      info.schema = fmt::format("{}::{}({}) -> ({})", info.ns, info.name, fmt::join(info.inputs, ", "),
+                                fmt::join(info.outputs, ", "));
     }
+    const std::string name = info.overload.empty() ? info.name : info.name + "." + info.overload;
     std::lock_guard lock(mutex);
     op.type = operators.size();
-    const Operator& added = operators.emplace_back(std::move(op));
-    const OpInfo& info = added.info;
-    by_name[info.overload.empty() ? info.name : info.name + "." + info.overload] = &added;
+    Operator& added = operators.emplace_back(std::move(op));
+    by_name[name] = &added;
     return added;
   }
 
-  Table() {
-    using Names = std::vector<std::string>;
-    const Names one{"a"}, two{"a", "b"}, result{"result"};
-    auto binary = [&](const char* name, auto fn) {
-      add({{"ref", name, "", two, result, ""}, [fn](const Operands& in) -> Operands {
-             return {zip(at(in, 0), at(in, 1), fn)};
-           }});
-    };
-    binary("add", std::plus<>());
-    binary("sub", std::minus<>());
-    binary("mul", std::multiplies<>());
-    add({{"ref", "mul", "scalar", two, result, ""}, [](const Operands& in) -> Operands {
-           return {map(at(in, 0), [by = std::get<double>(in[1])](double x) { return x * by; })};
-         }});
-    add({{"ref", "neg", "", one, result, ""},
-         [](const Operands& in) -> Operands { return {map(at(in, 0), std::negate<>())}; }});
-    add({{"ref", "relu", "", one, result, ""},
-         [](const Operands& in) -> Operands { return {map(at(in, 0), positive_part)}; }});
-    add({{"ref", "relu_", "", one, result, ""},
-         [](const Operands& in) -> Operands { return {in_place(at(in, 0), map(at(in, 0), positive_part))}; },
-         /*in_place=*/true});
-    add({{"ref", "add_", "", two, result, ""},
-         [](const Operands& in) -> Operands { return {in_place(at(in, 0), zip(at(in, 0), at(in, 1), std::plus<>()))}; },
-         /*in_place=*/true});
-    add({{"ref", "sum", "", one, result, ""}, [](const Operands& in) -> Operands {
-           return {Array{std::accumulate(at(in, 0).data().begin(), at(in, 0).data().end(), 0.0)}};
-         }});
-    add({{"ref", "matmul", "", two, result, ""},
-         [](const Operands& in) -> Operands { return {matmul(at(in, 0), at(in, 1))}; }});
-    add({{"ref", "linear", "", {"input", "weight", "bias"}, result, ""}, [](const Operands& in) -> Operands {
-           return call("add", {call("matmul", {in[0], in[1]})[0], in[2]});
-         }});
-    add({{"ref", "split", "", one, {"first", "second"}, ""},
-         [](const Operands& in) -> Operands { return split(at(in, 0)); }});
-    add({{"ref", "concat", "", {"arrays"}, result, ""},
-         [](const Operands& in) -> Operands { return {concat(std::get<std::vector<Array>>(in[0]))}; }});
-    add({{"ref", "flatten", "", one, result, ""},
-         [](const Operands& in) -> Operands { return {flatten(at(in, 0))}; },
-         /*in_place=*/false,
-         /*view=*/true});
+  /// An operator with one result, which `kernel` returns.
+  template <class Kernel>
+  Operator& add(const std::string& name, std::vector<std::string> inputs, Kernel kernel) {
+    return add({.info = {"ref", name, "", std::move(inputs), {"result"}, ""},
+                .kernel = [kernel](const Operands& in) { return Operands{kernel(in)}; }});
   }
 };
+
+Table::Table() {
+  using In = const Operands&;
+  add("add", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::plus<>()); });
+  add("sub", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::minus<>()); });
+  add("mul", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::multiplies<>()); });
+  add("neg", {"a"}, [](In in) { return map(at(in, 0), std::negate<>()); });
+  add("relu", {"a"}, [](In in) { return map(at(in, 0), positive_part); });
+  add("sum", {"a"}, [](In in) { return Array{sum(at(in, 0))}; });
+  add("matmul", {"a", "b"}, [](In in) { return matmul(at(in, 0), at(in, 1)); });
+  add("concat", {"arrays"}, [](In in) { return concat(std::get<std::vector<Array>>(in[0])); });
+  add("linear", {"input", "weight", "bias"}, [](In in) {
+    const Operand product = call("matmul", {in[0], in[1]})[0];
+    return call("add", {product, in[2]})[0];
+  });
+
+  add("add_", {"a", "b"}, [](In in) {
+    return in_place(at(in, 0), zip(at(in, 0), at(in, 1), std::plus<>()));
+  }).in_place = true;
+  add("relu_", {"a"}, [](In in) { return in_place(at(in, 0), map(at(in, 0), positive_part)); }).in_place = true;
+  add("flatten", {"a"}, [](In in) { return at(in, 0).reshaped({at(in, 0).size()}); }).view = true;
+
+  add({.info = {"ref", "mul", "scalar", {"a", "b"}, {"result"}, ""}, .kernel = [](In in) -> Operands {
+         return {map(at(in, 0), [by = std::get<double>(in[1])](double x) { return x * by; })};
+       }});
+  add({.info = {"ref", "split", "", {"a"}, {"first", "second"}, ""}, .kernel = [](In in) { return split(at(in, 0)); }});
+}
 
 Table& table() {
   static Table all;

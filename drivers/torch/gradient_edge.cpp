@@ -32,7 +32,9 @@ void warn_that_gradient_stops() {
 }  // namespace
 
 at::Tensor alias_of(const at::Tensor& tensor) {
-  if (tensor.key_set().has(c10::DispatchKey::Python)) {
+  constexpr c10::DispatchKeySet kWrappers({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+                                           c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::BatchedNestedTensor});
+  if (tensor.key_set().has_any(kWrappers)) {
     c10::AutoGradMode no_grad(false);
     return tensor.detach();
   }
@@ -45,10 +47,12 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
   const RoutineState* routine = RoutineState::current();
   if (!routine || !value.defined() || value.is_same(old) || recorded_by(*routine, value)) return value;
-  const bool edge = routine->program_records() && old.defined() && old.requires_grad();
-  if (!edge && !value.requires_grad()) return value;
+  if (routine->program_records() && old.defined() && old.requires_grad()) return with_edge_of(old, value);
+  return value.requires_grad() ? alias_of(value) : value;
+}
+
+at::Tensor with_edge_of(const at::Tensor& old, const at::Tensor& value) {
   at::Tensor handle = alias_of(value);
-  if (!edge) return handle;
   if (!handle.sizes().equals(old.sizes())) {
     warn_that_gradient_stops();
     return handle;

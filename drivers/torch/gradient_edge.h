@@ -6,8 +6,11 @@
 namespace amanda::pytorch {
 
 /// A new handle on the same data and version counter, without autograd state. Runs nothing that a user could see,
-/// except for a wrapper subclass, whose handles only its own detach() can make.
+/// except for wrappers (a Python subclass, torch.func's), whose handles only their own detach() can make.
 at::Tensor alias_of(const at::Tensor& tensor);
+
+/// A new handle on `value` that has the gradient edge of `old`. Where the shapes differ it has none, and that is said.
+at::Tensor with_edge_of(const at::Tensor& old, const at::Tensor& value);
 
 /// `value`, as it is to stand in the place of `old` (design 1.4): what a routine recorded keeps its graph; any other
 /// value takes over the gradient edge of `old` where the program records. `value` itself is never changed.

@@ -30,7 +30,7 @@ WithoutUserModes::~WithoutUserModes() {
 
 RoutineState::RoutineState(RoutineMode mode)
     : mode_(mode),
-      program_records_(c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled()),
+      program_records_(program_records_now()),
       first_node_(at::sequence_number::peek()),
       outer_(innermost),
       unobserved_(keys().both) {
@@ -44,5 +44,10 @@ RoutineState::RoutineState(RoutineMode mode)
 RoutineState::~RoutineState() { innermost = outer_; }
 
 const RoutineState* RoutineState::current() { return innermost; }
+
+bool RoutineState::program_records_now() {
+  if (innermost && innermost->mode_ == RoutineMode::kIsolated) return innermost->program_records_;
+  return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
+}
 
 }  // namespace amanda::pytorch

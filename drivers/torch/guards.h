@@ -33,6 +33,8 @@ class RoutineState {
 
   /// The innermost on this thread, or null.
   static const RoutineState* current();
+  /// Does the program, not the routine that may be running, record gradients here?
+  static bool program_records_now();
 
   RoutineMode mode() const { return mode_; }
   bool program_records() const { return program_records_; }  // was grad mode on where the routine was called?

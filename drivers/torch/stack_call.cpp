@@ -9,8 +9,10 @@
 
 #include "amanda/error.h"
 #include "gradient_edge.h"
+#include "guards.h"
 #include "identity.h"
 #include "keys.h"
+#include "port.h"
 #include "python_hooks.h"
 #include "torch_backend.h"
 
@@ -18,12 +20,13 @@ namespace amanda::pytorch {
 namespace {
 
 at::Tensor private_copy(const at::Tensor& tensor) {
+  c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   at::Tensor copy;
   {
     c10::AutoGradMode no_grad(false);
     copy = tensor.detach().clone();
   }
-  if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
+  if (RoutineState::program_records_now() && tensor.requires_grad()) {
     torch::autograd::impl::set_gradient_edge(copy, torch::autograd::impl::gradient_edge(tensor));
   }
   return copy;
@@ -87,7 +90,8 @@ OpId StackCall::id() {
 
 std::string StackCall::detail(Detail which) {
   if (which == Detail::kIsRecompute) {
-    return python_hooks.in_recompute && python_hooks.in_recompute() ? "recompute" : "";
+    const bool again = port::inside_backward() && python_hooks.in_recompute && python_hooks.in_recompute();
+    return again ? "recompute" : "";
   }
   id();
   return python_hooks.describe ? python_hooks.describe(path_.key, which) : "";
@@ -112,14 +116,26 @@ Value StackCall::get(Point side, size_t position) {
   return {const_cast<c10::IValue*>(&operands[position])};
 }
 
-uint64_t StackCall::versions(Point side) const { return version_sum(side == Point::kAfter ? results() : arguments()); }
+uint64_t StackCall::versions(Point side) const {
+  if (side == Point::kAfter) return version_sum(results());
+  uint64_t sum = version_sum(arguments());
+  if (side == Point::kReplace) {
+    for (size_t i : record_.mutated) sum -= version_sum(arguments().slice(i, 1));
+  }
+  return sum;
+}
 
 void StackCall::run(RunHints hints) {
   observe_inner_ = hints.observe_inner;
-  rehearsal_ = hints.may_edit_result && originals_.empty() && autograd_will_record_in_place();
-  if (hints.keep_inputs || rehearsal_) inputs_ = arguments().vec();
-  if (rehearsal_) rehearse();
-  redispatch();
+  if (hints.keep_inputs) keep_inputs();
+  if (!originals_.empty()) run_with_ = arguments().vec();
+  if (hints.edit_result == Edit::kNo || !originals_.empty() || !autograd_will_record_in_place()) {
+    redispatch();
+  } else if (hints.edit_result == Edit::kYes) {
+    run_on_private_copy();
+  } else {
+    rehearse();
+  }
   state_ = State::kRan;
 }
 
@@ -136,11 +152,17 @@ void StackCall::skip(RunHints hints) {
       originals_.emplace_back(i, stack_[base_ + i]);
     }
   }
-  if (hints.keep_inputs) inputs_ = arguments().vec();
+  if (hints.keep_inputs) keep_inputs();
   torch::jit::drop(stack_, record_.info.inputs.size());
   stack_.resize(stack_.size() + record_.info.outputs.size());
   state_ = State::kSkipped;
   result_edited_ = true;
+}
+
+// As the program passed them: an analysis sees no other tool's edits.
+void StackCall::keep_inputs() {
+  inputs_ = arguments().vec();
+  for (const auto& [position, input] : edited_inputs_) inputs_[position] = input;
 }
 
 // ---- in-place operators: see the note in the header -------------------------------------------------------------------
@@ -156,43 +178,58 @@ bool StackCall::autograd_will_record_in_place() const {
   return any;
 }
 
-void StackCall::rehearse() {
+void StackCall::run_on_private_copy() {
   const size_t target = record_.mutated[0];
   const at::Tensor original = stack_[base_ + target].toTensor();
   const at::Tensor copy = private_copy(original);
-  originals_.emplace_back(target, original);
+  if (originals_.empty()) originals_.emplace_back(target, original);
   for (size_t i = 0; i < record_.info.inputs.size(); ++i) {  // x.add_(x): both are x
     c10::IValue& argument = stack_[base_ + i];
     if (argument.isTensor() && argument.toTensor().is_same(original)) argument = copy;
   }
+  redispatch();
+}
+
+void StackCall::rehearse() {
+  const WithoutUserModes unseen;
+  const c10::AutoGradMode unrecorded(false);
+  run_with_ = arguments().vec();
+  rehearsal_.emplace(run_with_, stack_[base_ + record_.mutated[0]].toTensor().device());
+  run_on_private_copy();
+}
+
+void StackCall::run_after_rehearsal() {
+  rehearsal_->put_back();
+  const c10::IValue shown = stack_[base_];
+  torch::jit::drop(stack_, record_.info.outputs.size());
+  stack_.insert(stack_.end(), run_with_.begin(), run_with_.end());
+  observe_inner_ = false;
+  if (!result_edited_) {
+    originals_.clear();
+    return redispatch();
+  }
+  run_on_private_copy();
+  const at::Tensor& result = stack_[base_].toTensor();
+  stack_[base_] = result.requires_grad() ? with_edge_of(result, shown.toTensor()) : shown.toTensor();
 }
 
 void StackCall::assign_results() {
   for (auto& [position, original] : originals_) {
-    for (size_t result = 0; result < record_.result_mutated.size(); ++result) {
-      if (record_.result_mutated[result] != position) continue;
-      c10::IValue& value = stack_[base_ + result];
+    const auto result = std::find(record_.result_mutated.begin(), record_.result_mutated.end(), position);
+    if (result != record_.result_mutated.end()) {
+      c10::IValue& value = stack_[base_ + (result - record_.result_mutated.begin())];
       assign(original, value);
       value = original;
+    } else if (position < run_with_.size()) {  // _foreach_add_ returns nothing: what it wrote is in its argument
+      assign(original, run_with_[position]);
     }
   }
 }
 
 void StackCall::finish() {
+  if (rehearsal_) run_after_rehearsal();
   if (originals_.empty()) return;
-  if (rehearsal_ && !result_edited_ && !record_.random) {
-    torch::jit::drop(stack_, record_.info.outputs.size());
-    stack_.insert(stack_.end(), inputs_.begin(), inputs_.end());
-    observe_inner_ = false;
-    return redispatch();
-  }
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
-  if (record_.info.outputs.empty()) {  // _foreach_add_: what was written is in the private arguments
-    for (auto& [position, original] : originals_) {
-      if (position < inputs_.size()) assign(original, inputs_[position]);
-    }
-    return;
-  }
   assign_results();
 }
 
@@ -212,7 +249,8 @@ void StackCall::set(Point side, size_t position, Value value) {
   const c10::IValue& given = *static_cast<const c10::IValue*>(value.ref);
   const bool after = side == Point::kAfter;
   const c10::Argument& argument = after ? record_.schema.returns()[position] : record_.schema.arguments()[position];
-  const c10::IValue old = after && state_ == State::kSkipped ? c10::IValue() : stack_[base_ + position];
+  const bool replaced = after && state_ != State::kRan;  // a replacement's result stands for nothing that ran
+  const c10::IValue old = replaced ? c10::IValue() : stack_[base_ + position];
   check_stand_in(argument, old, given);
   if (after && record_.result_mutated[position]) {
     check_in_place(*record_.result_mutated[position], old, given);
@@ -235,7 +273,8 @@ void StackCall::check_in_place(size_t written, const c10::IValue& old, const c10
     throw Error(c10::str("the shape of an in-place operator's tensor can't change: it is ", target->toTensor().sizes(),
                          ", the value has ", given.toTensor().sizes()));
   }
-  if (state_ == State::kRan && originals_.empty() && old.isTensor() && old.toTensor().requires_grad()) {
+  if (state_ == State::kRan && originals_.empty() && old.isTensor() && old.toTensor().requires_grad() &&
+      RoutineState::program_records_now()) {
     throw Error("the routine only looked at this in-place operator before, so it ran in place, and autograd has saved "
                 "its result; an edit can't be put in any more. It is prepared for from the next run on");
   }
@@ -245,6 +284,9 @@ void StackCall::put_argument(size_t position, c10::IValue value) {
   c10::IValue& slot = stack_[base_ + position];
   const bool written = std::find(record_.mutated.begin(), record_.mutated.end(), position) != record_.mutated.end();
   c10::IValue stand_in = operand_in_place_of(slot, value);
+  if (std::none_of(edited_inputs_.begin(), edited_inputs_.end(), [&](const auto& known) { return known.first == position; })) {
+    edited_inputs_.emplace_back(position, slot);
+  }
   if (written) {
     if (std::none_of(originals_.begin(), originals_.end(), [&](const auto& known) { return known.first == position; })) {
       originals_.emplace_back(position, slot);
@@ -276,7 +318,7 @@ void StackCall::commit() {
   if (state_ != State::kSkipped) return;
   for (size_t i = 0; i < results().size(); ++i) {
     if (results()[i].isNone() && record_.schema.returns()[i].type()->kind() != c10::TypeKind::OptionalType) {
-      throw Error(c10::str("[torch] ", record_.info.ns, "::", record_.info.name, ": its replacement set no result ", i));
+      throw Error(c10::str("it set no result ", i));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "amanda/engine.h"
 #include "op_types.h"
 #include "python_hooks.h"
+#include "random_state.h"
 #include "stack_value.h"
 
 namespace amanda::pytorch {
@@ -17,9 +18,12 @@ namespace amanda::pytorch {
 // An unboxed caller of relu_(x) or add(..., out=x) ignores what the kernel returns and goes on with x. So an edited
 // result must end up in x; but a plain copy into x would spoil what autograd saved of it. Therefore, where an edit is
 // to come and autograd records, the operator runs on a private copy that carries x's gradient edge, and finish() assigns
-// the edited value to x by a copy_ that autograd records, too: right for views, and for x's other holders. If in the end
-// nothing was edited, the operator simply runs again, on x itself. Whether an edit is to come is known from earlier runs
-// (RunHints::may_edit_result); a routine that first only looked and now edits is refused once, while autograd records.
+// the edited value to x by a copy_ that autograd records, too: right for views, and for x's other holders.
+//
+// Whether an edit is to come is known from earlier runs (RunHints::edit_result). Where it is not known yet, routines
+// first see a rehearsal: the operator on a private copy, unrecorded, and with the random state put back. Then it runs for
+// real, as it is or as above; autograd and saved-tensor hooks see one run only. A routine that first only looked and now
+// edits is refused once, while autograd records.
 class StackCall final : public OpCall {
  public:
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack);
@@ -57,9 +61,12 @@ class StackCall final : public OpCall {
 
   c10::ArrayRef<c10::IValue> arguments() const;
   c10::ArrayRef<c10::IValue> results() const;
+  void keep_inputs();
   void redispatch();
   bool autograd_will_record_in_place() const;
+  void run_on_private_copy();
   void rehearse();
+  void run_after_rehearsal();
   void check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const;
   void assign_results();
   void put_argument(size_t position, c10::IValue value);
@@ -74,12 +81,15 @@ class StackCall final : public OpCall {
   CallPath path_;
   State state_ = State::kReady;
   bool observe_inner_ = false;
-  std::vector<c10::IValue> inputs_;  // kept over the run, if somebody will ask for them
+  std::vector<std::pair<size_t, c10::IValue>> edited_inputs_;  // by position: what the program passed
+  std::vector<c10::IValue> inputs_;    // kept over the run, if somebody will ask for them
+  std::vector<c10::IValue> run_with_;  // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
 
   // See the note above. By argument position: what the caller holds, where the stack has something else.
   std::vector<std::pair<size_t, c10::IValue>> originals_;
-  bool rehearsal_ = false, result_edited_ = false;
+  std::optional<RandomState> rehearsal_;  // from before it
+  bool result_edited_ = false;
 };
 
 }  // namespace amanda::pytorch

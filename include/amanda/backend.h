@@ -52,11 +52,14 @@ class OpSite {
   ~OpSite() = default;
 };
 
+/// Will an after-action put another result in place?
+enum class Edit : uint8_t { kNo, kUnknown, kYes };
+
 /// What the core knows when it lets the original operator run.
 struct RunHints {
   bool observe_inner = false;    // an operator inside this one may be wanted
   bool keep_inputs = false;      // get(kBefore, ...) is asked for once more after the run
-  bool may_edit_result = false;  // an after-action may put another result in place
+  Edit edit_result = Edit::kNo;  // as far as earlier runs tell
 };
 
 /// One execution of an operator.
@@ -73,7 +76,8 @@ class OpCall : public OpSite {
   virtual void set(Point side, size_t position, Value value) = 0;  // the driver copies out of the Value
   virtual void commit() = 0;
   virtual void discard() noexcept = 0;
-  virtual uint64_t versions(Point side) const = 0;  // changes when an operand of that side is mutated in place
+  /// Changes when an operand of that side is mutated in place. kReplace: an input that the operator itself leaves alone.
+  virtual uint64_t versions(Point side) const = 0;
   virtual void bind_backward(const PlanPtr&) {}     // tie what run() recorded; only if the plan asks for it
 
  protected:

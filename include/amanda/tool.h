@@ -16,6 +16,7 @@ namespace amanda {
 
 class OpContext;
 class Scope;
+class ScopeState;
 
 /// Which operator types a routine asks for.
 ///
@@ -86,11 +87,13 @@ class Tool {
   uint64_t version() const { return version_.load(); }  // of the registrations
 
  private:
+  friend class ScopeState;
   std::string name_, name_space_;
   mutable std::mutex mutex_;
   Registrations registrations_;
   std::vector<Tool*> dependencies_;
   std::atomic<uint64_t> version_{0};
+  std::atomic<bool> applied_{false};  // some scope has seen it: a change must be told
 };
 
 }  // namespace amanda

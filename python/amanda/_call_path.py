@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -49,9 +50,12 @@ def _outwards(frame: FrameType | None) -> Any:
 
 
 def _module_run_by(frame: FrameType) -> Any:
+    if frame.f_code is not _run_module_code():
+        return None
     import torch
 
-    return frame.f_locals.get("self") if frame.f_code is torch.nn.Module.__call__.__code__ else None
+    module = frame.f_locals.get("self")  # tracers call the function with stand-ins
+    return module if isinstance(module, torch.nn.Module) else None
 
 
 def _learn_names(outermost: Any) -> None:
@@ -80,15 +84,25 @@ def _position(frame: FrameType) -> object:
     return position if position and position[0] is not None else frame.f_lasti
 
 
+@functools.cache  # from when the driver was loaded: tracers put other functions in its place
+def _run_module_code() -> CodeType:
+    import torch
+
+    return torch.nn.Module.__call__.__code__
+
+
+@functools.cache
 def _torch_directory() -> str:
     import torch
 
     return os.path.dirname(torch.__file__) + os.sep
 
 
+@functools.cache
 def _module_file() -> str:
     return os.path.join(_torch_directory(), "nn", "modules", "module.py")
 
 
+@functools.cache
 def _checkpoint_file() -> str:
     return os.path.join(_torch_directory(), "utils", "checkpoint.py")

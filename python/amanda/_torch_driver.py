@@ -36,7 +36,7 @@ def load() -> None:
         _call_path.describe,
         sorted(_codes_of(torch.utils.checkpoint), key=id),
         [torch.autograd.graph._engine_run_backward.__code__],
-        torch.nn.Module.__call__.__code__,
+        _call_path._run_module_code(),
         torch.nn.Parameter,
     )
     _core.register_bridge(_torch.bridge())

@@ -29,7 +29,9 @@ class Scope:
         self._entries = _Entries()
 
     def __enter__(self) -> Scope:
-        self._entries.stack.append(self._core.enter())
+        entry = self._core.enter()
+        self._entries.stack.append(entry)
+        _open[entry] = self
         return self
 
     def __exit__(
@@ -37,11 +39,16 @@ class Scope:
     ) -> None:
         if not self._entries.stack:
             raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")
-        self._core.leave(self._entries.stack.pop(), error)
+        entry = self._entries.stack.pop()
+        _open.pop(entry, None)
+        self._core.leave(entry, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorates a function: its body runs in the scope."""
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if not callable(function):
+            raise TypeError(f"[scope] a scope decorates functions, got {function!r}")
+        suspends = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        if any(suspends_here(function) for suspends_here in suspends):
             raise TypeError(
                 f"[scope] {function.__qualname__} suspends itself, and other code would run in its scope; "
                 "use `with scope:` inside it, around code that does not suspend"
@@ -60,7 +67,12 @@ class Scope:
 
     def cache_clear(self, op_id: int | None = None) -> None:
         """Forgets the analysis results, keys included, of one operator or of all: they are analysed again."""
+        if not isinstance(op_id, int | None):
+            raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
+
+
+_open: dict[int, Scope] = {}  # an open scope stays, with its tools, whoever else forgets it
 
 
 class _Entries(threading.local):

@@ -44,6 +44,8 @@ class Tool:
     """
 
     def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:
+        if not isinstance(name, str | None) or not isinstance(namespace, str | None):
+            raise TypeError(f"[tool] a tool's name and namespace are strings, got {name!r} and {namespace!r}")
         self._core_tool = _core.Tool(self, name or type(self).__name__, namespace or "")
         self._dependencies: list[Tool] = []
 

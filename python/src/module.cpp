@@ -26,6 +26,22 @@ PythonBridge& bridge_of(const Backend& backend) {
   throw Error(fmt::format("[python] there is no Python bridge for '{}'; import its driver", backend.name_space()));
 }
 
+py::object python_exception(const std::exception_ptr& error) {
+  if (!error) return py::none();
+  for (const auto& [backend, bridge] : bridges()) {
+    if (PyObject* carried = bridge->python_exception(error)) return py::reinterpret_steal<py::object>(carried);
+  }
+  try {
+    std::rethrow_exception(error);
+  } catch (const py::error_already_set& e) {
+    return e.value();
+  } catch (const std::exception& e) {
+    return py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(e.what());
+  } catch (...) {
+    return py::reinterpret_borrow<py::object>(PyExc_RuntimeError)("an exception that is no std::exception");
+  }
+}
+
 void add_note(const std::string& note) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);

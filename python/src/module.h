@@ -19,6 +19,9 @@ void bind_tool(py::module_& m);
 /// The bridge of a backend. Throws `Error` if its extension module was not loaded.
 PythonBridge& bridge_of(const Backend& backend);
 
+/// The Python exception that `error` is or carries; None for null, a RuntimeError for a C++ exception.
+py::object python_exception(const std::exception_ptr& error);
+
 /// Adds "[amanda] in tool 'prune', ..." to the current Python error.
 void add_note(const std::string& note);
 /// Throws the current Python error the way the framework carries it.

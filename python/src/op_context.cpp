@@ -184,8 +184,8 @@ void bind_op_context(py::module_& m) {
       .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
       .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
       .def("inputs", [](const ContextHandle& h) { return operands(h.get(), Point::kBefore); })
-      .def("outputs", [](const ContextHandle& h) -> py::object {
-        if (!h.get().has_outputs()) return py::none();
+      .def("outputs", [](const ContextHandle& h) -> std::optional<py::tuple> {
+        if (!h.get().has_outputs()) return std::nullopt;
         return operands(h.get(), Point::kAfter);
       })
       .def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })

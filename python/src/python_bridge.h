@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <exception>
 #include <functional>
 #include <stdexcept>
 
@@ -29,6 +30,8 @@ class PythonBridge {
   virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
   /// Does this position take a list?
   virtual bool is_list(OpSite& site, Point side, size_t position) = 0;
+  /// The Python exception inside what raise_error() threw, a new reference; null if it is none.
+  virtual PyObject* python_exception(const std::exception_ptr& error) = 0;
   /// Throws the current Python error in the form that the framework carries to its Python caller.
   [[noreturn]] virtual void raise_error() = 0;
 };

@@ -23,21 +23,9 @@ class PyTool final : public Tool {
     py::object owner = py::reinterpret_borrow<py::object>(PyWeakref_GetObject(owner_.get()));
     if (owner.is_none()) return;
     if (error) {
-      owner.attr("_tell")(method, exception(*error));
+      owner.attr("_tell")(method, python_exception(*error));
     } else {
       owner.attr("_tell")(method);
-    }
-  }
-
-  // The exception as Python sees it; None where there is none.
-  static py::object exception(const std::exception_ptr& error) {
-    if (!error) return py::none();
-    try {
-      std::rethrow_exception(error);
-    } catch (py::error_already_set& e) {
-      return e.value();
-    } catch (const std::exception& e) {
-      return py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(e.what());
     }
   }
 

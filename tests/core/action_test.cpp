@@ -70,8 +70,7 @@ TEST_F(ActionTest, AnInputMayBeReplacedByAnotherValue) {
 
 TEST_F(ActionTest, OneOfSeveralOutputsMayBeReplaced) {
   after([&](Values& values) { values.set(0, reference::value(tens)); }, {"second"});
-  EXPECT_EQ(reference::call("split", {Array{1, 2}}),
-            (Operands{Array{1}, Array{10, 10}}));
+  EXPECT_EQ(reference::call("split", {Array{1, 2}}), (Operands{Array{1}, Array{10, 10}}));
 }
 
 TEST_F(ActionTest, AListIsOnePosition) {
@@ -172,9 +171,7 @@ TEST_F(ActionTest, RunDataIsSharedByAToolsRoutinesOfOneExecution) {
         ++values.run<Count>().runs;
         EXPECT_EQ(&values.run<Count>(), &values.run<Count>());
       });
-      op.insert_after_op([&](Values& values) {
-        each.say(std::to_string(++values.run<Count>().runs));
-      });
+      op.insert_after_op([&](Values& values) { each.say(std::to_string(++values.run<Count>().runs)); });
     });
   }
   apply({tool("a"), tool("b")});
@@ -280,9 +277,8 @@ TEST_F(ActionTest, AnEditedInputOfAnInPlaceOperatorReachesTheCallerAndNotTheTool
 }
 
 TEST_F(ActionTest, AReplacedInPlaceOperatorReachesTheCaller) {
-  tool("a").does([&](OpContext& op) {
-    op.replace_op([&](Values& values) { values.set_result(0, reference::value(tens)); });
-  });
+  tool("a").does(
+      [&](OpContext& op) { op.replace_op([&](Values& values) { values.set_result(0, reference::value(tens)); }); });
   apply({tool("a")});
   Array mine{1, -2};
   reference::call("relu_", {mine});

@@ -31,10 +31,12 @@ TEST_F(AnalysisTest, AFirstRunAnalysesAllThenActsThenRunsThenAnalysesTheOutputs)
       each.say("?");
       op.insert_before_op([&](Values&) { each.say("<"); });
     });
-    each.does([&](OpContext& op) {
-      each.say("??");
-      op.insert_after_op([&](Values&) { each.say(">"); });
-    }, {.require_outputs = true});
+    each.does(
+        [&](OpContext& op) {
+          each.say("??");
+          op.insert_after_op([&](Values&) { each.say(">"); });
+        },
+        {.require_outputs = true});
   }
   apply({tool("a"), tool("b")});
   call("add");
@@ -53,9 +55,8 @@ TEST_F(AnalysisTest, ABeforeActionFromAnOutputAnalysisRunsFromTheNextRunOn) {
 }
 
 TEST_F(AnalysisTest, AReplacementFromAnOutputAnalysisRunsFromTheNextRunOn) {
-  tool("a").does([&](OpContext& op) {
-    op.replace_op([&](Values& values) { values.set_result(0, values[1]); });
-  }, {.require_outputs = true});
+  tool("a").does([&](OpContext& op) { op.replace_op([&](Values& values) { values.set_result(0, values[1]); }); },
+                 {.require_outputs = true});
   apply({tool("a")});
   EXPECT_EQ(call("add"), (Array{4, 2}));
   EXPECT_EQ(call("add"), (Array{3, 4}));
@@ -72,23 +73,27 @@ TEST_F(AnalysisTest, AnalysisSeesTheValuesOfTheProgram) {
     EXPECT_EQ(op.num_outputs(), 0u);
     EXPECT_EQ(reference::array(op.input(0)), (Array{1, -2}));
   });
-  tool("looks").does([&](OpContext& op) {
-    EXPECT_TRUE(op.has_outputs());
-    EXPECT_EQ(reference::array(op.input(0)), (Array{1, -2}));
-    EXPECT_EQ(reference::array(op.output(0)), (Array{103, 104}));  // of the operator, not of the after-action
-    note("seen");
-  }, {.require_outputs = true});
+  tool("looks").does(
+      [&](OpContext& op) {
+        EXPECT_TRUE(op.has_outputs());
+        EXPECT_EQ(reference::array(op.input(0)), (Array{1, -2}));
+        EXPECT_EQ(reference::array(op.output(0)), (Array{103, 104}));  // of the operator, not of the after-action
+        note("seen");
+      },
+      {.require_outputs = true});
   apply({tool("edits"), tool("looks")});
   EXPECT_EQ(call("add"), (Array{100, 100}));
   EXPECT_EQ(trace(), "add seen");
 }
 
 TEST_F(AnalysisTest, AnOutputAnalysisOfAnInPlaceOperatorSeesTheInputAsItWas) {
-  tool("a").does([&](OpContext& op) {
-    EXPECT_EQ(reference::array(op.input(0)), (Array{1, -2}));
-    EXPECT_EQ(reference::array(op.output(0)), (Array{1, 0}));
-    note("seen");
-  }, {.require_outputs = true});
+  tool("a").does(
+      [&](OpContext& op) {
+        EXPECT_EQ(reference::array(op.input(0)), (Array{1, -2}));
+        EXPECT_EQ(reference::array(op.output(0)), (Array{1, 0}));
+        note("seen");
+      },
+      {.require_outputs = true});
   apply({tool("a")});
   call("relu_");
   EXPECT_EQ(trace(), "relu_ seen");
@@ -171,10 +176,12 @@ TEST_F(AnalysisTest, AFailedAnalysisLeavesThoseBeforeItDone) {
 }
 
 TEST_F(AnalysisTest, AFailedOutputAnalysisIsNotRemembered) {
-  tool("a").does([&](OpContext& op) {
-    op.insert_after_op([&](Values&) { note("a>"); });
-    tool("a").say("?");
-  }, {.require_outputs = true});
+  tool("a").does(
+      [&](OpContext& op) {
+        op.insert_after_op([&](Values&) { note("a>"); });
+        tool("a").say("?");
+      },
+      {.require_outputs = true});
   tool("a").fails_at("?");
   apply({tool("a")});
   EXPECT_THROW(call("add"), std::runtime_error);
@@ -226,10 +233,12 @@ TEST_F(AnalysisTest, AnOperatorWithoutIdentityIsAnalysedEachTime) {
 
 TEST_F(AnalysisTest, ToolsShareTheContextOfAnOperatorWithoutIdentity) {
   tool("a").does([&](OpContext& op) { op.set("key", true); });
-  tool("b").does([&](OpContext& op) {
-    EXPECT_NE(op.get<bool>("key"), nullptr);
-    op.insert_after_op([&](Values&) { note("b>"); });
-  }, {.require_outputs = true});
+  tool("b").does(
+      [&](OpContext& op) {
+        EXPECT_NE(op.get<bool>("key"), nullptr);
+        op.insert_after_op([&](Values&) { note("b>"); });
+      },
+      {.require_outputs = true});
   apply({tool("a"), tool("b")});
   const Place nowhere = Place::nowhere();
   call("add");

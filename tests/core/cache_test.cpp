@@ -30,10 +30,12 @@ TEST_F(CacheTest, WithTheCacheOffEveryRunIsAnalysed) {
 }
 
 TEST_F(CacheTest, WithTheCacheOffOutputAnalysesRunEachTimeToo) {
-  tool("a").does([&](OpContext& op) {
-    note("a?");
-    op.insert_after_op([&](Values&) { note("a>"); });
-  }, {.require_outputs = true});
+  tool("a").does(
+      [&](OpContext& op) {
+        note("a?");
+        op.insert_after_op([&](Values&) { note("a>"); });
+      },
+      {.require_outputs = true});
   apply({tool("a")});
   Switch off = cache_disabled();
   call("add");

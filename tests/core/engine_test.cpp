@@ -1,4 +1,4 @@
-// What the core tells and asks drivers.
+// What the core tells drivers, and what they may ask it.
 #include <amanda/engine.h>
 
 #include "trace_test.h"
@@ -6,20 +6,77 @@
 namespace amanda {
 namespace {
 
-struct OldDriver final : Backend {
-  std::string_view name_space() const override { return "old"; }
+/// A driver that runs nothing: it remembers what it is told.
+struct ProbeDriver final : Backend {
+  std::string_view name_space() const override { return "probe"; }
   Capabilities capabilities() const override { return {}; }
-  const OpInfo& info(OpType) const override { return none; }
-  void switch_to(ScopeStack*) override {}
+  const OpInfo& info(OpType type) const override { return infos[type]; }
+  void switch_to(ScopeStack* now) override { scopes = now; }
   void* begin_routines(RoutineMode) override { return nullptr; }
   void end_routines(void*) noexcept override {}
-  OpInfo none;
+
+  static inline thread_local ScopeStack* scopes = nullptr;
+  OpInfo infos[2] = {{"probe", "add", "", {}, {}, ""}, {"probe", "mul", "", {}, {}, ""}};
+};
+constexpr OpType kAdd = 0, kMul = 1;
+
+class EngineTest : public TraceTest {
+ protected:
+  static ProbeDriver& attached() {
+    static ProbeDriver driver;  // as long as the process
+    Engine::attach(driver);     // once is enough, and more does no harm
+    return driver;
+  }
+  ProbeDriver& driver = attached();
 };
 
-TEST(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
-  OldDriver driver;
-  EXPECT_EQ(error_of([&] { Engine::attach(driver, kSeamVersion + 1); }),
-            "[engine] the driver 'old' was built for seam version 2, this core has 1; rebuild the driver");
+TEST_F(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
+  ProbeDriver old;
+  EXPECT_EQ(error_of([&] { Engine::attach(old, kSeamVersion + 1); }),
+            "[engine] the driver 'probe' was built for seam version 2, this core has 1; rebuild the driver");
+}
+
+TEST_F(EngineTest, DriversAreToldOfTheScopesOfTheThread) {
+  EXPECT_EQ(driver.scopes, nullptr);
+  apply({tool("a")});
+  ScopeStack* outer = driver.scopes;
+  EXPECT_NE(outer, nullptr);
+  apply({tool("b")});
+  EXPECT_NE(driver.scopes, outer);
+  {
+    Switch off = disabled();
+    EXPECT_EQ(driver.scopes, nullptr);
+  }
+  leave();
+  EXPECT_EQ(driver.scopes, outer);
+  leave();
+  EXPECT_EQ(driver.scopes, nullptr);
+}
+
+TEST_F(EngineTest, WantsAnswersForAnyToolNestedOrNot) {
+  apply({tool("a").asks({"mul"}).nested(), tool("b").asks(OpFilter::on_demand())});
+  EXPECT_FALSE(Engine::wants(*driver.scopes, driver, kAdd));
+  EXPECT_TRUE(Engine::wants(*driver.scopes, driver, kMul));
+  EXPECT_FALSE(Engine::wants_all(*driver.scopes));
+  apply({tool("c")});
+  EXPECT_TRUE(Engine::wants(*driver.scopes, driver, kAdd));
+  EXPECT_TRUE(Engine::wants_all(*driver.scopes));
+}
+
+TEST_F(EngineTest, TheRevisionChangesWithWhatTheToolsAskFor) {
+  apply({tool("a").asks({"mul"})});
+  const uint64_t before = Engine::revision(*driver.scopes);
+  tool("a").does([](OpContext&) {}, {.ops = {"add"}});
+  EXPECT_TRUE(Engine::wants(*driver.scopes, driver, kAdd));
+  EXPECT_NE(Engine::revision(*driver.scopes), before);
+}
+
+// What is derived from the tools lives as long as the stack of scopes: a loop that makes tools must not add to it.
+TEST_F(EngineTest, TheRevisionStaysWhenOtherToolsAreMade) {
+  apply({tool("a")});
+  const uint64_t before = Engine::revision(*driver.scopes);
+  scope({tool("b")});
+  EXPECT_EQ(Engine::revision(*driver.scopes), before);
 }
 
 }  // namespace

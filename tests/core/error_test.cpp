@@ -106,10 +106,12 @@ TEST_F(DisableTest, AFailingAnalysisStopsTheToolAndItsDependents) {
 }
 
 TEST_F(DisableTest, AFailingOutputAnalysisStopsTheTool) {
-  tool("b").does([&](OpContext& op) {
-    op.insert_after_op([&](Values&) { note("b>"); });
-    tool("b").say("?");
-  }, {.require_outputs = true});
+  tool("b").does(
+      [&](OpContext& op) {
+        op.insert_after_op([&](Values&) { note("b>"); });
+        tool("b").say("?");
+      },
+      {.require_outputs = true});
   apply({tool("a"), tool("b").fails_at("?")}, OnError::kDisable);
   call("add");
   EXPECT_EQ(trace(), "a< add b? a>");

@@ -74,12 +74,14 @@ TEST_F(GraphTest, AnalysisSeesSymbols) {
 
 TEST_F(GraphTest, EditsFlowOn) {
   const Operand ones = Array{1, 1};
-  tool("a").does([&](OpContext& op) {
-    op.insert_before_op([&](Values& values) { values.set(0, reference::value(ones)); }, {.inputs = {"b"}});
-  }, {.ops = {"add"}});
-  tool("b").does([&](OpContext& op) {
-    op.insert_after_op([&](Values& values) { values.set(0, reference::value(ones)); });
-  }, {.ops = {"relu"}});
+  tool("a").does(
+      [&](OpContext& op) {
+        op.insert_before_op([&](Values& values) { values.set(0, reference::value(ones)); }, {.inputs = {"b"}});
+      },
+      {.ops = {"add"}});
+  tool("b").does(
+      [&](OpContext& op) { op.insert_after_op([&](Values& values) { values.set(0, reference::value(ones)); }); },
+      {.ops = {"relu"}});
   apply({tool("a"), tool("b")});
   const Graph instrumented = graph.instrumented();
   EXPECT_EQ(instrumented.node_names(), (Names{"sum<", "sum", "positive", "positive>", "scaled"}));

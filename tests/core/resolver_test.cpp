@@ -83,7 +83,8 @@ TEST(ResolverTest, EachToolAndEachDependencyIsThereOnceDependenciesFirst) {
     const auto order = resolve(all.pointers(chosen));
     const auto reachable = all.reachable();
     for (size_t i = 0; i < all.tools.size(); ++i) {
-      const bool needed = std::any_of(chosen.begin(), chosen.end(), [&](size_t c) { return c == i || reachable[c][i]; });
+      const bool needed =
+          std::any_of(chosen.begin(), chosen.end(), [&](size_t c) { return c == i || reachable[c][i]; });
       ASSERT_EQ(std::count(order.begin(), order.end(), all.tools[i].get()), needed ? 1 : 0);
       if (!needed) continue;
       for (size_t j = 0; j < all.tools.size(); ++j) {

@@ -1,9 +1,9 @@
 // Where tools apply: nested scopes, and leaving them.
 #include <amanda/reference/operator.h>
 
-#include "trace_test.h"
-
 #include <thread>
+
+#include "trace_test.h"
 
 namespace amanda {
 namespace {
@@ -133,6 +133,13 @@ TEST_F(ScopeTest, AGuardLeavesAtTheEndOfItsBlock) {
   EXPECT_EQ(trace(), "a< add a> add");
 }
 
+TEST_F(ScopeTest, AScopeIsMadeOfToolsInAnyNumber) {
+  Tool a("a"), b("b");
+  Scope one(a), two(b, a);
+  EXPECT_EQ(one.tools(), (std::vector<Tool*>{&a}));
+  EXPECT_EQ(two.tools(), (std::vector<Tool*>{&b, &a}));
+}
+
 TEST_F(ScopeTest, SixtyFourToolsMayBeActive) {
   std::vector<std::unique_ptr<Tool>> tools;
   std::vector<Tool*> pointers;
@@ -182,17 +189,21 @@ TEST_F(ScopeTest, AScopeLeftInsideAnOperatorEndsThere) {
 // Each entry below makes another stack of scopes while on_op works with an earlier one.
 TEST_F(ScopeTest, ARoutineMayOpenAndCloseScopes) {
   const auto inner = scope({tool("inner")});
-  tool("a").does([&](OpContext& op) {
-    op.insert_before_op([&](Values&) {
-      for (int i = 0; i < 20; ++i) {
-        const auto fresh = scope({tool("fresh" + std::to_string(i))});
-        auto in = fresh->enter();
-        auto again = inner->enter();
-        call("neg");
-      }
-    }, {.inputs = Positions::none()});
-    op.insert_after_op([&](Values&) { note("a>"); });
-  }, {.nested = true});
+  tool("a").does(
+      [&](OpContext& op) {
+        op.insert_before_op(
+            [&](Values&) {
+              for (int i = 0; i < 20; ++i) {
+                const auto fresh = scope({tool("fresh" + std::to_string(i))});
+                auto in = fresh->enter();
+                auto again = inner->enter();
+                call("neg");
+              }
+            },
+            {.inputs = Positions::none()});
+        op.insert_after_op([&](Values&) { note("a>"); });
+      },
+      {.nested = true});
   reference::define({{"test", "nests", "", {}, {"result"}, ""}, [&](const Operands&) -> Operands {
                        auto in = inner->enter();
                        return {call("add")};

@@ -106,13 +106,13 @@ TEST_F(ThreadTest, WaitingForAnAnalysisCallsTheHooks) {
 }
 
 TEST_F(ThreadTest, InnerScopesCopyKeysWhileOuterToolsAnalyse) {
+  constexpr int kPlaces = 100;
   Tool outer("outer");
   outer.add_inst_for_op([&](OpContext& op) { op.set("first", std::string("a key")); });
-  outer.add_inst_for_op(
-      [&](OpContext& op) {
-        for (int i = 0; i < 50; ++i) op.set("key" + std::to_string(i), i);
-      },
-      {.require_outputs = true});
+  auto write_more = [](OpContext& op) {
+    for (int i = 0; i < 50; ++i) op.set("key" + std::to_string(i), i);
+  };
+  outer.add_inst_for_op(write_more, {.require_outputs = true});
   Scope outside(outer);
   std::atomic<int> seen = 0;
   together([&](int) {
@@ -121,9 +121,12 @@ TEST_F(ThreadTest, InnerScopesCopyKeysWhileOuterToolsAnalyse) {
     Scope inside(inner);
     auto out = outside.enter();
     auto in = inside.enter();
-    reference::call("add", {Array{1}, Array{2}});
+    for (int i = 0; i < kPlaces; ++i) {
+      Place here(std::to_string(i));
+      reference::call("add", {Array{1}, Array{2}});
+    }
   });
-  EXPECT_EQ(seen, kThreads);
+  EXPECT_EQ(seen, kThreads * kPlaces);
 }
 
 TEST_F(ThreadTest, ScopesToolsAndActionsMayChangeWhileOthersRun) {
@@ -152,9 +155,7 @@ TEST_F(ThreadTest, AFailureOnOneThreadStopsTheToolOnAll) {
   std::atomic<int> told = 0;
   struct Fails final : Tool {
     explicit Fails(std::atomic<int>& told) : Tool("fails"), told(told) {
-      add_inst_for_op([](OpContext& op) {
-        op.insert_before_op([](Values&) { throw std::runtime_error("boom"); });
-      });
+      add_inst_for_op([](OpContext& op) { op.insert_before_op([](Values&) { throw std::runtime_error("boom"); }); });
     }
     void on_disable(const std::exception_ptr&) override { ++told; }
     std::atomic<int>& told;

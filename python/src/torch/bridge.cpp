@@ -9,27 +9,23 @@
 
 #include "amanda/engine.h"
 #include "amanda/torch.h"
+#include "call_path.h"
 #include "gradient_edge.h"
-#include "guards.h"
 #include "op_types.h"
 #include "stack_call.h"
 
 namespace amanda::python {
 namespace {
 
-using pytorch::RoutineState;
-
 // NOTE: [showing a tensor]
 // A tensor that Python already knows is shown as that very object. One that it does not know must not get an object:
 // it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object"). Such a tensor
-// is shown through another handle on the same memory; where the routine is recorded, the handle has the same gradient
-// edge, too.
+// is shown through another handle on the same memory, with the same gradient edge.
 PyObject* show(const at::Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);
   if (pytorch::py_object(tensor)) return THPVariable_Wrap(tensor);
   at::Tensor handle = pytorch::alias_of(tensor);
-  const RoutineState* routine = RoutineState::current();
-  if (routine && routine->mode() == RoutineMode::kAmbient && tensor.requires_grad()) {
+  if (tensor.requires_grad()) {
     torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(tensor));
   }
   return THPVariable_Wrap(handle);
@@ -97,6 +93,19 @@ PyObject* show_results(const torch::jit::Stack& stack, const c10::FunctionSchema
   return tuple;
 }
 
+// Every position may be given positionally: keyword-only ones are moved to the keywords.
+std::pair<py::tuple, py::kwargs> by_schema(const c10::FunctionSchema& schema, const py::tuple& args, PyObject* kwargs) {
+  size_t positional = 0;
+  while (positional < schema.arguments().size() && !schema.arguments()[positional].kwarg_only()) ++positional;
+  py::kwargs named;
+  if (kwargs) PyDict_Update(named.ptr(), kwargs);
+  for (size_t i = positional; i < std::min(args.size(), schema.arguments().size()); ++i) {
+    named[schema.arguments()[i].name().c_str()] = args[i];
+  }
+  if (args.size() <= positional || args.size() > schema.arguments().size()) return {args, named};
+  return {py::reinterpret_steal<py::tuple>(PyTuple_GetSlice(args.ptr(), 0, positional)), named};
+}
+
 }  // namespace
 
 PyObject* TorchBridge::to_python(OpSite& site, Point side, size_t position) {
@@ -120,9 +129,9 @@ PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwar
   const pytorch::OpRecord& record = pytorch::op_types().of(type);
   const auto op = c10::Dispatcher::singleton().findSchema({record.schema.name(), record.schema.overload_name()});
   if (!op) throw Error(c10::str("[torch] ", record.info.schema, " is no longer registered"));
-  torch::jit::Stack stack = torch::jit::createStackForSchema(
-      record.schema, torch::jit::tuple_slice(py::reinterpret_borrow<py::tuple>(args)),
-      py::reinterpret_borrow<py::kwargs>(kwargs), std::nullopt);
+  auto [positional, named] = by_schema(record.schema, py::reinterpret_borrow<py::tuple>(args), kwargs);
+  torch::jit::Stack stack = torch::jit::createStackForSchema(record.schema, torch::jit::tuple_slice(positional), named,
+                                                             std::nullopt);
   {
     py::gil_scoped_release no_gil;
     pytorch::StackCall call(record, *op, stack, id);
@@ -131,7 +140,35 @@ PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwar
   return show_results(stack, record.schema);
 }
 
+// torch answers a TypeError inside `a + b` with NotImplemented, and Python tells its user that the operands don't go
+// together: the tool's error would be lost.
+void keep_type_error() {
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) return;
+  py::error_already_set error;  // takes it
+  if (!evaluates_binary_operator()) return error.restore();
+  const std::string text = "TypeError: " + py::str(error.value()).cast<std::string>();
+  py::raise_from(error, PyExc_RuntimeError, text.c_str());
+  py::error_already_set raised;
+  raised.value().attr("__notes__") = error.value().attr("__notes__");  // _core has put ours there
+  raised.restore();
+}
+
+PyObject* TorchBridge::python_exception(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const python_error& e) {
+    PyObject *type = Py_XNewRef(e.type), *value = Py_XNewRef(e.value), *traceback = Py_XNewRef(e.traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
 void TorchBridge::raise_error() {
+  keep_type_error();
   python_error error;
   error.persist();  // takes the current error, so that it survives threads and guards
   throw error;

@@ -15,6 +15,7 @@ class TorchBridge final : public PythonBridge {
                    const std::function<void(Value)>& put) override;
   PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) override;
   bool is_list(OpSite& site, Point side, size_t position) override;
+  PyObject* python_exception(const std::exception_ptr& error) override;
   [[noreturn]] void raise_error() override;
 };
 

@@ -196,6 +196,24 @@ void install_call_path(PyObject* describe_frame, PyObject* recomputing, PyObject
   pytorch::python_hooks.is_symbolic = &is_symbolic;
 }
 
+bool evaluates_binary_operator() {
+  static const std::pair<int, int> opcodes = [] {
+    PyObject* opmap = PyObject_GetAttrString(PyImport_ImportModule("opcode"), "opmap");
+    return std::pair(static_cast<int>(PyLong_AsLong(PyDict_GetItemString(opmap, "BINARY_OP"))),
+                     static_cast<int>(PyLong_AsLong(PyDict_GetItemString(opmap, "COMPARE_OP"))));
+  }();
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  if (!frame) return false;
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  PyObject* instructions = PyCode_GetCode(code);  // as compiled, not as specialised
+  const int offset = PyFrame_GetLasti(frame);
+  const int opcode = offset >= 0 ? static_cast<unsigned char>(PyBytes_AS_STRING(instructions)[offset]) : -1;
+  Py_DECREF(instructions);
+  Py_DECREF(code);
+  Py_DECREF(frame);
+  return opcode == opcodes.first || opcode == opcodes.second;
+}
+
 bool walks_frames_directly() { return direct; }
 
 }  // namespace amanda::python

@@ -10,6 +10,9 @@ namespace amanda::python {
 void install_call_path(PyObject* describe, PyObject* recomputing, PyObject* engine, PyObject* run_module,
                        PyObject* parameter_class);
 
+/// Does the running Python code evaluate `a + b`, `a < b` or the like? With the interpreter lock.
+bool evaluates_binary_operator();
+
 /// Is the walk over this interpreter's own frames in use (else the public API, slower)?
 bool walks_frames_directly();
 

@@ -27,7 +27,7 @@ class Array {
   void assign(std::vector<double> data);
   uint64_t version() const { return storage_->version; }  // how often the data was changed in place
 
-  Array copy() const;                // own data, which counts on from this version
+  Array copy() const;                 // own data, which counts on from this version
   Array reshaped(Shape shape) const;  // a view
   bool shares_data(const Array& other) const { return storage_ == other.storage_; }
   bool operator==(const Array& other) const { return shape_ == other.shape_ && data() == other.data(); }

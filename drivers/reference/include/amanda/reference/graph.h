@@ -37,7 +37,7 @@ class Graph {
     const Operator* op;
     std::string name;
     Wires inputs, outputs;
-    PlanPtr plan;                 // of a tap; null: the operator itself
+    PlanPtr plan;                  // of a tap; null: the operator itself
     Point point = Point::kBefore;  // a tap's
   };
   Wires new_wires(size_t count);

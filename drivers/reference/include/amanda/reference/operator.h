@@ -12,9 +12,9 @@ namespace amanda::reference {
 struct Operator {
   OpInfo info;
   std::function<Operands(const Operands& inputs)> kernel;  // a composite's calls others, through call()
-  bool in_place = false;  // changes its first input, and returns it
-  bool view = false;      // its result shares its first input's data
-  OpType type = 0;        // its index in the table
+  bool in_place = false;                                   // changes its first input, and returns it
+  bool view = false;                                       // its result shares its first input's data
+  OpType type = 0;                                         // its index in the table
 };
 
 /// "add", or "mul.scalar" for an overload. Throws `std::invalid_argument` for a name that is not there.

@@ -1,0 +1,64 @@
+# The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
+.DELETE_ON_ERROR:
+.PHONY: demo test setup build build-tests lint format sanitize stubs wheel clean
+
+export HF_HUB_OFFLINE := 1
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+PYTHON_BIN := .venv/bin/python
+SITE = $(shell $(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+CONFIGURE = cmake --preset release -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON_BIN) \
+  $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) --log-level=WARNING
+# Builds, stages the package as a wheel would hold it, and lets .venv import it from there.
+BUILD = cmake --build --preset release -j $(or $(JOBS),2) && \
+  cmake --install build/release --prefix build/stage >build/install.log && \
+  echo $(CURDIR)/build/stage >$(SITE)/amanda-stage.pth
+
+demo: build
+	$(PYTHON_BIN) examples/python/demo.py
+
+test: build-tests
+	ctest --preset release
+	$(PYTHON_BIN) -m pytest
+	@echo "[test] all passed: C++ (ctest) and Python (pytest)"
+
+build: .venv/requirements.txt
+	@echo "[build] compiling (the first time takes a few minutes)"
+	@$(CONFIGURE) -DAMANDA_BUILD_TESTS=OFF -DAMANDA_BUILD_EXAMPLES=OFF
+	@$(BUILD)
+
+build-tests: .venv/requirements.txt
+	@echo "[build] compiling with tests (the first time takes a few minutes)"
+	@$(CONFIGURE) -DAMANDA_BUILD_TESTS=ON -DAMANDA_BUILD_EXAMPLES=ON
+	@$(BUILD)
+
+setup: .venv/requirements.txt
+
+.venv/requirements.txt: requirements.txt scripts/setup.sh
+	@scripts/setup.sh
+	@touch $@
+
+CPP_FILES = $(shell git ls-files '*.cpp' '*.h')
+lint: build
+	clang-format --dry-run --Werror $(CPP_FILES)
+	ruff check . && ruff format --check .
+	mypy
+
+format: .venv/requirements.txt
+	clang-format -i $(CPP_FILES)
+	ruff check --fix . ; ruff format .
+
+# The core's tests under the address and undefined-behaviour, and the thread sanitizers.
+sanitize: .venv/requirements.txt
+	cmake --preset asan --log-level=WARNING && cmake --build --preset asan -j 2 && ctest --preset asan
+	cmake --preset tsan --log-level=WARNING && cmake --build --preset tsan -j 2 && ctest --preset tsan
+
+# Python stubs of the extension modules, from what was built.
+stubs: build
+	$(PYTHON_BIN) scripts/stubs.py python/amanda
+
+wheel: .venv/requirements.txt
+	.venv/bin/pip wheel --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf build dist

@@ -1,0 +1,170 @@
+"""
+The core of Amanda: tools, contexts, actions, scopes. Use it through the package `amanda`.
+"""
+from __future__ import annotations
+import collections.abc
+import typing
+import typing_extensions
+__all__: list[str] = ['Action', 'CacheInfo', 'ContextHandle', 'Error', 'Operator', 'Scope', 'Switch', 'Tool', 'drain_released', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
+class Action:
+    """
+    A scheduled routine.
+    """
+    def remove(self) -> None:
+        """
+        Takes it out, from the operator's next run on; any number of times.
+        """
+    @property
+    def removed(self) -> bool:
+        ...
+class CacheInfo:
+    """
+    What a scope's cache did so far.
+    """
+    def __repr__(self) -> str:
+        ...
+    @property
+    def currsize(self) -> int:
+        """
+        Operators known.
+        """
+    @property
+    def hits(self) -> int:
+        """
+        Operator runs that needed no analysis.
+        """
+    @property
+    def misses(self) -> int:
+        """
+        Analysis routines run.
+        """
+class ContextHandle:
+    """
+    What amanda.OpContext asks; use that.
+    """
+    def depth(self) -> int:
+        ...
+    def inputs(self) -> tuple:
+        ...
+    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, kwargs: dict) -> Action:
+        ...
+    def insert_before_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, kwargs: dict) -> Action:
+        ...
+    def is_forward(self) -> bool:
+        ...
+    def is_recompute(self) -> bool:
+        ...
+    def is_symbolic(self) -> bool:
+        ...
+    def may_mutate(self) -> None:
+        ...
+    def module_path(self) -> str:
+        ...
+    def namespace(self) -> str:
+        ...
+    def op(self) -> Operator:
+        ...
+    def op_id(self) -> int:
+        ...
+    def outputs(self) -> tuple | None:
+        ...
+    def replace_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, allow_view: bool, kwargs: dict) -> Action:
+        ...
+    def source(self) -> str:
+        ...
+    def tool_name(self) -> str:
+        ...
+class Error(RuntimeError):
+    """
+    Misuse or failure that Amanda found. What a tool's own routine raises is never wrapped in it.
+    """
+class Operator:
+    """
+    An operator type. Calling it runs the original operator, uninstrumented.
+    """
+    def __call__(self, *args, **kwargs) -> typing.Any:
+        ...
+    @typing.overload
+    def __eq__(self, arg0: Operator) -> bool:
+        ...
+    @typing.overload
+    def __eq__(self, arg0: typing.Any) -> bool:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __repr__(self) -> str:
+        ...
+    @property
+    def input_names(self) -> list[str]:
+        ...
+    @property
+    def name(self) -> str:
+        """
+        With its namespace: aten::conv2d.
+        """
+    @property
+    def overload(self) -> str:
+        ...
+    @property
+    def schema(self) -> str:
+        ...
+class Scope:
+    """
+    The core's side of a scope; amanda.Scope holds one.
+    """
+    def __init__(self, tools: collections.abc.Sequence[Tool], disable_on_error: bool) -> None:
+        ...
+    def cache_clear(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def cache_info(self) -> CacheInfo:
+        ...
+    def enter(self) -> int:
+        ...
+    def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> None:
+        ...
+class Switch:
+    """
+    A switch of this thread, turned; see amanda.disabled() and its like.
+    """
+    def __init__(self, which: str, on: bool) -> None:
+        ...
+    def put_back(self) -> None:
+        ...
+class Tool:
+    """
+    The core's side of a tool; amanda.Tool holds one.
+    """
+    def __init__(self, owner: typing.Any, name: str, namespace: str) -> None:
+        ...
+    def add_inst_for_op(self, callback: typing.Any, require_outputs: bool, ops: typing.Any, on_demand: bool, nested: bool) -> None:
+        ...
+    def depends_on(self, tool: Tool) -> None:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+def drain_released() -> None:
+    """
+    Lets go of objects that were dropped without the interpreter lock.
+    """
+def is_cache_enabled() -> bool:
+    """
+    Are analysis results remembered on this thread?
+    """
+def is_enabled() -> bool:
+    """
+    Do scopes have effect on this thread?
+    """
+def register_bridge(capsule: typing_extensions.CapsuleType) -> None:
+    """
+    Makes a driver's operands known to Python; drivers call it.
+    """
+def set_context_class(cls: typing.Any) -> None:
+    """
+    The class that contexts are shown as; it is constructed with a ContextHandle.
+    """
+def set_log_sink(sink: typing.Any) -> None:
+    """
+    Calls `sink(line)` for each warning.
+    """
+__version__: str = '0.1.0'

@@ -1,0 +1,234 @@
+"""Profile: the time and the output size of every operator, as tables and as a trace."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+from amanda.op_context import OpContext
+from amanda.tool import Tool
+
+if TYPE_CHECKING:
+    import rich.table
+
+GroupBy = Literal["op", "module"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """All runs of one operator type, or of all operators of one module."""
+
+    name: str  # "aten::conv2d", or a module path; "" for operators outside modules
+    calls: int
+    total_ns: int
+    output_bytes: int  # of all runs together
+    share: float  # of the time of all operators, 0 to 1
+
+    @property
+    def mean_ns(self) -> float:
+        return self.total_ns / self.calls
+
+
+class Profile(Tool):
+    """Measures every outermost operator: how often it runs, how long, and how much it puts out::
+
+        profile = Profile()
+        with amanda.apply(profile):
+            model(x)
+        rich.print(profile.table("module", top=10))
+        profile.export_chrome_trace("trace.json")  # for https://ui.perfetto.dev
+
+    *Time* is wall time in nanoseconds on the host, from just before the operator is called until it returns: on the CPU
+    the operator's work and up to a microsecond of ours, on CUDA the time to launch its kernels. Threads are added up,
+    and where several run Python, waiting for the interpreter lock counts. The first run of an in-place operator that
+    autograd records works on a copy, and that counts, too.
+
+    *Output bytes* are elements times element size of the returned tensors, whatever memory they share: a view counts as
+    a copy would, a sparse tensor as a dense one, and what is not a tensor as nothing.
+
+    An operator that raises is not counted. Counts go on over as many scopes and threads as the tool is used in.
+
+    Arguments:
+        max_events: runs kept for the trace, about 200 bytes each: the first ones. What exceeds it is counted in
+            `dropped_events`. Tables count every run.
+    """
+
+    def __init__(self, max_events: int = 100_000) -> None:
+        super().__init__()
+        self.dropped_events = 0
+        self._max_events = max_events
+        self._events: list[_Event] = []
+        self._threads: dict[int, str] = {}
+        self._places: dict[tuple[str, str, str], _Place] = {}
+        self._lock = threading.Lock()  # of everything above
+        self.add_inst_for_op(self._analyze)
+
+    # ---- measuring --------------------------------------------------------------------------------------------------
+
+    def _analyze(self, context: OpContext) -> None:
+        key = (context.op.name, context.module_path, context.source)
+        with self._lock:
+            place = self._places.setdefault(key, _Place(*key))
+        context.insert_before_op(self._start, inputs=[], with_run=True)
+        context.insert_after_op(self._stop, outputs=[], with_run=True)
+        context.insert_after_op(self._record, with_run=True, place=place)
+
+    def _start(self, run: dict[str, int]) -> None:
+        run["start"] = time.perf_counter_ns()
+
+    def _stop(self, run: dict[str, int]) -> None:
+        run["stop"] = time.perf_counter_ns()  # before anyone touches the outputs
+
+    def _record(self, *outputs: Any, place: _Place, run: dict[str, int]) -> None:
+        start, duration = run["start"], run["stop"] - run["start"]
+        size = sum(map(_bytes_of, outputs))
+        thread = threading.get_native_id()
+        with self._lock:
+            place.calls += 1
+            place.total_ns += duration
+            place.output_bytes += size
+            if thread not in self._threads:
+                self._threads[thread] = threading.current_thread().name
+            if len(self._events) < self._max_events:
+                self._events.append(_Event(place, thread, start, duration, size))
+            else:
+                self.dropped_events += 1
+
+    # ---- reporting --------------------------------------------------------------------------------------------------
+
+    def rows(self, by: GroupBy = "op") -> list[Row]:
+        """The measurements so far, per operator type or per module path; most time first.
+
+        A module's row holds the operators that it calls itself, not those of the modules inside it.
+
+        Raises:
+            ValueError: `by` is something else.
+        """
+        if by not in ("op", "module"):
+            raise ValueError(f'[profile] rows and tables are by "op" or by "module", got {by!r}')
+        with self._lock:
+            places = [dataclasses.replace(place) for place in self._places.values() if place.calls]
+        groups = collections.defaultdict(list)
+        for place in places:
+            groups[place.op if by == "op" else place.module].append(place)
+        all_ns = sum(place.total_ns for place in places)
+        return sorted((_sum(name, group, all_ns) for name, group in groups.items()), key=lambda row: -row.total_ns)
+
+    def table(self, by: GroupBy = "op", top: int | None = None) -> rich.table.Table:
+        """`rows` as a table for `rich.print`, with a line for what is not among the `top` and one for the total.
+
+        Raises:
+            ImportError: rich is not installed.
+            ValueError: `by` is neither "op" nor "module".
+        """
+        try:
+            import rich.box
+            import rich.table
+        except ImportError as error:
+            raise ImportError(
+                "[profile] tables need rich: pip install 'amanda[profile]'; rows() needs nothing"
+            ) from error
+        rows = self.rows(by)
+        all_ns = sum(row.total_ns for row in rows)
+        rest = rows[top:] if top is not None else []
+        table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        table.add_column(by, overflow="fold")
+        for heading in ("calls", "total ms", "mean µs", "share", "output MB"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in rows[:top]:
+            table.add_row(row.name or "(no module)", *_cells(row))
+        if rest:
+            table.add_row(f"({len(rest)} more)", *_cells(_sum("", rest, all_ns)), style="dim")
+        if rows:
+            table.add_section()
+            table.add_row("total", *_cells(_sum("", rows, all_ns)), style="bold")
+        return table
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes the runs kept as a JSON file that Perfetto and chrome://tracing open: one "X" event each, times in
+        microseconds of `time.perf_counter`. Runs that were dropped are named in the process's name and in the log."""
+        with self._lock:
+            events, threads, dropped = list(self._events), dict(self._threads), self.dropped_events
+        process = "amanda.tools.profile"
+        if dropped:
+            process += f" ({dropped} later runs dropped)"
+            held = f"{os.fspath(path)} has the first {len(events)} runs, and {dropped} more were dropped"
+            logging.getLogger("amanda").warning("[profile] %s; raise Profile(max_events=%d)", held, self._max_events)
+        pid = os.getpid()
+        trace = [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": process}}]
+        for thread, name in threads.items():
+            trace.append({"name": "thread_name", "ph": "M", "pid": pid, "tid": thread, "args": {"name": name}})
+        trace += [event.as_json(pid) for event in events]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": trace, "displayTimeUnit": "ms", "otherData": {"dropped_events": dropped}}, file)
+
+
+@dataclasses.dataclass(eq=False)
+class _Place:
+    """What one operator at one line of one module adds up to."""
+
+    op: str
+    module: str
+    source: str
+    calls: int = 0
+    total_ns: int = 0
+    output_bytes: int = 0
+
+
+class _Event(NamedTuple):
+    place: _Place
+    thread: int
+    start_ns: int
+    duration_ns: int
+    output_bytes: int
+
+    def as_json(self, pid: int) -> dict[str, Any]:
+        return {
+            "name": self.place.op,
+            "cat": "operator",
+            "ph": "X",
+            "ts": self.start_ns / 1000,
+            "dur": self.duration_ns / 1000,
+            "pid": pid,
+            "tid": self.thread,
+            "args": {
+                "op": self.place.op,
+                "module_path": self.place.module,
+                "source": self.place.source,
+                "output_bytes": self.output_bytes,
+            },
+        }
+
+
+def _bytes_of(output: Any) -> int:
+    if isinstance(output, torch.Tensor):
+        return int(output.numel() * output.element_size())
+    return sum(map(_bytes_of, output)) if isinstance(output, (list, tuple)) else 0
+
+
+def _sum(name: str, parts: Sequence[_Place | Row], all_ns: int) -> Row:
+    total_ns = sum(part.total_ns for part in parts)
+    return Row(
+        name=name,
+        calls=sum(part.calls for part in parts),
+        total_ns=total_ns,
+        output_bytes=sum(part.output_bytes for part in parts),
+        share=total_ns / all_ns if all_ns else 0.0,
+    )
+
+
+def _cells(row: Row) -> Iterator[str]:
+    yield f"{row.calls}"
+    yield f"{row.total_ns / 1e6:.2f}"
+    yield f"{row.mean_ns / 1e3:.1f}"
+    yield f"{row.share:.1%}"
+    yield f"{row.output_bytes / 1e6:.2f}"

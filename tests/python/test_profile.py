@@ -1,0 +1,313 @@
+"""Profile: counts and sizes against counts made another way, times against a clock, the trace against its format."""
+
+import collections
+import gc
+import json
+import sys
+import threading
+import time
+import weakref
+
+import amanda
+import pytest
+import torch
+from amanda.tools.profile import Profile, Row
+
+
+def test_calls_are_what_torchs_own_profiler_counts():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
+    x = torch.randn(4, 8)
+    with torch.profiler.profile() as theirs:
+        for _ in range(3):
+            model(x)
+    counts = collections.Counter(event.name for event in theirs.events())
+    calls = {row.name: row.calls for row in _profiled(lambda: [model(x) for _ in range(3)]).rows()}
+    assert calls == {name: counts[name] for name in ("aten::linear", "aten::relu", "aten::softmax")}
+    assert calls["aten::linear"] == 6
+
+
+def test_rows_by_module_are_the_modules_own_operators():
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.inner(x) * 2 + 1
+
+    model = torch.nn.Sequential(Block(), Block())
+    profile = _profiled(lambda: model(torch.ones(1, 2)))
+    calls = {row.name: row.calls for row in profile.rows("module")}
+    assert calls == {"0": 2, "0.inner": 1, "1": 2, "1.inner": 1, "": 1}
+
+
+@pytest.mark.parametrize("by", ["op", "module"])
+def test_shares_add_up_to_one_and_both_groupings_have_the_same_totals(by):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    profile = _profiled(lambda: model(torch.randn(4, 8)))
+    rows = profile.rows(by)
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert sum(row.total_ns for row in rows) == sum(row.total_ns for row in profile.rows())
+    assert sum(row.calls for row in rows) == 3
+    assert rows == sorted(rows, key=lambda row: -row.total_ns)
+
+
+def test_output_bytes_follow_shapes_that_change_from_run_to_run():
+    layer = torch.nn.Linear(4, 6)
+    inputs = [torch.randn(n, 4) for n in (1, 7, 3)]
+    profile = _profiled(lambda: [layer(x) for x in inputs])
+    assert _row(profile, "aten::linear").output_bytes == (1 + 7 + 3) * 6 * 4
+
+
+def test_output_bytes_count_each_tensor_of_a_result():
+    x = torch.randn(4, 6, dtype=torch.float64)
+    profile = _profiled(lambda: (x.max(0), x.unbind(0), x.t(), x.sum().item()))
+    sizes = {row.name: row.output_bytes for row in profile.rows()}
+    assert sizes["aten::max"] == 6 * 8 + 6 * 8  # values, and indices of 64 bits
+    assert sizes["aten::unbind"] == 4 * 6 * 8  # a list
+    assert sizes["aten::t"] == 4 * 6 * 8  # a view
+    assert sizes["aten::item"] == 0  # a number
+
+
+def test_time_is_that_of_the_operator_and_not_of_the_tools_around_it(nap):
+    class Slow(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.add_inst_for_op(self.analyze, ops="nap")
+
+        def analyze(self, context):
+            time.sleep(0.3)
+            context.insert_before_op(self.dawdle, inputs=[])
+            context.insert_after_op(self.dawdle, outputs=[])
+
+        def dawdle(self):
+            time.sleep(0.3)
+
+    slow, profile = Slow(), Profile()
+    with amanda.apply(slow), amanda.apply(profile):
+        start = time.perf_counter_ns()
+        nap(torch.ones(1))
+        whole = time.perf_counter_ns() - start
+    row = _row(profile, "test_profile::nap")
+    assert 50e6 <= row.total_ns <= whole - 0.6e9
+    assert row.mean_ns == row.total_ns
+
+
+def test_an_operator_that_raises_is_not_counted():
+    def fail():
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+
+    assert [row.name for row in _profiled(fail).rows()] == ["aten::ones"]
+
+
+def test_each_run_counts_once_while_the_cache_is_disabled():
+    layer, x, profile = torch.nn.Linear(2, 2), torch.ones(1, 2), Profile()
+    with amanda.apply(profile), amanda.cache_disabled():
+        for _ in range(5):
+            layer(x)
+    assert _row(profile, "aten::linear").calls == 5
+
+
+def test_counts_go_on_from_scope_to_scope():
+    profile, x = Profile(), torch.ones(1)
+    for _ in range(3):
+        with amanda.apply(profile):
+            torch.relu(x)
+    assert _row(profile, "aten::relu").calls == 3
+
+
+def test_several_threads_lose_no_count():
+    model, x, profile = torch.nn.Linear(4, 4), torch.ones(1, 4), Profile()
+    both_run = threading.Barrier(4)
+
+    def work():
+        both_run.wait()
+        with amanda.apply(profile):
+            for _ in range(500):
+                model(x)
+
+    threads = [threading.Thread(target=work, name=f"worker {i}") for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _row(profile, "aten::linear").calls == 2000
+    assert _row(profile, "aten::linear").output_bytes == 2000 * 4 * 4
+
+
+def test_a_training_step_has_the_same_gradients_under_the_profile():
+    def gradients():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(inplace=True), torch.nn.Dropout(0.5))
+        for _ in range(2):
+            model(torch.randn(8, 4)).square().sum().backward()
+        return [parameter.grad for parameter in model.parameters()], torch.get_rng_state()
+
+    expected, state = gradients()
+    with amanda.apply(Profile()):
+        found, state_found = gradients()
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(state, state_found)
+
+
+def test_a_checkpointed_in_place_operator_runs_under_the_profile():
+    block = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(inplace=True))
+    x = torch.randn(2, 4, requires_grad=True)
+    with amanda.apply(Profile()):
+        torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).sum().backward()
+
+
+def test_vmap_runs_under_the_profile():
+    assert _row(_profiled(lambda: torch.vmap(torch.relu)(torch.randn(3, 2))), "aten::relu").calls == 1
+
+
+def test_the_profile_keeps_no_tensor_alive():
+    x, profile = torch.ones(2), Profile()
+    with amanda.apply(profile):
+        y = torch.relu(x)
+        gone = [weakref.ref(x), weakref.ref(y)]
+        del x, y
+        gc.collect()
+        assert [ref() for ref in gone] == [None, None]
+
+
+# ---- trace -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_trace_is_a_chrome_trace_of_every_run(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    begin = time.perf_counter_ns() / 1000
+    profile = _profiled(lambda: [model(torch.randn(4, 8)) for _ in range(3)])
+    end = time.perf_counter_ns() / 1000
+    trace = _trace(profile, tmp_path)
+    runs = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert len(runs) == sum(row.calls for row in profile.rows()) == 9
+    for event in runs:
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert 0 <= event["tid"] < 2**32
+        assert event["dur"] >= 0
+        assert begin <= event["ts"] <= event["ts"] + event["dur"] <= end
+        assert event["args"]["op"] == event["name"]
+        assert __file__ in event["args"]["source"]
+    for row in profile.rows():
+        own = [event for event in runs if event["name"] == row.name]
+        assert sum(event["dur"] for event in own) * 1000 == pytest.approx(row.total_ns)
+        assert sum(event["args"]["output_bytes"] for event in own) == row.output_bytes
+    assert {event["args"]["module_path"] for event in runs} == {"", "0", "1"}
+    starts = [event["ts"] for event in runs]
+    assert starts == sorted(starts)
+
+
+def test_the_trace_names_its_process_and_threads(tmp_path):
+    profile = Profile()
+
+    def work():
+        with amanda.apply(profile):
+            torch.ones(1)
+
+    work()
+    other = threading.Thread(target=work, name="the other one")
+    other.start()
+    other.join()
+    events = _trace(profile, tmp_path)["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert sorted(names.values()) == sorted([threading.current_thread().name, "the other one"])
+    assert {event["tid"] for event in events if event["ph"] == "X"} == set(names)
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["amanda.tools.profile"]
+
+
+def test_runs_beyond_max_events_are_dropped_from_the_trace_alone_and_said_so(tmp_path, caplog):
+    profile, x = Profile(max_events=4), torch.ones(1)
+    with amanda.apply(profile):
+        for _ in range(10):
+            torch.relu(x)
+    assert _row(profile, "aten::relu").calls == 10
+    assert profile.dropped_events == 6
+    trace = _trace(profile, tmp_path)
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 4
+    assert trace["otherData"] == {"dropped_events": 6}
+    assert trace["traceEvents"][0]["args"]["name"] == "amanda.tools.profile (6 later runs dropped)"
+    assert "has the first 4 runs, and 6 more were dropped; raise Profile(max_events=4)" in caplog.text
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_line_for_the_rest_and_one_for_the_total():
+    x = torch.ones(250_000)
+    text = _text(_profiled(lambda: (x + 1, x * 2, x.relu(), x.relu())).table(top=1))
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert lines[0] == ["op", "calls", "total", "ms", "mean", "µs", "share", "output", "MB"]
+    assert lines[2][0].startswith("aten::")
+    assert lines[3][:2] == ["(2", "more)"]
+    assert lines[4][0] == "total"
+    assert lines[4][1] == "4"
+    assert lines[4][-2:] == ["100.0%", "4.00"]
+
+
+def test_a_table_fits_100_columns_with_long_module_paths():
+    model = torch.nn.Linear(1, 1)
+    for name in ("convolution", "1", "layer", "5", "layers", "3", "stages", "encoder", "resnet"):
+        model = torch.nn.Sequential(collections.OrderedDict({name: model}))
+    text = _text(_profiled(lambda: model(torch.ones(1, 1))).table("module"))
+    assert "resnet.encoder.stages.3.layers.5.layer.1.convolution " in text
+
+
+def test_an_unused_profile_has_an_empty_table():
+    assert Profile().rows() == []
+    assert "total ms" in _text(Profile().table())
+
+
+def test_a_table_without_rich_names_the_extra_to_install(monkeypatch):
+    for module in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(ImportError, match=r"\[profile\] tables need rich: pip install 'amanda\[profile\]'"):
+        Profile().table()
+
+
+def test_an_unknown_grouping_is_refused():
+    with pytest.raises(ValueError, match=r'\[profile\] rows and tables are by "op" or by "module", got \'layer\''):
+        Profile().rows("layer")
+
+
+# ---- plumbing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nap():
+    @torch.library.custom_op("test_profile::nap", mutates_args=())
+    def nap(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05)
+        return x.clone()
+
+    return nap
+
+
+def _profiled(run) -> Profile:
+    profile = Profile()
+    with amanda.apply(profile):
+        run()
+    return profile
+
+
+def _row(profile: Profile, name: str) -> Row:
+    (row,) = (row for row in profile.rows() if row.name == name)
+    return row
+
+
+def _trace(profile: Profile, folder) -> dict:
+    path = folder / "profile.trace.json"
+    profile.export_chrome_trace(path)
+    return json.loads(path.read_text())
+
+
+def _text(table) -> str:
+    import rich.console
+
+    console = rich.console.Console(width=100, no_color=True)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()

@@ -1,0 +1,183 @@
+// The PyTorch driver without Python: what C++ programs get.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+#include <thread>
+
+#include "amanda/error.h"
+#include "amanda/torch.h"
+
+namespace {
+
+using amanda::OpContext;
+using amanda::Values;
+namespace at_values = amanda::pytorch;
+
+/// A tool made of one analysis routine.
+struct Analyse : amanda::Tool {
+  explicit Analyse(std::function<void(OpContext&)> analysis, amanda::InstOptions options = {}, std::string name = "tool")
+      : Tool(std::move(name)) {
+    add_inst_for_op(std::move(analysis), std::move(options));
+  }
+};
+
+/// Lists the operators it sees, in the order they run.
+struct Recorder : amanda::Tool {
+  std::string seen;
+  explicit Recorder(amanda::InstOptions options = {}) : Tool("recorder") {
+    add_inst_for_op(
+        [this](OpContext& op) {
+          op.insert_before_op([this](Values& v) { seen += (seen.empty() ? "" : " ") + v.op().name; });
+        },
+        std::move(options));
+  }
+};
+
+template <class Fn>
+void in_scope(amanda::Tool& tool, const Fn& fn) {
+  amanda::Scope scope(tool);
+  auto guard = scope.enter();
+  fn();
+}
+
+TEST(Driver, SeesTheOutermostCalls) {
+  Recorder tool;
+  const auto x = torch::ones({2, 3}), w = torch::ones({4, 3});
+  in_scope(tool, [&] { torch::relu(torch::linear(x, w) + 1); });
+  EXPECT_EQ(tool.seen, "linear add relu");
+}
+
+TEST(Driver, FilterLooksIntoCompositeCalls) {
+  Recorder tool({.ops = {"matmul", "mm", "addmm"}});
+  const auto x = torch::ones({2, 3}), w = torch::ones({4, 3});
+  in_scope(tool, [&] { torch::linear(x, w); });
+  EXPECT_EQ(tool.seen, "matmul");  // mm is inside it
+}
+
+TEST(Driver, NestedShowsInnerCalls) {
+  Recorder tool({.ops = {"linear", "matmul", "mm"}, .nested = true});
+  const auto x = torch::ones({2, 3}), w = torch::ones({4, 3});
+  in_scope(tool, [&] { torch::linear(x, w); });
+  EXPECT_EQ(tool.seen, "linear matmul mm");
+}
+
+TEST(Driver, NothingIsSeenOutsideTheScopeOrOnOtherThreads) {
+  Recorder tool;
+  in_scope(tool, [&] { std::thread([] { torch::ones({1}) + 1; }).join(); });
+  torch::ones({1}) + 1;
+  EXPECT_EQ(tool.seen, "");
+}
+
+TEST(Driver, EditedInputsTrainStraightThrough) {
+  const auto x = torch::randn({5, 3}), mask = (torch::rand({4, 3}) > 0.5).to(torch::kFloat);
+  auto w = torch::randn({4, 3}).requires_grad_();
+  Analyse tool(
+      [&](OpContext& op) {
+        op.insert_before_op([&](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) * mask); }, {.inputs = {"weight"}});
+      },
+      {.ops = {"linear"}});
+  torch::Tensor y;
+  in_scope(tool, [&] { y = torch::linear(x, w); });
+  EXPECT_TRUE(torch::equal(y, torch::linear(x, w * mask)));
+  y.sum().backward();
+  EXPECT_TRUE(torch::equal(w.grad(), torch::ones({5, 4}).t().mm(x)));
+}
+
+TEST(Driver, EditedInPlaceResultsReachTheirTensorAndTrain) {
+  auto w = torch::randn({6}).requires_grad_();
+  Analyse tool([](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) * 0.5); }); },
+               {.ops = {"relu_"}});
+  for (int step = 0; step < 2; ++step) {
+    w.mutable_grad().reset();
+    auto y = w * 1;
+    in_scope(tool, [&] { torch::relu_(y); });
+    EXPECT_TRUE(torch::equal(y, torch::relu(w) * 0.5));
+    y.sum().backward();
+    EXPECT_TRUE(torch::equal(w.grad(), (w > 0).to(torch::kFloat)));
+  }
+}
+
+TEST(Driver, EditedOutResultsReachTheirTensor) {
+  Analyse tool([](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) + 1); }); },
+               {.ops = {"add.out"}});
+  auto out = torch::zeros({2});
+  in_scope(tool, [&] { torch::add_out(out, torch::ones({2}), torch::ones({2})); });
+  EXPECT_TRUE(torch::equal(out, torch::full({2}, 3.f)));
+}
+
+TEST(Driver, ReplacementIsTheOperator) {
+  auto x = torch::randn({3}).requires_grad_();
+  Analyse tool(
+      [](OpContext& op) {
+        op.replace_op([](Values& v) { at_values::set_result(v, 0, at_values::tensor(v[0]) * 3); });
+      },
+      {.ops = {"relu"}});
+  torch::Tensor y;
+  in_scope(tool, [&] { y = torch::relu(x); });
+  y.sum().backward();
+  EXPECT_TRUE(torch::equal(x.grad(), torch::full({3}, 3.f)));
+}
+
+TEST(Driver, CallOriginalRunsWhatIsReplaced) {
+  Analyse tool(
+      [](OpContext& op) {
+        op.replace_op([](Values& v) {
+          v.call_original();
+          at_values::set_result(v, 0, at_values::tensor(v.result(0)) + 1);
+        });
+      },
+      {.ops = {"relu"}});
+  in_scope(tool, [&] { EXPECT_TRUE(torch::equal(torch::relu(torch::tensor({-1.f, 2.f})), torch::tensor({1.f, 3.f}))); });
+}
+
+TEST(Driver, AReplacementWithoutAResultIsAnError) {
+  Analyse tool([](OpContext& op) { op.replace_op([](Values&) {}); }, {.ops = {"relu"}});
+  amanda::Scope scope(tool);
+  auto in = scope.enter();
+  try {
+    torch::relu(torch::ones({1}));
+    FAIL();
+  } catch (const amanda::Error& e) {
+    EXPECT_STREQ(e.what(), "[action] tool: a C++ routine replacing aten::relu: it set no result 0");
+  }
+}
+
+TEST(Driver, AValueOfAnotherTypeIsAnError) {
+  Analyse tool([](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, 1.5); }); }, {.ops = {"relu"}}, "half");
+  amanda::Scope scope(tool);
+  auto in = scope.enter();
+  try {
+    torch::relu(torch::ones({1}));
+    FAIL();
+  } catch (const amanda::Error& e) {
+    EXPECT_STREQ(e.what(), "[action] half: a C++ routine after aten::relu: output 0: got Double where Tensor is needed");
+  }
+}
+
+TEST(Driver, ExceptionsOfRoutinesArriveAsThemselves) {
+  struct Mine : std::exception {};
+  Analyse tool([](OpContext& op) { op.insert_before_op([](Values&) { throw Mine(); }); }, {.ops = {"relu"}});
+  in_scope(tool, [] { EXPECT_THROW(torch::relu(torch::ones({1})), Mine); });
+}
+
+TEST(Driver, InferenceModeOutsideTheScopeChangesNothing) {
+  Recorder tool;
+  c10::InferenceMode inference;
+  in_scope(tool, [&] { torch::relu(torch::ones({1})); });
+  EXPECT_EQ(tool.seen, "ones relu");
+}
+
+TEST(Driver, AKeyBitRestoredAfterTheScopeIsHarmless) {
+  Recorder tool;
+  amanda::Scope scope(tool);
+  auto in = std::make_unique<amanda::Scope::Guard>(scope);
+  {
+    c10::InferenceMode inference;  // its end puts the thread's key bits back as they are now
+    in.reset();
+  }
+  EXPECT_TRUE(torch::equal(torch::relu(torch::tensor({-1.f})), torch::zeros({1})));
+  EXPECT_EQ(tool.seen, "");
+}
+
+}  // namespace
