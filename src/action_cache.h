@@ -12,7 +12,8 @@ class ActionCache {
   /// Of all plans. A plan is as good as the generation that was read before it was made.
   static uint64_t generation();
   /// Remembers `plan`, unless the cache is off or the operator has no id. Returns it.
-  static PlanPtr keep(const ScopeStack& scopes, OpCall& call, const Visibility& seen, uint64_t generation, PlanPtr plan);
+  static PlanPtr keep(const ScopeStack& scopes, OpCall& call, const Visibility& seen, uint64_t generation,
+                      PlanPtr plan);
 };
 
 }  // namespace amanda

@@ -135,7 +135,8 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     if (scope.on_error() == OnError::kRaise || !routine.is_failure(error)) throw;
-    scope.stop(*active.tool, fmt::format("{}: the analysis of {}::{}", active.tool->name(), info_.ns, info_.name), error);
+    scope.stop(*active.tool, fmt::format("{}: the analysis of {}::{}", active.tool->name(), info_.ns, info_.name),
+               error);
     return;
   }
   std::vector<ScheduledPtr> replaced;  // destroyed outside the lock

@@ -86,8 +86,9 @@ const std::vector<Backend*>& attached_backends() { return backends; }
 
 void Engine::attach(Backend& backend, int seam_version) {
   if (seam_version != kSeamVersion) {
-    throw Error(fmt::format("[engine] the driver '{}' was built for seam version {}, this core has {}; rebuild the driver",
-                            backend.name_space(), seam_version, kSeamVersion));
+    throw Error(
+        fmt::format("[engine] the driver '{}' was built for seam version {}, this core has {}; rebuild the driver",
+                    backend.name_space(), seam_version, kSeamVersion));
   }
   if (std::find(backends.begin(), backends.end(), &backend) != backends.end()) return;
   if (backends.size() == kMaxBackends) {

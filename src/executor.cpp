@@ -58,7 +58,8 @@ void Execution::run_action(const ScheduledAction& action, Point point) {
     Values values(*this, call_, action);
     (*action.routine)(values);
     if (watched && call_.versions(point) != versions) {
-      values.fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
+      values.fail(
+          "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
     }
     call_.commit();
     action.looked.store(true, std::memory_order_relaxed);
@@ -103,7 +104,8 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
   const uint64_t versions = action.may_mutate ? 0 : call.versions(Point::kReplace);
   (*action.routine)(values);
   if (!frame.produced && !action.may_mutate && call.versions(Point::kReplace) != versions) {
-    values.fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
+    values.fail(
+        "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
   }
   operator_failed_ = false;  // or the routine made good for it
   try {
@@ -130,7 +132,8 @@ size_t Values::position(size_t i) const { return action_.all_positions ? i : act
 Value Values::operator[](size_t i) const { return call_.get(side_of(action_.point), position(i)); }
 
 void Values::set(size_t i, Value value) {
-  if (action_.point == Point::kReplace) fail("set() is for inserted routines; a replacement gives its result by set_result()");
+  if (action_.point == Point::kReplace)
+    fail("set() is for inserted routines; a replacement gives its result by set_result()");
   action_.edited.store(true, std::memory_order_relaxed);
   try {
     std::string reason = call_.backend().refusal(call_, action_.point, action_.allow_view);

@@ -47,8 +47,10 @@ size_t resolve_position(const std::variant<int64_t, std::string>& selected, cons
 
 OpContext::Session& OpContext::session(const char* asked) const {
   if (session_) return *session_;
-  throw Error(fmt::format("[context] {} works only while the analysis routine runs; take what you need there, "
-                          "and hand it to the routine as a keyword", asked));
+  throw Error(
+      fmt::format("[context] {} works only while the analysis routine runs; take what you need there, "
+                  "and hand it to the routine as a keyword",
+                  asked));
 }
 
 bool OpContext::is_forward() const { return session("is_forward").site.phase() == Phase::kForward; }

@@ -20,8 +20,9 @@ void check_replacements(const std::vector<ScheduledPtr>& replacements) {
       throw Error(fmt::format("[plan] '{}' replaces {} twice; remove() the first replacement", outer.tool->name(), op));
     }
     if (!depends(*outer.tool, *inner.tool)) {
-      throw Error(fmt::format("[plan] '{0}' and '{1}' both replace {2}; let one depend on the other: {1}.depends_on({0})",
-                              inner.tool->name(), outer.tool->name(), op));
+      throw Error(
+          fmt::format("[plan] '{0}' and '{1}' both replace {2}; let one depend on the other: {1}.depends_on({0})",
+                      inner.tool->name(), outer.tool->name(), op));
     }
   }
 }

@@ -28,7 +28,8 @@ class Resolver {
   [[noreturn]] void refuse_cycle(std::vector<Tool*>::iterator start) const {
     std::string cycle;
     for (auto it = start; it != path_.end(); ++it) cycle += (*it)->name() + " -> ";
-    throw Error(fmt::format("[resolve] dependency cycle: {}{}; take out one of these depends_on", cycle, (*start)->name()));
+    throw Error(
+        fmt::format("[resolve] dependency cycle: {}{}; take out one of these depends_on", cycle, (*start)->name()));
   }
 
   std::vector<Tool*> path_;

@@ -36,7 +36,8 @@ struct ThreadScopes {
   void changed() {
     std::vector<ScopeState*> scopes;
     for (const Entry& entry : entries) {
-      if (std::find(scopes.begin(), scopes.end(), entry.state.get()) == scopes.end()) scopes.push_back(entry.state.get());
+      if (std::find(scopes.begin(), scopes.end(), entry.state.get()) == scopes.end())
+        scopes.push_back(entry.state.get());
     }
     std::shared_ptr<ScopeStack> next;
     if (!scopes.empty()) {
@@ -111,9 +112,11 @@ uint64_t Scope::enter_entry() {
 void Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
   if ((id >> 32) != forks) return;  // entered by the parent process
   ThreadScopes& thread = this_thread;
-  auto found = std::find_if(thread.entries.begin(), thread.entries.end(), [&](const Entry& entry) { return entry.id == id; });
+  auto found =
+      std::find_if(thread.entries.begin(), thread.entries.end(), [&](const Entry& entry) { return entry.id == id; });
   if (found == thread.entries.end()) {
-    throw Error("[scope] this scope was not entered on this thread, or was left already; leave it where it was entered");
+    throw Error(
+        "[scope] this scope was not entered on this thread, or was left already; leave it where it was entered");
   }
   const Entry entry = std::move(*found);
   thread.entries.erase(found);
@@ -155,7 +158,8 @@ Scope::Guard::Guard(Scope& scope)
 Scope::Guard::~Guard() {
   std::exception_ptr error;
   if (std::uncaught_exceptions() > exceptions_) {
-    error = std::make_exception_ptr(Error("[scope] left by an exception"));  // which one can't be known while it unwinds
+    error =
+        std::make_exception_ptr(Error("[scope] left by an exception"));  // which one can't be known while it unwinds
   }
   try {
     scope_.leave_entry(entry_, error);

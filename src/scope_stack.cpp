@@ -42,7 +42,8 @@ std::atomic<uint64_t> next_serial{1};
 
 ToolBits lowest_free(ToolBits used) {
   if (used == ~ToolBits{0}) {
-    throw Error(fmt::format("[scope] more than {} tools are active on this thread; leave a scope first", kMaxActiveTools));
+    throw Error(
+        fmt::format("[scope] more than {} tools are active on this thread; leave a scope first", kMaxActiveTools));
   }
   return ~used & (used + 1);
 }

@@ -92,12 +92,14 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
   tools_changed();
   std::string names;
   for (const Tool* tool : stopping) names += (names.empty() ? "'" : ", '") + tool->name() + "'";
-  log_warning(fmt::format("[amanda] {} failed: {}; stopped for the rest of the scope: {}", where, describe(error), names));
+  log_warning(
+      fmt::format("[amanda] {} failed: {}; stopped for the rest of the scope: {}", where, describe(error), names));
   for (Tool* tool : stopping) {
     try {
       tool->on_disable(error);
     } catch (...) {  // the program goes on, whatever a tool makes of its end
-      log_warning(fmt::format("[amanda] on_disable of '{}' failed: {}", tool->name(), describe(std::current_exception())));
+      log_warning(
+          fmt::format("[amanda] on_disable of '{}' failed: {}", tool->name(), describe(std::current_exception())));
     }
   }
 }

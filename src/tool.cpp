@@ -29,7 +29,8 @@ bool glob(const std::string& pattern, const std::string& text) {
 
 OpFilter::OpFilter(std::vector<std::string> patterns) : kind_(Kind::kPatterns), patterns_(std::move(patterns)) {
   for (const std::string& pattern : patterns_) {
-    if (pattern.empty()) throw std::invalid_argument("[tool] an operator pattern is empty; give a name such as \"conv2d\"");
+    if (pattern.empty())
+      throw std::invalid_argument("[tool] an operator pattern is empty; give a name such as \"conv2d\"");
   }
 }
 
@@ -57,7 +58,8 @@ Tool::Tool(std::string name, std::string name_space)
       registrations_(std::make_shared<const std::vector<Registration>>()) {}
 
 void Tool::add_inst_for_op(std::function<void(OpContext&)> analysis, InstOptions options) {
-  if (!analysis) throw std::invalid_argument(fmt::format("[tool] {}.add_inst_for_op: the analysis routine is empty", name_));
+  if (!analysis)
+    throw std::invalid_argument(fmt::format("[tool] {}.add_inst_for_op: the analysis routine is empty", name_));
   add_inst_for_op(std::make_shared<FunctionAnalysis>(std::move(analysis)), std::move(options));
 }
 

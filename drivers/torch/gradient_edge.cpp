@@ -33,7 +33,8 @@ void warn_that_gradient_stops() {
 
 at::Tensor alias_of(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kWrappers({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
-                                           c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::BatchedNestedTensor});
+                                           c10::DispatchKey::FuncTorchGradWrapper,
+                                           c10::DispatchKey::BatchedNestedTensor});
   if (tensor.key_set().has_any(kWrappers)) {
     c10::AutoGradMode no_grad(false);
     return tensor.detach();

@@ -38,7 +38,7 @@ class RoutineState {
 
   RoutineMode mode() const { return mode_; }
   bool program_records() const { return program_records_; }  // was grad mode on where the routine was called?
-  uint64_t first_node() const { return first_node_; }        // nodes recorded inside have a sequence number from here on
+  uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
  private:
   RoutineMode mode_;

@@ -27,8 +27,9 @@ Keys choose_keys() {
     if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) free.push_back(key);
   }
   if (free.size() < 2) {
-    throw Error("[torch] two of the dispatch keys TESTING_ONLY_GenericWrapper, TESTING_ONLY_GenericMode and DeferredInit "
-                "must be free, and other libraries have taken them; import amanda without those");
+    throw Error(
+        "[torch] two of the dispatch keys TESTING_ONLY_GenericWrapper, TESTING_ONLY_GenericMode and DeferredInit "
+        "must be free, and other libraries have taken them; import amanda without those");
   }
   return {free[0], free[1], c10::DispatchKeySet({free[0], free[1]})};
 }

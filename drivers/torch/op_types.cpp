@@ -30,7 +30,8 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
   for (const c10::Argument& argument : schema.arguments()) info.inputs.push_back(argument.name());
   for (const c10::Argument& result : schema.returns()) info.outputs.push_back(result.name());
 
-  auto record = std::make_unique<OpRecord>(OpRecord{type, std::move(info), schema, 0, false, false, false, {}, {}, false});
+  auto record =
+      std::make_unique<OpRecord>(OpRecord{type, std::move(info), schema, 0, false, false, false, {}, {}, false});
   record->name_hash = fnv1a(record->info.overload, fnv1a(qualified + "."));
   record->noise = is_noise(record->info.ns, record->info.name);
   for (at::Tag tag : op.getTags()) {
@@ -115,7 +116,8 @@ class OpTypes::Listener final : public c10::OpRegistrationListener {
 
 void OpTypes::listen() {
   // Leaked: operators are deregistered while the process ends.
-  new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>(*this)));
+  new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>(*this)));
 }
 
 OpTypes& op_types() {

@@ -13,7 +13,7 @@ namespace amanda::pytorch::port {
 /// Does this thread run a backward operator? (The node is a shared_ptr up to 2.12, an intrusive_ptr from 2.13.)
 inline bool inside_backward() { return static_cast<bool>(torch::autograd::get_current_node()); }
 
-inline constexpr std::string_view kNameSpace = "pytorch/" C10_STRINGIZE(TORCH_VERSION_MAJOR) "." C10_STRINGIZE(
-    TORCH_VERSION_MINOR) "/eager";
+inline constexpr std::string_view kNameSpace =
+    "pytorch/" C10_STRINGIZE(TORCH_VERSION_MAJOR) "." C10_STRINGIZE(TORCH_VERSION_MINOR) "/eager";
 
 }  // namespace amanda::pytorch::port

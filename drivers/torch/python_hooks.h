@@ -20,10 +20,10 @@ struct CallPath {
 struct PythonHooks {
   CallPath (*call_path)() = nullptr;
   std::string (*describe)(uint64_t key, Detail) = nullptr;  // module path or source; "" if it is no longer known
-  bool (*in_recompute)() = nullptr;             // does this thread recompute a checkpointed region?
-  bool (*is_parameter)(_object*) = nullptr;     // an nn.Parameter or nn.Buffer?
-  bool (*is_symbolic)(_object*) = nullptr;      // a fake or functional tensor: somebody traces, no program runs
-  void (*rethrow)() = nullptr;                  // in a handler: the exception, as Python code should see it
+  bool (*in_recompute)() = nullptr;                         // does this thread recompute a checkpointed region?
+  bool (*is_parameter)(_object*) = nullptr;                 // an nn.Parameter or nn.Buffer?
+  bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: somebody traces, no program runs
+  void (*rethrow)() = nullptr;              // in a handler: the exception, as Python code should see it
 };
 
 extern __attribute__((visibility("default"))) PythonHooks python_hooks;

@@ -165,7 +165,8 @@ void StackCall::keep_inputs() {
   for (const auto& [position, input] : edited_inputs_) inputs_[position] = input;
 }
 
-// ---- in-place operators: see the note in the header -------------------------------------------------------------------
+// ---- in-place operators: see the note in the header
+// -------------------------------------------------------------------
 
 bool StackCall::autograd_will_record_in_place() const {
   if (record_.mutated.size() != 1 || record_.result_mutated.size() != 1 || !record_.result_mutated[0]) return false;
@@ -233,7 +234,8 @@ void StackCall::finish() {
   assign_results();
 }
 
-// ---- edits --------------------------------------------------------------------------------------------------------------
+// ---- edits
+// --------------------------------------------------------------------------------------------------------------
 
 bool StackCall::result_is_view() const {
   if (!record_.returns_view) return false;
@@ -275,8 +277,9 @@ void StackCall::check_in_place(size_t written, const c10::IValue& old, const c10
   }
   if (state_ == State::kRan && originals_.empty() && old.isTensor() && old.toTensor().requires_grad() &&
       RoutineState::program_records_now()) {
-    throw Error("the routine only looked at this in-place operator before, so it ran in place, and autograd has saved "
-                "its result; an edit can't be put in any more. It is prepared for from the next run on");
+    throw Error(
+        "the routine only looked at this in-place operator before, so it ran in place, and autograd has saved "
+        "its result; an edit can't be put in any more. It is prepared for from the next run on");
   }
 }
 
@@ -284,11 +287,13 @@ void StackCall::put_argument(size_t position, c10::IValue value) {
   c10::IValue& slot = stack_[base_ + position];
   const bool written = std::find(record_.mutated.begin(), record_.mutated.end(), position) != record_.mutated.end();
   c10::IValue stand_in = operand_in_place_of(slot, value);
-  if (std::none_of(edited_inputs_.begin(), edited_inputs_.end(), [&](const auto& known) { return known.first == position; })) {
+  if (std::none_of(edited_inputs_.begin(), edited_inputs_.end(),
+                   [&](const auto& known) { return known.first == position; })) {
     edited_inputs_.emplace_back(position, slot);
   }
   if (written) {
-    if (std::none_of(originals_.begin(), originals_.end(), [&](const auto& known) { return known.first == position; })) {
+    if (std::none_of(originals_.begin(), originals_.end(),
+                     [&](const auto& known) { return known.first == position; })) {
       originals_.emplace_back(position, slot);
     }
     stand_in = private_copy(stand_in);  // the tool may hold the value it gave

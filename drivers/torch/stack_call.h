@@ -17,13 +17,13 @@ namespace amanda::pytorch {
 // NOTE: [in-place operators]
 // An unboxed caller of relu_(x) or add(..., out=x) ignores what the kernel returns and goes on with x. So an edited
 // result must end up in x; but a plain copy into x would spoil what autograd saved of it. Therefore, where an edit is
-// to come and autograd records, the operator runs on a private copy that carries x's gradient edge, and finish() assigns
-// the edited value to x by a copy_ that autograd records, too: right for views, and for x's other holders.
+// to come and autograd records, the operator runs on a private copy that carries x's gradient edge, and finish()
+// assigns the edited value to x by a copy_ that autograd records, too: right for views, and for x's other holders.
 //
 // Whether an edit is to come is known from earlier runs (RunHints::edit_result). Where it is not known yet, routines
-// first see a rehearsal: the operator on a private copy, unrecorded, and with the random state put back. Then it runs for
-// real, as it is or as above; autograd and saved-tensor hooks see one run only. A routine that first only looked and now
-// edits is refused once, while autograd records.
+// first see a rehearsal: the operator on a private copy, unrecorded, and with the random state put back. Then it runs
+// for real, as it is or as above; autograd and saved-tensor hooks see one run only. A routine that first only looked
+// and now edits is refused once, while autograd records.
 class StackCall final : public OpCall {
  public:
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack);
@@ -82,7 +82,7 @@ class StackCall final : public OpCall {
   State state_ = State::kReady;
   bool observe_inner_ = false;
   std::vector<std::pair<size_t, c10::IValue>> edited_inputs_;  // by position: what the program passed
-  std::vector<c10::IValue> inputs_;    // kept over the run, if somebody will ask for them
+  std::vector<c10::IValue> inputs_;                            // kept over the run, if somebody will ask for them
   std::vector<c10::IValue> run_with_;  // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
 

@@ -34,7 +34,8 @@ void TorchBackend::end_routines(void* token) noexcept { delete static_cast<Routi
 std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
   auto& call = static_cast<StackCall&>(site);
   if (point == Point::kBefore) return {};
-  if (call.record().metadata_in_place) return "it changes its tensor's shape or storage in place; nothing can stand for that";
+  if (call.record().metadata_in_place)
+    return "it changes its tensor's shape or storage in place; nothing can stand for that";
   if (!allow_view && call.result_is_view()) {
     return "its result is a view, and a value put in its place would no longer share memory with the operator's input; "
            "pass allow_view=True if nothing relies on that";
@@ -56,7 +57,8 @@ const bool attached = [] {
 }();
 }  // namespace
 
-// ---- amanda/torch.h -----------------------------------------------------------------------------------------------------
+// ---- amanda/torch.h
+// -----------------------------------------------------------------------------------------------------
 
 const c10::IValue& ivalue(Value value) {
   if (!value.ref) throw Error("[torch] this operand is no longer alive");
@@ -70,9 +72,7 @@ at::Tensor tensor(Value value) {
   return operand.toTensor();
 }
 
-bool is_tensor(Value value) {
-  return value.ref && ivalue(value).isTensor() && ivalue(value).toTensor().defined();
-}
+bool is_tensor(Value value) { return value.ref && ivalue(value).isTensor() && ivalue(value).toTensor().defined(); }
 
 void set(Values& values, size_t i, const c10::IValue& value) { values.set(i, {const_cast<c10::IValue*>(&value)}); }
 

@@ -10,11 +10,8 @@
 struct CountConv : amanda::Tool {
   std::atomic<int64_t> runs = 0;
   CountConv() : Tool("count_conv") {
-    add_inst_for_op(
-        [this](amanda::OpContext& op) {
-          op.insert_before_op([this](amanda::Values&) { ++runs; });
-        },
-        {.ops = {"conv2d"}});
+    add_inst_for_op([this](amanda::OpContext& op) { op.insert_before_op([this](amanda::Values&) { ++runs; }); },
+                    {.ops = {"conv2d"}});
   }
 };
 

@@ -37,8 +37,8 @@ using RoutinePtr = std::shared_ptr<Routine>;
 /// Which operands a routine gets: all, none, or some by position or by schema name.
 class Positions {
  public:
-  Positions() = default;                                                                      // all
-  Positions(std::initializer_list<std::variant<int64_t, std::string>> selected)               // {1}, {"weight"}
+  Positions() = default;                                                         // all
+  Positions(std::initializer_list<std::variant<int64_t, std::string>> selected)  // {1}, {"weight"}
       : selected_(std::in_place, selected) {}
   static Positions none() { return Positions(std::vector<std::variant<int64_t, std::string>>{}); }
   explicit Positions(std::vector<std::variant<int64_t, std::string>> selected) : selected_(std::move(selected)) {}

@@ -64,21 +64,22 @@ struct RunHints {
 
 /// One execution of an operator.
 ///
-/// Either run() or skip() comes first, then, if there were actions, finish(). `set` checks a value (type, dtype, device,
-/// aliasing) and holds it back until `commit`, which puts all held values in place and keeps gradient edges; `discard`
-/// forgets them. Both sides: kBefore before the run, kAfter after run() or skip().
+/// Either run() or skip() comes first, then, if there were actions, finish(). `set` checks a value (type, dtype,
+/// device, aliasing) and holds it back until `commit`, which puts all held values in place and keeps gradient edges;
+/// `discard` forgets them. Both sides: kBefore before the run, kAfter after run() or skip().
 class OpCall : public OpSite {
  public:
-  virtual void run(RunHints hints) = 0;  // the original, on the current inputs, below instrumentation
+  virtual void run(RunHints hints) = 0;   // the original, on the current inputs, below instrumentation
   virtual void skip(RunHints hints) = 0;  // instead of run(): the results are those set at kAfter
-  virtual void finish() = 0;             // no action follows: results go where the program expects them
+  virtual void finish() = 0;              // no action follows: results go where the program expects them
   /// Throws `Error` with a reason only ("float64 where float32 is needed"); the core adds who and where.
   virtual void set(Point side, size_t position, Value value) = 0;  // the driver copies out of the Value
   virtual void commit() = 0;
   virtual void discard() noexcept = 0;
-  /// Changes when an operand of that side is mutated in place. kReplace: an input that the operator itself leaves alone.
+  /// Changes when an operand of that side is mutated in place. kReplace: an input that the operator itself leaves
+  /// alone.
   virtual uint64_t versions(Point side) const = 0;
-  virtual void bind_backward(const PlanPtr&) {}     // tie what run() recorded; only if the plan asks for it
+  virtual void bind_backward(const PlanPtr&) {}  // tie what run() recorded; only if the plan asks for it
 
  protected:
   ~OpCall() = default;
@@ -97,12 +98,12 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name_space() const = 0;  // "pytorch/2.13/eager"
   virtual Capabilities capabilities() const = 0;
-  virtual const OpInfo& info(OpType type) const = 0;  // cold: filters are matched once per type
-  virtual void switch_to(ScopeStack* scopes) = 0;     // on this thread, from now on; null: none
+  virtual const OpInfo& info(OpType type) const = 0;   // cold: filters are matched once per type
+  virtual void switch_to(ScopeStack* scopes) = 0;      // on this thread, from now on; null: none
   virtual void* begin_routines(RoutineMode mode) = 0;  // not observed; kIsolated: no recording either
   virtual void end_routines(void* token) noexcept = 0;
-  /// Why an operator can't be replaced, or (kBefore, kAfter) its operands edited; empty: they can. A replacement is asked
-  /// about at analysis, an edit when it is made: looking is always allowed.
+  /// Why an operator can't be replaced, or (kBefore, kAfter) its operands edited; empty: they can. A replacement is
+  /// asked about at analysis, an edit when it is made: looking is always allowed.
   virtual std::string refusal(OpSite&, Point, bool /*allow_view*/) const { return {}; }
 
   size_t index() const { return index_; }  // among attached backends

@@ -29,7 +29,8 @@ struct CacheInfo {
 
 /// A handle on an instrumentation scope: tools, and the results of their analyses.
 ///
-/// It covers the thread that enters it, while it is entered; it can be entered as often as one likes, on several threads too.
+/// It covers the thread that enters it, while it is entered; it can be entered as often as one likes, on several
+/// threads too.
 class Scope {
  public:
   class Guard;

@@ -82,8 +82,8 @@ class Tool {
   /// A routine of this tool, or of one it depends on, failed under on_error="disable"; it runs no more in that scope.
   virtual void on_disable(const std::exception_ptr&) {}
 
-  Registrations registrations() const;                 // a snapshot
-  std::vector<Tool*> dependencies() const;             // a snapshot
+  Registrations registrations() const;                  // a snapshot
+  std::vector<Tool*> dependencies() const;              // a snapshot
   uint64_t version() const { return version_.load(); }  // of the registrations
 
  private:

@@ -9,8 +9,8 @@
 namespace amanda::python {
 namespace {
 
-using Shared = std::tuple<bool, int64_t, double, std::string, std::vector<bool>, std::vector<int64_t>, std::vector<double>,
-                          std::vector<std::string>>;
+using Shared = std::tuple<bool, int64_t, double, std::string, std::vector<bool>, std::vector<int64_t>,
+                          std::vector<double>, std::vector<std::string>>;
 
 /// Calls `fn` with the value, typed, if it is of a shared type.
 template <class Fn>

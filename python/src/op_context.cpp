@@ -27,8 +27,8 @@ struct Operator {
 Positions positions(const py::object& selected, const char* keyword) {
   if (selected.is_none()) return {};
   if (py::isinstance<py::str>(selected) || !py::isinstance<py::iterable>(selected)) {
-    throw py::type_error(fmt::format("[context] {0}= takes a list of positions or names, such as {0}=[0]; got {1}", keyword,
-                                     py::repr(selected).cast<std::string>()));
+    throw py::type_error(fmt::format("[context] {0}= takes a list of positions or names, such as {0}=[0]; got {1}",
+                                     keyword, py::repr(selected).cast<std::string>()));
   }
   std::vector<std::variant<int64_t, std::string>> list;
   for (py::handle item : selected) {
@@ -46,7 +46,8 @@ Positions positions(const py::object& selected, const char* keyword) {
 
 RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwargs, bool with_run) {
   if (!PyCallable_Check(fn.ptr())) {
-    throw py::type_error(fmt::format("[context] {} takes a routine to call; got {}", method, py::repr(fn).cast<std::string>()));
+    throw py::type_error(
+        fmt::format("[context] {} takes a routine to call; got {}", method, py::repr(fn).cast<std::string>()));
   }
   return std::make_shared<PyRoutine>(fn, kwargs, with_run);
 }
@@ -146,14 +147,15 @@ ContextFaceSync::~ContextFaceSync() {
 }
 
 void bind_op_context(py::module_& m) {
-  py::class_<Operator> operator_class(m, "Operator", "An operator type. Calling it runs the original operator, uninstrumented.");
+  py::class_<Operator> operator_class(m, "Operator",
+                                      "An operator type. Calling it runs the original operator, uninstrumented.");
   // The instances have a __name__, as functions have; setattr would rename the class instead.
-  py::object name_of = py::cpp_function([](const Operator& op) { return op.info->name; }, py::is_method(operator_class));
+  py::object name_of =
+      py::cpp_function([](const Operator& op) { return op.info->name; }, py::is_method(operator_class));
   py::object name = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyProperty_Type))(name_of);
   PyDict_SetItemString(reinterpret_cast<PyTypeObject*>(operator_class.ptr())->tp_dict, "__name__", name.ptr());
   PyType_Modified(reinterpret_cast<PyTypeObject*>(operator_class.ptr()));
-  operator_class
-      .def_property_readonly("name", &Operator::qualified, "With its namespace: aten::conv2d.")
+  operator_class.def_property_readonly("name", &Operator::qualified, "With its namespace: aten::conv2d.")
       .def_property_readonly("overload", [](const Operator& op) { return op.info->overload; })
       .def_property_readonly("schema", [](const Operator& op) { return op.info->schema; })
       .def_property_readonly("input_names", [](const Operator& op) { return op.info->inputs; })
@@ -166,14 +168,16 @@ void bind_op_context(py::module_& m) {
       .def("__eq__", [](const Operator&, const py::object&) { return false; })
       .def("__hash__", [](const Operator& op) { return std::hash<const OpInfo*>()(op.info); })
       .def("__repr__", [](const Operator& op) {
-        return fmt::format("<amanda.Operator {}{}{}>", op.qualified(), op.info->overload.empty() ? "" : ".", op.info->overload);
+        return fmt::format("<amanda.Operator {}{}{}>", op.qualified(), op.info->overload.empty() ? "" : ".",
+                           op.info->overload);
       });
 
   py::class_<ContextHandle>(m, "ContextHandle", "What amanda.OpContext asks; use that.")
-      .def("op", [](const ContextHandle& h) {
-        const OpContext& context = h.get();
-        return Operator{&context.backend(), context.type(), context.op_id(), &context.op()};
-      })
+      .def("op",
+           [](const ContextHandle& h) {
+             const OpContext& context = h.get();
+             return Operator{&context.backend(), context.type(), context.op_id(), &context.op()};
+           })
       .def("op_id", [](const ContextHandle& h) { return h.get().op_id(); })
       .def("namespace", [](const ContextHandle& h) { return h.get().name_space(); })
       .def("is_forward", [](const ContextHandle& h) { return h.get().is_forward(); })
@@ -184,30 +188,41 @@ void bind_op_context(py::module_& m) {
       .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
       .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
       .def("inputs", [](const ContextHandle& h) { return operands(h.get(), Point::kBefore); })
-      .def("outputs", [](const ContextHandle& h) -> std::optional<py::tuple> {
-        if (!h.get().has_outputs()) return std::nullopt;
-        return operands(h.get(), Point::kAfter);
-      })
+      .def("outputs",
+           [](const ContextHandle& h) -> std::optional<py::tuple> {
+             if (!h.get().has_outputs()) return std::nullopt;
+             return operands(h.get(), Point::kAfter);
+           })
       .def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
-      .def("insert_before_op",
-           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable, const py::dict& kwargs) {
-             return h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run), {positions(inputs, "inputs"), differentiable});
-           },
-           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
-      .def("insert_after_op",
-           [](const ContextHandle& h, py::object fn, const py::object& outputs, bool with_run, bool differentiable, bool allow_view,
-              const py::dict& kwargs) {
-             return h.get().insert_after_op(routine("insert_after_op", fn, kwargs, with_run), {positions(outputs, "outputs"), differentiable, allow_view});
-           },
-           py::arg("fn"), py::arg("outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"), py::arg("kwargs"))
-      .def("replace_op",
-           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view, const py::dict& kwargs) {
-             return h.get().replace_op(routine("replace_op", fn, kwargs, with_run), {positions(inputs, "inputs"), allow_view});
-           },
-           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"));
+      .def(
+          "insert_before_op",
+          [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
+             const py::dict& kwargs) {
+            return h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
+                                            {positions(inputs, "inputs"), differentiable});
+          },
+          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
+      .def(
+          "insert_after_op",
+          [](const ContextHandle& h, py::object fn, const py::object& outputs, bool with_run, bool differentiable,
+             bool allow_view, const py::dict& kwargs) {
+            return h.get().insert_after_op(routine("insert_after_op", fn, kwargs, with_run),
+                                           {positions(outputs, "outputs"), differentiable, allow_view});
+          },
+          py::arg("fn"), py::arg("outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
+          py::arg("kwargs"))
+      .def(
+          "replace_op",
+          [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view,
+             const py::dict& kwargs) {
+            return h.get().replace_op(routine("replace_op", fn, kwargs, with_run),
+                                      {positions(inputs, "inputs"), allow_view});
+          },
+          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"));
 
-  m.def("set_context_class", [](py::object cls) { context_class() = PyRef(cls.release().ptr()); }, py::arg("cls"),
-        "The class that contexts are shown as; it is constructed with a ContextHandle.");
+  m.def(
+      "set_context_class", [](py::object cls) { context_class() = PyRef(cls.release().ptr()); }, py::arg("cls"),
+      "The class that contexts are shown as; it is constructed with a ContextHandle.");
 }
 
 }  // namespace amanda::python

@@ -25,9 +25,9 @@ class PyContextFace final : public ContextFace {
 
  private:
   friend class ContextFaceSync;
-  PyRef object_;                                        // an amanda.OpContext
-  std::map<std::string, std::any> shared_;              // keys that both sides had when they were last made equal
-  ContextHandle* handle_;                               // inside object_
+  PyRef object_;                            // an amanda.OpContext
+  std::map<std::string, std::any> shared_;  // keys that both sides had when they were last made equal
+  ContextHandle* handle_;                   // inside object_
 };
 
 /// Around a Python analysis: brings C++ keys into the dict, and what Python did with them back.

@@ -13,7 +13,8 @@ struct RunDict {
 
 std::string name_of(py::handle callable) {
   py::object name = py::getattr(callable, "__name__", py::none());
-  return py::isinstance<py::str>(name) ? name.cast<std::string>() : py::str(py::type::of(callable).attr("__name__")).cast<std::string>();
+  return py::isinstance<py::str>(name) ? name.cast<std::string>()
+                                       : py::str(py::type::of(callable).attr("__name__")).cast<std::string>();
 }
 
 const char* article(Point point) {
@@ -88,10 +89,12 @@ void PyRoutine::operator()(Values& values) {
     operands.first()[selected + i] = Py_NewRef(value);
   }
   const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());  // the routine may retire itself
-  PyObject* result = PyObject_Vectorcall(kept.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names_.get());
+  PyObject* result =
+      PyObject_Vectorcall(kept.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names_.get());
   if (!result) {
     const OpInfo& op = values.op();
-    add_note(fmt::format("[amanda] in tool '{}': {} {} {}::{}", values.tool().name(), name_, article(values.point()), op.ns, op.name));
+    add_note(fmt::format("[amanda] in tool '{}': {} {} {}::{}", values.tool().name(), name_, article(values.point()),
+                         op.ns, op.name));
     raise_error(bridge);
   }
   const PyRef held(result);
@@ -106,21 +109,25 @@ void PyRoutine::put_edits(Values& values, PyObject** operands, PyObject* result)
   auto put = [&](size_t i, PyObject* value) {
     if (value == operands[i] || value == Py_None) return;
     try {
-      bridge.from_python(values.call(), side, values.position(i), value, [&](Value converted) { values.set(i, converted); });
+      bridge.from_python(values.call(), side, values.position(i), value,
+                         [&](Value converted) { values.set(i, converted); });
     } catch (const ConversionError& reason) {
-      values.fail(fmt::format("{} {}: {}", side == Point::kAfter ? "output" : "input", values.position(i), reason.what()));
+      values.fail(
+          fmt::format("{} {}: {}", side == Point::kAfter ? "output" : "input", values.position(i), reason.what()));
     }
   };
   if (selected == 1) {
     if (result == operands[0]) return;
-    const bool value_itself = !is_sequence(result) ||
-                              (PyList_Check(result) && bridge.is_list(values.call(), side, values.position(0)));
+    const bool value_itself =
+        !is_sequence(result) || (PyList_Check(result) && bridge.is_list(values.call(), side, values.position(0)));
     if (value_itself) return put(0, result);
   }
   const Py_ssize_t returned = is_sequence(result) ? length(result) : 1;
   if (!is_sequence(result) || static_cast<size_t>(returned) != selected) {
-    values.fail(fmt::format("it returned {} value{} for {} selected position{}; return None to keep them all, or one value "
-                            "for each", returned, returned == 1 ? "" : "s", selected, selected == 1 ? "" : "s"));
+    values.fail(
+        fmt::format("it returned {} value{} for {} selected position{}; return None to keep them all, or one value "
+                    "for each",
+                    returned, returned == 1 ? "" : "s", selected, selected == 1 ? "" : "s"));
   }
   for (size_t i = 0; i < selected; ++i) put(i, item(result, i));
 }
@@ -130,7 +137,8 @@ void PyRoutine::put_results(Values& values, PyObject* result) {
   PythonBridge& bridge = bridge_of(values.call().backend());
   auto put = [&](size_t i, PyObject* value) {
     try {
-      bridge.from_python(values.call(), Point::kAfter, i, value, [&](Value converted) { values.set_result(i, converted); });
+      bridge.from_python(values.call(), Point::kAfter, i, value,
+                         [&](Value converted) { values.set_result(i, converted); });
     } catch (const ConversionError& reason) {
       values.fail(fmt::format("result {}: {}", i, reason.what()));
     }
@@ -160,7 +168,8 @@ void PyAnalysis::operator()(OpContext& context) {
   ContextFaceSync face(context);
   PyObject* result = PyObject_CallOneArg(kept.ptr(), face.object());
   if (!result) {
-    add_note(fmt::format("[amanda] in tool '{}': analysis of {}::{}", context.tool().name(), context.op().ns, context.op().name));
+    add_note(fmt::format("[amanda] in tool '{}': analysis of {}::{}", context.tool().name(), context.op().ns,
+                         context.op().name));
     raise_error(bridge_of(context.backend()));
   }
   Py_DECREF(result);

@@ -51,14 +51,18 @@ void bind_scope(py::module_& m) {
         return py::str("CacheInfo(hits={}, misses={}, currsize={})").format(info.hits, info.misses, info.size);
       });
 
-  py::class_<Scope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.", py::custom_type_setup(&collect_garbage))
+  py::class_<Scope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.",
+                    py::custom_type_setup(&collect_garbage))
       .def(py::init([](const std::vector<Tool*>& tools, bool disable_on_error) {
-             return std::make_unique<Scope>(tools, ScopeOptions{disable_on_error ? OnError::kDisable : OnError::kRaise});
+             return std::make_unique<Scope>(tools,
+                                            ScopeOptions{disable_on_error ? OnError::kDisable : OnError::kRaise});
            }),
            py::arg("tools"), py::arg("disable_on_error"))
       .def("enter", &Scope::enter_entry)
-      .def("leave", [](Scope& scope, uint64_t entry, const py::object& error) { scope.leave_entry(entry, as_exception(error)); },
-           py::arg("entry"), py::arg("error"))
+      .def(
+          "leave",
+          [](Scope& scope, uint64_t entry, const py::object& error) { scope.leave_entry(entry, as_exception(error)); },
+          py::arg("entry"), py::arg("error"))
       .def("cache_info", &Scope::cache_info)
       .def("cache_clear", &Scope::cache_clear, py::arg("op_id"));
 

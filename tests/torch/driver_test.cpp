@@ -16,7 +16,8 @@ namespace at_values = amanda::pytorch;
 
 /// A tool made of one analysis routine.
 struct Analyse : amanda::Tool {
-  explicit Analyse(std::function<void(OpContext&)> analysis, amanda::InstOptions options = {}, std::string name = "tool")
+  explicit Analyse(std::function<void(OpContext&)> analysis, amanda::InstOptions options = {},
+                   std::string name = "tool")
       : Tool(std::move(name)) {
     add_inst_for_op(std::move(analysis), std::move(options));
   }
@@ -74,7 +75,8 @@ TEST(Driver, EditedInputsTrainStraightThrough) {
   auto w = torch::randn({4, 3}).requires_grad_();
   Analyse tool(
       [&](OpContext& op) {
-        op.insert_before_op([&](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) * mask); }, {.inputs = {"weight"}});
+        op.insert_before_op([&](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) * mask); },
+                            {.inputs = {"weight"}});
       },
       {.ops = {"linear"}});
   torch::Tensor y;
@@ -86,8 +88,9 @@ TEST(Driver, EditedInputsTrainStraightThrough) {
 
 TEST(Driver, EditedInPlaceResultsReachTheirTensorAndTrain) {
   auto w = torch::randn({6}).requires_grad_();
-  Analyse tool([](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) * 0.5); }); },
-               {.ops = {"relu_"}});
+  Analyse tool(
+      [](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) * 0.5); }); },
+      {.ops = {"relu_"}});
   for (int step = 0; step < 2; ++step) {
     w.mutable_grad().reset();
     auto y = w * 1;
@@ -99,8 +102,9 @@ TEST(Driver, EditedInPlaceResultsReachTheirTensorAndTrain) {
 }
 
 TEST(Driver, EditedOutResultsReachTheirTensor) {
-  Analyse tool([](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) + 1); }); },
-               {.ops = {"add.out"}});
+  Analyse tool(
+      [](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, at_values::tensor(v[0]) + 1); }); },
+      {.ops = {"add.out"}});
   auto out = torch::zeros({2});
   in_scope(tool, [&] { torch::add_out(out, torch::ones({2}), torch::ones({2})); });
   EXPECT_TRUE(torch::equal(out, torch::full({2}, 3.f)));
@@ -109,9 +113,7 @@ TEST(Driver, EditedOutResultsReachTheirTensor) {
 TEST(Driver, ReplacementIsTheOperator) {
   auto x = torch::randn({3}).requires_grad_();
   Analyse tool(
-      [](OpContext& op) {
-        op.replace_op([](Values& v) { at_values::set_result(v, 0, at_values::tensor(v[0]) * 3); });
-      },
+      [](OpContext& op) { op.replace_op([](Values& v) { at_values::set_result(v, 0, at_values::tensor(v[0]) * 3); }); },
       {.ops = {"relu"}});
   torch::Tensor y;
   in_scope(tool, [&] { y = torch::relu(x); });
@@ -128,7 +130,9 @@ TEST(Driver, CallOriginalRunsWhatIsReplaced) {
         });
       },
       {.ops = {"relu"}});
-  in_scope(tool, [&] { EXPECT_TRUE(torch::equal(torch::relu(torch::tensor({-1.f, 2.f})), torch::tensor({1.f, 3.f}))); });
+  in_scope(tool, [&] {
+    EXPECT_TRUE(torch::equal(torch::relu(torch::tensor({-1.f, 2.f})), torch::tensor({1.f, 3.f})));
+  });
 }
 
 TEST(Driver, AReplacementWithoutAResultIsAnError) {
@@ -144,14 +148,16 @@ TEST(Driver, AReplacementWithoutAResultIsAnError) {
 }
 
 TEST(Driver, AValueOfAnotherTypeIsAnError) {
-  Analyse tool([](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, 1.5); }); }, {.ops = {"relu"}}, "half");
+  Analyse tool([](OpContext& op) { op.insert_after_op([](Values& v) { at_values::set(v, 0, 1.5); }); },
+               {.ops = {"relu"}}, "half");
   amanda::Scope scope(tool);
   auto in = scope.enter();
   try {
     torch::relu(torch::ones({1}));
     FAIL();
   } catch (const amanda::Error& e) {
-    EXPECT_STREQ(e.what(), "[action] half: a C++ routine after aten::relu: output 0: got Double where Tensor is needed");
+    EXPECT_STREQ(e.what(),
+                 "[action] half: a C++ routine after aten::relu: output 0: got Double where Tensor is needed");
   }
 }
 

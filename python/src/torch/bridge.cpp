@@ -84,7 +84,8 @@ c10::IValue take(PyObject* object, const c10::Argument& argument) {
 PyObject* show_results(const torch::jit::Stack& stack, const c10::FunctionSchema& schema) {
   // These go to Python code as an operator's results do: no other handle.
   auto result = [&](size_t i) {
-    return stack[i].isTensor() ? THPVariable_Wrap(stack[i].toTensor()) : torch::jit::toPyObject(stack[i]).release().ptr();
+    return stack[i].isTensor() ? THPVariable_Wrap(stack[i].toTensor())
+                               : torch::jit::toPyObject(stack[i]).release().ptr();
   };
   if (stack.empty()) return Py_NewRef(Py_None);
   if (stack.size() == 1) return result(0);
@@ -130,8 +131,8 @@ PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwar
   const auto op = c10::Dispatcher::singleton().findSchema({record.schema.name(), record.schema.overload_name()});
   if (!op) throw Error(c10::str("[torch] ", record.info.schema, " is no longer registered"));
   auto [positional, named] = by_schema(record.schema, py::reinterpret_borrow<py::tuple>(args), kwargs);
-  torch::jit::Stack stack = torch::jit::createStackForSchema(record.schema, torch::jit::tuple_slice(positional), named,
-                                                             std::nullopt);
+  torch::jit::Stack stack =
+      torch::jit::createStackForSchema(record.schema, torch::jit::tuple_slice(positional), named, std::nullopt);
   {
     py::gil_scoped_release no_gil;
     pytorch::StackCall call(record, *op, stack, id);

@@ -39,7 +39,8 @@ struct Gil {
   ~Gil() { PyGILState_Release(state); }
 };
 
-// Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null)` until it returns false.
+// Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null)` until it returns
+// false.
 //
 // The direct walk needs no interpreter lock: this thread's frames change only when this thread runs Python code.
 template <class Visit>
@@ -53,7 +54,8 @@ void walk(const Visit& visit) {
       if (frame->owner == FRAME_OWNED_BY_CSTACK) continue;
 #endif
       PyCodeObject* code = frame->f_code;
-      const int offset = static_cast<int>(frame->prev_instr - _PyCode_CODE(code)) * static_cast<int>(sizeof(_Py_CODEUNIT));
+      const int offset =
+          static_cast<int>(frame->prev_instr - _PyCode_CODE(code)) * static_cast<int>(sizeof(_Py_CODEUNIT));
       PyObject* module = code == run_module_code ? frame->localsplus[0] : nullptr;
       if (!visit(code, offset, module)) return;
     }

@@ -5,8 +5,8 @@
 
 namespace amanda::python {
 
-/// Fills in the driver's hooks. `describe(frame)` is amanda._call_path.describe; `recomputing` and `engine` hold the code
-/// objects that recompute checkpointed regions, and that run the autograd engine. With the interpreter lock.
+/// Fills in the driver's hooks. `describe(frame)` is amanda._call_path.describe; `recomputing` and `engine` hold the
+/// code objects that recompute checkpointed regions, and that run the autograd engine. With the interpreter lock.
 void install_call_path(PyObject* describe, PyObject* recomputing, PyObject* engine, PyObject* run_module,
                        PyObject* parameter_class);
 

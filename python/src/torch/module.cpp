@@ -1,10 +1,9 @@
 // amanda._torch: the PyTorch driver in Python. Importing it attaches the driver.
-#include "bridge.h"
-
 #include <torch/csrc/Exceptions.h>
 
 #include "amanda/error.h"
 #include "amanda/torch.h"
+#include "bridge.h"
 #include "call_path.h"
 #include "keys.h"
 #include "python_hooks.h"
@@ -44,10 +43,13 @@ PYBIND11_MODULE(_torch, m) {
       },
       py::arg("error"), py::arg("describe"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
       py::arg("parameter"), "Connects the driver with Python; called once, by the package.");
-  m.def("bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
-  m.def("dispatch_keys", [] {
-    return py::make_tuple(c10::toString(pytorch::keys().filter), c10::toString(pytorch::keys().all));
-  }, "The names of the dispatch keys in use: filter, all.");
-  m.def("restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
+  m.def(
+      "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
+  m.def(
+      "dispatch_keys",
+      [] { return py::make_tuple(c10::toString(pytorch::keys().filter), c10::toString(pytorch::keys().all)); },
+      "The names of the dispatch keys in use: filter, all.");
+  m.def(
+      "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
   m.def("walks_frames_directly", &python::walks_frames_directly);
 }
