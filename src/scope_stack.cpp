@@ -174,6 +174,8 @@ void ScopeStack::keep_plan(const PlanKey& key, uint64_t generation, PlanPtr plan
     plans_generation_ = generation;
     stale.swap(plans_);
   }
+  constexpr size_t kMostPlans = 1 << 17;
+  if (plans_.size() >= kMostPlans) stale.swap(plans_);
   plans_[key] = std::move(plan);
 }
 

@@ -33,6 +33,15 @@ Record::PerRegistration& Record::of(const Tool* tool, size_t registration) {
   return registrations[registration];
 }
 
+bool Record::is_empty() const {
+  for (const auto& [tool, registrations] : tools) {
+    for (const PerRegistration& registration : registrations) {
+      if (!registration.actions.empty()) return false;
+    }
+  }
+  return context.keys().empty() && (!context.face() || !context.face()->has_keys());
+}
+
 namespace {
 std::atomic<uint64_t> next_serial{1};
 }
@@ -49,8 +58,24 @@ RecordPtr ScopeState::record(OpId id, const std::function<RecordPtr()>& make) {
   if (RecordPtr known = find(id)) return known;
   RecordPtr made = make();  // outside the lock: it may copy a binding's keys
   if (id == 0) return made;
+  RecordPtr evicted;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
-  return records_.try_emplace(id, std::move(made)).first->second;
+  auto [known, added] = records_.try_emplace(id, made);
+  if (!added) return known->second;
+  evictable_.push_back(id);
+  if (evictable_.size() > kMaxEmptyRecords) evicted = evict_oldest();
+  return made;
+}
+
+RecordPtr ScopeState::evict_oldest() {
+  auto oldest = records_.find(evictable_.front());
+  evictable_.pop_front();
+  if (oldest == records_.end() || oldest->second->analysed_by != std::thread::id{} || !oldest->second->is_empty()) {
+    return nullptr;
+  }
+  RecordPtr evicted = std::move(oldest->second);
+  records_.erase(oldest);
+  return evicted;
 }
 
 RecordPtr ScopeState::find(OpId id) {
@@ -70,6 +95,7 @@ void ScopeState::clear(OpId id) {
     std::lock_guard lock(mutex_);
     if (id == 0) {
       dropped.swap(records_);
+      evictable_.clear();
     } else if (auto found = records_.find(id); found != records_.end()) {
       dropped.insert(records_.extract(found));
     }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@ struct Record {
 
   ~Record();  // retires the routines
   PerRegistration& of(const Tool* tool, size_t registration);
+  bool is_empty() const;  // no action, no key: nothing is lost but the knowledge that
 
   OpContext context;
   std::map<const Tool*, std::vector<PerRegistration>> tools;
@@ -66,12 +68,15 @@ class ScopeState {
   CacheInfo cache_info();
 
  private:
+  RecordPtr evict_oldest();
+
   std::vector<Tool*> tools_;
   ScopeOptions options_;
   uint64_t serial_;
   std::mutex mutex_;
   std::condition_variable analysed_;
   std::unordered_map<OpId, RecordPtr> records_;
+  std::deque<OpId> evictable_;  // oldest first; records that were empty when they came up are gone, others stay
   std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
   std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle
 };

@@ -1,8 +1,11 @@
 #include "gradient_edge.h"
 
+#include <ATen/ops/_make_dual.h>
+#include <ATen/ops/_unpack_dual.h>
 #include <ATen/ops/detach.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
@@ -19,6 +22,14 @@ bool recorded_by(const RoutineState& routine, const at::Tensor& value) {
   if (routine.mode() == RoutineMode::kAmbient) return true;
   const auto& node = value.grad_fn();  // the routine may have enabled gradients itself
   return node && node->sequence_nr() >= routine.first_node() && node->sequence_nr() != UINT64_MAX;
+}
+
+// Straight-through in forward mode, too: `value` with the tangent of `old`, while some dual level is open.
+at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
+  if (!torch::autograd::ForwardADLevel::try_get_by_idx(0) || !old.sizes().equals(value.sizes())) return value;
+  const at::Tensor tangent = std::get<1>(at::_unpack_dual(old, 0));
+  if (!tangent.defined()) return value;
+  return at::_make_dual(std::get<0>(at::_unpack_dual(value, 0)), tangent, 0);
 }
 
 void warn_that_gradient_stops() {
@@ -48,8 +59,10 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
   const RoutineState* routine = RoutineState::current();
   if (!routine || !value.defined() || value.is_same(old) || recorded_by(*routine, value)) return value;
-  if (routine->program_records() && old.defined() && old.requires_grad()) return with_edge_of(old, value);
-  return value.requires_grad() ? alias_of(value) : value;
+  if (!old.defined()) return value.requires_grad() ? alias_of(value) : value;
+  const at::Tensor stand_in = with_tangent_of(old, value);
+  if (routine->program_records() && old.requires_grad()) return with_edge_of(old, stand_in);
+  return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
 }
 
 at::Tensor with_edge_of(const at::Tensor& old, const at::Tensor& value) {

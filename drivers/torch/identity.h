@@ -3,13 +3,21 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "dataflow.h"
 #include "op_types.h"
 
 namespace amanda::pytorch {
 
-/// The id of a call: the operator, the hash of its Python call path, and which parameters it works on. Never 0.
+struct Identity {
+  OpId id = 0;
+  uint64_t raw_path = 0;     // what PythonHooks::describe finds the place by; 0: no Python ran
+  DataflowContext dataflow;  // where no Python ran
+};
+
+/// Where Python runs: the operator, its call path, and which parameters it works on (design 1.6). Elsewhere: the
+/// operator and its dataflow context. The id is never 0.
 ///
-/// Interim: parameters count by address, and where no Python runs there is no path (issue "Identity and cache").
-OpId identify(const OpRecord& record, uint64_t call_path, c10::ArrayRef<c10::IValue> arguments);
+/// A call known from before costs a walk over the Python frames and one lookup; it allocates nothing.
+Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace amanda::pytorch

@@ -1,8 +1,12 @@
 // What the driver asks of Python, where there is one. It links no Python: the bindings fill these in.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "amanda/backend.h"
 
@@ -10,20 +14,26 @@ struct _object;  // PyObject
 
 namespace amanda::pytorch {
 
-/// The Python code that called an operator.
-struct CallPath {
-  uint64_t hash = 0;  // of names and source positions; 0: no Python runs here
-  uint64_t key = 0;   // what describe() finds it by, on the same thread
+/// A parameter among an operator's operands.
+struct ParameterOperand {
+  size_t position;
+  const at::Tensor* tensor;
 };
 
 /// All of them may be called with or without the interpreter lock.
 struct PythonHooks {
-  CallPath (*call_path)() = nullptr;
-  std::string (*describe)(uint64_t key, Detail) = nullptr;  // module path or source; "" if it is no longer known
-  bool (*in_recompute)() = nullptr;                         // does this thread recompute a checkpointed region?
-  bool (*is_parameter)(_object*) = nullptr;                 // an nn.Parameter or nn.Buffer?
+  /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here.
+  uint64_t (*raw_path)() = nullptr;
+  /// What a call at this raw path is, in terms that mean the same in every process: slow, asked once.
+  OpId (*resolve)(uint64_t raw_path, uint64_t name_hash, const std::vector<ParameterOperand>& parameters) = nullptr;
+  std::string (*describe)(uint64_t raw_path, Detail) = nullptr;  // of a resolved path: module path or source
+  bool (*in_recompute)() = nullptr;                              // does this thread recompute a checkpointed region?
+  bool (*is_parameter)(_object*) = nullptr;                      // an nn.Parameter?
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: somebody traces, no program runs
   void (*rethrow)() = nullptr;              // in a handler: the exception, as Python code should see it
+
+  /// Something died whose address may stand in a raw path: what was resolved before counts no more.
+  std::atomic<uint64_t> epoch{1};
 };
 
 extern __attribute__((visibility("default"))) PythonHooks python_hooks;

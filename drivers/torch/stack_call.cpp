@@ -10,7 +10,6 @@
 #include "amanda/error.h"
 #include "gradient_edge.h"
 #include "guards.h"
-#include "identity.h"
 #include "keys.h"
 #include "port.h"
 #include "python_hooks.h"
@@ -76,25 +75,25 @@ StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10:
     : record_(record), op_(op), below_(below), stack_(stack), base_(stack.size() - record.info.inputs.size()) {}
 
 StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id)
-    : record_(record), op_(op), stack_(stack), base_(stack.size() - record.info.inputs.size()), id_(id) {}
+    : record_(record), op_(op), stack_(stack), base_(stack.size() - record.info.inputs.size()) {
+  identity_.id = id;
+}
 
 Backend& StackCall::backend() const { return pytorch::backend(); }
 
-OpId StackCall::id() {
-  if (!id_) {
-    if (python_hooks.call_path) path_ = python_hooks.call_path();
-    id_ = identify(record_, path_.hash, arguments());
-  }
-  return *id_;
+const Identity& StackCall::identity() {
+  if (identity_.id == 0) identity_ = identify(record_, arguments());
+  return identity_;
 }
+
+OpId StackCall::id() { return identity().id; }
 
 std::string StackCall::detail(Detail which) {
   if (which == Detail::kIsRecompute) {
     const bool again = port::inside_backward() && python_hooks.in_recompute && python_hooks.in_recompute();
     return again ? "recompute" : "";
   }
-  id();
-  return python_hooks.describe ? python_hooks.describe(path_.key, which) : "";
+  return python_hooks.describe ? python_hooks.describe(identity().raw_path, which) : "";
 }
 
 c10::ArrayRef<c10::IValue> StackCall::arguments() const {
@@ -137,6 +136,7 @@ void StackCall::run(RunHints hints) {
     rehearse();
   }
   state_ = State::kRan;
+  if (below_ && identity_.id != 0 && identity_.raw_path == 0) remember_producer(identity_.dataflow, results());
 }
 
 void StackCall::redispatch() {

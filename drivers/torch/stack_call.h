@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "amanda/engine.h"
+#include "identity.h"
 #include "op_types.h"
-#include "python_hooks.h"
 #include "random_state.h"
 #include "stack_value.h"
 
@@ -59,6 +59,7 @@ class StackCall final : public OpCall {
   };
   enum class State : uint8_t { kReady, kRan, kSkipped };
 
+  const Identity& identity();
   c10::ArrayRef<c10::IValue> arguments() const;
   c10::ArrayRef<c10::IValue> results() const;
   void keep_inputs();
@@ -77,8 +78,7 @@ class StackCall final : public OpCall {
   std::optional<c10::DispatchKeySet> below_;  // none: call from the top
   torch::jit::Stack& stack_;
   size_t base_;
-  std::optional<OpId> id_;
-  CallPath path_;
+  Identity identity_;  // worked out when first asked for
   State state_ = State::kReady;
   bool observe_inner_ = false;
   std::vector<std::pair<size_t, c10::IValue>> edited_inputs_;  // by position: what the program passed

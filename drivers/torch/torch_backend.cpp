@@ -48,11 +48,24 @@ Backend& backend() {
   return *backend;
 }
 
-namespace {
-const bool attached = [] {
+void attach() {
+  static bool attached = false;
+  if (attached) return;
   install_keys();
   op_types().listen();
   Engine::attach(backend());
+  attached = true;
+}
+
+namespace {
+// Loading the library attaches the driver. Nobody could catch what a static initialiser throws: it is logged, and
+// Python asks again.
+const bool tried = [] {
+  try {
+    attach();
+  } catch (const Error& e) {
+    log_warning(e.what());
+  }
   return true;
 }();
 }  // namespace

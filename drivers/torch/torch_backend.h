@@ -17,4 +17,7 @@ class TorchBackend final : public Backend {
   std::string refusal(OpSite& site, Point point, bool allow_view) const override;
 };
 
+/// Takes two dispatch keys and makes the driver known to the core; once, later calls do nothing. Throws `Error`.
+void attach();
+
 }  // namespace amanda::pytorch

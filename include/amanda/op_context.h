@@ -19,6 +19,7 @@ class ContextFace {
  public:
   virtual ~ContextFace() = default;
   virtual std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const = 0;  // for an inner scope's context
+  virtual bool has_keys() const = 0;                                           // must not block
 };
 
 /// One per operator and scope, shared by the scope's tools; it lasts as long as the scope.
@@ -65,6 +66,7 @@ class OpContext {
     return found == keys_.end() ? nullptr : std::any_cast<T>(&found->second);
   }
   std::map<std::string, std::any>& keys() { return keys_; }
+  const std::map<std::string, std::any>& keys() const { return keys_; }
 
   Action insert_before_op(std::function<void(Values&)> routine, BeforeOp options = {});
   Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
@@ -77,6 +79,7 @@ class OpContext {
   void may_mutate();
 
   std::unique_ptr<ContextFace>& face() { return face_; }
+  const std::unique_ptr<ContextFace>& face() const { return face_; }
 
  private:
   friend class AnalysisSession;

@@ -21,10 +21,13 @@ struct ScopeOptions {
   OnError on_error = OnError::kRaise;
 };
 
+/// Operators on which nothing was scheduled and no key was left are remembered up to this number, the newest.
+inline constexpr size_t kMaxEmptyRecords = 1 << 16;
+
 struct CacheInfo {
   uint64_t hits = 0;    // operator runs that needed no analysis
   uint64_t misses = 0;  // analysis routines run
-  size_t size = 0;      // operators known
+  size_t size = 0;      // operators known; only the empty ones among them have a maximum
 };
 
 /// A handle on an instrumentation scope: tools, and the results of their analyses.

@@ -1,6 +1,6 @@
 """Amanda: instrumentation for neural networks. A tool sees and edits every operator of an unmodified model."""
 
-from amanda import _torch_driver, tools
+from amanda import _torch_driver, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.op_context import OpContext
 from amanda.scope import Scope, apply
@@ -26,5 +26,6 @@ __all__ = [
     "enabled",
     "is_cache_enabled",
     "is_enabled",
+    "tool",
     "tools",
 ]

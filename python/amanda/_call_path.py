@@ -1,108 +1,126 @@
-"""The Python call path of an operator in words. The driver asks once per path; see python/src/torch/call_path.cpp."""
+"""The place of an operator call in a Python program: what its id is made of, and what its context says.
+
+The driver asks once per place; from then on it finds the place by the addresses of the frames' code, their instruction
+offsets and modules (python/src/torch/call_path.cpp).
+"""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import os
-import weakref
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-# Modules seen, by their names in the outermost module that was running when they were met first.
-_names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+import torch
+
+from amanda import _models, _roots
+
+_RUN_MODULE = torch.nn.Module.__call__.__code__  # tracers put other functions in its place for a while
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
+_CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
+_positions: dict[int, dict[int, Any]] = {}  # decoded, by code object (which is watched) and offset
+_CACHE_ENTRY = 0  # the opcode of an instruction's inline cache
 
 
-def describe(frame: FrameType | None) -> tuple[int, str, str]:
-    """Of the frame that calls an operator: a hash of the path, the running module's name, and the source line.
+class Path(NamedTuple):
+    """From an operator outwards to its root."""
 
-    The path is the list of frames from the operator to its root: each by its function's qualified name and the position
-    of the call in the source; a frame that runs a module by that module's name in its model. The root is a
-    `torch.utils.checkpoint` boundary, so that recomputation has the path of the first run, else the outermost module,
-    else the outermost frame.
+    places: tuple[object, ...]
+    modules: list[Any]  # that run, innermost first
+    source: str
+
+
+def resolve(
+    frame: FrameType | None, name_hash: int, parameters: Sequence[tuple[int, Any]], recomputing: bool
+) -> tuple[int, str, str]:
+    """Of the operator that `frame` calls: its id, the running module's name and the source line.
+
+    Arguments:
+        frame: the innermost Python frame.
+        name_hash: of the operator's name.
+        parameters: the (position, tensor) of each parameter among its operands.
+        recomputing: does a backward operator run, which recomputes a checkpointed region?
+    """
+    path = call_path(frame)
+    place = _hash((name_hash, path.places))
+    named = ((position, _models.operand(tensor, path.modules, place, recomputing)) for position, tensor in parameters)
+    operands = [(position, name) for position, name in named if name is not None]
+    return _hash((place, operands)) or 1, _models.names_in(path.modules), path.source
+
+
+def call_path(frame: FrameType | None) -> Path:
+    """The frames from the operator to the root, each by its function and the source position of the call in it.
+
+    A frame that runs a module counts as the module's name in its model. The root is a `torch.utils.checkpoint`
+    boundary, so that a recomputation has the ids of the first run; else the outermost module that has state, so that
+    all loops around a model agree; else the frame that entered the outermost scope.
     """
     frames = list(_outwards(frame))
     modules = [module for module in map(_module_run_by, frames) if module is not None]
-    if modules:
-        _learn_names(modules[-1])
-    path: list[object] = []
-    rooted: list[object] = []  # up to the outermost module
-    for frame in frames:
-        module = _module_run_by(frame)
+    for module in reversed(modules):
+        _models.learn(module)
+    entry = _roots.root()
+    places: list[object] = []
+    root = entered = 0
+    for each in frames:
+        code = each.f_code
+        _models.watch(code, _positions)
+        module = _module_run_by(each)
         if module is not None:
-            path.append(_names.get(module, type(module).__qualname__))
-            rooted = list(path)
-        elif frame.f_code.co_filename == _checkpoint_file():
-            rooted = list(path)
+            known = _models.name_of(module)
+            places.append((known.model, known.name))
+            if known.has_state:
+                root = len(places)
+        elif code.co_filename == _CHECKPOINT_FILE:
+            root = len(places)
             break
-        elif frame.f_code.co_filename != _module_file():  # the machinery between a module and its forward()
-            path.append((_base(frame.f_code), frame.f_code.co_qualname, _position(frame)))
-    digest = hashlib.blake2b(repr(rooted or path).encode(), digest_size=8).digest()
-    module_path = _names.get(modules[0], "") if modules else ""
-    return int.from_bytes(digest, "little"), module_path, _source(frames)
+        elif code.co_filename != _MODULE_FILE:  # the machinery between a module and its forward()
+            places.append((os.path.basename(code.co_filename), code.co_qualname, _position(each)))
+        if each is entry:
+            entered = len(places)
+    return Path(tuple(places[: root or entered or None]), modules, _source(frames))
 
 
-def _outwards(frame: FrameType | None) -> Any:
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _module_run_by(frame: FrameType) -> Any:
-    if frame.f_code is not _run_module_code():
+    if frame.f_code is not _RUN_MODULE:
         return None
-    import torch
-
-    module = frame.f_locals.get("self")  # tracers call the function with stand-ins
+    module = frame.f_locals.get("self")
     return module if isinstance(module, torch.nn.Module) else None
-
-
-def _learn_names(outermost: Any) -> None:
-    if outermost in _names and _names[outermost]:
-        return  # known as a part of its model
-    for name, module in outermost.named_modules():
-        _names[module] = name
 
 
 def _source(frames: list[FrameType]) -> str:
     """The innermost line that is not torch's own."""
     for frame in frames:
-        name = frame.f_code.co_filename
-        if not name.startswith(_torch_directory()):
-            return f"{name}:{frame.f_lineno}"
+        if not frame.f_code.co_filename.startswith(_TORCH):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
     return ""
 
 
-def _base(code: CodeType) -> str:
-    return os.path.basename(code.co_filename)
+def _position(frame: FrameType) -> tuple[object, ...]:
+    """Where in the source the frame calls. Without columns, the index of the instruction, its inline cache left out."""
+    known = _positions.setdefault(id(frame.f_code), {})
+    if frame.f_lasti not in known:
+        position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+        complete = position is not None and None not in position
+        known[frame.f_lasti] = position if complete else (_instruction(frame.f_code, frame.f_lasti),)
+    found: tuple[object, ...] = known[frame.f_lasti]
+    return found
 
 
-def _position(frame: FrameType) -> object:
-    """Where in the source the frame calls: not the instruction's offset, which moves when the interpreter specialises."""
-    position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-    return position if position and position[0] is not None else frame.f_lasti
+def _instruction(code: CodeType, offset: int) -> int:
+    while offset > 0 and code.co_code[offset] == _CACHE_ENTRY:
+        offset -= 2
+    return offset
 
 
-@functools.cache  # from when the driver was loaded: tracers put other functions in its place
-def _run_module_code() -> CodeType:
-    import torch
-
-    return torch.nn.Module.__call__.__code__
-
-
-@functools.cache
-def _torch_directory() -> str:
-    import torch
-
-    return os.path.dirname(torch.__file__) + os.sep
-
-
-@functools.cache
-def _module_file() -> str:
-    return os.path.join(_torch_directory(), "nn", "modules", "module.py")
-
-
-@functools.cache
-def _checkpoint_file() -> str:
-    return os.path.join(_torch_directory(), "utils", "checkpoint.py")
+def _hash(value: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "little")

@@ -34,6 +34,11 @@ class CacheInfo:
         Operator runs that needed no analysis.
         """
     @property
+    def maxsize(self) -> int:
+        """
+        Of operators on which nothing was scheduled and no key was left; all others are kept.
+        """
+    @property
     def misses(self) -> int:
         """
         Analysis routines run.

@@ -2,9 +2,10 @@
 The PyTorch driver. Use it through the package `amanda`.
 """
 from __future__ import annotations
+import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['bridge', 'dispatch_keys', 'install', 'restore_keys', 'walks_frames_directly']
+__all__: list[str] = ['bridge', 'dispatch_keys', 'install', 'restore_keys', 'start_new_epoch', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
 def bridge() -> typing_extensions.CapsuleType:
     """
     For amanda._core.register_bridge.
@@ -13,7 +14,7 @@ def dispatch_keys() -> tuple[str, str]:
     """
     The names of the dispatch keys in use: filter, all.
     """
-def install(error: typing.Any, describe: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any) -> None:
+def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
     """
@@ -21,5 +22,19 @@ def restore_keys() -> None:
     """
     Puts this thread's dispatch keys right again.
     """
+def start_new_epoch() -> None:
+    """
+    Something died that ids were found by.
+    """
+def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
+    """
+    For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.
+    """
+def walk_frames_directly(on: bool) -> None:
+    """
+    For tests: ids are the same either way.
+    """
 def walks_frames_directly() -> bool:
-    ...
+    """
+    Is the fast walk over Python frames in use?
+    """

@@ -8,7 +8,7 @@ import logging
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from amanda import _call_path, _core
+from amanda import _core
 
 
 def load() -> None:
@@ -29,14 +29,15 @@ def load() -> None:
             f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
             "installed; build amanda again against it, or install that torch"
         )
-    from amanda import _torch
+    from amanda import _call_path, _models, _torch
 
+    _models.tell_deaths(_torch.start_new_epoch)
     _torch.install(
         _core.Error,
-        _call_path.describe,
+        _call_path.resolve,
         sorted(_codes_of(torch.utils.checkpoint), key=id),
         [torch.autograd.graph._engine_run_backward.__code__],
-        _call_path._run_module_code(),
+        _call_path._RUN_MODULE,
         torch.nn.Parameter,
     )
     _core.register_bridge(_torch.bridge())

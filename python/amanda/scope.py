@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, ParamSpec, TypeVar
 
-from amanda import _core
+from amanda import _core, _roots
 from amanda.tool import Tool, _maybe_a_class
 
 P = ParamSpec("P")
@@ -32,6 +32,7 @@ class Scope:
         entry = self._core.enter()
         self._entries.stack.append(entry)
         _open[entry] = self
+        _roots.enter(entry)
         return self
 
     def __exit__(
@@ -41,6 +42,7 @@ class Scope:
             raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")
         entry = self._entries.stack.pop()
         _open.pop(entry, None)
+        _roots.leave(entry)
         self._core.leave(entry, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:

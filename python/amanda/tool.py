@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from amanda import _core
 
 if TYPE_CHECKING:
     from amanda.op_context import OpContext
+    from amanda.scope import Scope
 
 
 class _OnDemand:
@@ -132,6 +133,13 @@ class Tool:
             if not isinstance(name, str):
                 raise TypeError(f"[tool] {self.name}.add_inst_for_op: ops= takes operator names, got {name!r}")
         return names
+
+
+def apply(*tools: Tool, on_error: Literal["raise", "disable"] = "raise") -> Scope:
+    """`amanda.apply`, where the original Amanda has it."""
+    from amanda import scope
+
+    return scope.apply(*tools, on_error=on_error)
 
 
 def _maybe_a_class(value: object) -> str:

@@ -20,6 +20,7 @@ class PyContextFace final : public ContextFace {
   explicit PyContextFace(OpContext& context);
   ~PyContextFace() override;
   std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const override;
+  bool has_keys() const override { return PyDict_GET_SIZE(object_.get()) > 0; }
   PyObject* object() const { return object_.get(); }
   int traverse(visitproc visit, void* arg) const;
 

@@ -46,9 +46,13 @@ void bind_scope(py::module_& m) {
   py::class_<CacheInfo>(m, "CacheInfo", "What a scope's cache did so far.")
       .def_readonly("hits", &CacheInfo::hits, "Operator runs that needed no analysis.")
       .def_readonly("misses", &CacheInfo::misses, "Analysis routines run.")
+      .def_property_readonly(
+          "maxsize", [](const CacheInfo&) { return kMaxEmptyRecords; },
+          "Of operators on which nothing was scheduled and no key was left; all others are kept.")
       .def_readonly("currsize", &CacheInfo::size, "Operators known.")
       .def("__repr__", [](const CacheInfo& info) {
-        return py::str("CacheInfo(hits={}, misses={}, currsize={})").format(info.hits, info.misses, info.size);
+        return py::str("CacheInfo(hits={}, misses={}, maxsize={}, currsize={})")
+            .format(info.hits, info.misses, kMaxEmptyRecords, info.size);
       });
 
   py::class_<Scope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.",

@@ -147,5 +147,21 @@ TEST_F(CacheTest, ARoutineMayClearTheCacheOfItsScope) {
   EXPECT_EQ(trace(), "a? a< add a? a< add");
 }
 
+TEST_F(CacheTest, OperatorsWithoutActionsOrKeysAreForgottenOldestFirst) {
+  int analyses = 0;
+  tool("looks").does([&](OpContext& op) {
+    if (++analyses == 1) op.set("kept", true);
+  });
+  Scope& scope = apply({tool("looks")});
+  auto run_at = [&](size_t place) {
+    Place here(std::to_string(place));
+    call("add");
+  };
+  for (size_t place = 0; place < kMaxEmptyRecords + 100; ++place) run_at(place);
+  // The first one has a key: it came up for eviction, and stayed.
+  EXPECT_EQ(scope.cache_info().size, kMaxEmptyRecords + 1);
+  EXPECT_EQ(analyses, static_cast<int>(kMaxEmptyRecords) + 100);
+}
+
 }  // namespace
 }  // namespace amanda

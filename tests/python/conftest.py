@@ -10,10 +10,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import amanda
 import pytest
 import torch
-
-import amanda
 
 
 class Recorder(amanda.Tool):
@@ -55,7 +54,9 @@ class Recorder(amanda.Tool):
 class Inserted(amanda.Tool):
     """Schedules one routine on each operator of `ops`: "before", "after" or "replace"."""
 
-    def __init__(self, point: str, ops: Any, routine: Callable[..., Any], positions: Any, options: dict[str, Any]) -> None:
+    def __init__(
+        self, point: str, ops: Any, routine: Callable[..., Any], positions: Any, options: dict[str, Any]
+    ) -> None:
         super().__init__(options.pop("name", "tool"))
         self.point, self.routine, self.positions, self.options = point, routine, positions, options
         self.actions: list[amanda.Action] = []

@@ -2,10 +2,9 @@
 
 import re
 
+import amanda
 import pytest
 import torch
-
-import amanda
 
 X = torch.tensor([-1.0, 2.0])
 
@@ -111,7 +110,7 @@ def test_an_on_demand_tool_alone_sees_nothing():
     assert seen == []
 
 
-# ---- misuse -------------------------------------------------------------------------------------------------------------
+# ---- misuse ----------------------------------------------------------------------------------------------------------
 
 
 class Forgetful(amanda.Tool):

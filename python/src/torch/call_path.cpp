@@ -13,22 +13,20 @@
 #include <vector>
 
 #include "call_path.h"
+#include "hash.h"
+#include "port.h"
 #include "python_hooks.h"
+#include "stack_value.h"
 
 namespace amanda::python {
 namespace {
 
 // Kept for the life of the process, like the classes and functions they come from.
-PyObject* describe_function = nullptr;
+PyObject* resolve_function = nullptr;
 PyCodeObject* run_module_code = nullptr;  // nn.Module's __call__: its first local is the module
 PyTypeObject* parameter_type = nullptr;
 std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
 bool direct = false;
-
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 32);
-}
 
 bool contains(const std::vector<PyCodeObject*>& codes, PyCodeObject* code) {
   return std::binary_search(codes.begin(), codes.end(), code);
@@ -82,60 +80,62 @@ void walk(const Visit& visit) {
 }
 
 uint64_t raw_path() {
-  uint64_t hash = 1;
+  uint64_t hash = 0;
   walk([&](PyCodeObject* code, int offset, PyObject* module) {
-    hash = mix(mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(offset));
-    if (module) hash = mix(hash, reinterpret_cast<uint64_t>(module));
+    hash = pytorch::mix(pytorch::mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(offset));
+    if (module) hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module));
     return true;
   });
-  return hash;
+  return hash;  // 0: no frames
 }
 
+void new_epoch() { ++pytorch::python_hooks.epoch; }
+
 struct Described {
-  uint64_t hash = 0;
   std::string module_path, source;
 };
 
-// What amanda._call_path.describe says of the frame that runs now. All empty after an error, which is printed.
-Described describe_frame() {
-  Gil gil;
-  Described words;
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  PyObject* tuple = PyObject_CallOneArg(describe_function, frame ? reinterpret_cast<PyObject*>(frame) : Py_None);
-  Py_XDECREF(frame);
-  const char *module_path, *source;
-  unsigned long long hash;
-  if (tuple && PyArg_ParseTuple(tuple, "Kss", &hash, &module_path, &source)) {
-    words = {hash, module_path, source};
-  } else {
-    PyErr_WriteUnraisable(describe_function);
-  }
-  Py_XDECREF(tuple);
-  return words;
+// By raw path: of the places resolved on this thread.
+std::unordered_map<uint64_t, Described>& described() {
+  thread_local std::unordered_map<uint64_t, Described> places;
+  return places;
 }
 
-// From what is at hand (addresses, offsets) to what is stable (names, positions); worked out once per raw path.
-std::unordered_map<uint64_t, Described>& known_paths() {
-  thread_local std::unordered_map<uint64_t, Described> known;
-  return known;
-}
-
-pytorch::CallPath call_path() {
-  if (!PyGILState_GetThisThreadState()) return {};
+OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::ParameterOperand>& parameters) {
   constexpr size_t kMost = 1 << 16;
-  auto& known = known_paths();
-  const uint64_t raw = raw_path();
-  auto found = known.find(raw);
-  if (found == known.end()) {
-    if (known.size() >= kMost) known.clear();
-    found = known.emplace(raw, describe_frame()).first;
+  if (described().size() >= kMost) {
+    described().clear();
+    new_epoch();  // what is known by id only must be described again
   }
-  return {found->second.hash, raw};
+  Gil gil;
+  PyObject* operands = PyList_New(0);
+  for (const auto& [position, tensor] : parameters) {
+    PyObject* object = pytorch::py_object(*tensor);
+    PyObject* pair = Py_BuildValue("(nO)", static_cast<Py_ssize_t>(position), object ? object : Py_None);
+    PyList_Append(operands, pair);
+    Py_DECREF(pair);
+  }
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  PyObject* place = PyObject_CallFunction(
+      resolve_function, "OKOO", frame ? reinterpret_cast<PyObject*>(frame) : Py_None,
+      static_cast<unsigned long long>(name_hash), operands, pytorch::port::inside_backward() ? Py_True : Py_False);
+  Py_XDECREF(frame);
+  Py_DECREF(operands);
+  const char *module_path, *source;
+  unsigned long long id;
+  if (place && PyArg_ParseTuple(place, "Kss", &id, &module_path, &source)) {
+    described()[raw] = {module_path, source};
+  } else {
+    PyErr_WriteUnraisable(resolve_function);
+    id = pytorch::mix(raw, name_hash) | 1;
+  }
+  Py_XDECREF(place);
+  return id;
 }
 
-std::string describe(uint64_t key, Detail detail) {
-  auto found = known_paths().find(key);
-  if (found == known_paths().end()) return "";
+std::string describe(uint64_t raw, Detail detail) {
+  auto found = described().find(raw);
+  if (found == described().end()) return "";
   return detail == Detail::kModulePath ? found->second.module_path : found->second.source;
 }
 
@@ -170,9 +170,9 @@ std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
 
 }  // namespace
 
-void install_call_path(PyObject* describe_frame, PyObject* recomputing, PyObject* engine, PyObject* run_module,
+void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module,
                        PyObject* parameter_class) {
-  describe_function = Py_NewRef(describe_frame);
+  resolve_function = Py_NewRef(resolve_place);
   run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
   parameter_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter_class));
   recompute_codes = sorted_codes(recomputing);
@@ -191,7 +191,8 @@ void install_call_path(PyObject* describe_frame, PyObject* recomputing, PyObject
   walk(record(fast));
   direct = slow == fast;
 #endif
-  pytorch::python_hooks.call_path = &call_path;
+  pytorch::python_hooks.raw_path = &raw_path;
+  pytorch::python_hooks.resolve = &resolve;
   pytorch::python_hooks.describe = &describe;
   pytorch::python_hooks.in_recompute = &in_recompute;
   pytorch::python_hooks.is_parameter = &is_parameter;
@@ -217,5 +218,20 @@ bool evaluates_binary_operator() {
 }
 
 bool walks_frames_directly() { return direct; }
+
+void walk_frames_directly(bool on) {
+#ifdef AMANDA_FRAME_LAYOUT
+  direct = on;
+#endif
+  start_new_epoch();
+}
+
+size_t count_frames() {
+  size_t frames = 0;
+  walk([&](PyCodeObject*, int, PyObject*) { return ++frames, true; });
+  return frames;
+}
+
+void start_new_epoch() { new_epoch(); }
 
 }  // namespace amanda::python

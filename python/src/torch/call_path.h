@@ -15,5 +15,11 @@ bool evaluates_binary_operator();
 
 /// Is the walk over this interpreter's own frames in use (else the public API, slower)?
 bool walks_frames_directly();
+void walk_frames_directly(bool on);  // for tests: the ids are the same
+
+size_t count_frames();  // of this thread's Python code
+
+/// An address that may stand in a raw path is no longer what it was.
+void start_new_epoch();
 
 }  // namespace amanda::python

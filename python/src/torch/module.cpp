@@ -1,12 +1,17 @@
 // amanda._torch: the PyTorch driver in Python. Importing it attaches the driver.
 #include <torch/csrc/Exceptions.h>
 
+#include <chrono>
+
 #include "amanda/error.h"
 #include "amanda/torch.h"
 #include "bridge.h"
 #include "call_path.h"
+#include "identity.h"
 #include "keys.h"
+#include "op_types.h"
 #include "python_hooks.h"
+#include "torch_backend.h"
 
 namespace {
 
@@ -26,22 +31,44 @@ void rethrow_as_python() {
   }
 }
 
+std::pair<int64_t, size_t> time_ids(const at::Tensor& x, const at::Tensor& weight, int64_t count) {
+  using namespace amanda::pytorch;
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linear", "");
+  const OpRecord& record = op_types().of(op);
+  const std::vector<c10::IValue> arguments{x, weight, c10::IValue()};
+  uint64_t sum = identify(record, arguments).id;  // a hit from here on
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < count; ++i) sum += identify(record, arguments).id;
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - start;
+  [[maybe_unused]] static volatile uint64_t used;
+  used = sum;
+  return {taken.count(), amanda::python::count_frames()};
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_torch, m) {
   using namespace amanda;
   m.doc() = "The PyTorch driver. Use it through the package `amanda`.";
   static python::TorchBridge bridge;
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& e) {
+      PyErr_SetString(error_class ? error_class : PyExc_ImportError, e.what());
+    }
+  });
   static python::BridgeCapsule capsule{&pytorch::backend(), &bridge};
   m.def(
       "install",
-      [](const py::object& error, const py::object& describe, const py::object& recomputing, const py::object& engine,
+      [](const py::object& error, const py::object& resolve, const py::object& recomputing, const py::object& engine,
          const py::object& run_module, const py::object& parameter) {
+        pytorch::attach();
         error_class = Py_NewRef(error.ptr());
         pytorch::python_hooks.rethrow = &rethrow_as_python;
-        python::install_call_path(describe.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), parameter.ptr());
+        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), parameter.ptr());
       },
-      py::arg("error"), py::arg("describe"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
+      py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
       py::arg("parameter"), "Connects the driver with Python; called once, by the package.");
   m.def(
       "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
@@ -51,5 +78,10 @@ PYBIND11_MODULE(_torch, m) {
       "The names of the dispatch keys in use: filter, all.");
   m.def(
       "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
-  m.def("walks_frames_directly", &python::walks_frames_directly);
+  m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
+        "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
+  m.def("start_new_epoch", &python::start_new_epoch, "Something died that ids were found by.");
+  m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
+  m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),
+        "For tests: ids are the same either way.");
 }

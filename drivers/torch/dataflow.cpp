@@ -1,0 +1,76 @@
+#include "dataflow.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <unordered_map>
+
+#include "hash.h"
+#include "stack_value.h"
+
+namespace amanda::pytorch {
+namespace {
+
+// Weak references tell a live tensor from another one at its address. (In a Python program they would be in the way of
+// torch.utils.swap_tensors; there the call path identifies, and this table stays empty.)
+struct Produced {
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+  DataflowContext context;
+};
+
+struct Producers {
+  std::unordered_map<const c10::TensorImpl*, Produced> known;
+  uint64_t parameters = 0;
+  size_t sweep_at = 1024;
+
+  void put(const at::Tensor& tensor, const DataflowContext& context) {
+    if (known.size() >= sweep_at) {
+      std::erase_if(known, [](const auto& entry) { return entry.second.tensor.expired(); });
+      sweep_at = std::max<size_t>(1024, 2 * known.size());
+    }
+    known.insert_or_assign(tensor.unsafeGetTensorImpl(),
+                           Produced{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), context});
+  }
+
+  DataflowContext of(const at::Tensor& tensor) {
+    auto found = known.find(tensor.unsafeGetTensorImpl());
+    if (found != known.end() && !found->second.tensor.expired()) return found->second.context;
+    DataflowContext context;
+    const bool parameter = tensor.requires_grad() && tensor.is_leaf();
+    context.fill(parameter ? mix(1, ++parameters) : 0);
+    if (parameter) put(tensor, context);
+    return context;
+  }
+};
+
+Producers& producers() {
+  thread_local Producers table;
+  return table;
+}
+
+}  // namespace
+
+DataflowContext dataflow_context(uint64_t name_hash, c10::ArrayRef<c10::IValue> arguments) {
+  DataflowContext context;
+  context.fill(name_hash);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      const DataflowContext operand = producers().of(tensor);
+      for (size_t depth = 1; depth < context.size(); ++depth) {
+        context[depth] = mix(context[depth] + i, operand[depth - 1]);
+      }
+    });
+  }
+  return context;
+}
+
+void remember_producer(const DataflowContext& context, c10::ArrayRef<c10::IValue> results) {
+  uint64_t position = 0;
+  each_tensor(results, [&](const at::Tensor& tensor) {
+    DataflowContext of_result = context;
+    for (uint64_t& hash : of_result) hash = mix(hash, position);
+    ++position;
+    producers().put(tensor, of_result);
+  });
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,218 @@
+"""OpStatistics: how often every operator runs, and what its outputs look like: range, mean, spread, zeros, NaNs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from amanda.op_context import OpContext
+from amanda.tool import Tool
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One output of one operator over all its runs; an operator that returns nothing has one row with no output.
+
+    `min`, `max`, `mean` and `std` are of the finite elements of floating outputs, None if there was no such element.
+    `std` is that of the elements seen, divided by their number, not by one less.
+    """
+
+    op_id: int
+    name: str  # "aten::linear"
+    module_path: str
+    source: str  # file:line of the call
+    output: int | None  # the position; a list of tensors is one
+    calls: int  # runs of the operator
+    elements: int  # of all runs together
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    zeros: int
+    nans: int
+    infs: int  # of either sign
+
+    @property
+    def sparsity(self) -> float:
+        """The share of zeros among the elements, 0 to 1; 0 if there are none."""
+        return self.zeros / self.elements if self.elements else 0.0
+
+
+class OpStatistics(Tool):
+    """Gathers statistics of all outermost operators' outputs, over as many runs, scopes and threads as it is used in::
+
+        statistics = OpStatistics()
+        with amanda.apply(statistics):
+            train_one_epoch(model)
+        statistics.to_pandas().sort_values("sparsity")
+
+    Outputs are merged run by run, none is kept. Each is converted to float64, 8 bytes per element for as long as it
+    takes; on CUDA the host waits for it.
+
+    Integer, boolean and complex outputs have their elements and zeros counted and nothing else. Nothing but the calls
+    is counted for sparse, quantised and nested tensors, those without data (``device="meta"``), types that torch can't
+    convert (int4), and subclasses with a `__torch_dispatch__` of their own. Inside `torch.vmap` the elements are those
+    of all samples.
+
+    An operator that raises is not counted; one that checkpointing runs again is counted again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operators: dict[int, _Operator] = {}
+        self._lock = threading.Lock()  # of the above
+        self.add_inst_for_op(self._analyze)
+
+    def _analyze(self, context: OpContext) -> None:
+        operator = _Operator(context.op_id, context.op.name, context.module_path, context.source)
+        with self._lock:
+            operator = self._operators.setdefault(context.op_id, operator)
+        context.insert_after_op(self._record, operator=operator)
+
+    def _record(self, *outputs: Any, operator: _Operator) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            found = [_Summary.of(output) for output in outputs]  # not under the lock: most of the time goes here
+        with self._lock:
+            operator.calls += 1
+            if operator.outputs:
+                for summary, new in zip(operator.outputs, found, strict=True):
+                    summary.merge(new)
+            else:
+                operator.outputs = found
+
+    def rows(self) -> list[Row]:
+        """The statistics so far, in the order in which the operators ran first."""
+        with self._lock:
+            return [row for operator in self._operators.values() if operator.calls for row in operator.rows()]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`rows` as a table with a column for each field, and `sparsity`; what is None there is missing here.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                "[statistics] to_pandas needs pandas: pip install 'amanda[statistics]'; rows() needs nothing"
+            ) from error
+        columns = [field.name for field in dataclasses.fields(Row)] + ["sparsity"]
+        table = pandas.DataFrame([(*dataclasses.astuple(row), row.sparsity) for row in self.rows()], columns=columns)
+        counts: dict[str, str] = dict.fromkeys(("calls", "elements", "zeros", "nans", "infs"), "int64")
+        values: dict[str, str] = dict.fromkeys(("min", "max", "mean", "std", "sparsity"), "float64")
+        return table.astype({"op_id": "uint64", "output": "Int64"} | counts | values)
+
+
+@dataclasses.dataclass(eq=False)
+class _Operator:
+    id: int
+    name: str
+    module_path: str
+    source: str
+    calls: int = 0
+    outputs: list[_Summary] = dataclasses.field(default_factory=list)
+
+    def rows(self) -> list[Row]:
+        if not self.outputs:
+            return [_Summary().row(self, None)]
+        return [summary.row(self, position) for position, summary in enumerate(self.outputs)]
+
+
+@dataclasses.dataclass(eq=False)
+class _Summary:
+    """A set of elements in figures; the last four are of the finite ones among floating elements."""
+
+    elements: int = 0
+    zeros: int = 0
+    nans: int = 0
+    infs: int = 0
+    finite: int = 0
+    min: float = math.inf
+    max: float = -math.inf
+    mean: float = 0.0
+    squares: float = 0.0  # the sum of squared differences from the mean
+
+    @classmethod
+    def of(cls, output: Any) -> _Summary:
+        """Of a tensor, or of the members of a list; empty for whatever else."""
+        summary = cls()
+        if isinstance(output, (list, tuple)):
+            for member in output:
+                summary.merge(cls.of(member))
+        elif isinstance(output, torch.Tensor):
+            tensor = torch.func.debug_unwrap(output)
+            if _is_readable(tensor):
+                summary._count(tensor)
+        return summary
+
+    def merge(self, other: _Summary) -> None:
+        """Adds the elements of `other`.
+
+        The update is that of T. F. Chan, G. H. Golub, R. J. LeVeque: Updating Formulae and a Pairwise Algorithm for
+        Computing Sample Variances, Stanford STAN-CS-79-773, 1979. It subtracts no large sums from each other, so a
+        small spread around a large mean keeps its digits.
+        """
+        self.elements += other.elements
+        self.zeros += other.zeros
+        self.nans += other.nans
+        self.infs += other.infs
+        if not other.finite:
+            return
+        total = self.finite + other.finite
+        step = other.mean - self.mean
+        self.mean += step * other.finite / total
+        self.squares += other.squares + step * step * self.finite * other.finite / total
+        self.finite = total
+        self.min = min(self.min, other.min)
+        self.max = max(self.max, other.max)
+
+    def row(self, operator: _Operator, position: int | None) -> Row:
+        some = self.finite > 0
+        return Row(
+            op_id=operator.id,
+            name=operator.name,
+            module_path=operator.module_path,
+            source=operator.source,
+            output=position,
+            calls=operator.calls,
+            elements=self.elements,
+            min=self.min if some else None,
+            max=self.max if some else None,
+            mean=self.mean if some else None,
+            std=math.sqrt(self.squares / self.finite) if some else None,
+            zeros=self.zeros,
+            nans=self.nans,
+            infs=self.infs,
+        )
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        try:
+            values = tensor if tensor.is_complex() else tensor.double()
+        except NotImplementedError:  # a type that torch stores but does not compute with
+            return
+        self.elements = values.numel()
+        self.zeros = self.elements - int(values.count_nonzero())
+        if not tensor.is_floating_point():
+            return
+        if not values.sum().isfinite():
+            self.nans, self.infs = int(values.isnan().sum()), int(values.isinf().sum())
+            values = values[values.isfinite()]
+        self.finite = values.numel()
+        if self.finite:
+            self.min, self.max = (extreme.item() for extreme in values.aminmax())
+            variance, mean = torch.var_mean(values, correction=0)  # Welford's algorithm
+            self.mean, self.squares = mean.item(), variance.item() * self.finite
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    """Has it elements to count, and is counting them no call of its own `__torch_dispatch__`?"""
+    plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return plain and tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)

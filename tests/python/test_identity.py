@@ -1,0 +1,475 @@
+"""What an op_id is: a place in the program, the same in every iteration, process, tool set and loop around a model."""
+
+import collections
+import copy
+import functools
+import gc
+import subprocess
+import sys
+import threading
+
+import amanda
+import pytest
+import torch
+from amanda import _torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Ids(amanda.Tool):
+    """Lists (operator name, id) of every run."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.runs = []
+        self.recomputed = []
+        self.add_inst_for_op(self.analyze, **options)
+
+    def analyze(self, context):
+        run = (context.op.__name__, context.op_id)
+        if context.is_recompute:
+            self.recomputed.append(run)
+        context.insert_before_op(lambda: self.runs.append(run), inputs=[])
+
+
+def ids(program, scopes=1, **options):
+    tool = Ids(**options)
+    for _ in range(scopes):
+        with amanda.apply(tool):
+            program()
+    return tool.runs
+
+
+def ids_of(name, runs):
+    return [id for op, id in runs if op == name]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.act = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.fc2(self.act(self.fc1(x))))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.sum()
+
+
+x = torch.randn(2, 4)
+
+
+# ---- the same place ---------------------------------------------------------------------------------------------------
+
+
+def test_iterations_have_the_same_ids():
+    model = Model()
+
+    def twice():
+        for _ in range(2):
+            model(x)
+
+    runs = ids(twice)
+    assert runs[: len(runs) // 2] == runs[len(runs) // 2 :]
+
+
+def test_a_new_scope_has_the_same_ids():
+    model = Model()
+    runs = ids(lambda: model(x), scopes=2)
+    assert runs[: len(runs) // 2] == runs[len(runs) // 2 :]
+
+
+def test_processes_have_the_same_ids():
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_identity as t; m = t.Model(); "
+        "w = [t.nn.Parameter(t.torch.ones(2, 4)) for _ in range(2)]\n"
+        "def step():\n"
+        "    m(t.x); [t.torch.nn.functional.linear(t.x, v) for v in w]\n"
+        "print(t.ids(step))"
+    )
+    command = [sys.executable, "-c", program, str(__import__("pathlib").Path(__file__).parent)]
+    outputs = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)}
+    assert len(outputs) == 1
+
+
+def test_a_filter_does_not_change_ids():
+    model = Model()
+    every = ids(lambda: model(x))
+    assert ids_of("linear", every) == ids_of("linear", ids(lambda: model(x), ops="linear"))
+
+
+def test_another_scope_around_does_not_change_ids():
+    model = Model()
+    alone = ids(lambda: model(x))
+    with amanda.apply(Ids()):
+        assert ids(lambda: model(x)) == alone
+
+
+def test_inner_calls_have_the_same_ids_whether_or_not_the_outer_one_is_observed():
+    layer = nn.Linear(4, 4)
+    batch = torch.randn(2, 2, 4)
+    alone = ids(lambda: layer(batch), ops="addmm")
+    nested = ids(lambda: layer(batch), nested=True)
+    assert alone
+    assert ids_of("addmm", alone) == ids_of("addmm", nested)
+
+
+def test_training_and_validation_loops_agree_on_a_model():
+    model = Model()
+
+    def train():
+        model(x).backward()
+
+    def validate():
+        with torch.no_grad():
+            model(x)
+
+    assert set(ids_of("linear", ids(train))) == set(ids_of("linear", ids(validate)))
+
+
+def test_a_function_agrees_wherever_its_scope_is_entered():
+    weight = torch.randn(4, 4)
+
+    def recorded():
+        tool = Ids()
+        with amanda.apply(tool):
+            torch.mm(weight, weight).relu()
+        return tool.runs
+
+    assert recorded() == recorded()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_recomputation_has_the_ids_of_the_first_run(reentrant):
+    model = Block()
+    start = torch.randn(2, 4, requires_grad=True)
+
+    def step():
+        checkpoint(model, start * 1, use_reentrant=reentrant).sum().backward()
+
+    tool = Ids(ops=["linear", "relu"])
+    with amanda.apply(tool):
+        step()
+    assert len(tool.runs) == 8
+    assert tool.runs[:4] == tool.runs[4:]
+
+
+def test_without_the_fast_walk_the_ids_are_the_same():
+    model = Model()
+    fast = ids(lambda: model(x))
+    assert _torch.walks_frames_directly()
+    _torch.walk_frames_directly(False)
+    try:
+        assert ids(lambda: model(x)) == fast
+    finally:
+        _torch.walk_frames_directly(True)
+
+
+def test_a_trace_function_does_not_change_ids():
+    model = Model()
+    plain = ids(lambda: model(x))
+    sys.settrace(lambda *event: None)
+    try:
+        assert ids(lambda: model(x)) == plain
+    finally:
+        sys.settrace(None)
+
+
+def test_specialised_instructions_do_not_change_ids():
+    def program(n):
+        for _ in range(n):
+            torch.relu(x)
+
+    runs = ids(lambda: program(200))
+    assert len(set(runs)) == 1
+
+
+def test_threads_agree():
+    model, seen = Model(), []
+
+    def work():
+        seen.append(tuple(ids(lambda: model(x))))
+
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert seen[0] == seen[1]
+
+
+# ---- different places -------------------------------------------------------------------------------------------------
+
+
+def test_one_relu_used_at_two_places_has_two_ids():
+    model = Model()
+    assert len(set(ids_of("relu", ids(lambda: model(x))))) == 6
+
+
+def test_one_relu_used_at_three_places_of_a_script_has_three_ids():
+    act = nn.ReLU()
+
+    def program():
+        a = act(x)
+        b = act(a)
+        return act(b)
+
+    assert len(set(ids(program))) == 3
+
+
+def test_siblings_in_a_sequential_have_their_own_ids():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU())
+    assert len(set(ids(lambda: model(x)))) == 4
+
+
+def test_a_loop_over_weights_keeps_them_apart():
+    weights = [torch.randn(4, 4, requires_grad=True) for _ in range(3)]
+
+    def program():
+        for _ in range(2):
+            for weight in weights:
+                torch.mm(x, weight)
+
+    runs = ids(program)
+    assert len(set(runs)) == 3
+    assert runs[:3] == runs[3:]
+
+
+def test_one_mask_never_reaches_another_weight():
+    class Mask(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.add_inst_for_op(self.analyze, ops="linear")
+
+        def analyze(self, context):
+            context.insert_before_op(self.check, inputs=[1], own=context.inputs[1].detach().clone())
+
+        def check(self, weight, own):
+            assert torch.equal(weight, own)
+
+    class Weights(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.ParameterList(torch.randn(4, 4) for _ in range(4))
+
+        def forward(self, x):
+            for weight in self.weights:
+                x = torch.nn.functional.linear(x, weight)
+            return x
+
+    scope = amanda.apply(Mask())
+    for _ in range(20):
+        model = Weights()
+        with scope:
+            model(x)
+            model(x)
+        del model
+        gc.collect()
+
+
+def test_two_models_of_one_class_have_their_own_ids():
+    first, second = Model(), Model()
+    assert not set(ids(lambda: first(x))) & set(ids(lambda: second(x)))
+
+
+def test_the_ids_of_a_freed_model_never_pass_to_a_new_one():
+    seen = set()
+    for _ in range(5):
+        model = Model()
+        now = set(ids_of("linear", ids(lambda m=model: m(x))))
+        assert not now & seen
+        seen |= now
+        del model
+        gc.collect()
+
+
+def test_the_ids_of_a_freed_loose_parameter_never_pass_to_a_new_one():
+    def program(weight):
+        torch.mm(x, weight)
+
+    seen = []
+    for _ in range(5):
+        weight = torch.randn(4, 4, requires_grad=True)
+        seen += ids(lambda w=weight: program(w))
+        del weight
+        gc.collect()
+    assert len(set(seen)) == 5
+
+
+def test_lambdas_comprehensions_and_partials_are_places():
+    add = functools.partial(torch.add, x)
+
+    def program():
+        (lambda: torch.relu(x))()
+        (lambda: torch.relu(x))()
+        [torch.relu(x) for _ in range(3)]
+        add(x)
+        add(x)
+
+    runs = ids(program)
+    assert len(set(ids_of("relu", runs))) == 3
+    assert len(set(ids_of("add", runs))) == 2
+
+
+def test_generators_are_places():
+    def numbers():
+        yield torch.relu(x)
+        yield torch.relu(x)
+
+    runs = ids(lambda: [list(numbers()) for _ in range(2)])
+    assert len(set(runs)) == 2
+    assert runs[:2] == runs[2:]
+
+
+def test_deep_recursion_works():
+    def down(depth):
+        return torch.relu(x) if depth == 0 else down(depth - 1)
+
+    for _ in range(2):
+        assert len(ids(lambda: down(500))) == 1
+
+
+# ---- bounded by the program -------------------------------------------------------------------------------------------
+
+
+def sizes_after(program, *steps):
+    """How many operators a scope knows after the program ran for so many steps each time."""
+    scope, sizes = amanda.apply(Ids()), []
+    with scope:
+        for number in steps:
+            program(number)
+            sizes.append(scope.cache_info().currsize)
+    return sizes
+
+
+def test_a_decode_loop_has_a_fixed_number_of_ids():
+    cell, head = nn.GRUCell(4, 4), nn.Linear(4, 8)
+    table = nn.Embedding(8, 4)
+
+    def decode(steps):
+        state, token = torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
+        with torch.no_grad():
+            for _ in range(steps):
+                state = cell(table(token), state)
+                token = head(state).argmax(-1)
+
+    few, many = sizes_after(decode, 3, 10_000)
+    assert few == many
+
+
+def test_a_truncated_rnn_has_a_fixed_number_of_ids():
+    cell = nn.RNNCell(4, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1, momentum=0.9)
+
+    def train(steps):
+        state = torch.zeros(2, 4)
+        for _ in range(steps):
+            state = cell(x, state.detach())
+            optimizer.zero_grad()
+            state.sum().backward()
+            optimizer.step()
+
+    few, many = sizes_after(train, 3, 50)
+    assert few == many
+
+
+def test_an_exponential_moving_average_has_a_fixed_number_of_ids():
+    model = Model()
+    average = copy.deepcopy(model)
+
+    @torch.no_grad()
+    def update(steps):
+        for _ in range(steps):
+            for mean, now in zip(average.parameters(), model.parameters(), strict=True):
+                mean.mul_(0.9).add_(now, alpha=0.1)
+
+    assert sizes_after(update, 2, 50) == [2 * len(list(model.parameters()))] * 2
+
+
+def test_inputs_that_require_a_gradient_have_a_bounded_number_of_ids():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    def step(number):
+        for _ in range(number):
+            start = torch.randn(2, 4, requires_grad=True)
+            model(start * 1).sum().backward()
+
+    _, many, more = sizes_after(step, 10, 300, 300)
+    assert many == more
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_recomputation_on_a_leaf_has_the_ids_of_the_first_run(reentrant):
+    model = Block()
+
+    def steps():
+        for _ in range(3):
+            start = torch.randn(2, 4, requires_grad=True)
+            checkpoint(model, start, use_reentrant=reentrant).sum().backward()
+
+    tool = Ids(ops=["linear", "relu"])
+    with amanda.apply(tool):
+        steps()
+    for run in range(0, 24, 8):
+        assert tool.runs[run : run + 4] == tool.runs[run + 4 : run + 8]
+
+
+def test_a_loss_module_made_in_each_step_has_one_id():
+    target = torch.zeros(2, dtype=torch.long)
+
+    def step():
+        nn.CrossEntropyLoss()(x, target)
+
+    runs = ids(lambda: [step() for _ in range(3)])
+    assert len(set(ids_of("cross_entropy_loss", runs))) == 1
+
+
+# ---- models that change -----------------------------------------------------------------------------------------------
+
+
+def test_swapped_loaded_and_moved_parameters_keep_their_ids():
+    model = Model()
+    before = ids(lambda: model(x))
+    tool = Ids()
+    with amanda.apply(tool):
+        model(x)
+        layer = model.blocks[0].fc1
+        torch.utils.swap_tensors(layer.weight, nn.Parameter(torch.ones(4, 4)))
+        model(x)
+        model.load_state_dict(Model().state_dict(), assign=True)
+        model(x)
+        model.to(torch.float64).to(torch.float32)
+        model(x)
+    linear = ids_of("linear", before)
+    assert ids_of("linear", tool.runs) == 4 * linear
+
+
+def test_parametrizations_work_inside_a_scope():
+    layer = nn.Linear(4, 4)
+    torch.nn.utils.parametrizations.weight_norm(layer)
+    first, second = ids(lambda: layer(x)), ids(lambda: layer(x))
+    assert first == second
+
+
+def test_module_path_and_source_say_where():
+    model, seen = Model(), collections.Counter()
+
+    class Where(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.add_inst_for_op(self.analyze, ops="linear")
+
+        def analyze(self, context):
+            seen[context.module_path] += 1
+            assert context.source.rpartition(":")[0] == __file__
+
+    with amanda.apply(Where()):
+        model(x)
+    assert seen == {f"blocks.{i}.fc{j}": 1 for i in range(3) for j in (1, 2)}

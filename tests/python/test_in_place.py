@@ -1,0 +1,405 @@
+"""In-place operators, out= and views: an edit is never silently without effect, and gradients stay right."""
+
+# ruff: noqa: B007, E731, SIM117 -- modules written by hand in one line; routines that read the loop's variable
+
+import contextlib
+
+import amanda
+import pytest
+import torch
+import torch.nn.functional as F
+
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, f):
+        return f(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def edit(x):
+    return x * 2 + 1
+
+
+def gradients(function):
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, requires_grad=True)
+    w = torch.randn(5, 5, requires_grad=True)
+    y = function(x, w)
+    y.square().sum().backward()
+    return [y.detach(), x.grad, w.grad]
+
+
+def assert_same(tool, program, by_hand, runs=3):
+    """Under the tool, in its first and its later runs, the program has the values and gradients of `by_hand`."""
+    expected = gradients(by_hand)
+    with amanda.apply(tool):
+        results = [gradients(program) for _ in range(runs)]
+    for result in results:
+        torch.testing.assert_close(result, expected)
+
+
+def relu_in_place(x, w):
+    return torch.relu_(x @ w) * 3
+
+
+def add_to_itself(x, w):
+    z = x @ w
+    return z.add_(z)
+
+
+def relu_a_view(x, w):
+    z = x @ w
+    z[:2].relu_()
+    return z * 3
+
+
+def assign_items(x, w):
+    z = x @ w
+    z[0] = 1.0
+    z[1:3, 0] = z[0, 0]
+    z[z > 0] = 0.5
+    return z * 2
+
+
+def chain(x, w):
+    return (x @ w).mul_(2).add_(1).sub_(0.5).relu_()
+
+
+PROGRAMS = [relu_in_place, add_to_itself, relu_a_view, assign_items, chain]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_looking_changes_nothing(program, nested, recorder):
+    assert_same(recorder(nested=nested), program, program)
+
+
+def test_an_edit_after_is_straight_through(after):
+    by_hand = lambda x, w: StraightThrough.apply(torch.relu(x @ w), edit) * 3
+    assert_same(after("relu_", edit), relu_in_place, by_hand)
+
+
+def test_an_edit_before_is_straight_through(before):
+    by_hand = lambda x, w: torch.relu(StraightThrough.apply(x @ w, edit)) * 3
+    assert_same(before("relu_", edit), relu_in_place, by_hand)
+
+
+def test_a_differentiable_edit_is_recorded(after):
+    by_hand = lambda x, w: edit(torch.relu(x @ w)) * 3
+    assert_same(after("relu_", edit, differentiable=True), relu_in_place, by_hand)
+
+
+def test_an_edit_of_a_tensor_added_to_itself(before, after):
+    assert_same(after("add_", edit), add_to_itself, lambda x, w: StraightThrough.apply((x @ w) * 2, edit))
+    by_hand = lambda x, w: (lambda z: StraightThrough.apply(z, edit) + z)(x @ w)
+    assert_same(before("add_", edit, ["self"]), add_to_itself, by_hand)
+    by_hand = lambda x, w: (lambda z: z + StraightThrough.apply(z, edit))(x @ w)
+    assert_same(before("add_", edit, ["other"]), add_to_itself, by_hand)
+
+
+def test_an_edit_of_a_view_reaches_its_base(after):
+    def by_hand(x, w):
+        z = x @ w
+        return torch.cat([StraightThrough.apply(torch.relu(z[:2]), edit), z[2:]]) * 3
+
+    assert_same(after("relu_", edit), relu_a_view, by_hand)
+
+
+def test_every_step_of_a_chain_is_edited(after):
+    def by_hand(x, w):
+        z = x @ w
+        for step in (lambda z: z * 2, lambda z: z + 1, lambda z: z - 0.5, torch.relu):
+            z = StraightThrough.apply(step(z), edit)
+        return z
+
+    assert_same(after(["mul_", "add_", "relu_", "sub_"], edit), chain, by_hand)
+
+
+def test_a_replacement_is_the_operator(replace):
+    assert_same(replace("relu_", torch.sigmoid), relu_in_place, lambda x, w: torch.sigmoid(x @ w) * 3)
+
+
+def test_a_replacement_may_call_the_original_on_a_copy():
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda c: c.replace_op(lambda x, op: op(x.clone()) * 2, op=c.op), ops="relu_")
+    assert_same(tool, relu_in_place, lambda x, w: torch.relu(x @ w) * 2 * 3)
+
+
+def test_resnet_block_trains_with_its_activation_edited(after):
+    torch.manual_seed(0)
+    nn = torch.nn
+
+    def train(block, activation):
+        conv, norm = block
+        x = torch.ones(2, 3, 4, 4, requires_grad=True)
+        y = activation(norm(conv(x))) + x
+        y.square().sum().backward()
+        return [x.grad, conv.weight.grad.clone(), norm.weight.grad.clone()]
+
+    def block():
+        torch.manual_seed(1)
+        return nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
+
+    expected = train(block(), lambda y: StraightThrough.apply(torch.relu(y), lambda y: y * 0.5))
+    with amanda.apply(after("relu_", lambda y: y * 0.5)):
+        for _ in range(2):
+            got = train(block(), nn.ReLU(inplace=True))
+            for a, b in zip(got, expected, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+# ---- identity of the tensor ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_all_holders_of_the_tensor_see_the_edit(point, request):
+    x = torch.tensor([-1.0, 2.0])
+    view, address = x[:1], x.data_ptr()
+    with amanda.apply(request.getfixturevalue(point)("relu_", lambda x: x + 1)):
+        y = F.relu(x, inplace=True)
+    assert y is x
+    assert x.data_ptr() == address
+    assert x.tolist() == ([0.0, 3.0] if point == "before" else [1.0, 3.0])
+    assert view.item() == x[0].item()
+
+
+def test_the_tools_own_value_is_not_written_to(before):
+    own = torch.zeros(2)
+    x = torch.ones(2)
+    with amanda.apply(before("add_", lambda x: own, ["self"])):
+        x.add_(5)
+    assert (x.tolist(), own.tolist()) == ([5.0, 5.0], [0.0, 0.0])
+
+
+def test_a_parameter_update_is_edited(after):
+    p = torch.nn.Parameter(torch.ones(2))
+    with amanda.apply(after("add_", lambda p: p * 10)), torch.no_grad():
+        for _ in range(2):
+            p.add_(1)
+    assert p.tolist() == [210.0, 210.0]
+    assert p.requires_grad
+    assert p.is_leaf
+
+
+def test_pytorchs_own_error_for_a_leaf_is_kept(recorder, before, after, replace):
+    text = "a leaf Variable that requires grad is being used in an in-place operation"
+    for tool in (recorder(), before("relu_", edit), after("relu_", edit), replace("relu_", torch.sigmoid)):
+        x = torch.ones(2, requires_grad=True)
+        with amanda.apply(tool), pytest.raises(RuntimeError, match=text):
+            x.relu_()
+
+
+def test_random_operators_draw_once(recorder, after):
+    def dropout():
+        torch.manual_seed(0)
+        x = torch.ones(8, requires_grad=True)
+        y = F.dropout(x * 1, 0.5, True, inplace=True)
+        y.sum().backward()
+        return [y.detach(), x.grad, torch.get_rng_state()]
+
+    expected = dropout()
+    for tool in (recorder(), recorder(nested=True), after("dropout_", lambda y: None)):
+        with amanda.apply(tool):
+            for _ in range(2):
+                assert all(torch.equal(a, b) for a, b in zip(dropout(), expected, strict=True))
+
+
+# ---- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_foreach_operator_is_looked_at(recorder):
+    tool = recorder(ops="_foreach_add_")
+    tensors = [torch.ones(2), torch.ones(3)]
+    with amanda.apply(tool):
+        for _ in range(2):
+            torch._foreach_add_(tensors, 1.0)
+    assert [t[0].item() for t in tensors] == [3.0, 3.0]
+    assert tool.inputs[0][0][0] is tensors[0]
+
+
+def test_a_foreach_operators_input_is_edited(before):
+    tensors = [torch.ones(2), torch.ones(3)]
+    with amanda.apply(before("_foreach_add_", lambda self: [t * 10 for t in self], ["self"])):
+        for _ in range(2):
+            torch._foreach_add_(tensors, 1.0)
+    assert [t[0].item() for t in tensors] == [111.0, 111.0]
+    with amanda.apply(before("_foreach_add_", lambda other: [t * 10 for t in other], ["other"])):
+        torch._foreach_add_(tensors, [torch.ones(2), torch.ones(3)])
+    assert [t[0].item() for t in tensors] == [121.0, 121.0]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_an_optimizer_step_is_unharmed(foreach, recorder):
+    def step():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+        for _ in range(2):
+            model(torch.ones(1, 3)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return list(model.parameters())
+
+    expected = step()
+    with amanda.apply(recorder(nested=True)):
+        got = step()
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+# ---- out= ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_out_argument_holds_the_edited_value(before, after):
+    x, out = torch.ones(2), torch.empty(2)
+    with amanda.apply(after("add", edit)):
+        assert torch.add(x, x, out=out) is out
+        assert out.tolist() == [5.0, 5.0]
+    with amanda.apply(before("add", edit, ["self"])):
+        assert torch.add(x, x, out=out) is out
+        assert out.tolist() == [4.0, 4.0]
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_an_out_argument_may_grow(after):
+    x, out = torch.ones(2), torch.empty(0)
+    with amanda.apply(after("add", lambda y: torch.cat([y, y]))):
+        torch.add(x, x, out=out)
+    assert out.tolist() == [2.0] * 4
+
+
+def test_one_of_several_out_arguments_is_edited(after):
+    values, indices = torch.empty(2), torch.empty(2, dtype=torch.long)
+    with amanda.apply(after("max", lambda values, indices: (values * 10, None))):
+        result = torch.max(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), 1, out=(values, indices))
+    assert (values.tolist(), indices.tolist()) == ([20.0, 40.0], [1, 0])
+    assert result.values is values
+
+
+def test_a_replacement_fills_the_out_argument(replace):
+    x, out = torch.ones(2), torch.empty(2)
+    with amanda.apply(replace("add", lambda *inputs: torch.full((2,), 7.0))):
+        assert torch.add(x, x, out=out) is out
+    assert out.tolist() == [7.0, 7.0]
+
+
+# ---- views -----------------------------------------------------------------------------------------------------------
+
+VIEW = (
+    "its result is a view, and a value put in its place would no longer share memory with the operator's input; pass "
+    "allow_view=True if nothing relies on that"
+)
+
+
+def doubled(y, *rest):
+    return y * 2
+
+
+def test_a_view_is_not_edited_by_accident(after, replace, says):
+    x = torch.randn(2, 3)
+    with says(amanda.Error, f"[action] tool: doubled after aten::transpose: output 0: {VIEW}"):
+        with amanda.apply(after("transpose", doubled)):
+            x.transpose(0, 1)
+    with says(amanda.Error, f"[context] tool: replace_op on aten::transpose: {VIEW}"):
+        with amanda.apply(replace("transpose", doubled)):
+            x.transpose(0, 1)
+
+
+def test_a_view_is_edited_on_request(after, replace):
+    x = torch.randn(2, 3)
+    with amanda.apply(after("transpose", doubled, allow_view=True)):
+        assert torch.equal(x.transpose(0, 1), x.T * 2)
+    with amanda.apply(replace("transpose", lambda x, *dims: x.T * 2, allow_view=True)):
+        assert torch.equal(x.transpose(0, 1), x.T * 2)
+
+
+def test_looking_at_a_view_is_always_allowed(recorder):
+    tool, x = recorder(), torch.randn(2, 3)
+    with amanda.apply(tool):
+        y = x.transpose(0, 1)
+    assert y._is_view()
+    assert y._base is x
+    assert y.data_ptr() == x.data_ptr()
+    assert tool.trace == ["transpose?", "transpose<", "transpose>"]
+
+
+def test_an_operator_that_only_may_return_a_view_is_edited_where_it_copies(after, says):
+    x = torch.randn(2, 3)
+    with amanda.apply(after("reshape", doubled)):
+        assert torch.equal(x.T.reshape(6), x.T.flatten() * 2)
+        with says(amanda.Error, f"[action] tool: doubled after aten::reshape: output 0: {VIEW}"):
+            x.reshape(6)
+
+
+def test_a_list_of_views_is_edited_on_request(after, says):
+    def routine(parts):
+        return [part * 2 for part in parts]
+
+    x = torch.ones(2, 2)
+    with says(amanda.Error, f"[action] tool: routine after aten::unbind: output 0: {VIEW}"):
+        with amanda.apply(after("unbind", routine)):
+            torch.unbind(x)
+    with amanda.apply(after("unbind", routine, allow_view=True)):
+        assert [part.tolist() for part in torch.unbind(x)] == [[2.0, 2.0]] * 2
+
+
+# ---- what can't be done ----------------------------------------------------------------------------------------------
+
+
+def test_the_shape_of_an_in_place_tensor_cant_change(after, says):
+    def routine(x):
+        return x[:1]
+
+    text = "the shape of an in-place operator's tensor can't change: it is [2], the value has [1]"
+    with says(amanda.Error, f"[action] tool: routine after aten::relu_: output 0: {text}"):
+        with amanda.apply(after("relu_", routine)):
+            torch.ones(2).relu_()
+
+
+def test_nothing_can_stand_for_a_change_of_shape_in_place(before, after, replace, says):
+    text = "it changes its tensor's shape or storage in place; nothing can stand for that"
+    with says(amanda.Error, f"[action] tool: doubled before aten::t_: input 0 (self): {text}"):
+        with amanda.apply(before("t_", doubled)):
+            torch.ones(2, 3).t_()
+    with says(amanda.Error, f"[action] tool: doubled after aten::t_: output 0: {text}"):
+        with amanda.apply(after("t_", doubled)):
+            torch.ones(2, 3).t_()
+    with says(amanda.Error, f"[context] tool: replace_op on aten::t_: {text}"):
+        with amanda.apply(replace("t_", doubled, allow_view=True)):
+            torch.ones(2, 3).t_()
+
+
+def test_a_late_edit_is_refused_once_while_autograd_records(after, says):
+    def routine(y):
+        return edit(y) if editing else None
+
+    editing = False
+    tool = after("relu_", routine)
+    plain = gradients(lambda x, w: torch.relu(x @ w) * 3)
+    edited = gradients(lambda x, w: StraightThrough.apply(torch.relu(x @ w), edit) * 3)
+    text = (
+        "[action] tool: routine after aten::relu_: output 0: the routine only looked at this in-place operator "
+        "before, so it ran in place, and autograd has saved its result; an edit can't be put in any more. It is "
+        "prepared for from the next run on"
+    )
+    results = []
+    with amanda.apply(tool):
+        for editing, refused in [(False, False), (True, True), (True, False), (False, False)]:
+            with says(amanda.Error, text) if refused else contextlib.nullcontext():
+                results.append(gradients(relu_in_place))  # one place of the program
+    torch.testing.assert_close(results, [plain, edited, plain])
+
+
+def test_a_late_edit_without_gradients_needs_no_preparation(after):
+    def routine(y):
+        return edit(y) if editing else None
+
+    tool = after("relu_", routine)
+    with amanda.apply(tool):
+        for editing, expected in [(False, 1.0), (True, 3.0), (False, 1.0), (True, 3.0)]:
+            x = torch.ones(1)
+            x.relu_()
+            assert x.item() == expected

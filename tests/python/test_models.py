@@ -1,0 +1,189 @@
+"""Whole models: under a tool that looks at everything, results, gradients and random state are bit for bit the same."""
+
+import amanda
+
+# ruff: noqa: C408 -- configurations read better so
+import pytest
+import torch
+import transformers
+from torch.utils._pytree import tree_leaves
+
+SMALL = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=99)
+VISION = dict(SMALL, image_size=32, patch_size=8)
+VISION.pop("vocab_size")
+TOKENS = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def ids():
+    return torch.arange(3, 17).reshape(2, 7)
+
+
+def pixels():
+    return torch.randn(2, 3, 32, 32)
+
+
+def bert():
+    return transformers.BertModel(transformers.BertConfig(**SMALL)), dict(input_ids=ids())
+
+
+def gpt2():
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=99, n_positions=32, **TOKENS)
+    return transformers.GPT2LMHeadModel(config), dict(input_ids=ids(), labels=ids())
+
+
+def llama():
+    config = transformers.LlamaConfig(**SMALL, num_key_value_heads=1)
+    return transformers.LlamaForCausalLM(config), dict(input_ids=ids(), labels=ids())
+
+
+def t5():
+    config = transformers.T5Config(
+        vocab_size=99, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0
+    )
+    return transformers.T5ForConditionalGeneration(config), dict(input_ids=ids(), labels=ids())
+
+
+def vit():
+    return transformers.ViTModel(transformers.ViTConfig(**VISION)), dict(pixel_values=pixels())
+
+
+def resnet():
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
+    return transformers.ResNetModel(config), dict(pixel_values=pixels())
+
+
+def clip():
+    config = transformers.CLIPConfig(
+        text_config=dict(SMALL, max_position_embeddings=16, **TOKENS), vision_config=VISION, projection_dim=8
+    )
+    return transformers.CLIPModel(config), dict(input_ids=ids(), pixel_values=pixels())
+
+
+def wav2vec2():
+    config = transformers.Wav2Vec2Config(
+        **SMALL,
+        conv_dim=(8, 8),
+        conv_stride=(5, 2),
+        conv_kernel=(10, 3),
+        num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2,
+        apply_spec_augment=False,  # draws from numpy
+        layerdrop=0.0,
+    )
+    return transformers.Wav2Vec2Model(config), dict(input_values=torch.randn(2, 800))
+
+
+def mixtral():
+    config = transformers.MixtralConfig(**SMALL, num_key_value_heads=1, num_local_experts=2, num_experts_per_tok=1)
+    return transformers.MixtralForCausalLM(config), dict(input_ids=ids(), labels=ids())
+
+
+def mamba():
+    config = transformers.MambaConfig(hidden_size=16, num_hidden_layers=2, vocab_size=99, state_size=4)
+    return transformers.MambaForCausalLM(config), dict(input_ids=ids(), labels=ids())
+
+
+def swin():
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    return transformers.SwinModel(config), dict(pixel_values=pixels())
+
+
+def mlp():
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    return model, dict(input=torch.randn(3, 4))
+
+
+def encoder():
+    return torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), dict(src=torch.randn(2, 3, 8))
+
+
+def lstm():
+    return torch.nn.LSTM(4, 8, num_layers=2, bidirectional=True, dropout=0.5), dict(input=torch.randn(5, 2, 4))
+
+
+def convnet():
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(inplace=True), nn.MaxPool2d(2), nn.Upsample(scale_factor=2)
+    )
+    return model, dict(input=pixels())
+
+
+MODELS = [bert, gpt2, llama, t5, vit, resnet, clip, wav2vec2, mixtral, mamba, swin, mlp, encoder, lstm, convnet]
+
+
+def tensors(result):
+    return [
+        leaf
+        for leaf in tree_leaves(dict(result) if isinstance(result, dict) else result)
+        if isinstance(leaf, torch.Tensor)
+    ]
+
+
+def train(model, inputs):
+    """Everything that one step leaves behind."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    outputs = tensors(model(**inputs))
+    sum(output.float().sum() for output in outputs if output.requires_grad).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [*(output.detach() for output in outputs), *gradients, torch.get_rng_state()]
+
+
+def infer(model, inputs):
+    model.eval()
+    with torch.inference_mode():
+        return [*tensors(model(**inputs)), torch.get_rng_state()]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_looking_changes_not_one_bit(make, recorder):
+    model, inputs = make()
+    model.train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def all_of(step):
+        model.load_state_dict(state)
+        return step(model, inputs)
+
+    outermost, nested = recorder(), recorder(nested=True)
+    for step in (train, infer):
+        expected = all_of(step)
+        with amanda.apply(outermost, nested):
+            results = [all_of(step) for _ in range(2)]
+        for got in results:
+            assert len(got) == len(expected)
+            assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert len(nested.ran) > len(outermost.ran) > 0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("make", [gpt2, llama, t5], ids=lambda make: make.__name__)
+def test_generated_text_is_the_same(make, recorder):
+    model, inputs = make()
+    model.eval()
+    arguments = dict(input_ids=inputs["input_ids"], attention_mask=torch.ones_like(inputs["input_ids"]))
+    arguments |= dict(max_new_tokens=4, do_sample=True, pad_token_id=0, eos_token_id=2)
+
+    def generate():
+        torch.manual_seed(0)
+        return model.generate(**arguments)
+
+    expected = generate()
+    with amanda.apply(recorder()):
+        assert torch.equal(generate(), expected)
+
+
+def test_module_paths_name_the_modules_of_the_model():
+    model, inputs = bert()
+    paths = []
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda c: paths.append(c.module_path), ops="linear")
+    with amanda.apply(tool):
+        model(**inputs)
+    linears = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    assert sorted(paths) == sorted(linears)

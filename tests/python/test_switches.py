@@ -1,0 +1,94 @@
+"""The switches of a thread: instrumentation and its cache, on and off."""
+
+import threading
+
+import amanda
+import torch
+
+X = torch.ones(2)
+
+
+def test_disabled_is_as_if_no_scope_were_open(recorder, after):
+    tool = recorder(ops="relu")
+    with amanda.apply(tool, after("relu", lambda y: y + 1)):
+        with amanda.disabled():
+            assert not amanda.is_enabled()
+            assert torch.relu(X).tolist() == [1.0, 1.0]
+        assert amanda.is_enabled()
+        assert torch.relu(X).tolist() == [2.0, 2.0]
+    assert tool.ran == ["relu"]
+
+
+def test_the_switches_nest(recorder):
+    tool = recorder()
+    with amanda.apply(tool), amanda.disabled():
+        torch.sin(X)
+        with amanda.enabled():
+            torch.cos(X)
+            with amanda.disabled():
+                torch.sin(X)
+            torch.tan(X)
+        torch.sin(X)
+    assert tool.ran == ["cos", "tan"]
+
+
+def test_a_scope_opened_under_disabled_takes_effect_when_enabled(recorder):
+    tool = recorder()
+    with amanda.disabled(), amanda.apply(tool):
+        torch.sin(X)
+        with amanda.enabled():
+            torch.cos(X)
+    torch.tan(X)
+    assert tool.ran == ["cos"]
+
+
+def test_without_a_cache_every_run_is_analysed(recorder):
+    tool = recorder()
+    with amanda.apply(tool), amanda.cache_disabled():
+        assert not amanda.is_cache_enabled()
+        for _ in range(3):
+            torch.relu(X)
+        with amanda.cache_enabled():
+            for _ in range(3):
+                torch.sin(X)
+    assert amanda.is_cache_enabled()
+    assert tool.analysed == ["relu"] * 3 + ["sin"]
+    assert tool.ran == ["relu"] * 3 + ["sin"] * 3
+
+
+def test_results_made_without_a_cache_are_not_remembered(recorder):
+    tool = recorder(ops="relu")
+    with amanda.apply(tool):
+        for step in range(3):
+            with amanda.cache_disabled() if step == 0 else amanda.cache_enabled():
+                torch.relu(X)
+    assert len(tool.analysed) == 2
+    assert len(tool.ran) == 3
+
+
+def test_a_switch_is_put_back_by_an_exception():
+    try:
+        with amanda.disabled(), amanda.cache_disabled():
+            raise KeyError
+    except KeyError:
+        pass
+    assert amanda.is_enabled()
+    assert amanda.is_cache_enabled()
+
+
+def test_a_switch_is_the_threads_own(recorder):
+    tool = recorder()
+    scope = amanda.apply(tool)
+    states = []
+
+    def work():
+        states.append((amanda.is_enabled(), amanda.is_cache_enabled()))
+        with scope:
+            torch.relu(X)
+
+    with amanda.disabled(), amanda.cache_disabled():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert states == [(True, True)]
+    assert tool.ran == ["relu"]
