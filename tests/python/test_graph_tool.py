@@ -61,12 +61,15 @@ class Attention(torch.nn.Module):
 
     def forward(self, x):
         parts = F.linear(x, self.weight).split(8, dim=-1)
-        q, k, v = (parts[i].view(x.size(0), -1, 2, 4).transpose(1, 2) for i in range(3))
+        q, k, v = self.heads(parts[0]), self.heads(parts[1]), self.heads(parts[2])
         scores = (q @ k.transpose(-2, -1)).div(2.0).masked_fill(self.mask, -1e9)
         heads = scores.softmax(-1) @ v
         y = F.linear(heads.transpose(1, 2).reshape(x.shape), self.output) + x
         best, where = y.max(-1, keepdim=True)
         return F.layer_norm(F.linear(y, self.output) - best, (8,)), where
+
+    def heads(self, part):
+        return part.view(part.size(0), -1, 2, 4).transpose(1, 2)
 
 
 class Fx(torch.fx.Interpreter):
