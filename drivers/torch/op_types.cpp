@@ -31,7 +31,7 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
   for (const c10::Argument& result : schema.returns()) info.outputs.push_back(result.name());
 
   auto record =
-      std::make_unique<OpRecord>(OpRecord{type, std::move(info), schema, 0, false, false, false, {}, {}, false});
+      std::make_unique<OpRecord>(OpRecord{type, std::move(info), schema, 0, false, false, false, {}, {}, std::nullopt});
   record->name_hash = fnv1a(record->info.overload, fnv1a(qualified + "."));
   record->noise = is_noise(record->info.ns, record->info.name);
   for (at::Tag tag : op.getTags()) {
@@ -48,7 +48,10 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
       for (size_t i : record->mutated) {
         if (schema.arguments()[i].alias_info()->beforeSets() == alias->beforeSets()) is = i;
       }
-      if (!is) record->returns_view = true;
+      for (size_t i = 0; !is && i < schema.arguments().size(); ++i) {
+        const c10::AliasInfo* viewed = schema.arguments()[i].alias_info();
+        if (viewed && !viewed->isWrite()) record->viewed = i;  // of the dispatcher's operators, none has two
+      }
     }
     record->result_mutated.push_back(is);
   }

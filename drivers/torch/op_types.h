@@ -25,7 +25,7 @@ struct OpRecord {
   bool metadata_in_place;       // resize_, transpose_ ...: an in-place operator that is not about values
   std::vector<size_t> mutated;  // arguments that it writes to
   std::vector<std::optional<size_t>> result_mutated;  // per result: the written argument that it is
-  bool returns_view;                                  // some result aliases an argument that is not written
+  std::optional<size_t> viewed;                       // an argument, not written, that some result may be a view of
 };
 
 class OpTypes {

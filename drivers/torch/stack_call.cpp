@@ -18,6 +18,10 @@
 namespace amanda::pytorch {
 namespace {
 
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
 at::Tensor private_copy(const at::Tensor& tensor) {
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   at::Tensor copy;
@@ -127,6 +131,9 @@ uint64_t StackCall::versions(Point side) const {
 void StackCall::run(RunHints hints) {
   observe_inner_ = hints.observe_inner;
   if (hints.keep_inputs) keep_inputs();
+  if (record_.viewed) {
+    each_tensor(stack_[base_ + *record_.viewed], [&](const at::Tensor& viewed) { viewed_ = storage_of(viewed); });
+  }
   if (!originals_.empty()) run_with_ = arguments().vec();
   if (hints.edit_result == Edit::kNo || !originals_.empty() || !autograd_will_record_in_place()) {
     redispatch();
@@ -165,8 +172,7 @@ void StackCall::keep_inputs() {
   for (const auto& [position, input] : edited_inputs_) inputs_[position] = input;
 }
 
-// ---- in-place operators: see the note in the header
-// -------------------------------------------------------------------
+// ---- in-place operators: see the note in the header ----------------------------------------------------------------
 
 bool StackCall::autograd_will_record_in_place() const {
   if (record_.mutated.size() != 1 || record_.result_mutated.size() != 1 || !record_.result_mutated[0]) return false;
@@ -234,16 +240,13 @@ void StackCall::finish() {
   assign_results();
 }
 
-// ---- edits
-// --------------------------------------------------------------------------------------------------------------
+// ---- edits ---------------------------------------------------------------------------------------------------------
 
 bool StackCall::result_is_view() const {
-  if (!record_.returns_view) return false;
+  if (!record_.viewed) return false;
   if (state_ != State::kRan) return true;
   bool shared = false;
-  for (size_t i = 0; i < record_.result_mutated.size(); ++i) {
-    each_tensor(results()[i], [&](const at::Tensor& result) { shared |= result.is_view(); });
-  }
+  each_tensor(results(), [&](const at::Tensor& result) { shared |= viewed_ && storage_of(result) == viewed_; });
   return shared;
 }
 

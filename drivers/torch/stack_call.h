@@ -85,6 +85,7 @@ class StackCall final : public OpCall {
   std::vector<c10::IValue> inputs_;                            // kept over the run, if somebody will ask for them
   std::vector<c10::IValue> run_with_;  // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
+  const c10::StorageImpl* viewed_ = nullptr;  // of the argument that the result may be a view of; only compared
 
   // See the note above. By argument position: what the caller holds, where the stack has something else.
   std::vector<std::pair<size_t, c10::IValue>> originals_;

@@ -70,8 +70,7 @@ const bool tried = [] {
 }();
 }  // namespace
 
-// ---- amanda/torch.h
-// -----------------------------------------------------------------------------------------------------
+// ---- amanda/torch.h ------------------------------------------------------------------------------------------------
 
 const c10::IValue& ivalue(Value value) {
   if (!value.ref) throw Error("[torch] this operand is no longer alive");

@@ -3,6 +3,9 @@
 import copy
 import gc
 import json
+import pathlib
+import re
+import subprocess
 import sys
 import threading
 import weakref
@@ -118,6 +121,7 @@ def described(graph):
     return [node.name.removeprefix("aten::") for node in operators], edges, sorted(outside)
 
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = [(Mlp, (4, 8)), (Cnn, (2, 3, 6, 6)), (Attention, (3, 5, 8))]
 
 
@@ -209,6 +213,16 @@ def test_a_write_to_one_chunk_does_not_reach_another():
     graph = _traced(program, torch.ones(2, 4))
     assert _producers(graph, "neg") == {"chunk"}
     assert _producers(graph, "exp") == {"sigmoid_"}
+
+
+def test_a_write_to_every_other_element_does_not_reach_those_between():
+    def program(x):
+        y = x.clone()
+        even, between = y[::2], y[1:2]
+        even.sigmoid_()
+        between.neg()
+
+    assert _producers(_traced(program, torch.ones(6)), "neg") == {"slice"}
 
 
 def test_a_view_that_covers_the_same_memory_is_told_from_its_base():
@@ -485,11 +499,11 @@ def test_swapping_parameters_works_inside_a_scope():
 
 def test_checkpointed_regions_add_nothing_when_they_run_again():
     block = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 4))
-    x, tracing = torch.randn(2, 4, requires_grad=True), GraphTracing()
+    x, gradient, tracing = torch.randn(2, 4, requires_grad=True), torch.ones(2, 4), GraphTracing()
     with amanda.apply(tracing):
         y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
         traced = tracing.graph.to_json()
-        y.backward(torch.ones(2, 4))
+        y.backward(gradient)
     assert tracing.graph.to_json() == traced
 
 
@@ -509,6 +523,20 @@ def test_several_threads_trace_into_one_graph():
     for thread in threads:
         thread.join()
     assert described(tracing.graph)[1] == described(_traced(model, x))[1]
+
+
+# ---- the example -----------------------------------------------------------------------------------------------------
+
+
+def test_the_example_finds_the_projections_that_could_be_one_product():
+    example = ROOT / "examples" / "python" / "trace_graph.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    for layer in range(6):
+        attention = f"encoder.layer.{layer}.attention.self"
+        assert f"  {attention}.query, {attention}.key, {attention}.value\n    <- aten::" in printed
+    assert printed.count("    <- aten::") == 6
+    assert re.match(r"\d+ operators, \d+ parameters and other tensors from outside\n", printed)
+    assert (ROOT / "build" / "encoder.dot").read_text().startswith("digraph {")
 
 
 # ---- plumbing --------------------------------------------------------------------------------------------------------

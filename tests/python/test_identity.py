@@ -4,6 +4,7 @@ import collections
 import copy
 import functools
 import gc
+import resource
 import subprocess
 import sys
 import threading
@@ -473,3 +474,28 @@ def test_module_path_and_source_say_where():
     with amanda.apply(Where()):
         model(x)
     assert seen == {f"blocks.{i}.fc{j}": 1 for i in range(3) for j in (1, 2)}
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def test_memory_is_flat_over_many_iterations_of_new_tensors_and_functions():
+    class Look(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.add_inst_for_op(lambda context: context.insert_after_op(lambda *outputs: None))
+
+    def loop(iterations):
+        for number in range(iterations):
+            made = lambda value, by=number: value * by  # noqa: E731
+            made(torch.ones(3))
+
+    with amanda.apply(Look()):
+        loop(10_000)
+        gc.collect()
+        before = resident_bytes()
+        loop(100_000)
+        gc.collect()
+        assert resident_bytes() - before < 4 << 20

@@ -403,3 +403,17 @@ def test_a_late_edit_without_gradients_needs_no_preparation(after):
             x = torch.ones(1)
             x.relu_()
             assert x.item() == expected
+
+
+def test_an_edit_of_a_view_is_refused_in_inference_mode_too(after):
+    x = torch.ones(4)
+    with (
+        torch.inference_mode(),
+        amanda.apply(after("view", lambda y: y + 1)),
+        pytest.raises(amanda.Error, match="is a view"),
+    ):
+        x.view(2, 2)
+    with torch.inference_mode():
+        made = torch.ones(4)
+        with amanda.apply(after("view", lambda y: y + 1)), pytest.raises(amanda.Error, match="is a view"):
+            made.view(2, 2)

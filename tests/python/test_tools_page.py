@@ -1,0 +1,20 @@
+"""docs/tools.md: its excerpts run, given the names they take for granted."""
+
+import pathlib
+import re
+
+import amanda
+import pytest
+import rich
+import torch
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tools.md"
+EXCERPTS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("code", EXCERPTS, ids=["profile", "mapping", "graph", "statistics"])
+def test_the_excerpt_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, x = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), torch.ones(1, 2)
+    names = {"amanda": amanda, "rich": rich, "model": model, "x": x, "train_one_epoch": lambda model: model(x)}
+    exec(code, names | {"my_tool": amanda.Tool()})
