@@ -447,6 +447,28 @@ def test_a_training_step_is_bit_equal_under_it():
     assert all(map(torch.equal, found, expected))
 
 
+class OwnFunction(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.called.append(function)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_no_code_of_a_subclass_is_called():
+    def called(program):
+        OwnFunction.called = []
+        program(torch.ones(2, dtype=torch.float64).as_subclass(OwnFunction))
+        return OwnFunction.called
+
+    def program(x):
+        x.sum().mul_(2).neg()
+        torch._foreach_add_([x], 1.0)
+
+    with amanda.apply(GraphTracing()):
+        found = called(program)
+    assert found == called(program)
+
+
 def test_tensors_die_and_their_memory_with_them():
     tracing, x = GraphTracing(), torch.ones(2)
     with amanda.apply(tracing):

@@ -158,7 +158,8 @@ class GraphTracing(Tool):
 
     Nodes are places of the program: a loop's body is one node per operator, and an edge from one round to the next a
     cycle. An iteration that does the same again adds nothing: where an operator has read a tensor from outside, that
-    tensor stays the source, even if an optimizer or a batch norm writes to it between iterations.
+    tensor stays the source, even if an optimizer or a batch norm writes to it between iterations. What one iteration
+    makes and the next reads, such as Adam's averages, adds its edges in the second.
 
     Numbers are no nodes. Not followed: tensors without storage (sparse ones), writes by one view seen through another
     where neither contains the other, and what is written while nothing is observed. What another tool's routine puts in
@@ -195,7 +196,8 @@ class GraphTracing(Tool):
 
     def _before(self, *inputs: Any, run: dict[str, Any], node: Node, names: list[str], written: list[int]) -> None:
         run["reads"] = self._consume(*inputs, node=node, names=names)
-        run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
+        with torch._C.DisableTorchFunctionSubclass():
+            run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
 
     def _after(self, *results: Any, run: dict[str, Any], node: Node) -> None:
         # What an in-place operator wrote is looked up through its arguments. Its result may be no place to look at: the
