@@ -30,7 +30,6 @@ class AnalysisSession {
   PlanPtr run(Point point);
 
  private:
-  struct Step;
   RecordPtr record_of(const ActiveTool& active);
   RecordPtr known_record(ScopeState& scope) const;
   void copy_outer_keys(const ScopeState& inner, OpContext& context) const;

@@ -62,7 +62,7 @@ void Execution::run_action(const ScheduledAction& action, Point point) {
           "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
     }
     call_.commit();
-    action.looked.store(true, std::memory_order_relaxed);
+    if (call_.records()) action.looked.store(true, std::memory_order_relaxed);
   } catch (...) {
     call_.discard();
     const std::exception_ptr error = std::current_exception();
@@ -89,7 +89,8 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
       const std::exception_ptr error = std::current_exception();
       if (operator_failed_ || action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
       action.scope->stop(*action.tool, where(action, Point::kReplace), error);
-      if (call.versions(Point::kBefore) != versions) throw;  // the original would run on changed inputs
+      // The original would run on changed inputs, or on none.
+      if (call.has_results() || call.versions(Point::kBefore) != versions) throw;
     }
   }
   operator_failed_ = true;

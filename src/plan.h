@@ -30,7 +30,7 @@ struct ScheduledAction {
   const OpInfo* op;
 
   std::atomic<bool> removed{false};
-  // What its runs did so far: an in-place operator is prepared for an edit until a run was seen to only look.
+  // What its recorded runs did so far: an in-place operator is prepared for an edit until one was seen to only look.
   mutable std::atomic<bool> looked{false}, edited{false};
 
   bool selects_any() const { return all_positions || !positions.empty(); }

@@ -103,7 +103,13 @@ uint64_t Scope::enter_entry() {
     }
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    for (auto it = told.rbegin(); it != told.rend(); ++it) (*it)->on_exit(*this, error);
+    for (auto it = told.rbegin(); it != told.rend(); ++it) {
+      try {
+        (*it)->on_exit(*this, error);
+      } catch (const std::exception& e) {  // the first error is the one to report
+        log_warning(fmt::format("[amanda] {}: on_exit failed: {}", (*it)->name(), e.what()));
+      }
+    }
     throw;
   }
   return entry.id;
@@ -175,12 +181,21 @@ Switch::Switch(Which which, bool on) : which_(which) {
 }
 
 Switch::Switch(Switch&& other) noexcept
-    : which_(other.which_), previous_(other.previous_), armed_(std::exchange(other.armed_, false)) {}
+    : which_(other.which_),
+      thread_(other.thread_),
+      previous_(other.previous_),
+      armed_(std::exchange(other.armed_, false)) {}
 
-Switch::~Switch() { put_back(); }
+Switch::~Switch() {
+  if (thread_ == std::this_thread::get_id()) put_back();
+}
 
 void Switch::put_back() {
-  if (!std::exchange(armed_, false)) return;
+  if (!armed_) return;
+  if (thread_ != std::this_thread::get_id()) {
+    throw Error("[scope] this switch was turned on another thread; put it back where it was turned");
+  }
+  armed_ = false;
   bool& flag = which_ == Which::kInstrumentation ? this_thread.enabled : this_thread.cache_enabled;
   if (std::exchange(flag, previous_) != previous_) this_thread.changed();
 }

@@ -24,6 +24,7 @@ class OperatorCall final : public OpCall {
   // As it runs.
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
+  bool has_results() const override { return false; }  // the inputs stay beside them
   void finish() override;
   void set(Point side, size_t position, Value value) override;
   void commit() override;

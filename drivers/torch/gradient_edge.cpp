@@ -2,7 +2,10 @@
 
 #include <ATen/ops/_make_dual.h>
 #include <ATen/ops/_unpack_dual.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/detach.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/sub.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/forward_grad.h>
@@ -32,6 +35,16 @@ at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
   return at::_make_dual(std::get<0>(at::_unpack_dual(value, 0)), tangent, 0);
 }
 
+constexpr c10::DispatchKeySet kFunctorchWrappers({c10::DispatchKey::FuncTorchBatched,
+                                                  c10::DispatchKey::FuncTorchGradWrapper});
+
+// Under nested torch.func transforms an edge is one level's only. `old - old` is zero, and its gradient is one at all of
+// them; where `old` is not finite the difference would be NaN.
+at::Tensor straight_through_all_levels(const at::Tensor& old, const at::Tensor& value) {
+  const c10::AutoGradMode recorded(true);
+  return at::add(value, at::nan_to_num(at::sub(old, old.detach()), 0.0));
+}
+
 void warn_that_gradient_stops() {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
@@ -43,10 +56,9 @@ void warn_that_gradient_stops() {
 }  // namespace
 
 at::Tensor alias_of(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet kWrappers({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
-                                           c10::DispatchKey::FuncTorchGradWrapper,
-                                           c10::DispatchKey::BatchedNestedTensor});
-  if (tensor.key_set().has_any(kWrappers)) {
+  const c10::DispatchKeySet wrappers =
+      kFunctorchWrappers | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::BatchedNestedTensor});
+  if (tensor.key_set().has_any(wrappers)) {
     c10::AutoGradMode no_grad(false);
     return tensor.detach();
   }
@@ -60,17 +72,20 @@ at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
   const RoutineState* routine = RoutineState::current();
   if (!routine || !value.defined() || value.is_same(old) || recorded_by(*routine, value)) return value;
   if (!old.defined()) return value.requires_grad() ? alias_of(value) : value;
-  const at::Tensor stand_in = with_tangent_of(old, value);
-  if (routine->program_records() && old.requires_grad()) return with_edge_of(old, stand_in);
-  return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
+  return stand_in_for(old, value);
 }
 
-at::Tensor with_edge_of(const at::Tensor& old, const at::Tensor& value) {
-  at::Tensor handle = alias_of(value);
+at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value) {
+  const at::Tensor stand_in = with_tangent_of(old, value);
+  if (!RoutineState::program_records_now() || !old.requires_grad()) {
+    return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
+  }
+  at::Tensor handle = alias_of(stand_in);
   if (!handle.sizes().equals(old.sizes())) {
     warn_that_gradient_stops();
     return handle;
   }
+  if (old.key_set().has_any(kFunctorchWrappers)) return straight_through_all_levels(old, handle);
   torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(old));
   return handle;
 }

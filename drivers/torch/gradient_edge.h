@@ -9,8 +9,9 @@ namespace amanda::pytorch {
 /// except for wrappers (a Python subclass, torch.func's), whose handles only their own detach() can make.
 at::Tensor alias_of(const at::Tensor& tensor);
 
-/// A new handle on `value` that has the gradient edge of `old`. Where the shapes differ it has none, and that is said.
-at::Tensor with_edge_of(const at::Tensor& old, const at::Tensor& value);
+/// A new handle on `value` that passes gradients and tangents straight through to `old`, as far as the program records.
+/// Where the shapes differ it passes none, and that is said.
+at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value);
 
 /// `value`, as it is to stand in the place of `old` (design 1.4): what a routine recorded keeps its graph; any other
 /// value takes over the gradient edge of `old` where the program records. `value` itself is never changed.

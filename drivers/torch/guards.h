@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -23,6 +24,20 @@ class WithoutUserModes {
  private:
   std::optional<at::impl::PythonTorchFunctionTLS> function_modes_;
   std::optional<c10::impl::TorchDispatchModeTLS> dispatch_modes_;
+};
+
+/// Takes the user's default saved-tensor hooks off: what is recorded meanwhile is not for them.
+class WithoutSavedTensorHooks {
+ public:
+  WithoutSavedTensorHooks() : hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
+    at::SavedTensorDefaultHooks::set_tls_state({});
+  }
+  ~WithoutSavedTensorHooks() { at::SavedTensorDefaultHooks::set_tls_state(hooks_); }
+  WithoutSavedTensorHooks(const WithoutSavedTensorHooks&) = delete;
+  WithoutSavedTensorHooks& operator=(const WithoutSavedTensorHooks&) = delete;
+
+ private:
+  at::impl::SavedTensorDefaultHooksTLS hooks_;
 };
 
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.

@@ -65,7 +65,11 @@ Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) 
   const uint64_t key = raw_key(identity.raw_path, record, arguments);
   const uint64_t epoch = python_hooks.epoch.load(std::memory_order_acquire);
   Resolved& known = front(key);
-  if (known.key != key || known.epoch != epoch) known = {key, epoch, resolve(identity.raw_path, record, arguments)};
+  if (known.key != key || known.epoch != epoch) {
+    const OpId id = resolve(identity.raw_path, record, arguments);
+    if (id == 0) return identity;
+    known = {key, epoch, id};
+  }
   identity.id = known.id;
   return identity;
 }

@@ -15,7 +15,7 @@ struct Identity {
 };
 
 /// Where Python runs: the operator, its call path, and which parameters it works on (design 1.6). Elsewhere: the
-/// operator and its dataflow context. The id is never 0.
+/// operator and its dataflow context. The id is 0 only where finding it failed.
 ///
 /// A call known from before costs a walk over the Python frames and one lookup; it allocates nothing.
 Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments);

@@ -24,7 +24,7 @@ struct ParameterOperand {
 struct PythonHooks {
   /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here.
   uint64_t (*raw_path)() = nullptr;
-  /// What a call at this raw path is, in terms that mean the same in every process: slow, asked once.
+  /// What a call at this raw path is, in terms that mean the same in every process: slow, asked once. 0: no telling.
   OpId (*resolve)(uint64_t raw_path, uint64_t name_hash, const std::vector<ParameterOperand>& parameters) = nullptr;
   std::string (*describe)(uint64_t raw_path, Detail) = nullptr;  // of a resolved path: module path or source
   bool (*in_recompute)() = nullptr;                              // does this thread recompute a checkpointed region?

@@ -29,10 +29,7 @@ at::Tensor private_copy(const at::Tensor& tensor) {
     c10::AutoGradMode no_grad(false);
     copy = tensor.detach().clone();
   }
-  if (RoutineState::program_records_now() && tensor.requires_grad()) {
-    torch::autograd::impl::set_gradient_edge(copy, torch::autograd::impl::gradient_edge(tensor));
-  }
-  return copy;
+  return stand_in_for(tensor, copy);
 }
 
 // Each member of a list that is to stand for another list, with the gradient edge of the one in its place.
@@ -137,7 +134,7 @@ void StackCall::run(RunHints hints) {
   if (!originals_.empty()) run_with_ = arguments().vec();
   if (hints.edit_result == Edit::kNo || !originals_.empty() || !autograd_will_record_in_place()) {
     redispatch();
-  } else if (hints.edit_result == Edit::kYes) {
+  } else if (hints.edit_result == Edit::kYes || record_.info.ns != "aten") {
     run_on_private_copy();
   } else {
     rehearse();
@@ -155,9 +152,7 @@ void StackCall::redispatch() {
 
 void StackCall::skip(RunHints hints) {
   for (size_t i : record_.mutated) {
-    if (std::none_of(originals_.begin(), originals_.end(), [&](const auto& original) { return original.first == i; })) {
-      originals_.emplace_back(i, stack_[base_ + i]);
-    }
+    if (!has_original(i)) originals_.emplace_back(i, stack_[base_ + i]);
   }
   if (hints.keep_inputs) keep_inputs();
   torch::jit::drop(stack_, record_.info.inputs.size());
@@ -185,6 +180,10 @@ bool StackCall::autograd_will_record_in_place() const {
   return any;
 }
 
+bool StackCall::has_original(size_t position) const {
+  return std::any_of(originals_.begin(), originals_.end(), [&](const auto& known) { return known.first == position; });
+}
+
 void StackCall::run_on_private_copy() {
   const size_t target = record_.mutated[0];
   const at::Tensor original = stack_[base_ + target].toTensor();
@@ -199,15 +198,16 @@ void StackCall::run_on_private_copy() {
 
 void StackCall::rehearse() {
   const WithoutUserModes unseen;
-  const c10::AutoGradMode unrecorded(false);
+  const WithoutSavedTensorHooks unpacked;
   run_with_ = arguments().vec();
-  rehearsal_.emplace(run_with_, stack_[base_ + record_.mutated[0]].toTensor().device());
+  if (record_.random) random_before_.emplace(run_with_, stack_[base_ + record_.mutated[0]].toTensor().device());
   run_on_private_copy();
+  rehearsed_ = stack_[base_];
 }
 
 void StackCall::run_after_rehearsal() {
-  rehearsal_->put_back();
-  const c10::IValue shown = stack_[base_];
+  if (random_before_) random_before_->put_back();
+  const at::Tensor rehearsed = rehearsed_.toTensor(), shown = stack_[base_].toTensor();
   torch::jit::drop(stack_, record_.info.outputs.size());
   stack_.insert(stack_.end(), run_with_.begin(), run_with_.end());
   observe_inner_ = false;
@@ -216,8 +216,10 @@ void StackCall::run_after_rehearsal() {
     return redispatch();
   }
   run_on_private_copy();
-  const at::Tensor& result = stack_[base_].toTensor();
-  stack_[base_] = result.requires_grad() ? with_edge_of(result, shown.toTensor()) : shown.toTensor();
+  const at::Tensor result = stack_[base_].toTensor();
+  // An edit that took over the edge of what was shown takes over that of the real result; a graph of its own stays.
+  const bool straight_through = !rehearsed.requires_grad() || (shown.grad_fn() == rehearsed.grad_fn());
+  stack_[base_] = straight_through ? stand_in_for(result, shown) : shown;
 }
 
 void StackCall::assign_results() {
@@ -234,7 +236,7 @@ void StackCall::assign_results() {
 }
 
 void StackCall::finish() {
-  if (rehearsal_) run_after_rehearsal();
+  if (!rehearsed_.isNone()) run_after_rehearsal();
   if (originals_.empty()) return;
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   assign_results();
@@ -295,10 +297,7 @@ void StackCall::put_argument(size_t position, c10::IValue value) {
     edited_inputs_.emplace_back(position, slot);
   }
   if (written) {
-    if (std::none_of(originals_.begin(), originals_.end(),
-                     [&](const auto& known) { return known.first == position; })) {
-      originals_.emplace_back(position, slot);
-    }
+    if (!has_original(position)) originals_.emplace_back(position, slot);
     stand_in = private_copy(stand_in);  // the tool may hold the value it gave
     result_edited_ = true;
   }
@@ -308,7 +307,8 @@ void StackCall::put_argument(size_t position, c10::IValue value) {
 void StackCall::put_result(size_t position, c10::IValue value) {
   c10::IValue& slot = stack_[base_ + position];
   if (record_.result_mutated[position]) {
-    if (originals_.empty()) originals_.emplace_back(*record_.result_mutated[position], slot);
+    const size_t written = *record_.result_mutated[position];
+    if (!has_original(written)) originals_.emplace_back(written, slot);
     result_edited_ = true;
   }
   slot = operand_in_place_of(slot, value);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "amanda/engine.h"
+#include "guards.h"
 #include "identity.h"
 #include "op_types.h"
 #include "random_state.h"
@@ -21,9 +22,10 @@ namespace amanda::pytorch {
 // assigns the edited value to x by a copy_ that autograd records, too: right for views, and for x's other holders.
 //
 // Whether an edit is to come is known from earlier runs (RunHints::edit_result). Where it is not known yet, routines
-// first see a rehearsal: the operator on a private copy, unrecorded, and with the random state put back. Then it runs
-// for real, as it is or as above; autograd and saved-tensor hooks see one run only. A routine that first only looked
-// and now edits is refused once, while autograd records.
+// first see a rehearsal: the operator on a private copy, out of sight of the user's modes and saved-tensor hooks, and
+// with the random state put back. Then it runs for real, as it is or as above. (A custom operator may do more than its
+// schema says, so it is not rehearsed, but prepared for an edit.) A routine that first only looked and now edits is
+// refused once, while autograd records.
 class StackCall final : public OpCall {
  public:
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack);
@@ -41,9 +43,11 @@ class StackCall final : public OpCall {
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
+  bool has_results() const override { return state_ != State::kReady; }
   void finish() override;
   void set(Point side, size_t position, Value value) override;
   void commit() override;
+  bool records() const override { return RoutineState::program_records_now(); }
   void discard() noexcept override { staged_.clear(); }
   uint64_t versions(Point side) const override;
 
@@ -65,6 +69,7 @@ class StackCall final : public OpCall {
   void keep_inputs();
   void redispatch();
   bool autograd_will_record_in_place() const;
+  bool has_original(size_t position) const;
   void run_on_private_copy();
   void rehearse();
   void run_after_rehearsal();
@@ -89,7 +94,8 @@ class StackCall final : public OpCall {
 
   // See the note above. By argument position: what the caller holds, where the stack has something else.
   std::vector<std::pair<size_t, c10::IValue>> originals_;
-  std::optional<RandomState> rehearsal_;  // from before it
+  c10::IValue rehearsed_;  // the result that was shown, if there was a rehearsal
+  std::optional<RandomState> random_before_;
   bool result_edited_ = false;
 };
 

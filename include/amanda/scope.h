@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "amanda/backend.h"
@@ -82,11 +83,13 @@ class [[nodiscard]] Switch {
   Switch(Which which, bool on);
   ~Switch();
   Switch(Switch&& other) noexcept;
-  void put_back();  // before the destructor does
+  /// Before the destructor does. Throws `Error` on another thread than the switch's.
+  void put_back();
   Switch& operator=(Switch&&) = delete;
 
  private:
   Which which_;
+  std::thread::id thread_ = std::this_thread::get_id();
   bool previous_;
   bool armed_ = true;
 };

@@ -62,7 +62,6 @@ def call_path(frame: FrameType | None) -> Path:
     modules = [module for module in map(_module_run_by, frames) if module is not None]
     for module in reversed(modules):
         _models.learn(module)
-    entry = _roots.root()
     places: list[object] = []
     root = entered = 0
     for each in frames:
@@ -79,7 +78,7 @@ def call_path(frame: FrameType | None) -> Path:
             break
         elif code.co_filename != _MODULE_FILE:  # the machinery between a module and its forward()
             places.append((os.path.basename(code.co_filename), code.co_qualname, _position(each)))
-        if each is entry:
+        if _roots.is_root(each):
             entered = len(places)
     return Path(tuple(places[: root or entered or None]), modules, _source(frames))
 

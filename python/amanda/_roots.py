@@ -6,12 +6,13 @@ import functools
 import os
 import sys
 import threading
-from types import FrameType
+from types import CodeType, FrameType
 
 
 class _Entered(threading.local):
     def __init__(self) -> None:
-        self.frames: dict[int, FrameType] = {}  # by entry, outermost scope first
+        # By entry, outermost scope first: the frame's address and code. The frame itself would keep its locals alive.
+        self.frames: dict[int, tuple[int, CodeType]] = {}
 
 
 _entered = _Entered()
@@ -22,16 +23,16 @@ def enter(entry: int) -> None:
     frame = sys._getframe(1)
     while frame.f_back is not None and _enters_for_others(frame.f_code.co_filename):
         frame = frame.f_back
-    _entered.frames[entry] = frame
+    _entered.frames[entry] = (id(frame), frame.f_code)
 
 
 def leave(entry: int) -> None:
     _entered.frames.pop(entry, None)
 
 
-def root() -> FrameType | None:
-    """The frame that entered this thread's outermost open scope."""
-    return next(iter(_entered.frames.values()), None)
+def is_root(frame: FrameType) -> bool:
+    """Did this frame enter the thread's outermost open scope?"""
+    return (id(frame), frame.f_code) == next(iter(_entered.frames.values()), None)
 
 
 @functools.cache

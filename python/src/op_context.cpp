@@ -69,17 +69,11 @@ OpContext& ContextHandle::get() const {
   throw Error("[context] the scope of this context is gone; keep what you need from it as a key of your own");
 }
 
-PyContextFace::PyContextFace(OpContext& context) {
-  auto owned = std::make_unique<ContextHandle>(ContextHandle{&context});
-  handle_ = owned.get();
-  py::object handle = py::cast(std::move(owned));
-  object_ = PyRef(py::handle(context_class().get())(handle).release().ptr());
+PyContextFace::PyContextFace(OpContext& context) : handle_(std::make_shared<ContextHandle>(ContextHandle{&context})) {
+  object_ = PyRef(py::handle(context_class().get())(py::cast(handle_)).release().ptr());
 }
 
-PyContextFace::~PyContextFace() {
-  // The handle lives inside object_, which Python may keep for longer; without the lock, only its release is queued.
-  if (object_) handle_->context = nullptr;
-}
+PyContextFace::~PyContextFace() { handle_->context = nullptr; }  // Python may keep the object for longer
 
 std::unique_ptr<ContextFace> PyContextFace::copy_keys(OpContext& owner) const {
   py::gil_scoped_acquire gil;
@@ -172,7 +166,7 @@ void bind_op_context(py::module_& m) {
                            op.info->overload);
       });
 
-  py::class_<ContextHandle>(m, "ContextHandle", "What amanda.OpContext asks; use that.")
+  py::class_<ContextHandle, std::shared_ptr<ContextHandle>>(m, "ContextHandle", "What amanda.OpContext asks; use that.")
       .def("op",
            [](const ContextHandle& h) {
              const OpContext& context = h.get();

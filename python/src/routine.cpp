@@ -73,6 +73,7 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
 void PyRoutine::operator()(Values& values) {
   py::gil_scoped_acquire gil;
   drain_released();
+  last_error_is_failure();  // what an earlier routine threw is of no concern
   if (!callable_) return;  // retired
   const size_t selected = values.size();
   const size_t keywords = names_ ? PyTuple_GET_SIZE(names_.get()) : 0;
@@ -88,9 +89,11 @@ void PyRoutine::operator()(Values& values) {
     if (with_run_ && i + 1 == keywords) value = values.run<RunDict>().dict.get();
     operands.first()[selected + i] = Py_NewRef(value);
   }
-  const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());  // the routine may retire itself
+  // The routine may retire itself.
+  const auto kept = py::reinterpret_borrow<py::object>(callable_.get());
+  const auto names = py::reinterpret_borrow<py::object>(names_.get());
   PyObject* result =
-      PyObject_Vectorcall(kept.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names_.get());
+      PyObject_Vectorcall(kept.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {
     const OpInfo& op = values.op();
     add_note(fmt::format("[amanda] in tool '{}': {} {} {}::{}", values.tool().name(), name_, article(values.point()),
@@ -163,6 +166,7 @@ int PyAnalysis::traverse(visitproc visit, void* arg) const {
 void PyAnalysis::operator()(OpContext& context) {
   py::gil_scoped_acquire gil;
   drain_released();
+  last_error_is_failure();  // what an earlier routine threw is of no concern
   if (!callable_) return;  // the tool was collected
   const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());
   ContextFaceSync face(context);

@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "call_path.h"
+
+#include <torch/csrc/Exceptions.h>
+
 #include "hash.h"
 #include "port.h"
 #include "python_hooks.h"
@@ -125,9 +128,13 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Parame
   unsigned long long id;
   if (place && PyArg_ParseTuple(place, "Kss", &id, &module_path, &source)) {
     described()[raw] = {module_path, source};
+  } else if (!PyErr_ExceptionMatches(PyExc_Exception)) {  // an interrupt is the program's
+    python_error interrupt;
+    interrupt.persist();
+    throw interrupt;
   } else {
     PyErr_WriteUnraisable(resolve_function);
-    id = pytorch::mix(raw, name_hash) | 1;
+    id = 0;  // not identified: analysed each time
   }
   Py_XDECREF(place);
   return id;
