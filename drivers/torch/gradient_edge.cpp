@@ -38,8 +38,8 @@ at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
 constexpr c10::DispatchKeySet kFunctorchWrappers({c10::DispatchKey::FuncTorchBatched,
                                                   c10::DispatchKey::FuncTorchGradWrapper});
 
-// Under nested torch.func transforms an edge is one level's only. `old - old` is zero, and its gradient is one at all of
-// them; where `old` is not finite the difference would be NaN.
+// Under nested torch.func transforms an edge is one level's only. `old - old` is zero, and its gradient is one at all
+// of them; where `old` is not finite the difference would be NaN.
 at::Tensor straight_through_all_levels(const at::Tensor& old, const at::Tensor& value) {
   const c10::AutoGradMode recorded(true);
   return at::add(value, at::nan_to_num(at::sub(old, old.detach()), 0.0));

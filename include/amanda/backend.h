@@ -71,7 +71,7 @@ class OpCall : public OpSite {
  public:
   virtual void run(RunHints hints) = 0;   // the original, on the current inputs, below instrumentation
   virtual void skip(RunHints hints) = 0;  // instead of run(): the results are those set at kAfter
-  virtual bool has_results() const = 0;  // did run() or skip() begin to put results where the inputs were?
+  virtual bool has_results() const = 0;   // did run() or skip() begin to put results where the inputs were?
   virtual void finish() = 0;              // no action follows: results go where the program expects them
   /// Throws `Error` with a reason only ("float64 where float32 is needed"); the core adds who and where.
   virtual void set(Point side, size_t position, Value value) = 0;  // the driver copies out of the Value

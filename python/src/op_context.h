@@ -29,7 +29,7 @@ class PyContextFace final : public ContextFace {
   friend class ContextFaceSync;
   PyRef object_;                            // an amanda.OpContext
   std::map<std::string, std::any> shared_;  // keys that both sides had when they were last made equal
-  std::shared_ptr<ContextHandle> handle_;  // object_ has it, too
+  std::shared_ptr<ContextHandle> handle_;   // object_ has it, too
 };
 
 /// Around a Python analysis: brings C++ keys into the dict, and what Python did with them back.

@@ -74,7 +74,7 @@ void PyRoutine::operator()(Values& values) {
   py::gil_scoped_acquire gil;
   drain_released();
   last_error_is_failure();  // what an earlier routine threw is of no concern
-  if (!callable_) return;  // retired
+  if (!callable_) return;   // retired
   const size_t selected = values.size();
   const size_t keywords = names_ ? PyTuple_GET_SIZE(names_.get()) : 0;
   PythonBridge& bridge = bridge_of(values.call().backend());
@@ -167,7 +167,7 @@ void PyAnalysis::operator()(OpContext& context) {
   py::gil_scoped_acquire gil;
   drain_released();
   last_error_is_failure();  // what an earlier routine threw is of no concern
-  if (!callable_) return;  // the tool was collected
+  if (!callable_) return;   // the tool was collected
   const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());
   ContextFaceSync face(context);
   PyObject* result = PyObject_CallOneArg(kept.ptr(), face.object());

@@ -302,3 +302,22 @@ def test_an_autograd_function_is_unharmed(recorder):
         StraightThrough.apply(x, edit).sum().backward()
     assert x.grad.tolist() == [1.0, 1.0]
     assert tool.ran[:2] == ["mul", "add"]
+
+
+def test_an_edit_is_straight_through_at_every_level_of_torch_func(after):
+    def squared(y):
+        return (torch.relu(y * 1) * torch.relu(y * 1)).sum()
+
+    with amanda.apply(after("relu", lambda value: value.clone())):
+        hessian = torch.func.hessian(squared)(torch.ones(2))
+        gradients = torch.func.vmap(torch.func.grad(squared))(torch.ones(2, 2))
+    assert torch.equal(hessian, 2 * torch.eye(2))
+    assert torch.equal(gradients, torch.full((2, 2), 2.0))
+
+
+def test_an_edited_in_place_result_keeps_its_tangent(after):
+    with amanda.apply(after("relu_", lambda value: value.clone())), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(2), torch.full((2,), 5.0))
+        y = dual * 1
+        torch.relu_(y)
+        assert torch.autograd.forward_ad.unpack_dual(y).tangent.tolist() == [5, 5]

@@ -417,3 +417,71 @@ def test_an_edit_of_a_view_is_refused_in_inference_mode_too(after):
         made = torch.ones(4)
         with amanda.apply(after("view", lambda y: y + 1)), pytest.raises(amanda.Error, match="is a view"):
             made.view(2, 2)
+
+
+def test_all_edited_results_reach_their_out_tensors(after):
+    x, values, indices = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.empty(2), torch.empty(2, dtype=torch.long)
+    with amanda.apply(after("max", lambda v, i: (v * 0 + 7, i * 0 + 7))):
+        torch.max(x, 1, out=(values, indices))
+    assert values.tolist() == [7, 7]
+    assert indices.tolist() == [7, 7]
+
+
+def test_a_rehearsed_result_takes_hooks_and_says_that_it_requires_a_gradient(after):
+    seen = []
+
+    def look(value):
+        seen.append(value.requires_grad)
+        value.register_hook(lambda gradient: None)
+
+    w = torch.ones(2, requires_grad=True)
+    with amanda.apply(after("relu_", look)):
+        for _ in range(2):
+            torch.relu_(w * 1).sum().backward()
+    assert seen == [True, True]
+    assert w.grad.tolist() == [2, 2]
+
+
+def test_a_differentiable_edit_decided_after_the_first_run_is_differentiable_in_it():
+    class Triple(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.add_inst_for_op(self.analyze, ops="relu_", require_outputs=True)
+
+        def analyze(self, context):
+            context.insert_after_op(lambda value: value * 3, differentiable=True)
+
+    with amanda.apply(Triple()):
+        for _ in range(2):
+            w = torch.ones(2, requires_grad=True)
+            torch.relu_(w * 1).sum().backward()
+            assert w.grad.tolist() == [3, 3]
+
+
+def test_looking_without_recording_leaves_a_later_edit_possible(after):
+    edits = []
+    w = torch.ones(2, requires_grad=True)
+    with amanda.apply(after("relu_", lambda value: value * 2 if edits else None)):
+        for training in (False, True):
+            edits[:] = [1] if training else []
+            with torch.set_grad_enabled(training):
+                y = w * 1
+                torch.relu_(y)
+    y.sum().backward()
+    assert y.tolist() == [2, 2]
+    assert w.grad.tolist() == [1, 1]
+
+
+def test_a_custom_in_place_operator_runs_once_under_a_tool_that_looks(after):
+    runs = []
+    library = torch.library.Library("amanda_once", "DEF")
+    library.define("add_one_(Tensor(a!) x) -> Tensor(a!)")
+
+    @torch.library.impl(library, "add_one_", "CPU")
+    def add_one_(x):
+        runs.append(1)
+        return x.add_(1)
+
+    with amanda.apply(after("add_one_", lambda value: None)), torch.no_grad():
+        torch.ops.amanda_once.add_one_(torch.zeros(1))
+    assert len(runs) == 1

@@ -92,3 +92,22 @@ def test_a_switch_is_the_threads_own(recorder):
         thread.join()
     assert states == [(True, True)]
     assert tool.ran == ["relu"]
+
+
+def test_a_switch_is_put_back_on_its_own_thread_only():
+    switch = amanda._core.Switch("instrumentation", False)
+    failed = []
+
+    def leave():
+        try:
+            switch.put_back()
+        except amanda.Error as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert failed == ["[scope] this switch was turned on another thread; put it back where it was turned"]
+    assert not amanda.is_enabled()
+    switch.put_back()
+    assert amanda.is_enabled()

@@ -186,4 +186,20 @@ TEST(Driver, AKeyBitRestoredAfterTheScopeIsHarmless) {
   EXPECT_EQ(tool.seen, "");
 }
 
+TEST(Driver, AReplacementThatFailsAfterTheOperatorRanRaisesUnderDisableToo) {
+  amanda::set_log_sink([](const std::string&) {});
+  Analyse tool(
+      [](OpContext& op) {
+        op.replace_op([](Values& v) {
+          v.call_original();
+          throw std::runtime_error("late");
+        });
+      },
+      {.ops = {"neg"}});
+  amanda::Scope scope({&tool}, {amanda::OnError::kDisable});
+  auto in = scope.enter();
+  EXPECT_THROW(torch::neg(torch::ones({1})), std::runtime_error);
+  EXPECT_TRUE(torch::equal(torch::neg(torch::ones({1})), -torch::ones({1})));
+}
+
 }  // namespace

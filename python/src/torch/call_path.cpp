@@ -6,6 +6,8 @@
 #endif
 #undef Py_BUILD_CORE
 
+#include <torch/csrc/Exceptions.h>
+
 #include <algorithm>
 #include <string>
 #include <unordered_map>
@@ -13,9 +15,6 @@
 #include <vector>
 
 #include "call_path.h"
-
-#include <torch/csrc/Exceptions.h>
-
 #include "hash.h"
 #include "port.h"
 #include "python_hooks.h"
