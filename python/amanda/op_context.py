@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from amanda import _core
+from amanda.tool import Tool
 
 
 class OpContext(dict[str, Any]):
@@ -109,9 +110,10 @@ class OpContext(dict[str, Any]):
         return self._handle.depth()
 
     @property
-    def tool(self) -> str:
-        """The name of the tool whose analysis runs."""
-        return self._handle.tool_name()
+    def tool(self) -> Tool:
+        """The tool whose analysis runs."""
+        tool: Tool = self._handle.tool()
+        return tool
 
     # ---- instrumentation --------------------------------------------------------------------------------------------
 

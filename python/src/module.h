@@ -22,6 +22,9 @@ PythonBridge& bridge_of(const Backend& backend);
 /// The Python exception that `error` is or carries; None for null, a RuntimeError for a C++ exception.
 py::object python_exception(const std::exception_ptr& error);
 
+/// The Python tool that a core's tool belongs to; None for a C++ tool.
+py::object owner_of(const Tool& tool);
+
 /// Adds "[amanda] in tool 'prune', ..." to the current Python error.
 void add_note(const std::string& note);
 /// Throws the current Python error the way the framework carries it.

@@ -175,7 +175,7 @@ void bind_op_context(py::module_& m) {
       .def("op_id", [](const ContextHandle& h) { return h.get().op_id(); })
       .def("namespace", [](const ContextHandle& h) { return h.get().name_space(); })
       .def("is_forward", [](const ContextHandle& h) { return h.get().is_forward(); })
-      .def("tool_name", [](const ContextHandle& h) { return h.get().tool().name(); })
+      .def("tool", [](const ContextHandle& h) { return owner_of(h.get().tool()); })
       .def("module_path", [](const ContextHandle& h) { return h.get().module_path(); })
       .def("source", [](const ContextHandle& h) { return h.get().source(); })
       .def("is_recompute", [](const ContextHandle& h) { return h.get().is_recompute(); })

@@ -17,15 +17,17 @@ class PyTool final : public Tool {
   void on_exit(Scope&, const std::exception_ptr& error) override { tell("on_exit", &error); }
   void on_disable(const std::exception_ptr& error) override { tell("on_disable", &error); }
 
+  py::object owner() const { return py::reinterpret_borrow<py::object>(PyWeakref_GetObject(owner_.get())); }
+
  private:
   void tell(const char* method, const std::exception_ptr* error) {
     py::gil_scoped_acquire gil;
-    py::object owner = py::reinterpret_borrow<py::object>(PyWeakref_GetObject(owner_.get()));
-    if (owner.is_none()) return;
+    const py::object told = owner();
+    if (told.is_none()) return;
     if (error) {
-      owner.attr("_tell")(method, python_exception(*error));
+      told.attr("_tell")(method, python_exception(*error));
     } else {
-      owner.attr("_tell")(method);
+      told.attr("_tell")(method);
     }
   }
 
@@ -68,6 +70,11 @@ void collect_garbage(PyHeapTypeObject* heap_type) {
 }
 
 }  // namespace
+
+py::object owner_of(const Tool& tool) {
+  const auto* python_tool = dynamic_cast<const PyTool*>(&tool);
+  return python_tool ? python_tool->owner() : py::none();
+}
 
 void bind_tool(py::module_& m) {
   py::class_<Tool, std::unique_ptr<Tool>>(m, "Tool", "The core's side of a tool; amanda.Tool holds one.",

@@ -124,7 +124,7 @@ def test_small_facts():
     _, answers, _ = analysed(
         lambda: torch.ones(1).relu(),
         ops="relu",
-        look=lambda c: (c.namespace, c.is_recompute, c.is_symbolic, c.depth, c.tool),
+        look=lambda c: (c.namespace, c.is_recompute, c.is_symbolic, c.depth, c.tool.name),
     )
     minor = ".".join(torch.__version__.split(".")[:2])
     assert answers == (f"pytorch/{minor}/eager", False, False, 0, "tool")
@@ -324,3 +324,22 @@ def test_backward_actions_are_not_there_yet(method, says):
     with says(NotImplementedError, f"[context] {method}: backward operators can't be instrumented yet"):
         with amanda.apply(tool):
             torch.relu(torch.ones(1))
+
+
+def test_the_tool_is_the_one_whose_analysis_runs():
+    class Mine(amanda.Tool):
+        def __init__(self, depended=None):
+            super().__init__()
+            if depended is not None:
+                self.depends_on(depended)
+            self.seen = None
+            self.add_inst_for_op(self.analyze, ops="relu")
+
+        def analyze(self, context):
+            self.seen = context.tool
+
+    first = Mine()
+    second = Mine(first)
+    with amanda.apply(second):
+        torch.relu(torch.ones(1))
+    assert (first.seen, second.seen) == (first, second)
