@@ -498,4 +498,4 @@ def test_memory_is_flat_over_many_iterations_of_new_tensors_and_functions():
         before = resident_bytes()
         loop(100_000)
         gc.collect()
-        assert resident_bytes() - before < 4 << 20
+        assert resident_bytes() - before < 16 << 20  # a record an iteration would be several times that
