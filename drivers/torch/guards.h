@@ -52,12 +52,11 @@ class RoutineState {
   static bool program_records_now();
 
   RoutineMode mode() const { return mode_; }
-  bool program_records() const { return program_records_; }  // was grad mode on where the routine was called?
   uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
  private:
   RoutineMode mode_;
-  bool program_records_;
+  bool program_records_;  // was grad mode on where the routine was called?
   uint64_t first_node_;
   RoutineState* outer_;
   WithoutUserModes without_modes_;

@@ -18,7 +18,7 @@ namespace {
 std::optional<Keys> chosen;
 
 Keys choose_keys() {
-  // Highest first. None is used by torch itself; the first is used by torch's own tests.
+  // In order of preference. None is used by torch itself; torch's own tests register on GenericMode.
   constexpr c10::DispatchKey kCandidates[] = {c10::DispatchKey::TESTING_ONLY_GenericWrapper,
                                               c10::DispatchKey::TESTING_ONLY_GenericMode,
                                               c10::DispatchKey::DeferredInit};
