@@ -21,17 +21,13 @@ Front& front(const ScopeStack& scopes, OpId id) {
   return (*table)[(id ^ scopes.serial() * 0x9E3779B97F4A7C15ull) % table->size()];
 }
 
-void count_hit(const ScopeStack& scopes) {
-  for (ScopeState* scope : scopes.scopes()) scope->hits.fetch_add(1, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 uint64_t ActionCache::generation() { return plan_generation.load(std::memory_order_acquire); }
 
-PlanPtr ActionCache::find(const ScopeStack& scopes, OpCall& call, const Visibility& seen) {
-  if (!scopes.cache_enabled() || call.id() == 0) return nullptr;
-  const ScopeStack::PlanKey key{call.id(), seen};
+PlanPtr ActionCache::find(const ScopeStack& scopes, OpSite& site, const Visibility& seen) {
+  if (!scopes.cache_enabled() || site.id() == 0) return nullptr;
+  const ScopeStack::PlanKey key{site.id(), seen};
   const uint64_t generation = ActionCache::generation();
   Front& entry = front(scopes, key.id);
   if (entry.stack != scopes.serial() || entry.generation != generation || !(entry.key == key)) {
@@ -39,14 +35,13 @@ PlanPtr ActionCache::find(const ScopeStack& scopes, OpCall& call, const Visibili
     if (!plan) return nullptr;
     entry = {scopes.serial(), generation, key, std::move(plan)};
   }
-  if (!entry.plan->after_pending()) count_hit(scopes);
   return entry.plan;
 }
 
-PlanPtr ActionCache::keep(const ScopeStack& scopes, OpCall& call, const Visibility& seen, uint64_t generation,
+PlanPtr ActionCache::keep(const ScopeStack& scopes, OpSite& site, const Visibility& seen, uint64_t generation,
                           PlanPtr plan) {
-  if (!scopes.cache_enabled() || call.id() == 0) return plan;
-  const ScopeStack::PlanKey key{call.id(), seen};
+  if (!scopes.cache_enabled() || site.id() == 0) return plan;
+  const ScopeStack::PlanKey key{site.id(), seen};
   scopes.keep_plan(key, generation, plan);
   front(scopes, key.id) = {scopes.serial(), generation, key, plan};
   return plan;

@@ -8,11 +8,11 @@ namespace amanda {
 class ActionCache {
  public:
   /// Null: to be analysed or merged again.
-  static PlanPtr find(const ScopeStack& scopes, OpCall& call, const Visibility& seen);
+  static PlanPtr find(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
   /// Of all plans. A plan is as good as the generation that was read before it was made.
   static uint64_t generation();
   /// Remembers `plan`, unless the cache is off or the operator has no id. Returns it.
-  static PlanPtr keep(const ScopeStack& scopes, OpCall& call, const Visibility& seen, uint64_t generation,
+  static PlanPtr keep(const ScopeStack& scopes, OpSite& site, const Visibility& seen, uint64_t generation,
                       PlanPtr plan);
 };
 

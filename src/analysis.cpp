@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backends.h"
 #include "generation.h"
+#include "op_name.h"
 #include "routine_guard.h"
 
 namespace amanda {
@@ -41,12 +44,16 @@ class AnalysisLock {
 }  // namespace
 
 AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen)
-    : scopes_(scopes), tables_(&scopes.tables()), site_(site), info_(site.backend().info(site.type())), seen_(seen) {}
+    : scopes_(scopes),
+      tables_(&scopes.tables()),
+      site_(site),
+      info_(site.backend().info(site.forward_type())),
+      seen_(seen) {}
 
 PlanPtr AnalysisSession::run(Point point) {
   tables_ = &scopes_.tables();
   for (const ActiveTool& active : tables_->tools) {
-    if (!((seen_.outer | seen_.nested | seen_.demanded) & active.bit)) continue;
+    if (!is_active(active)) continue;
     RecordPtr record;
     for (size_t i = 0; i < active.registrations->size(); ++i) {
       const Registration& registration = (*active.registrations)[i];
@@ -58,12 +65,42 @@ PlanPtr AnalysisSession::run(Point point) {
   return merge();
 }
 
-bool AnalysisSession::applies(const ActiveTool& active, const Registration& registration) const {
+bool AnalysisSession::pending(Point point) const {
+  for (const ActiveTool& active : tables_->tools) {
+    if (!is_active(active)) continue;
+    const RecordPtr record = existing_record(*active.scope);
+    for (size_t i = 0; i < active.registrations->size(); ++i) {
+      const Registration& registration = (*active.registrations)[i];
+      if (registration.options.require_outputs != (point == Point::kAfter) || !applies(active, registration)) continue;
+      if (!record || !scopes_.cache_enabled()) return true;
+      std::lock_guard lock(active.scope->mutex());
+      if (!record->of(active.tool, i).done) return true;
+    }
+  }
+  return false;
+}
+
+bool AnalysisSession::is_active(const ActiveTool& active) const {
+  return ((seen_.outer | seen_.nested | seen_.demanded) & active.bit) && !active.scope->stopped(active.tool);
+}
+
+// Does a routine of this tool ask for the forward operator?
+bool AnalysisSession::asks(const ActiveTool& active, const Registration& registration) const {
   const InstOptions& options = registration.options;
-  if (options.backward || active.scope->stopped(active.tool)) return false;
   if (options.ops.is_on_demand()) return seen_.demanded & active.bit;
   if (!options.ops.matches(info_)) return false;
   return (seen_.outer & active.bit) || (options.nested && (seen_.nested & active.bit));
+}
+
+bool AnalysisSession::applies(const ActiveTool& active, const Registration& registration) const {
+  return registration.options.backward == (site_.phase() == Phase::kBackward) && asks(active, registration);
+}
+
+// An action that a forward analysis scheduled goes to each backward operator that has its positions.
+bool AnalysisSession::takes_from_forward(const ScheduledAction& action) const {
+  if (action.phase != Phase::kBackward || !site_.made_by_forward()) return false;
+  const size_t count = site_.size(action.point == Point::kAfter ? Point::kAfter : Point::kBefore);
+  return std::all_of(action.positions.begin(), action.positions.end(), [&](size_t at) { return at < count; });
 }
 
 RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
@@ -71,12 +108,17 @@ RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
   if (!record) {
     record = active.scope->record(site_.id(), [&] {
       auto made = std::make_shared<Record>();
-      copy_outer_keys(*active.scope, made->context);
+      copy_keys(*active.scope, made->context);
       return made;
     });
     records_.emplace_back(active.scope, record);
   }
   return record;
+}
+
+RecordPtr AnalysisSession::existing_record(ScopeState& scope) const {
+  RecordPtr record = known_record(scope);
+  return record || site_.id() == 0 ? record : scope.find(site_.id());
 }
 
 RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
@@ -86,22 +128,30 @@ RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
   return nullptr;
 }
 
-/// From the nearest scope around `inner` that knows the operator.
-void AnalysisSession::copy_outer_keys(const ScopeState& inner, OpContext& context) const {
-  RecordPtr outer;
-  ScopeState* owner = nullptr;
-  for (ScopeState* scope : scopes_.scopes()) {
-    if (scope == &inner) break;
-    RecordPtr found = known_record(*scope);
-    if (!found) found = scope->find(site_.id());
-    if (!found) continue;
-    outer = std::move(found);
-    owner = scope;
+/// A backward operator's context starts with the keys of its forward operator's, an inner scope's with the outer one's.
+void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
+  const bool backward = site_.phase() == Phase::kBackward;
+  if (backward) {
+    if (RecordPtr forward = scope.find(site_.forward_id())) return copy_keys(scope, forward, context);
   }
-  if (!outer) return;
-  AnalysisLock held(*owner, *outer);  // an analysis on another thread may be writing keys
-  context.keys() = outer->context.keys();
-  if (const auto& face = outer->context.face()) context.face() = face->copy_keys(context);
+  RecordPtr from;
+  ScopeState* owner = nullptr;
+  for (ScopeState* outer : scopes_.scopes()) {  // the nearest counts
+    if (outer == &scope) break;
+    RecordPtr found = known_record(*outer);
+    if (!found) found = outer->find(site_.id());
+    if (!found && backward) found = outer->find(site_.forward_id());
+    if (!found) continue;
+    from = std::move(found);
+    owner = outer;
+  }
+  if (from) copy_keys(*owner, from, context);
+}
+
+void AnalysisSession::copy_keys(ScopeState& owner, const RecordPtr& from, OpContext& context) const {
+  AnalysisLock held(owner, *from);  // an analysis on another thread may be writing keys
+  context.keys() = from->context.keys();
+  if (const auto& face = from->context.face()) context.face() = face->copy_keys(context);
 }
 
 void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point) {
@@ -114,14 +164,19 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   AnalysisLock held(scope, *record);
   if (is_done()) return;  // by the thread that was waited for
 
-  OpContext::Session session{site_, active, info_, point, scope.status(active.tool), {}};
+  OpContext::Session session{site_, active, point, scope.status(active.tool), {}};
   struct Bound {
     Bound(OpContext& context, OpContext::Session& session) : context_(context) {
       context_.session_ = &session;
-      context_.backend_ = &session.site.backend();
-      context_.info_ = &session.info;
-      context_.type_ = session.site.type();
-      context_.id_ = session.site.forward_id();
+      OpSite& site = session.site;
+      context_.backend_ = &site.backend();
+      context_.type_ = site.forward_type();
+      context_.info_ = &site.backend().info(site.forward_type());
+      context_.id_ = site.forward_id();
+      if (site.phase() == Phase::kForward) return;
+      context_.backward_type_ = site.type();
+      context_.backward_info_ = &site.backend().info(site.type());
+      context_.backward_id_ = site.id();
     }
     ~Bound() { context_.session_ = nullptr; }
     OpContext& context_;
@@ -135,8 +190,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     if (scope.on_error() == OnError::kRaise || !routine.is_failure(error)) throw;
-    scope.stop(*active.tool, fmt::format("{}: the analysis of {}::{}", active.tool->name(), info_.ns, info_.name),
-               error);
+    scope.stop(*active.tool, fmt::format("{}: the analysis of {}", active.tool->name(), op_name(site_)), error);
     return;
   }
   std::vector<ScheduledPtr> replaced;  // destroyed outside the lock
@@ -151,24 +205,48 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
 }
 
 PlanPtr AnalysisSession::merge() {
+  const bool backward = site_.phase() == Phase::kBackward;
   std::vector<ScheduledPtr> actions;
-  bool after_pending = false;
+  Plan::Outlook outlook;
+  bool wants_backward = false;
   for (const ActiveTool& active : tables_->tools) {
-    if (!((seen_.outer | seen_.nested | seen_.demanded) & active.bit)) continue;
-    RecordPtr record;
+    if (!is_active(active)) continue;
+    RecordPtr record, forward;
     for (size_t i = 0; i < active.registrations->size(); ++i) {
       const Registration& registration = (*active.registrations)[i];
-      if (!applies(active, registration)) continue;
-      if (!record) record = record_of(active);
+      if (!asks(active, registration)) continue;
+      if (!applies(active, registration)) {
+        if (!backward) wants_backward = true;
+        if (!backward) continue;
+        if (!forward) forward = active.scope->find(site_.forward_id());
+        if (!forward) continue;
+        std::lock_guard lock(active.scope->mutex());
+        for (const ScheduledPtr& action : forward->of(active.tool, i).actions) {
+          if (!action->removed && takes_from_forward(*action)) actions.push_back(action);
+        }
+        continue;
+      }
+      if (!record) record = existing_record(*active.scope);
+      if (!record) {
+        if (registration.options.require_outputs) outlook.after_pending = true;
+        continue;
+      }
       std::lock_guard lock(active.scope->mutex());
       const Record::PerRegistration& result = record->of(active.tool, i);
-      if (registration.options.require_outputs && !(result.done && scopes_.cache_enabled())) after_pending = true;
+      if (registration.options.require_outputs && !(result.done && scopes_.cache_enabled()))
+        outlook.after_pending = true;
       for (const ScheduledPtr& action : result.actions) {
-        if (!action->removed) actions.push_back(action);
+        if (action->removed) continue;
+        if (action->phase == site_.phase()) {
+          actions.push_back(action);
+        } else {
+          wants_backward = true;
+        }
       }
     }
   }
-  return std::make_shared<const Plan>(std::move(actions), after_pending);
+  if (wants_backward) outlook.backward = scopes_.sighting(seen_);
+  return std::make_shared<const Plan>(std::move(actions), std::move(outlook), site_);
 }
 
 }  // namespace amanda

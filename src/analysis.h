@@ -10,7 +10,6 @@ namespace amanda {
 struct OpContext::Session {
   OpSite& site;
   const ActiveTool& active;
-  const OpInfo& info;
   Point point;
   std::shared_ptr<ToolStatus> status;
   std::vector<ScheduledPtr> scheduled;
@@ -28,19 +27,27 @@ class AnalysisSession {
   AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
 
   PlanPtr run(Point point);
+  /// Is some analysis of `point` still to be run?
+  bool pending(Point point) const;
+  /// What is scheduled so far.
+  PlanPtr merge();
 
  private:
   RecordPtr record_of(const ActiveTool& active);
-  RecordPtr known_record(ScopeState& scope) const;
-  void copy_outer_keys(const ScopeState& inner, OpContext& context) const;
+  RecordPtr existing_record(ScopeState& scope) const;
+  RecordPtr known_record(ScopeState& scope) const;  // of this session
+  void copy_keys(ScopeState& scope, OpContext& context) const;
+  void copy_keys(ScopeState& owner, const RecordPtr& from, OpContext& context) const;
+  bool is_active(const ActiveTool& active) const;
+  bool asks(const ActiveTool& active, const Registration& registration) const;
   bool applies(const ActiveTool& active, const Registration& registration) const;
+  bool takes_from_forward(const ScheduledAction& action) const;
   void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point);
-  PlanPtr merge();
 
   const ScopeStack& scopes_;
   const ScopeStack::Tables* tables_;  // as they are when run() is called
   OpSite& site_;
-  const OpInfo& info_;
+  const OpInfo& info_;  // of the forward operator
   const Visibility& seen_;
   std::vector<std::pair<ScopeState*, RecordPtr>> records_;  // of this operator, one a scope
 };

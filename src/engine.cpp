@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "action_cache.h"
@@ -12,41 +11,78 @@
 #include "analysis.h"
 #include "backends.h"
 #include "executor.h"
+#include "op_run.h"
 #include "scope_stack.h"
 #include "thread_scopes.h"
 
 namespace amanda {
 
+namespace {
+
+Visibility seen_by_tools(const ScopeStack& scopes, const OpSite& site) {
+  if (site.phase() == Phase::kForward) return scopes.visibility(site.backend(), site.type(), OpFrame::inside());
+  return site.sighting() ? scopes.visibility(*site.sighting()) : Visibility{};
+}
+
+}  // namespace
+
 void Engine::on_op(ScopeStack& scopes, OpCall& call) {
-  const Visibility seen = scopes.visibility(call.backend(), call.type(), OpFrame::inside());
+  const Visibility seen = seen_by_tools(scopes, call);
   if (seen.nobody()) return call.run({.observe_inner = scopes.observes_inner(OpFrame::inside())});
+  OpRun run(scopes, call, seen);
+  run.before();
+  run.operate();
+  run.after();
+}
 
-  CallFrame alive;
-  std::optional<AnalysisSession> session;
-  auto analyse = [&](Point point) {
-    const uint64_t generation = ActionCache::generation();  // first: what changes meanwhile is not in the plan
-    if (!session) session.emplace(scopes, call, seen);
-    return ActionCache::keep(scopes, call, seen, generation, session->run(point));
-  };
-  PlanPtr plan = ActionCache::find(scopes, call, seen);
-  if (!plan) plan = analyse(Point::kBefore);
+// ---- backward operators that the framework runs itself --------------------------------------------------------------
 
-  Execution execution(call);
-  execution.run_before(*plan);
-  {
-    OpFrame frame(seen.outer | seen.nested | seen.demanded);
-    const bool observe_inner = scopes.observes_inner(OpFrame::inside());
-    if (plan->does_nothing()) return call.run({.observe_inner = observe_inner});
-    execution.run_operator(*plan, observe_inner);
+Engine::Interest Engine::interest(ScopeStack& scopes, OpSite& backward) {
+  const Visibility seen = seen_by_tools(scopes, backward);
+  if (seen.nobody()) return {};
+  PlanPtr plan = ActionCache::find(scopes, backward, seen);
+  if (plan && !plan->after_pending()) {
+    return {!plan->at(Point::kBefore).empty(), !plan->replacements().empty(), !plan->at(Point::kAfter).empty()};
   }
-  if (plan->after_pending()) plan = analyse(Point::kAfter);
-  execution.run_after(*plan);
-  call.finish();
+  // What the analyses still to be run will schedule is not known.
+  AnalysisSession session(scopes, backward, seen);
+  if (session.pending(Point::kBefore)) return {true, !session.merge()->replacements().empty(), true};
+  const uint64_t generation = ActionCache::generation();
+  plan = ActionCache::keep(scopes, backward, seen, generation, session.merge());
+  return {!plan->at(Point::kBefore).empty(), !plan->replacements().empty(),
+          !plan->at(Point::kAfter).empty() || plan->after_pending()};
+}
+
+SightingPtr Engine::sighting(ScopeStack& scopes, OpSite& forward) {
+  const Visibility seen = seen_by_tools(scopes, forward);
+  return seen.nobody() ? nullptr : AnalysisSession(scopes, forward, seen).merge()->backward();
+}
+
+BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) {
+  const Visibility seen = seen_by_tools(scopes, call);
+  if (!seen.nobody()) run_ = std::make_unique<OpRun>(scopes, call, seen);
+}
+BackwardRun::~BackwardRun() = default;
+BackwardRun::BackwardRun(BackwardRun&&) noexcept = default;
+
+bool BackwardRun::seen() const { return run_ != nullptr; }
+void BackwardRun::before() {
+  if (run_) run_->before();
+}
+bool BackwardRun::expects_end() const {
+  if (!run_) return false;
+  const Plan& plan = run_->plan();
+  return plan.after_pending() || !plan.replacements().empty() || !plan.at(Point::kAfter).empty();
+}
+void BackwardRun::finish() {
+  if (!run_) return;
+  run_->operate();
+  run_->after();
 }
 
 PlanPtr Engine::analyse(ScopeStack& scopes, OpSite& site, Point point) {
   CallFrame alive;
-  const Visibility seen = scopes.visibility(site.backend(), site.type(), OpFrame::inside());
+  const Visibility seen = seen_by_tools(scopes, site);
   return AnalysisSession(scopes, site, seen).run(point);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "amanda/error.h"
+#include "op_name.h"
 #include "routine_guard.h"
 #include "scope_state.h"
 
@@ -18,9 +19,8 @@ const char* name_of(Point point) {
   return "";
 }
 
-std::string where(const ScheduledAction& action, Point point) {
-  return fmt::format("{}: {} {} {}::{}", action.tool->name(), action.routine->name(), name_of(point), action.op->ns,
-                     action.op->name);
+std::string where(const ScheduledAction& action, const OpSite& site) {
+  return fmt::format("{}: {} {} {}", action.tool->name(), action.routine->name(), name_of(action.point), op_name(site));
 }
 
 thread_local ReplacementFrame* current_replacement = nullptr;
@@ -67,7 +67,7 @@ void Execution::run_action(const ScheduledAction& action, Point point) {
     call_.discard();
     const std::exception_ptr error = std::current_exception();
     if (action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
-    action.scope->stop(*action.tool, where(action, point), error);
+    action.scope->stop(*action.tool, where(action, call_), error);
   }
 }
 
@@ -88,7 +88,7 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
       call.discard();
       const std::exception_ptr error = std::current_exception();
       if (operator_failed_ || action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
-      action.scope->stop(*action.tool, where(action, Point::kReplace), error);
+      action.scope->stop(*action.tool, where(action, call), error);
       // The original would run on changed inputs, or on none.
       if (call.has_results() || call.versions(Point::kBefore) != versions) throw;
     }
@@ -144,7 +144,7 @@ void Values::set(size_t i, Value value) {
     const auto& names = action_.point == Point::kAfter ? op().outputs : op().inputs;
     const size_t at = position(i);
     const std::string name = at < names.size() && !names[at].empty() ? " (" + names[at] + ")" : "";
-    fail(fmt::format("{} {}{}: {}", action_.point == Point::kAfter ? "output" : "input", at, name, reason.what()));
+    fail(fmt::format("{} {}{}: {}", operand_name(call_.phase(), action_.point), at, name, reason.what()));
   }
 }
 
@@ -177,10 +177,10 @@ void Values::call_original() {
 std::any& Values::run_slot() { return execution_.run_slot(*action_.tool); }
 Point Values::point() const { return action_.point; }
 const Tool& Values::tool() const { return *action_.tool; }
-const OpInfo& Values::op() const { return *action_.op; }
+const OpInfo& Values::op() const { return call_.backend().info(call_.type()); }
 
 void Values::fail(const std::string& what) const {
-  throw Error(fmt::format("[action] {}: {}", where(action_, action_.point), what));
+  throw Error(fmt::format("[action] {}: {}", where(action_, call_), what));
 }
 
 }  // namespace amanda

@@ -6,6 +6,7 @@
 
 #include "amanda/error.h"
 #include "analysis.h"
+#include "op_name.h"
 #include "thread_scopes.h"
 
 namespace amanda {
@@ -21,8 +22,6 @@ class FunctionRoutine final : public Routine {
   std::function<void(Values&)> function_;
 };
 
-std::string qualified(const OpInfo& info) { return info.ns + "::" + info.name; }
-
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -31,16 +30,43 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+// A name or a number for each position; backward positions have no names.
+std::vector<std::string> names_of(const OpSite& site, Phase phase, Point side) {
+  if (phase != site.phase()) return {};
+  const OpInfo& info = site.backend().info(site.type());
+  std::vector<std::string> names = side == Point::kAfter ? info.outputs : info.inputs;
+  names.resize(std::max(names.size(), site.size(side)));
+  return names;
+}
+
 size_t resolve_position(const std::variant<int64_t, std::string>& selected, const std::vector<std::string>& names,
-                        size_t count, const std::string& who) {
+                        const std::string& who) {
+  const std::string has = names.empty() ? "it has none" : "it has " + listed(names);
   if (const auto* name = std::get_if<std::string>(&selected)) {
     auto found = std::find(names.begin(), names.end(), *name);
-    if (found != names.end()) return found - names.begin();
-    throw std::invalid_argument(fmt::format("{}: there is no '{}'; it has {}", who, *name, listed(names)));
+    if (found != names.end() && !name->empty()) return found - names.begin();
+    throw std::invalid_argument(fmt::format("{}: there is no '{}'; {}", who, *name, has));
   }
   const int64_t position = std::get<int64_t>(selected);
-  if (position >= 0 && static_cast<size_t>(position) < count) return position;
-  throw std::invalid_argument(fmt::format("{}: there is no position {}; it has {}", who, position, listed(names)));
+  if (position >= 0 && static_cast<size_t>(position) < names.size()) return position;
+  throw std::invalid_argument(fmt::format("{}: there is no position {}; {}", who, position, has));
+}
+
+// On backward operators that do not exist yet: those that have the position will run the action.
+size_t later_position(const std::variant<int64_t, std::string>& selected, const std::string& who) {
+  const auto* position = std::get_if<int64_t>(&selected);
+  if (position && *position >= 0) return *position;
+  throw std::invalid_argument(fmt::format("{}: gradients are selected by position, from 0 on", who));
+}
+
+void check_later(OpSite& site, Phase phase, const std::string& who) {
+  if (phase == Phase::kForward) {
+    throw Error(who + ": the forward operator has run; schedule this in an analysis routine of forward operators");
+  }
+  if (!site.backend().capabilities().backward) {
+    throw Error(fmt::format("{}: '{}' has no backward operators", who, site.backend().name_space()));
+  }
+  if (site.id() == 0) throw Error(who + ": this operator has no id, so its backward operators can't be told");
 }
 
 }  // namespace
@@ -53,7 +79,6 @@ OpContext::Session& OpContext::session(const char* asked) const {
                   asked));
 }
 
-bool OpContext::is_forward() const { return session("is_forward").site.phase() == Phase::kForward; }
 const Tool& OpContext::tool() const { return *session("tool").active.tool; }
 std::string OpContext::module_path() const { return session("module_path").site.detail(Detail::kModulePath); }
 std::string OpContext::source() const { return session("source").site.detail(Detail::kSource); }
@@ -62,38 +87,62 @@ bool OpContext::is_symbolic() const { return session("is_symbolic").site.backend
 size_t OpContext::depth() const { return OpFrame::depth(session("depth").active.bit); }
 OpSite& OpContext::site() const { return session("site").site; }
 
-size_t OpContext::num_inputs() const { return session("inputs").site.size(Point::kBefore); }
-Value OpContext::input(size_t position) const { return session("inputs").site.get(Point::kBefore, position); }
-bool OpContext::has_outputs() const { return session("outputs").point == Point::kAfter; }
-size_t OpContext::num_outputs() const { return has_outputs() ? session("outputs").site.size(Point::kAfter) : 0; }
+size_t OpContext::num_inputs() const { return session("inputs").site.forward_size(Point::kBefore); }
+Value OpContext::input(size_t position) const { return session("inputs").site.forward_get(Point::kBefore, position); }
+bool OpContext::has_outputs() const { return session("outputs").point == Point::kAfter || is_backward(); }
+size_t OpContext::num_outputs() const {
+  return has_outputs() ? session("outputs").site.forward_size(Point::kAfter) : 0;
+}
 Value OpContext::output(size_t position) const {
   if (!has_outputs()) throw Error("[context] outputs are there only in an analysis registered with require_outputs");
-  return session("outputs").site.get(Point::kAfter, position);
+  return session("outputs").site.forward_get(Point::kAfter, position);
+}
+
+size_t OpContext::num_grad_outputs() const {
+  return is_backward() ? session("grad_outputs").site.size(Point::kBefore) : 0;
+}
+Value OpContext::grad_output(size_t position) const {
+  if (!is_backward()) throw Error("[context] a forward operator has no grad_outputs");
+  return session("grad_outputs").site.get(Point::kBefore, position);
+}
+bool OpContext::has_grad_inputs() const { return session("grad_inputs").point == Point::kAfter && is_backward(); }
+size_t OpContext::num_grad_inputs() const {
+  return has_grad_inputs() ? session("grad_inputs").site.size(Point::kAfter) : 0;
+}
+Value OpContext::grad_input(size_t position) const {
+  if (!has_grad_inputs()) {
+    throw Error("[context] grad_inputs are there only in a backward analysis registered with require_outputs");
+  }
+  return session("grad_inputs").site.get(Point::kAfter, position);
 }
 
 void OpContext::may_mutate() { session("may_mutate").may_mutate = true; }
 
-Action OpContext::schedule(Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
-                           bool allow_view) {
-  static constexpr const char* kMethods[] = {"insert_before_op", "replace_op", "insert_after_op"};
-  const char* method = kMethods[static_cast<size_t>(point)];
+Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions,
+                           bool differentiable, bool allow_view) {
+  static constexpr const char* kMethods[][3] = {
+      {"insert_before_op", "replace_op", "insert_after_op"},
+      {"insert_before_backward_op", "replace_backward_op", "insert_after_backward_op"}};
+  const char* method = kMethods[static_cast<size_t>(phase)][static_cast<size_t>(point)];
   Session& now = session(method);
-  const std::string who = fmt::format("[context] {}: {} on {}", now.active.tool->name(), method, qualified(now.info));
-  if (point == Point::kReplace) {
+  const std::string who = fmt::format("[context] {}: {} on {}", now.active.tool->name(), method, op_name(now.site));
+  const bool here = phase == now.site.phase();  // or on operators that are still to be made
+  if (!here) check_later(now.site, phase, who);
+  if (here && point == Point::kReplace) {
     if (std::string reason = now.site.backend().refusal(now.site, point, allow_view); !reason.empty()) {
       throw Error(fmt::format("{}: {}", who, reason));
     }
   }
   auto action = std::make_shared<ScheduledAction>();
+  action->phase = phase;
   action->point = point;
   action->routine = std::move(routine);
   action->all_positions = !positions.selected();
   if (positions.selected()) {
-    const bool after = point == Point::kAfter;
-    const std::vector<std::string>& names = after ? now.info.outputs : now.info.inputs;
-    const size_t count = after && !has_outputs() ? names.size() : now.site.size(after ? Point::kAfter : Point::kBefore);
+    const Point side = point == Point::kAfter ? Point::kAfter : Point::kBefore;
+    const std::vector<std::string> names = names_of(now.site, phase, side);
     for (const auto& selected : *positions.selected()) {
-      action->positions.push_back(resolve_position(selected, names, count, who));
+      action->positions.push_back(here ? resolve_position(selected, names, who) : later_position(selected, who));
     }
   }
   action->mode = differentiable || point == Point::kReplace ? RoutineMode::kAmbient : RoutineMode::kIsolated;
@@ -102,19 +151,19 @@ Action OpContext::schedule(Point point, RoutinePtr routine, const Positions& pos
   action->tool = now.active.tool;
   action->scope = now.active.scope;
   action->status = now.status;
-  action->op = &now.info;
   now.scheduled.push_back(action);
   return Action(std::move(action));
 }
 
 Action OpContext::insert_before_op(RoutinePtr routine, BeforeOp options) {
-  return schedule(Point::kBefore, std::move(routine), options.inputs, options.differentiable, false);
+  return schedule(Phase::kForward, Point::kBefore, std::move(routine), options.inputs, options.differentiable, false);
 }
 Action OpContext::insert_after_op(RoutinePtr routine, AfterOp options) {
-  return schedule(Point::kAfter, std::move(routine), options.outputs, options.differentiable, options.allow_view);
+  return schedule(Phase::kForward, Point::kAfter, std::move(routine), options.outputs, options.differentiable,
+                  options.allow_view);
 }
 Action OpContext::replace_op(RoutinePtr routine, ReplaceOp options) {
-  return schedule(Point::kReplace, std::move(routine), options.inputs, false, options.allow_view);
+  return schedule(Phase::kForward, Point::kReplace, std::move(routine), options.inputs, false, options.allow_view);
 }
 Action OpContext::insert_before_op(std::function<void(Values&)> routine, BeforeOp options) {
   return insert_before_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
@@ -124,6 +173,27 @@ Action OpContext::insert_after_op(std::function<void(Values&)> routine, AfterOp 
 }
 Action OpContext::replace_op(std::function<void(Values&)> routine, ReplaceOp options) {
   return replace_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
+}
+
+Action OpContext::insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options) {
+  return schedule(Phase::kBackward, Point::kBefore, std::move(routine), options.grad_outputs, options.differentiable,
+                  false);
+}
+Action OpContext::insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options) {
+  return schedule(Phase::kBackward, Point::kAfter, std::move(routine), options.grad_inputs, options.differentiable,
+                  false);
+}
+Action OpContext::replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options) {
+  return schedule(Phase::kBackward, Point::kReplace, std::move(routine), options.grad_outputs, false, false);
+}
+Action OpContext::insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options) {
+  return insert_before_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
+}
+Action OpContext::insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options) {
+  return insert_after_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
+}
+Action OpContext::replace_backward_op(std::function<void(Values&)> routine, ReplaceBackwardOp options) {
+  return replace_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
 }
 
 }  // namespace amanda

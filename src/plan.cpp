@@ -5,17 +5,18 @@
 #include <algorithm>
 
 #include "amanda/error.h"
+#include "op_name.h"
 #include "resolver.h"
 
 namespace amanda {
 namespace {
 
 // The tools are in resolver order, so a dependent comes after what it depends on: neighbours suffice.
-void check_replacements(const std::vector<ScheduledPtr>& replacements) {
+void check_replacements(const std::vector<ScheduledPtr>& replacements, const OpSite& site) {
   for (size_t i = 1; i < replacements.size(); ++i) {
     const ScheduledAction& inner = *replacements[i - 1];
     const ScheduledAction& outer = *replacements[i];
-    const std::string op = fmt::format("{}::{}", outer.op->ns, outer.op->name);
+    const std::string op = op_name(site);
     if (inner.tool == outer.tool) {
       throw Error(fmt::format("[plan] '{}' replaces {} twice; remove() the first replacement", outer.tool->name(), op));
     }
@@ -29,17 +30,17 @@ void check_replacements(const std::vector<ScheduledPtr>& replacements) {
 
 }  // namespace
 
-Plan::Plan(std::vector<ScheduledPtr> actions, bool after_pending) : after_pending_(after_pending) {
-  does_nothing_ = actions.empty() && !after_pending;
+Plan::Plan(std::vector<ScheduledPtr> actions, Outlook outlook, const OpSite& site)
+    : outlook_(std::move(outlook)), does_nothing_(actions.empty() && !outlook_.after_pending) {
   for (ScheduledPtr& action : actions) {
     auto& list = actions_[static_cast<size_t>(action->point)];
     list.push_back(std::move(action));
   }
-  check_replacements(replacements());
+  check_replacements(replacements(), site);
 }
 
 Edit Plan::edits_result() const {
-  Edit edit = after_pending_ ? Edit::kUnknown : Edit::kNo;
+  Edit edit = outlook_.after_pending ? Edit::kUnknown : Edit::kNo;
   for (const ScheduledPtr& action : at(Point::kAfter)) edit = std::max(edit, action->edits());
   return edit;
 }

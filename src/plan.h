@@ -17,6 +17,7 @@ struct ToolStatus {
 };
 
 struct ScheduledAction {
+  Phase phase;
   Point point;
   RoutinePtr routine;
   bool all_positions;
@@ -27,7 +28,6 @@ struct ScheduledAction {
   Tool* tool;
   ScopeState* scope;  // alive while the action can run
   std::shared_ptr<ToolStatus> status;
-  const OpInfo* op;
 
   std::atomic<bool> removed{false};
   // What its recorded runs did so far: an in-place operator is prepared for an edit until one was seen to only look.
@@ -44,20 +44,27 @@ using ScheduledPtr = std::shared_ptr<ScheduledAction>;
 
 class Plan {
  public:
+  /// What is known besides the actions.
+  struct Outlook {
+    bool after_pending = false;  // a require_outputs analysis has still to run
+    SightingPtr backward;        // of a forward operator: who may want its backward operators; null: nobody
+  };
   /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools when two replace the
   /// operator and neither depends on the other.
-  Plan(std::vector<ScheduledPtr> actions, bool after_pending);
+  Plan(std::vector<ScheduledPtr> actions, Outlook outlook, const OpSite& site);
 
   const std::vector<ScheduledPtr>& at(Point point) const { return actions_[static_cast<size_t>(point)]; }
   /// Innermost first: each wraps the one before it. Same as at(kReplace).
   const std::vector<ScheduledPtr>& replacements() const { return at(Point::kReplace); }
-  bool after_pending() const { return after_pending_; }  // a require_outputs analysis has still to run
-  bool does_nothing() const { return does_nothing_; }
+  bool after_pending() const { return outlook_.after_pending; }
+  const SightingPtr& backward() const { return outlook_.backward; }
+  bool does_nothing() const { return does_nothing_; }  // on this operator itself
   Edit edits_result() const;
 
  private:
   std::vector<ScheduledPtr> actions_[3];
-  bool after_pending_, does_nothing_;
+  Outlook outlook_;
+  bool does_nothing_;
 };
 
 }  // namespace amanda

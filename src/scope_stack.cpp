@@ -7,6 +7,7 @@
 #include "amanda/error.h"
 #include "generation.h"
 #include "resolver.h"
+#include "sighting.h"
 #include "thread_scopes.h"
 
 namespace amanda {
@@ -134,7 +135,7 @@ Visibility ScopeStack::visibility(const Backend& backend, OpType type, ToolBits 
     const OpInfo& info = backend.info(type);
     for (const ActiveTool& active : now.tools) {
       for (const Registration& registration : *active.registrations) {
-        if (registration.options.backward || !registration.options.ops.matches(info)) continue;
+        if (!registration.options.ops.matches(info)) continue;  // forward or backward: it asks for the operator
         found.outer |= active.bit;
         if (registration.options.nested) found.nested |= active.bit;
       }
@@ -152,6 +153,36 @@ Visibility ScopeStack::visibility(const Backend& backend, OpType type, ToolBits 
     }
   }
   return seen;
+}
+
+Visibility ScopeStack::visibility(const Sighting& sighting) const {
+  if (sighting.stack == serial_) return sighting.seen;
+  Visibility seen;
+  for (const ActiveTool& active : tables().tools) {
+    for (const Sighting::Seen& known : sighting.tools) {
+      if (known.tool != active.tool || known.scope != active.scope->serial()) continue;
+      if (known.outer) seen.outer |= active.bit;
+      if (known.nested) seen.nested |= active.bit;
+      if (known.demanded) seen.demanded |= active.bit;
+    }
+  }
+  return seen;
+}
+
+SightingPtr ScopeStack::sighting(const Visibility& seen) const {
+  std::lock_guard lock(mutex_);
+  for (const SightingPtr& known : sightings_) {
+    if (known->seen == seen) return known;
+  }
+  auto made = std::make_shared<Sighting>(Sighting{serial_, seen, {}});
+  for (const ActiveTool& active : tools_) {
+    const ToolBits bit = active.bit;
+    if (!((seen.outer | seen.nested | seen.demanded) & bit)) continue;
+    made->tools.push_back({active.tool, active.scope->serial(), (seen.outer & bit) != 0, (seen.nested & bit) != 0,
+                           (seen.demanded & bit) != 0});
+  }
+  sightings_.push_back(made);
+  return made;
 }
 
 bool ScopeStack::observes_inner(ToolBits inside) const {

@@ -86,8 +86,15 @@ class ScopeStack {
     return current->generation == tool_generation_now() ? *current : rebuild();
   }
   Visibility visibility(const Backend& backend, OpType type, ToolBits inside) const;
+  /// Of a backward operator: the tools that saw its forward operator and are active here, in the same scope.
+  Visibility visibility(const Sighting& sighting) const;
+  SightingPtr sighting(const Visibility& seen) const;
   /// With these tools inside an operator, may some tool see an operator inside it?
   bool observes_inner(ToolBits inside) const;
+
+  void count_hit() const {
+    for (ScopeState* scope : scopes_) scope->hits.fetch_add(1, std::memory_order_relaxed);
+  }
 
   // Plans: droppable at any time, merged again from records.
   struct PlanKey {
@@ -116,6 +123,7 @@ class ScopeStack {
   };
   mutable std::unordered_map<PlanKey, PlanPtr, KeyHash> plans_;
   mutable uint64_t plans_generation_ = 0;
+  mutable std::vector<SightingPtr> sightings_;  // one for each way in which operators are seen
 };
 
 }  // namespace amanda

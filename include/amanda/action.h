@@ -65,6 +65,20 @@ struct ReplaceOp {
   bool allow_view = false;
 };
 
+struct BeforeBackwardOp {
+  Positions grad_outputs{};
+  bool differentiable = false;
+};
+
+struct AfterBackwardOp {
+  Positions grad_inputs{};
+  bool differentiable = false;
+};
+
+struct ReplaceBackwardOp {
+  Positions grad_outputs{};
+};
+
 /// A scheduled routine. A handle: copies name the same action.
 class Action {
  public:
@@ -108,7 +122,7 @@ class Values {
 
   Point point() const;
   const Tool& tool() const;
-  const OpInfo& op() const;
+  const OpInfo& op() const;  // the backward operator's, if it is one that runs
   OpCall& call() { return call_; }
   /// Throws `Error`: "[action] <tool>: <routine> <point> <operator>: <what>".
   [[noreturn]] void fail(const std::string& what) const;

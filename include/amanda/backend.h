@@ -22,7 +22,9 @@ enum class Detail : uint8_t { kModulePath, kSource, kIsRecompute };
 class Backend;
 class Plan;
 class ScopeStack;
+struct Sighting;
 using PlanPtr = std::shared_ptr<const Plan>;
+using SightingPtr = std::shared_ptr<const Sighting>;
 
 /// A borrowed operand. Trivially copyable; the core copies it and never looks in.
 struct Value {
@@ -43,10 +45,20 @@ class OpSite {
   virtual OpType type() const = 0;
   virtual Phase phase() const = 0;
   virtual OpId id() = 0;                               // computed when first asked
-  virtual OpId forward_id() = 0;                       // backward: of the forward operator; forward: id()
   virtual size_t size(Point side) const = 0;           // kBefore: inputs or grad_outputs; kAfter: the others
   virtual Value get(Point side, size_t position) = 0;  // null ref: None, or no longer alive
   virtual std::string detail(Detail which) = 0;        // analysis only
+
+  // Of the forward operator: a backward operator has one, a forward operator is it.
+  virtual OpType forward_type() const { return type(); }
+  virtual OpId forward_id() { return id(); }
+  virtual size_t forward_size(Point side) const { return size(side); }
+  virtual Value forward_get(Point side, size_t position) { return get(side, position); }  // analysis only
+
+  // Backward only.
+  virtual const Sighting* sighting() const { return nullptr; }  // what bind_backward() was given
+  /// Was it made by the forward operator's run? Not: what stands for a leaf, or was made by another backward operator.
+  virtual bool made_by_forward() const { return true; }
 
  protected:
   ~OpSite() = default;
@@ -81,7 +93,11 @@ class OpCall : public OpSite {
   /// Changes when an operand of that side is mutated in place. kReplace: an input that the operator itself leaves
   /// alone.
   virtual uint64_t versions(Point side) const = 0;
-  virtual void bind_backward(const PlanPtr&) {}  // tie what run() recorded; only if the plan asks for it
+
+  // Forward only. What is recorded from watch_backward() on, until bind_backward(), are the operator's backward
+  // operators: these tools see them. Asked for only if some tool may want them.
+  virtual void watch_backward() {}
+  virtual void bind_backward(const SightingPtr& /*seen_by*/) {}
 
  protected:
   ~OpCall() = default;

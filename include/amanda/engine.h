@@ -10,8 +10,17 @@ class Engine {
   /// Makes a framework known. Throws `Error` when the driver was built for another seam version.
   static void attach(Backend& backend, int seam_version = kSeamVersion);
 
-  /// Eager: one operator call, top to bottom. See src/engine.cpp.
+  /// Eager: one operator call, top to bottom, forward or backward. See src/engine.cpp.
   static void on_op(ScopeStack& scopes, OpCall& call);
+
+  /// What tools want of a backward operator that was just made.
+  struct Interest {
+    bool before = false, replace = false, after = false;
+    bool any() const { return before || replace || after; }
+  };
+  static Interest interest(ScopeStack& scopes, OpSite& backward);
+  /// Who is to see the backward operators of a forward operator that ran unseen by on_op(); null: nobody asks.
+  static SightingPtr sighting(ScopeStack& scopes, OpSite& forward);
 
   /// Graph: analyses a node while the graph is visited and returns what to insert; runs no action.
   static PlanPtr analyse(ScopeStack& scopes, OpSite& site, Point point);
@@ -28,6 +37,24 @@ class Engine {
 
   /// Runs what `get_op()` stands for: inside a replacement, the replacement it wraps; else the original.
   static void call_original(OpCall& call);
+};
+
+/// A backward operator, where the framework itself runs it and tells its beginning and end apart. The stages of
+/// on_op().
+class BackwardRun {
+ public:
+  BackwardRun(ScopeStack& scopes, OpCall& call);
+  ~BackwardRun();
+  BackwardRun(BackwardRun&&) noexcept;
+
+  bool seen() const;         // by a tool that is active
+  void before();             // analyses, actions
+  bool expects_end() const;  // after before(): is finish() needed?
+  /// The operator ran: call.run() only hands over its results, or a replacement's take their place.
+  void finish();
+
+ private:
+  std::unique_ptr<class OpRun> run_;
 };
 
 }  // namespace amanda

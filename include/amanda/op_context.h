@@ -31,15 +31,20 @@ class OpContext {
   OpContext(const OpContext&) = delete;
   OpContext& operator=(const OpContext&) = delete;
 
-  // These last as long as the context; all else only while its analysis runs.
+  // These last as long as the context; all else only while its analysis runs. In a backward context they are the
+  // forward operator's.
   const OpInfo& op() const { return *info_; }
   OpType type() const { return type_; }
   OpId op_id() const { return id_; }
   Backend& backend() const { return *backend_; }
+  // The backward operator's; null and 0 in a forward context.
+  const OpInfo* backward_op() const { return backward_info_; }
+  OpType backward_type() const { return backward_type_; }
+  OpId backward_op_id() const { return backward_id_; }
   std::string name_space() const { return std::string(backend_->name_space()); }
 
-  bool is_forward() const;
-  bool is_backward() const { return !is_forward(); }
+  bool is_forward() const { return !is_backward(); }
+  bool is_backward() const { return backward_info_ != nullptr; }
   const Tool& tool() const;         // whose analysis is running
   std::string module_path() const;  // "encoder.layer.3.attention"; "" outside modules
   std::string source() const;       // file:line of the user's call; "" where none is known
@@ -47,11 +52,18 @@ class OpContext {
   bool is_symbolic() const;
   size_t depth() const;  // operators around this one that the tool also sees
 
+  // Of the forward operator. In a backward context a value is null unless it is still alive.
   size_t num_inputs() const;
   Value input(size_t position) const;
-  bool has_outputs() const;  // in a require_outputs analysis
+  bool has_outputs() const;  // in a require_outputs analysis, and in every backward one
   size_t num_outputs() const;
   Value output(size_t position) const;
+  // Of the backward operator: its positions are the framework's own. An undefined gradient is null or None.
+  size_t num_grad_outputs() const;
+  Value grad_output(size_t position) const;
+  bool has_grad_inputs() const;  // in a require_outputs analysis of a backward operator
+  size_t num_grad_inputs() const;
+  Value grad_input(size_t position) const;
   OpSite& site() const;  // for drivers' and bindings' typed access
 
   /// Keys that tools leave for one another. bool, int64_t, double, std::string and vectors of them are
@@ -75,6 +87,15 @@ class OpContext {
   Action insert_after_op(RoutinePtr routine, AfterOp options = {});
   Action replace_op(RoutinePtr routine, ReplaceOp options = {});
 
+  /// On a backward operator: from its own analysis; or from the forward operator's, for each backward operator that it
+  /// creates and that has the selected positions.
+  Action insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options = {});
+  Action insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options = {});
+  Action replace_backward_op(std::function<void(Values&)> routine, ReplaceBackwardOp options = {});
+  Action insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options = {});
+  Action insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options = {});
+  Action replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options = {});
+
   /// The actions scheduled by this analysis from here on may change, in place, tensors they were given.
   void may_mutate();
 
@@ -85,13 +106,15 @@ class OpContext {
   friend class AnalysisSession;
   struct Session;  // what is known during one analysis call
   Session& session(const char* asked) const;
-  Action schedule(Point point, RoutinePtr routine, const Positions& positions, bool differentiable, bool allow_view);
+  Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
+                  bool allow_view);
 
   Session* session_ = nullptr;
   Backend* backend_ = nullptr;
   const OpInfo* info_ = nullptr;
-  OpType type_ = 0;
-  OpId id_ = 0;
+  const OpInfo* backward_info_ = nullptr;
+  OpType type_ = 0, backward_type_ = 0;
+  OpId id_ = 0, backward_id_ = 0;
   std::map<std::string, std::any> keys_;
   std::unique_ptr<ContextFace> face_;
 };

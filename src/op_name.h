@@ -1,0 +1,23 @@
+// What messages call an operator.
+#pragma once
+
+#include <fmt/format.h>
+
+#include "amanda/backend.h"
+
+namespace amanda {
+
+/// "aten::conv2d"; "ConvolutionBackward0 of aten::conv2d".
+inline std::string op_name(const OpSite& site) {
+  const OpInfo& forward = site.backend().info(site.forward_type());
+  if (site.phase() == Phase::kForward) return fmt::format("{}::{}", forward.ns, forward.name);
+  return fmt::format("{} of {}::{}", site.backend().info(site.type()).name, forward.ns, forward.name);
+}
+
+/// "input"; "grad_output".
+inline const char* operand_name(Phase phase, Point side) {
+  if (phase == Phase::kForward) return side == Point::kAfter ? "output" : "input";
+  return side == Point::kAfter ? "grad_input" : "grad_output";
+}
+
+}  // namespace amanda

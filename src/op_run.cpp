@@ -1,0 +1,42 @@
+#include "op_run.h"
+
+#include "action_cache.h"
+
+namespace amanda {
+
+PlanPtr OpRun::analyse(Point point) {
+  const uint64_t generation = ActionCache::generation();  // first: what changes meanwhile is not in the plan
+  if (!session_) session_.emplace(scopes_, call_, seen_);
+  return ActionCache::keep(scopes_, call_, seen_, generation, session_->run(point));
+}
+
+void OpRun::before() {
+  plan_ = ActionCache::find(scopes_, call_, seen_);
+  if (!plan_) {
+    plan_ = analyse(Point::kBefore);
+  } else if (!plan_->after_pending()) {
+    scopes_.count_hit();
+  }
+  execution_.run_before(*plan_);
+}
+
+void OpRun::operate() {
+  const bool forward = call_.phase() == Phase::kForward;
+  // Of a backward operator's inside only a recomputation of forward operators can be seen, and they are not its parts.
+  OpFrame frame(forward ? seen_.outer | seen_.nested | seen_.demanded : 0);
+  const bool observe_inner = scopes_.observes_inner(OpFrame::inside());
+  if (plan_->backward() || plan_->after_pending()) call_.watch_backward();
+  plain_ = plan_->does_nothing();
+  if (plain_) return call_.run({.observe_inner = observe_inner});
+  execution_.run_operator(*plan_, observe_inner);
+}
+
+void OpRun::after() {
+  if (plan_->after_pending()) plan_ = analyse(Point::kAfter);
+  if (plan_->backward()) call_.bind_backward(plan_->backward());
+  if (plain_) return;
+  execution_.run_after(*plan_);
+  call_.finish();
+}
+
+}  // namespace amanda

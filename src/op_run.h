@@ -1,0 +1,39 @@
+// One execution of an operator that some tool sees, stage by stage.
+#pragma once
+
+#include <optional>
+
+#include "analysis.h"
+#include "executor.h"
+#include "thread_scopes.h"
+
+namespace amanda {
+
+class OpRun {
+ public:
+  OpRun(ScopeStack& scopes, OpCall& call, const Visibility& seen)
+      : scopes_(scopes), call_(call), seen_(seen), execution_(call) {}
+  OpRun(const OpRun&) = delete;
+  OpRun& operator=(const OpRun&) = delete;
+
+  void before();   // analyses, and actions
+  void operate();  // the operator, or its replacement
+  void after();
+
+  const Plan& plan() const { return *plan_; }
+  const Visibility& seen() const { return seen_; }
+
+ private:
+  PlanPtr analyse(Point point);
+
+  CallFrame alive_;
+  ScopeStack& scopes_;
+  OpCall& call_;
+  const Visibility seen_;
+  std::optional<AnalysisSession> session_;
+  PlanPtr plan_;
+  Execution execution_;
+  bool plain_ = false;  // nothing was scheduled: the call is not to be finished
+};
+
+}  // namespace amanda

@@ -1,0 +1,24 @@
+// Who saw a forward operator, for when its backward operators run.
+#pragma once
+
+#include <vector>
+
+#include "scope_stack.h"
+
+namespace amanda {
+
+/// Immutable and shared by all backward operators of a run. It keeps nothing alive: tools are only compared, and a
+/// scope's serial number is never used again.
+struct Sighting {
+  struct Seen {
+    const Tool* tool;
+    uint64_t scope;
+    bool outer, nested, demanded;
+  };
+
+  uint64_t stack;   // serial number of the scope stack it was made under
+  Visibility seen;  // in the bits of that stack
+  std::vector<Seen> tools;
+};
+
+}  // namespace amanda
