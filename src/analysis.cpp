@@ -81,7 +81,7 @@ bool AnalysisSession::pending(Point point) const {
 }
 
 bool AnalysisSession::is_active(const ActiveTool& active) const {
-  return ((seen_.outer | seen_.nested | seen_.demanded) & active.bit) && !active.scope->stopped(active.tool);
+  return (seen_.any() & active.bit) && !active.scope->stopped(active.tool);
 }
 
 // Does a routine of this tool ask for the forward operator?
@@ -216,7 +216,7 @@ PlanPtr AnalysisSession::merge() {
       const Registration& registration = (*active.registrations)[i];
       if (!asks(active, registration)) continue;
       if (!applies(active, registration)) {
-        if (!backward) wants_backward = true;
+        if (!backward) wants_backward |= !registration.options.ops.is_on_demand();
         if (!backward) continue;
         if (!forward) forward = active.scope->find(site_.forward_id());
         if (!forward) continue;
@@ -226,6 +226,7 @@ PlanPtr AnalysisSession::merge() {
         }
         continue;
       }
+      outlook.follows |= backward && !registration.options.ops.is_on_demand();
       if (!record) record = existing_record(*active.scope);
       if (!record) {
         if (registration.options.require_outputs) outlook.after_pending = true;

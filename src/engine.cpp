@@ -13,6 +13,7 @@
 #include "executor.h"
 #include "op_run.h"
 #include "scope_stack.h"
+#include "sighting.h"
 #include "thread_scopes.h"
 
 namespace amanda {
@@ -41,21 +42,36 @@ Engine::Interest Engine::interest(ScopeStack& scopes, OpSite& backward) {
   const Visibility seen = seen_by_tools(scopes, backward);
   if (seen.nobody()) return {};
   PlanPtr plan = ActionCache::find(scopes, backward, seen);
-  if (plan && !plan->after_pending()) {
-    return {!plan->at(Point::kBefore).empty(), !plan->replacements().empty(), !plan->at(Point::kAfter).empty()};
+  bool pending = plan && plan->after_pending();
+  if (!plan) {
+    const uint64_t generation = ActionCache::generation();
+    AnalysisSession session(scopes, backward, seen);
+    pending = session.pending(Point::kBefore) || session.pending(Point::kAfter);
+    plan = session.merge();
+    if (!pending) ActionCache::keep(scopes, backward, seen, generation, plan);
   }
-  // What the analyses still to be run will schedule is not known.
-  AnalysisSession session(scopes, backward, seen);
-  if (session.pending(Point::kBefore)) return {true, !session.merge()->replacements().empty(), true};
-  const uint64_t generation = ActionCache::generation();
-  plan = ActionCache::keep(scopes, backward, seen, generation, session.merge());
-  return {!plan->at(Point::kBefore).empty(), !plan->replacements().empty(),
-          !plan->at(Point::kAfter).empty() || plan->after_pending()};
+  return {pending || !plan->at(Point::kBefore).empty(), !plan->replacements().empty(),
+          pending || !plan->at(Point::kAfter).empty(), plan->follows(), pending};
 }
 
 SightingPtr Engine::sighting(ScopeStack& scopes, OpSite& forward) {
   const Visibility seen = seen_by_tools(scopes, forward);
   return seen.nobody() ? nullptr : AnalysisSession(scopes, forward, seen).merge()->backward();
+}
+
+SightingPtr Engine::without(const SightingPtr& seen_by, const std::vector<SightingPtr>& known) {
+  auto left = std::make_shared<Sighting>(*seen_by);
+  for (const SightingPtr& other : known) {
+    for (const Sighting::Seen& tool : other->tools) {
+      std::erase_if(left->tools, [&](const Sighting::Seen& seen) {
+        if (!(seen == tool)) return false;
+        for (ToolBits* bits : {&left->seen.outer, &left->seen.nested, &left->seen.demanded}) *bits &= ~seen.bit;
+        return true;
+      });
+    }
+  }
+  if (left->tools.size() == seen_by->tools.size()) return seen_by;
+  return left->seen.nobody() ? nullptr : left;
 }
 
 BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) {
@@ -74,6 +90,7 @@ bool BackwardRun::expects_end() const {
   const Plan& plan = run_->plan();
   return plan.after_pending() || !plan.replacements().empty() || !plan.at(Point::kAfter).empty();
 }
+bool BackwardRun::follows() const { return run_ && run_->plan().follows(); }
 void BackwardRun::finish() {
   if (!run_) return;
   run_->operate();

@@ -48,6 +48,7 @@ class Plan {
   struct Outlook {
     bool after_pending = false;  // a require_outputs analysis has still to run
     SightingPtr backward;        // of a forward operator: who may want its backward operators; null: nobody
+    bool follows = false;        // of a backward operator: an analysis asks for those that it makes itself, too
   };
   /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools when two replace the
   /// operator and neither depends on the other.
@@ -57,14 +58,19 @@ class Plan {
   /// Innermost first: each wraps the one before it. Same as at(kReplace).
   const std::vector<ScheduledPtr>& replacements() const { return at(Point::kReplace); }
   bool after_pending() const { return outlook_.after_pending; }
+  bool follows() const { return outlook_.follows; }
   const SightingPtr& backward() const { return outlook_.backward; }
   bool does_nothing() const { return does_nothing_; }  // on this operator itself
+  /// As of the last run: no analysis of a backward operator is still to be run.
+  bool backward_analysed() const { return backward_analysed_.load(std::memory_order_relaxed); }
+  void set_backward_analysed(bool all) const { backward_analysed_.store(all, std::memory_order_relaxed); }
   Edit edits_result() const;
 
  private:
   std::vector<ScheduledPtr> actions_[3];
   Outlook outlook_;
   bool does_nothing_;
+  mutable std::atomic<bool> backward_analysed_{false};
 };
 
 }  // namespace amanda

@@ -161,9 +161,9 @@ Visibility ScopeStack::visibility(const Sighting& sighting) const {
   for (const ActiveTool& active : tables().tools) {
     for (const Sighting::Seen& known : sighting.tools) {
       if (known.tool != active.tool || known.scope != active.scope->serial()) continue;
-      if (known.outer) seen.outer |= active.bit;
-      if (known.nested) seen.nested |= active.bit;
-      if (known.demanded) seen.demanded |= active.bit;
+      if (sighting.seen.outer & known.bit) seen.outer |= active.bit;
+      if (sighting.seen.nested & known.bit) seen.nested |= active.bit;
+      if (sighting.seen.demanded & known.bit) seen.demanded |= active.bit;
     }
   }
   return seen;
@@ -176,10 +176,7 @@ SightingPtr ScopeStack::sighting(const Visibility& seen) const {
   }
   auto made = std::make_shared<Sighting>(Sighting{serial_, seen, {}});
   for (const ActiveTool& active : tools_) {
-    const ToolBits bit = active.bit;
-    if (!((seen.outer | seen.nested | seen.demanded) & bit)) continue;
-    made->tools.push_back({active.tool, active.scope->serial(), (seen.outer & bit) != 0, (seen.nested & bit) != 0,
-                           (seen.demanded & bit) != 0});
+    if (seen.any() & active.bit) made->tools.push_back({active.tool, active.scope->serial(), active.bit});
   }
   sightings_.push_back(made);
   return made;

@@ -32,6 +32,7 @@ struct Visibility {
   ToolBits nested = 0;    // are inside one, and asked for nested calls of the type
   ToolBits demanded = 0;  // have a dependent that sees the call
   bool nobody() const { return (outer | nested) == 0; }
+  ToolBits any() const { return outer | nested | demanded; }
   bool operator==(const Visibility&) const = default;
 };
 

@@ -13,7 +13,8 @@ struct Sighting {
   struct Seen {
     const Tool* tool;
     uint64_t scope;
-    bool outer, nested, demanded;
+    ToolBits bit;
+    bool operator==(const Seen& other) const { return tool == other.tool && scope == other.scope; }
   };
 
   uint64_t stack;   // serial number of the scope stack it was made under

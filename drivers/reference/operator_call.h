@@ -16,7 +16,6 @@ class OperatorCall final : public OpCall {
   OpType type() const override { return op_.type; }
   Phase phase() const override { return Phase::kForward; }
   OpId id() override { return id_; }
-  OpId forward_id() override { return id_; }
   size_t size(Point side) const override;
   Value get(Point side, size_t position) override;
   std::string detail(Detail which) override;

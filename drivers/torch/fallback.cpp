@@ -4,6 +4,8 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
+#include "engine_threads.h"
+#include "grad_hooks.h"
 #include "keys.h"
 #include "op_types.h"
 #include "port.h"
@@ -40,14 +42,19 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
   const c10::DispatchKeySet below =
       (ks & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, keys().of(role))) - keys().both;
   const ThreadKeys& thread = thread_keys();
-  if (C10_UNLIKELY(thread.role != role)) thread.restore();
-  if (C10_UNLIKELY(!thread.scopes)) return op.redispatchBoxed(below, stack);
+  ScopeStack* scopes = thread.scopes;
+  if (C10_UNLIKELY(thread.role != role)) {
+    scopes = current_scopes();
+    if (scopes == thread.scopes) thread.restore();  // not on a thread of the engine: it has the caller's keys
+  }
+  if (C10_UNLIKELY(!scopes)) return op.redispatchBoxed(below, stack);
 
+  if (C10_UNLIKELY(has_running_nodes()) && !port::inside_backward()) forget_running_nodes();
   const OpRecord& record = op_types().of(op);
   if (record.noise || belongs_to_backward() || is_traced(record, *stack)) return op.redispatchBoxed(below, stack);
   try {
     StackCall call(record, op, below, *stack);
-    Engine::on_op(*thread.scopes, call);
+    Engine::on_op(*scopes, call);
   } catch (const Error&) {
     if (python_hooks.rethrow) python_hooks.rethrow();
     throw;

@@ -35,9 +35,6 @@ at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
   return at::_make_dual(std::get<0>(at::_unpack_dual(value, 0)), tangent, 0);
 }
 
-constexpr c10::DispatchKeySet kFunctorchWrappers({c10::DispatchKey::FuncTorchBatched,
-                                                  c10::DispatchKey::FuncTorchGradWrapper});
-
 // Under nested torch.func transforms an edge is one level's only. `old - old` is zero, and its gradient is one at all
 // of them; where `old` is not finite the difference would be NaN.
 at::Tensor straight_through_all_levels(const at::Tensor& old, const at::Tensor& value) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "amanda/engine.h"
+#include "hash.h"
 #include "keys.h"
 #include "torch_backend.h"
 
@@ -14,12 +15,7 @@ bool is_noise(std::string_view ns, std::string_view name) {
   return ns == "profiler" || ns == "prim" || name == "lift_fresh";
 }
 
-uint64_t fnv1a(std::string_view text, uint64_t hash = 14695981039346656037ull) {
-  for (unsigned char c : text) hash = (hash ^ c) * 1099511628211ull;
-  return hash;
-}
-
-std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& schema, const c10::OperatorHandle& op) {
+std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& schema, c10::ArrayRef<at::Tag> tags) {
   const std::string qualified = schema.name();
   const size_t colons = qualified.find("::");
   OpInfo info;
@@ -34,7 +30,7 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
       std::make_unique<OpRecord>(OpRecord{type, std::move(info), schema, 0, false, false, false, {}, {}, std::nullopt});
   record->name_hash = fnv1a(record->info.overload, fnv1a(qualified + "."));
   record->noise = is_noise(record->info.ns, record->info.name);
-  for (at::Tag tag : op.getTags()) {
+  for (at::Tag tag : tags) {
     record->random |= tag == at::Tag::nondeterministic_seeded;
     record->metadata_in_place |= tag == at::Tag::inplace_view;
   }
@@ -81,7 +77,18 @@ const OpRecord& OpTypes::add(const c10::FunctionSchema& schema, const c10::Opera
   std::lock_guard lock(mutex_);
   const OpRecord*& record = by_address_[&schema];
   if (!record) {
-    records_.push_back(make_record(static_cast<OpType>(records_.size()), schema, op));
+    records_.push_back(make_record(static_cast<OpType>(records_.size()), schema, op.getTags()));
+    record = records_.back().get();
+  }
+  return *record;
+}
+
+const OpRecord& OpTypes::python_function(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  const OpRecord*& record = functions_[name];
+  if (!record) {
+    c10::FunctionSchema schema("autograd::" + name, "", {}, {}, /*is_vararg=*/true, /*is_varret=*/true);
+    records_.push_back(make_record(static_cast<OpType>(records_.size()), schema, {}));
     record = records_.back().get();
   }
   return *record;

@@ -33,6 +33,8 @@ class OpTypes {
   /// The record of an operator; valid as long as the process.
   const OpRecord& of(const c10::OperatorHandle& op);
   const OpRecord& of(OpType type) const;
+  /// A torch.autograd.Function of that name, as an operator: "autograd::NAME".
+  const OpRecord& python_function(const std::string& name);
   /// Counts operator registrations, so that what was derived from the list of operators can be checked.
   uint64_t registrations() const { return registrations_; }
   /// Follows registrations and deregistrations from now on.
@@ -47,6 +49,7 @@ class OpTypes {
   // By the schema's address, which a deregistered operator gives back: the listener forgets it, and `epoch_` tells the
   // threads' own tables.
   std::unordered_map<const c10::FunctionSchema*, const OpRecord*> by_address_;
+  std::unordered_map<std::string, const OpRecord*> functions_;
   std::atomic<uint64_t> epoch_{1}, registrations_{0};
 };
 

@@ -1,8 +1,13 @@
 // All that differs between the torch minors we build on (2.11 to 2.13).
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
 
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11
 #error "Amanda's PyTorch driver needs torch 2.11 or later"
@@ -10,7 +15,22 @@
 
 namespace amanda::pytorch::port {
 
-/// Does this thread run a backward operator? (The node is a shared_ptr up to 2.12, an intrusive_ptr from 2.13.)
+// A node is held by a shared_ptr up to 2.12, by an intrusive_ptr from 2.13 on.
+using NodePtr = decltype(torch::autograd::Edge::function);
+inline constexpr bool kSharedNodes = std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>;
+using WeakNodePtr = std::conditional_t<kSharedNodes, std::weak_ptr<torch::autograd::Node>,
+                                       c10::weak_intrusive_ptr<torch::autograd::Node>>;
+
+template <class T, class... Args>
+NodePtr make_node(Args&&... args) {
+  if constexpr (kSharedNodes) {
+    return std::make_shared<T>(std::forward<Args>(args)...);
+  } else {
+    return c10::make_intrusive<T>(std::forward<Args>(args)...);
+  }
+}
+
+/// Does this thread run a backward operator?
 inline bool inside_backward() { return static_cast<bool>(torch::autograd::get_current_node()); }
 
 inline constexpr std::string_view kNameSpace =

@@ -30,7 +30,8 @@ struct PythonHooks {
   bool (*in_recompute)() = nullptr;                              // does this thread recompute a checkpointed region?
   bool (*is_parameter)(_object*) = nullptr;                      // an nn.Parameter?
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: somebody traces, no program runs
-  void (*rethrow)() = nullptr;              // in a handler: the exception, as Python code should see it
+  at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;  // what a wrapper of torch.func wraps; undefined: it is none
+  void (*rethrow)() = nullptr;                           // in a handler: the exception, as Python code should see it
 
   /// Something died whose address may stand in a raw path: what was resolved before counts no more.
   std::atomic<uint64_t> epoch{1};

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "amanda/error.h"
+#include "engine_threads.h"
 #include "gradient_edge.h"
 #include "guards.h"
 #include "keys.h"
@@ -127,7 +128,7 @@ uint64_t StackCall::versions(Point side) const {
 
 void StackCall::run(RunHints hints) {
   observe_inner_ = hints.observe_inner;
-  if (hints.keep_inputs) keep_inputs();
+  if (hints.keep_inputs) inputs_ = program_inputs();
   if (record_.viewed) {
     each_tensor(stack_[base_ + *record_.viewed], [&](const at::Tensor& viewed) { viewed_ = storage_of(viewed); });
   }
@@ -154,17 +155,52 @@ void StackCall::skip(RunHints hints) {
   for (size_t i : record_.mutated) {
     if (!has_original(i)) originals_.emplace_back(i, stack_[base_ + i]);
   }
-  if (hints.keep_inputs) keep_inputs();
+  if (hints.keep_inputs) inputs_ = program_inputs();
   torch::jit::drop(stack_, record_.info.inputs.size());
   stack_.resize(stack_.size() + record_.info.outputs.size());
   state_ = State::kSkipped;
   result_edited_ = true;
 }
 
-// As the program passed them: an analysis sees no other tool's edits.
-void StackCall::keep_inputs() {
-  inputs_ = arguments().vec();
-  for (const auto& [position, input] : edited_inputs_) inputs_[position] = input;
+// An analysis sees no other tool's edits.
+std::vector<c10::IValue> StackCall::program_inputs() const {
+  std::vector<c10::IValue> inputs = arguments().vec();
+  for (const auto& [position, input] : edited_inputs_) inputs[position] = input;
+  return inputs;
+}
+
+// ---- backward operators: see grad_map.h ----------------------------------------------------------------------------
+
+void StackCall::watch_backward(bool keep_operands) {
+  if (!c10::GradMode::is_enabled()) return;
+  made_.emplace();
+  if (keep_operands) {
+    operands_ = std::make_shared<ForwardOperands>();
+    operands_->keep_inputs(program_inputs());
+  }
+  for (size_t i : record_.mutated) {
+    const auto& returned = record_.result_mutated;
+    if (std::find(returned.begin(), returned.end(), i) == returned.end()) written_.push_back(arguments()[i]);
+  }
+}
+
+bool StackCall::bind_backward(const SightingPtr& seen_by) {
+  if (!rehearsed_.isNone()) bind_when_run_ = seen_by;
+  if (!made_ || bind_when_run_) return false;
+  std::vector<at::Tensor> tensors;
+  auto add = [&](const at::Tensor& tensor) { tensors.push_back(tensor); };
+  each_tensor(results(), add);
+  each_tensor(c10::ArrayRef<c10::IValue>(written_), add);
+  tensors = all_levels(tensors);
+  const NodeWindow::Made made = made_->made(tensors);
+  if (made.nodes.empty()) return false;
+  if (operands_) {
+    operands_->keep_outputs(results());
+    for (const NodeWindow::Leaf& leaf : made.leaves) operands_->connect(leaf.accumulate);
+  }
+  const auto forward =
+      std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands_)});
+  return bind_nodes(*current_scopes(), made, tensors, forward, id(), /*made_by_forward=*/true);
 }
 
 // ---- in-place operators: see the note in the header ----------------------------------------------------------------
@@ -211,11 +247,16 @@ void StackCall::run_after_rehearsal() {
   torch::jit::drop(stack_, record_.info.outputs.size());
   stack_.insert(stack_.end(), run_with_.begin(), run_with_.end());
   observe_inner_ = false;
-  if (!result_edited_) {
+  if (made_) made_.emplace();
+  if (result_edited_) {
+    run_on_private_copy();
+  } else {
     originals_.clear();
-    return redispatch();
+    redispatch();
   }
-  run_on_private_copy();
+  rehearsed_ = {};
+  if (bind_when_run_) bind_backward(std::exchange(bind_when_run_, nullptr));
+  if (!result_edited_) return;
   const at::Tensor result = stack_[base_].toTensor();
   // An edit that took over the edge of what was shown takes over that of the real result; a graph of its own stays.
   const bool straight_through = !rehearsed.requires_grad() || (shown.grad_fn() == rehearsed.grad_fn());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "amanda/engine.h"
+#include "grad_map.h"
 #include "guards.h"
 #include "identity.h"
 #include "op_types.h"
@@ -36,7 +37,6 @@ class StackCall final : public OpCall {
   OpType type() const override { return record_.type; }
   Phase phase() const override { return Phase::kForward; }
   OpId id() override;
-  OpId forward_id() override { return id(); }
   size_t size(Point side) const override;
   Value get(Point side, size_t position) override;
   std::string detail(Detail which) override;
@@ -50,6 +50,8 @@ class StackCall final : public OpCall {
   bool records() const override { return RoutineState::program_records_now(); }
   void discard() noexcept override { staged_.clear(); }
   uint64_t versions(Point side) const override;
+  void watch_backward(bool keep_operands) override;
+  bool bind_backward(const SightingPtr& seen_by) override;
 
   const OpRecord& record() const { return record_; }
   /// Does a result share memory with an argument it may be a view of?
@@ -66,7 +68,7 @@ class StackCall final : public OpCall {
   const Identity& identity();
   c10::ArrayRef<c10::IValue> arguments() const;
   c10::ArrayRef<c10::IValue> results() const;
-  void keep_inputs();
+  std::vector<c10::IValue> program_inputs() const;
   void redispatch();
   bool autograd_will_record_in_place() const;
   bool has_original(size_t position) const;
@@ -97,6 +99,12 @@ class StackCall final : public OpCall {
   c10::IValue rehearsed_;  // the result that was shown, if there was a rehearsal
   std::optional<RandomState> random_before_;
   bool result_edited_ = false;
+
+  // For the operator's backward operators.
+  std::optional<NodeWindow> made_;
+  std::shared_ptr<ForwardOperands> operands_;
+  std::vector<c10::IValue> written_;  // what it writes to and does not return
+  SightingPtr bind_when_run_;         // only rehearsed so far
 };
 
 }  // namespace amanda::pytorch

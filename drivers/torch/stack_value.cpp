@@ -13,14 +13,7 @@ std::string kind_of(const c10::IValue& value) {
 }
 
 void check_tensor(const at::Tensor& old, const at::Tensor& value) {
-  if (!old.defined() || !value.defined()) return;
-  if (old.scalar_type() != value.scalar_type()) {
-    throw Error(c10::str("a tensor of dtype ", value.scalar_type(), " can't stand for one of ", old.scalar_type(),
-                         "; convert it with .to(dtype)"));
-  }
-  if (old.device() != value.device()) {
-    throw Error(c10::str("a tensor on ", value.device(), " can't stand for one on ", old.device(), "; move it"));
-  }
+  if (old.defined() && value.defined()) check_stand_in(old.scalar_type(), old.device(), value);
 }
 
 bool has_type(const c10::Argument& argument, const c10::IValue& value) {
@@ -42,6 +35,16 @@ uint64_t version_sum(c10::ArrayRef<c10::IValue> operands) {
     if (!tensor.is_inference()) sum += tensor._version();
   });
   return sum;
+}
+
+void check_stand_in(at::ScalarType dtype, c10::Device device, const at::Tensor& value) {
+  if (value.scalar_type() != dtype) {
+    throw Error(c10::str("a tensor of dtype ", value.scalar_type(), " can't stand for one of ", dtype,
+                         "; convert it with .to(dtype)"));
+  }
+  if (value.device() != device) {
+    throw Error(c10::str("a tensor on ", value.device(), " can't stand for one on ", device, "; move it"));
+  }
 }
 
 void check_stand_in(const c10::Argument& argument, const c10::IValue& old, const c10::IValue& value) {

@@ -38,5 +38,6 @@ uint64_t version_sum(c10::ArrayRef<c10::IValue> operands);
 /// Throws `Error` (a reason only) unless `value` can stand where `old` stands: the argument's type, and for tensors the
 /// same dtype and device.
 void check_stand_in(const c10::Argument& argument, const c10::IValue& old, const c10::IValue& value);
+void check_stand_in(at::ScalarType dtype, c10::Device device, const at::Tensor& value);
 
 }  // namespace amanda::pytorch

@@ -4,8 +4,11 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
+#include "engine_threads.h"
+#include "grad_hooks.h"
 #include "guards.h"
 #include "keys.h"
+#include "node_call.h"
 #include "op_types.h"
 #include "port.h"
 #include "stack_call.h"
@@ -15,10 +18,12 @@ namespace amanda::pytorch {
 std::string_view TorchBackend::name_space() const { return port::kNameSpace; }
 
 Capabilities TorchBackend::capabilities() const {
-  return {.backward = false, .symbolic_analysis = false, .can_replace = true, .can_change_shape = true};
+  return {.backward = true, .symbolic_analysis = false, .can_replace = true, .can_change_shape = true};
 }
 
-const OpInfo& TorchBackend::info(OpType type) const { return op_types().of(type).info; }
+const OpInfo& TorchBackend::info(OpType type) const {
+  return is_node_type(type) ? node_types().of(type).info : op_types().of(type).info;
+}
 
 void TorchBackend::switch_to(ScopeStack* scopes) {
   ThreadKeys& thread = thread_keys();
@@ -26,12 +31,18 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
   thread.role = !scopes ? KeyRole::kNone : Engine::wants_all(*scopes) ? KeyRole::kAll : KeyRole::kFilter;
   if (thread.role == KeyRole::kFilter) promote_wanted(*scopes);
   thread.restore();
+  publish_scopes(scopes);
+  if (has_running_nodes() && !port::inside_backward()) forget_running_nodes();
 }
 
 void* TorchBackend::begin_routines(RoutineMode mode) { return new RoutineState(mode); }
 void TorchBackend::end_routines(void* token) noexcept { delete static_cast<RoutineState*>(token); }
 
 std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
+  if (site.phase() == Phase::kBackward) {
+    if (point != Point::kReplace || !static_cast<NodeCall&>(site).node_type().accumulates) return {};
+    return "a gradient must be accumulated into its leaf; edit it before that, by insert_before_backward_op";
+  }
   auto& call = static_cast<StackCall&>(site);
   if (point == Point::kBefore) return {};
   if (call.record().metadata_in_place)

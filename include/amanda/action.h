@@ -123,7 +123,7 @@ class Values {
   Point point() const;
   const Tool& tool() const;
   const OpInfo& op() const;  // the backward operator's, if it is one that runs
-  OpCall& call() { return call_; }
+  OpCall& call() const { return call_; }
   /// Throws `Error`: "[action] <tool>: <routine> <point> <operator>: <what>".
   [[noreturn]] void fail(const std::string& what) const;
 

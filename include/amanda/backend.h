@@ -94,10 +94,12 @@ class OpCall : public OpSite {
   /// alone.
   virtual uint64_t versions(Point side) const = 0;
 
-  // Forward only. What is recorded from watch_backward() on, until bind_backward(), are the operator's backward
-  // operators: these tools see them. Asked for only if some tool may want them.
-  virtual void watch_backward() {}
-  virtual void bind_backward(const SightingPtr& /*seen_by*/) {}
+  // Forward only, and only if some tool may want backward operators: those are what is recorded from watch_backward()
+  // on, until bind_backward().
+  /// `keep_operands`: an analysis of one of them may ask for the forward operands; as far as they stay alive.
+  virtual void watch_backward(bool /*keep_operands*/) {}
+  /// These tools see them. False: some analysis of them is still to be run.
+  virtual bool bind_backward(const SightingPtr& /*seen_by*/) { return true; }
 
  protected:
   ~OpCall() = default;

@@ -16,11 +16,14 @@ class Engine {
   /// What tools want of a backward operator that was just made.
   struct Interest {
     bool before = false, replace = false, after = false;
-    bool any() const { return before || replace || after; }
+    bool follow = false;   // backward operators that it makes itself are to be seen, too
+    bool pending = false;  // an analysis is still to be run: `before` and `after` allow for what it may schedule
   };
   static Interest interest(ScopeStack& scopes, OpSite& backward);
   /// Who is to see the backward operators of a forward operator that ran unseen by on_op(); null: nobody asks.
   static SightingPtr sighting(ScopeStack& scopes, OpSite& forward);
+  /// `seen_by` without the tools that are in `known`; null: none is left.
+  static SightingPtr without(const SightingPtr& seen_by, const std::vector<SightingPtr>& known);
 
   /// Graph: analyses a node while the graph is visited and returns what to insert; runs no action.
   static PlanPtr analyse(ScopeStack& scopes, OpSite& site, Point point);
@@ -50,6 +53,7 @@ class BackwardRun {
   bool seen() const;         // by a tool that is active
   void before();             // analyses, actions
   bool expects_end() const;  // after before(): is finish() needed?
+  bool follows() const;      // after before(): are the backward operators that it makes itself to be seen, too?
   /// The operator ran: call.run() only hands over its results, or a replacement's take their place.
   void finish();
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['bridge', 'dispatch_keys', 'install', 'restore_keys', 'start_new_epoch', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'install', 'restore_keys', 'start_new_epoch', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+class NodeWindow:
+    """
+    The autograd nodes that this thread makes from now on.
+    """
+    def __init__(self) -> None:
+        ...
+def bind_function(name: str, window: NodeWindow, inputs: tuple, results: typing.Any) -> None:
+    """
+    Tells what a torch.autograd.Function of that name has recorded in the window.
+    """
 def bridge() -> typing_extensions.CapsuleType:
     """
     For amanda._core.register_bridge.
@@ -14,7 +24,7 @@ def dispatch_keys() -> tuple[str, str]:
     """
     The names of the dispatch keys in use: filter, all.
     """
-def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any) -> None:
+def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
     """

@@ -29,7 +29,7 @@ def load() -> None:
             f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
             "installed; build amanda again against it, or install that torch"
         )
-    from amanda import _call_path, _models, _torch
+    from amanda import _call_path, _functions, _models, _torch, scope
 
     _models.tell_deaths(_torch.start_new_epoch)
     _torch.install(
@@ -39,10 +39,12 @@ def load() -> None:
         [torch.autograd.graph._engine_run_backward.__code__],
         _call_path._RUN_MODULE,
         torch.nn.Parameter,
+        torch._C._functorch.get_unwrapped,
     )
     _core.register_bridge(_torch.bridge())
     _spare_higher_order_operators(torch, _torch.dispatch_keys())
     _restore_keys_after_inference_mode(torch, _torch.restore_keys)
+    scope.while_open(_functions.watch, _functions.leave_alone)
 
 
 def _codes_of(module: ModuleType) -> set[CodeType]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from amanda import _core
 from amanda.tool import Tool
@@ -39,30 +39,50 @@ class OpContext(dict[str, Any]):
     def get_inputs(self) -> tuple[Any, ...]:
         """The inputs, as the program passed them: a caller's tensor is that very object.
 
+        In a backward context the forward operator's: leaves that require a gradient (parameters), other tensors as far
+        as they are still alive, else None.
+
         Raises:
             amanda.Error: the analysis routine has returned.
         """
         return self._handle.inputs()
 
     def get_outputs(self) -> tuple[Any, ...] | None:
-        """The outputs, in a ``require_outputs`` analysis; else None.
+        """The outputs, in a ``require_outputs`` analysis; else None. In a backward context as `get_inputs`.
 
         Raises:
             amanda.Error: the analysis routine has returned.
         """
         return self._handle.outputs()
 
-    def get_backward_op(self) -> None:
-        """The backward operator; None in a forward context."""
+    def get_backward_op(self) -> _core.Operator | None:
+        """The backward operator, an autograd node: its ``__name__`` is "ConvolutionBackward0". None in a forward context.
 
-    def get_backward_op_id(self) -> None:
-        """The backward operator's id; None in a forward context."""
+        Callable by a routine while that operator runs: ``backward_op(*grad_outputs)`` runs the original and returns its
+        grad_inputs.
+        """
+        return self._handle.backward_op()
 
-    def get_grad_outputs(self) -> None:
-        """Gradients of the outputs; None in a forward context."""
+    def get_backward_op_id(self) -> int | None:
+        """The backward operator's id: its forward operator's place, and which of its backward operators it is."""
+        return self._handle.backward_op_id()
 
-    def get_grad_inputs(self) -> None:
-        """Gradients of the inputs; None in a forward context."""
+    def get_grad_outputs(self) -> tuple[Any, ...] | None:
+        """Gradients of the outputs: one for each output of the node, None where undefined. None in a forward context.
+
+        Raises:
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.grad_outputs()
+
+    def get_grad_inputs(self) -> tuple[Any, ...] | None:
+        """Gradients of the inputs, in a ``require_outputs`` backward analysis: one for each of the node's
+        ``next_functions``, None where undefined. Else None.
+
+        Raises:
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.grad_inputs()
 
     def is_forward(self) -> bool:
         return self._handle.is_forward()
@@ -179,25 +199,71 @@ class OpContext(dict[str, Any]):
         """
         return self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
 
-    def insert_before_backward_op(self, fn: Callable[..., Any], grad_outputs: Any = None, **kwargs: Any) -> NoReturn:
-        """Not available yet."""
-        _not_yet("insert_before_backward_op")
+    def insert_before_backward_op(
+        self,
+        fn: Callable[..., Any],
+        grad_outputs: Sequence[int] | None = None,
+        *,
+        with_run: bool = False,
+        differentiable: bool = False,
+        **kwargs: Any,
+    ) -> _core.Action:
+        """Calls ``fn(*selected_grad_outputs, **kwargs)`` before the backward operator, each time it runs.
 
-    def insert_after_backward_op(self, fn: Callable[..., Any], grad_inputs: Any = None, **kwargs: Any) -> NoReturn:
-        """Not available yet."""
-        _not_yet("insert_after_backward_op")
+        In a forward context: before each backward operator that the forward operator makes and that has the selected
+        positions (of leaves, AccumulateGrad, only a backward analysis can ask). Positions are the autograd node's:
+        ``grad_outputs[i]`` belongs to its i-th output. An undefined gradient is None.
 
-    def replace_backward_op(self, fn: Callable[..., Any], grad_outputs: Any = None, **kwargs: Any) -> NoReturn:
-        """Not available yet."""
-        _not_yet("replace_backward_op")
+        Arguments:
+            fn, with_run, kwargs: as of `insert_before_op`. A value must have the gradient's shape, dtype and device.
+            grad_outputs: positions; None: all, []: none.
+            differentiable: records the routine, under ``create_graph=True``.
+
+        Raises:
+            TypeError: `fn` cannot be called, or `grad_outputs` is no list of positions.
+            ValueError: the operator has no such position.
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.insert_before_backward_op(fn, grad_outputs, with_run, differentiable, kwargs)
+
+    def insert_after_backward_op(
+        self,
+        fn: Callable[..., Any],
+        grad_inputs: Sequence[int] | None = None,
+        *,
+        with_run: bool = False,
+        differentiable: bool = False,
+        **kwargs: Any,
+    ) -> _core.Action:
+        """Calls ``fn(*selected_grad_inputs, **kwargs)`` after the backward operator. As `insert_before_backward_op`.
+
+        ``grad_inputs[i]`` flows along the node's ``next_functions[i]``. AccumulateGrad has none: after it, the leaf's
+        ``.grad`` holds the gradient.
+        """
+        return self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
+
+    def replace_backward_op(
+        self,
+        fn: Callable[..., Any],
+        grad_outputs: Sequence[int] | None = None,
+        *,
+        with_run: bool = False,
+        **kwargs: Any,
+    ) -> _core.Action:
+        """Calls ``fn(*selected_grad_outputs, **kwargs)`` instead of the backward operator; what it returns are the
+        grad_inputs, one for each of the node's ``next_functions`` (None: undefined).
+
+        It takes effect at once. Decided during a backward pass, that first time the original runs too, and its results
+        are dropped; later it does not run.
+
+        Raises:
+            amanda.Error: the operator is AccumulateGrad.
+        """
+        return self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
 
     def may_mutate(self) -> None:
         """Lets the routines that this analysis schedules change, in place, tensors they were given."""
         self._handle.may_mutate()
-
-
-def _not_yet(method: str) -> NoReturn:
-    raise NotImplementedError(f"[context] {method}: backward operators can't be instrumented yet")
 
 
 _core.set_context_class(OpContext)

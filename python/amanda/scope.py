@@ -31,7 +31,7 @@ class Scope:
     def __enter__(self) -> Scope:
         entry = self._core.enter()
         self._entries.stack.append(entry)
-        _open[entry] = self
+        _opened(entry, self)
         _roots.enter(entry)
         return self
 
@@ -41,7 +41,7 @@ class Scope:
         if not self._entries.stack:
             raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")
         entry = self._entries.stack.pop()
-        _open.pop(entry, None)
+        _left(entry)
         _roots.leave(entry)
         self._core.leave(entry, error)
 
@@ -75,6 +75,28 @@ class Scope:
 
 
 _open: dict[int, Scope] = {}  # an open scope stays, with its tools, whoever else forgets it
+_lock = threading.RLock()  # a collection may leave a scope while another is entered
+_while_open: list[tuple[Callable[[], None], Callable[[], None]]] = []
+
+
+def while_open(begin: Callable[[], None], end: Callable[[], None]) -> None:
+    """For drivers: `begin` is called when a first scope of the process is entered, `end` when none is open any more."""
+    _while_open.append((begin, end))
+
+
+def _opened(entry: int, scope: Scope) -> None:
+    with _lock:
+        if not _open:
+            for begin, _ in _while_open:
+                begin()
+        _open[entry] = scope
+
+
+def _left(entry: int) -> None:
+    with _lock:
+        if _open.pop(entry, None) is not None and not _open:
+            for _, end in _while_open:
+                end()
 
 
 class _Entries(threading.local):

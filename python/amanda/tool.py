@@ -77,26 +77,21 @@ class Tool:
 
         Arguments:
             callback: called as ``callback(context)``, once per operator.
-            backward: a routine of backward operators. Not available yet.
+            backward: a routine of backward operators, called once for each of an operator's.
             require_outputs: call it after the operator, when the outputs are there.
-            ops: the operators asked for: a name or names, shell globs allowed. ``"conv2d"`` is of any namespace,
-                ``"aten::conv2d"`` of one, ``"add.Tensor"`` one overload. None: every operator. `ON_DEMAND`: what
-                dependent tools ask for.
+            ops: the operators asked for, in any case forward ones: a name or names, shell globs allowed. ``"conv2d"`` is
+                of any namespace, ``"aten::conv2d"`` of one, ``"add.Tensor"`` one overload. None: every operator.
+                `ON_DEMAND`: what dependent tools ask for.
             nested: also operators inside an operator that this tool sees; else only the outermost are seen.
 
         Raises:
             TypeError: the callback cannot be called, or `ops` holds something that is no name.
             ValueError: a name is empty.
-            NotImplementedError: `backward` is set.
         """
         core = self._core
         if not callable(callback):
             raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {callback!r}")
-        if backward:
-            raise NotImplementedError(
-                f"[tool] {self.name}.add_inst_for_op(backward=True): backward operators can't be instrumented yet"
-            )
-        core.add_inst_for_op(callback, require_outputs, self._names(ops), ops is ON_DEMAND, nested)
+        core.add_inst_for_op(callback, backward, require_outputs, self._names(ops), ops is ON_DEMAND, nested)
 
     def depends_on(self, *tools: Tool) -> None:
         """Lets the routines of `tools` run before this tool's own, at analysis and at run time.

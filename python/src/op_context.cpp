@@ -57,6 +57,18 @@ py::tuple operands(OpContext& context, Point side) {
   const size_t count = side == Point::kAfter ? context.num_outputs() : context.num_inputs();
   py::tuple all(count);
   for (size_t i = 0; i < count; ++i) {
+    all[i] =
+        py::reinterpret_steal<py::object>(context.is_forward() ? bridge.to_python(context.site(), side, i)
+                                                               : bridge.forward_to_python(context.site(), side, i));
+  }
+  return all;
+}
+
+py::tuple gradients(OpContext& context, Point side) {
+  PythonBridge& bridge = bridge_of(context.backend());
+  const size_t count = side == Point::kAfter ? context.num_grad_inputs() : context.num_grad_outputs();
+  py::tuple all(count);
+  for (size_t i = 0; i < count; ++i) {
     all[i] = py::reinterpret_steal<py::object>(bridge.to_python(context.site(), side, i));
   }
   return all;
@@ -187,6 +199,28 @@ void bind_op_context(py::module_& m) {
              if (!h.get().has_outputs()) return std::nullopt;
              return operands(h.get(), Point::kAfter);
            })
+      .def("backward_op",
+           [](const ContextHandle& h) -> std::optional<Operator> {
+             const OpContext& context = h.get();
+             if (context.is_forward()) return std::nullopt;
+             return Operator{&context.backend(), context.backward_type(), context.backward_op_id(),
+                             context.backward_op()};
+           })
+      .def("backward_op_id",
+           [](const ContextHandle& h) -> std::optional<OpId> {
+             if (h.get().is_forward()) return std::nullopt;
+             return h.get().backward_op_id();
+           })
+      .def("grad_outputs",
+           [](const ContextHandle& h) -> std::optional<py::tuple> {
+             if (h.get().is_forward()) return std::nullopt;
+             return gradients(h.get(), Point::kBefore);
+           })
+      .def("grad_inputs",
+           [](const ContextHandle& h) -> std::optional<py::tuple> {
+             if (!h.get().has_grad_inputs()) return std::nullopt;
+             return gradients(h.get(), Point::kAfter);
+           })
       .def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
       .def(
           "insert_before_op",
@@ -212,7 +246,31 @@ void bind_op_context(py::module_& m) {
             return h.get().replace_op(routine("replace_op", fn, kwargs, with_run),
                                       {positions(inputs, "inputs"), allow_view});
           },
-          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"));
+          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"))
+      .def(
+          "insert_before_backward_op",
+          [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run, bool differentiable,
+             const py::dict& kwargs) {
+            return h.get().insert_before_backward_op(routine("insert_before_backward_op", fn, kwargs, with_run),
+                                                     {positions(grad_outputs, "grad_outputs"), differentiable});
+          },
+          py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
+      .def(
+          "insert_after_backward_op",
+          [](const ContextHandle& h, py::object fn, const py::object& grad_inputs, bool with_run, bool differentiable,
+             const py::dict& kwargs) {
+            return h.get().insert_after_backward_op(routine("insert_after_backward_op", fn, kwargs, with_run),
+                                                    {positions(grad_inputs, "grad_inputs"), differentiable});
+          },
+          py::arg("fn"), py::arg("grad_inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
+      .def(
+          "replace_backward_op",
+          [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run,
+             const py::dict& kwargs) {
+            return h.get().replace_backward_op(routine("replace_backward_op", fn, kwargs, with_run),
+                                               {positions(grad_outputs, "grad_outputs")});
+          },
+          py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("kwargs"));
 
   m.def(
       "set_context_class", [](py::object cls) { context_class() = PyRef(cls.release().ptr()); }, py::arg("cls"),

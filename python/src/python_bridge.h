@@ -23,10 +23,12 @@ class PythonBridge {
 
   // With the interpreter lock. A failure is thrown as raise_error() throws it, or as ConversionError.
   virtual PyObject* to_python(OpSite& site, Point side, size_t position) = 0;  // a new reference
+  /// The same of the forward operator's operands, where `site` is a backward one.
+  virtual PyObject* forward_to_python(OpSite& site, Point side, size_t position) = 0;
   /// Converts `object` for that position and hands it to `put`, valid during the call.
   virtual void from_python(OpSite& site, Point side, size_t position, PyObject* object,
                            const std::function<void(Value)>& put) = 0;
-  /// Runs the operator itself on Python arguments: what get_op() stands for.
+  /// Runs the operator itself on Python arguments: what get_op() stands for, or get_backward_op() while it runs.
   virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
   /// Does this position take a list?
   virtual bool is_list(OpSite& site, Point side, size_t position) = 0;

@@ -17,8 +17,20 @@ std::string name_of(py::handle callable) {
                                        : py::str(py::type::of(callable).attr("__name__")).cast<std::string>();
 }
 
+const char* operand_name(const Values& values) {
+  const bool forward = values.call().phase() == Phase::kForward;
+  if (values.point() == Point::kAfter) return forward ? "output" : "grad_input";
+  return forward ? "input" : "grad_output";
+}
+
 const char* article(Point point) {
   return point == Point::kBefore ? "before" : point == Point::kAfter ? "after" : "in place of";
+}
+
+std::string op_name(const Backend& backend, OpType type, OpType forward_type) {
+  const OpInfo& forward = backend.info(forward_type);
+  const std::string name = forward.ns + "::" + forward.name;
+  return type == forward_type ? name : backend.info(type).name + " of " + name;
 }
 
 bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
@@ -95,9 +107,9 @@ void PyRoutine::operator()(Values& values) {
   PyObject* result =
       PyObject_Vectorcall(kept.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {
-    const OpInfo& op = values.op();
-    add_note(fmt::format("[amanda] in tool '{}': {} {} {}::{}", values.tool().name(), name_, article(values.point()),
-                         op.ns, op.name));
+    OpCall& call = values.call();
+    add_note(fmt::format("[amanda] in tool '{}': {} {} {}", values.tool().name(), name_, article(values.point()),
+                         op_name(call.backend(), call.type(), call.forward_type())));
     raise_error(bridge);
   }
   const PyRef held(result);
@@ -115,8 +127,7 @@ void PyRoutine::put_edits(Values& values, PyObject** operands, PyObject* result)
       bridge.from_python(values.call(), side, values.position(i), value,
                          [&](Value converted) { values.set(i, converted); });
     } catch (const ConversionError& reason) {
-      values.fail(
-          fmt::format("{} {}: {}", side == Point::kAfter ? "output" : "input", values.position(i), reason.what()));
+      values.fail(fmt::format("{} {}: {}", operand_name(values), values.position(i), reason.what()));
     }
   };
   if (selected == 1) {
@@ -146,8 +157,9 @@ void PyRoutine::put_results(Values& values, PyObject* result) {
       values.fail(fmt::format("result {}: {}", i, reason.what()));
     }
   };
+  const bool gradients = values.call().phase() == Phase::kBackward;  // None is an undefined one
   if (expected == 1) {
-    if (result == Py_None) values.fail("it returned None; a replacement returns the operator's result");
+    if (result == Py_None && !gradients) values.fail("it returned None; a replacement returns the operator's result");
     return put(0, result);
   }
   if (expected == 0 && result == Py_None) return;
@@ -172,8 +184,9 @@ void PyAnalysis::operator()(OpContext& context) {
   ContextFaceSync face(context);
   PyObject* result = PyObject_CallOneArg(kept.ptr(), face.object());
   if (!result) {
-    add_note(fmt::format("[amanda] in tool '{}': analysis of {}::{}", context.tool().name(), context.op().ns,
-                         context.op().name));
+    const OpType type = context.is_backward() ? context.backward_type() : context.type();
+    add_note(fmt::format("[amanda] in tool '{}': analysis of {}", context.tool().name(),
+                         op_name(context.backend(), type, context.type())));
     raise_error(bridge_of(context.backend()));
   }
   Py_DECREF(result);

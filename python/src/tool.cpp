@@ -86,12 +86,13 @@ void bind_tool(py::module_& m) {
       .def_property_readonly("name", &Tool::name)
       .def(
           "add_inst_for_op",
-          [](Tool& tool, py::object callback, bool require_outputs, const py::object& ops, bool on_demand,
-             bool nested) {
-            InstOptions options{false, require_outputs, on_demand ? OpFilter::on_demand() : filter(ops), nested};
+          [](Tool& tool, py::object callback, bool backward, bool require_outputs, const py::object& ops,
+             bool on_demand, bool nested) {
+            InstOptions options{backward, require_outputs, on_demand ? OpFilter::on_demand() : filter(ops), nested};
             tool.add_inst_for_op(std::make_shared<PyAnalysis>(std::move(callback)), std::move(options));
           },
-          py::arg("callback"), py::arg("require_outputs"), py::arg("ops"), py::arg("on_demand"), py::arg("nested"))
+          py::arg("callback"), py::arg("backward"), py::arg("require_outputs"), py::arg("ops"), py::arg("on_demand"),
+          py::arg("nested"))
       .def("depends_on", &Tool::depends_on, py::arg("tool"));
 }
 

@@ -271,7 +271,6 @@ def test_operands_are_gone_after_the_analysis(what, says):
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
-        ("is_forward", ()),
         ("may_mutate", ()),
         ("insert_before_op", (print,)),
         ("insert_after_op", (print,)),
@@ -315,15 +314,6 @@ def test_an_operator_that_was_deregistered_says_so(says):
     library._destroy()
     with says(amanda.Error, "[torch] amanda_test_gone::double(Tensor x) -> Tensor is no longer registered"):
         op(torch.ones(1))
-
-
-@pytest.mark.parametrize("method", ["insert_before_backward_op", "insert_after_backward_op", "replace_backward_op"])
-def test_backward_actions_are_not_there_yet(method, says):
-    tool = amanda.Tool()
-    tool.add_inst_for_op(lambda c: getattr(c, method)(print), ops="relu")
-    with says(NotImplementedError, f"[context] {method}: backward operators can't be instrumented yet"):
-        with amanda.apply(tool):
-            torch.relu(torch.ones(1))
 
 
 def test_the_tool_is_the_one_whose_analysis_runs():

@@ -146,12 +146,6 @@ def test_a_routine_must_be_callable(says):
         amanda.Tool().add_inst_for_op(3)
 
 
-def test_backward_routines_are_not_there_yet(says):
-    text = "[tool] Tool.add_inst_for_op(backward=True): backward operators can't be instrumented yet"
-    with says(NotImplementedError, text):
-        amanda.Tool().add_inst_for_op(print, backward=True)
-
-
 @pytest.mark.parametrize("ops", [3, ["relu", 3], [3]])
 def test_ops_are_names(ops, says):
     with says(TypeError, "[tool] Tool.add_inst_for_op: ops= takes operator names, got 3"):

@@ -52,6 +52,7 @@ class MappingTool(Tool):
                 raise TypeError(f'[mapping] a rule is a pair, as in ["pytorch", routine]; got {rule!r}')
             self.add_rule(*rule)
         self.add_inst_for_op(self._map, ops=ON_DEMAND)
+        self.add_inst_for_op(self._map, backward=True, ops=ON_DEMAND)
 
     def add_rule(self, namespace: str, routine: Rule) -> None:
         """Adds a rule. Operators that were analysed already keep the keys that they have.

@@ -11,6 +11,7 @@
 #include "amanda/torch.h"
 #include "call_path.h"
 #include "gradient_edge.h"
+#include "node_call.h"
 #include "op_types.h"
 #include "stack_call.h"
 
@@ -66,9 +67,16 @@ PyObject* show(const c10::IValue& value, const c10::Argument& argument) {
   return torch::jit::toPyObject(value).release().ptr();
 }
 
-const c10::Argument& argument_of(OpSite& site, Point side, size_t position) {
-  const c10::FunctionSchema& schema = static_cast<pytorch::StackCall&>(site).record().schema;
-  return side == Point::kAfter ? schema.returns()[position] : schema.arguments()[position];
+const c10::Argument& forward_argument_of(const OpSite& site, Point side, size_t position) {
+  const c10::FunctionSchema& schema = pytorch::op_types().of(site.forward_type()).schema;
+  const auto& arguments = side == Point::kAfter ? schema.returns() : schema.arguments();
+  static const auto* of_function = new c10::Argument("", c10::AnyType::get());  // a Python function has no schema
+  return position < arguments.size() ? arguments[position] : *of_function;
+}
+
+const c10::Argument& argument_of(const OpSite& site, Point side, size_t position) {
+  static const auto* gradient = new c10::Argument("", c10::OptionalType::create(c10::TensorType::get()));
+  return site.phase() == Phase::kBackward ? *gradient : forward_argument_of(site, side, position);
 }
 
 c10::IValue take(PyObject* object, const c10::Argument& argument) {
@@ -107,12 +115,43 @@ std::pair<py::tuple, py::kwargs> by_schema(const c10::FunctionSchema& schema, co
   return {py::reinterpret_steal<py::tuple>(PyTuple_GetSlice(args.ptr(), 0, positional)), named};
 }
 
+PyObject* call_node(OpType type, OpId id, const py::tuple& args, PyObject* kwargs) {
+  const std::string& name = pytorch::node_types().of(type).info.name;
+  if (kwargs && PyDict_GET_SIZE(kwargs) > 0) throw py::type_error(name + " takes its grad_outputs by position");
+  pytorch::NodeCall* running = pytorch::NodeCall::current(type, id);
+  if (!running) {
+    throw Error("[torch] " + name + " can be called only by a routine, on the thread and while that operator runs");
+  }
+  pytorch::variable_list gradients;
+  for (py::handle arg : args) {
+    if (!arg.is_none() && !THPVariable_Check(arg.ptr())) {
+      throw py::type_error(name + " takes tensors or None, got " + py::repr(arg).cast<std::string>());
+    }
+    gradients.push_back(arg.is_none() ? at::Tensor() : THPVariable_Unpack(arg.ptr()));
+  }
+  {
+    py::gil_scoped_release no_gil;
+    gradients = running->call_original(std::move(gradients));
+  }
+  py::tuple results(gradients.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    results[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradients[i]));
+  }
+  return (results.size() == 1 ? py::object(results[0]) : results).release().ptr();
+}
+
 }  // namespace
 
 PyObject* TorchBridge::to_python(OpSite& site, Point side, size_t position) {
   const Value value = site.get(side, position);
   if (!value.ref) return Py_NewRef(Py_None);
   return show(pytorch::ivalue(value), argument_of(site, side, position));
+}
+
+PyObject* TorchBridge::forward_to_python(OpSite& site, Point side, size_t position) {
+  const Value value = site.forward_get(side, position);
+  if (!value.ref) return Py_NewRef(Py_None);
+  return show(pytorch::ivalue(value), forward_argument_of(site, side, position));
 }
 
 void TorchBridge::from_python(OpSite& site, Point side, size_t position, PyObject* object,
@@ -127,6 +166,7 @@ bool TorchBridge::is_list(OpSite& site, Point side, size_t position) {
 }
 
 PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
+  if (pytorch::is_node_type(type)) return call_node(type, id, py::reinterpret_borrow<py::tuple>(args), kwargs);
   const pytorch::OpRecord& record = pytorch::op_types().of(type);
   const auto op = c10::Dispatcher::singleton().findSchema({record.schema.name(), record.schema.overload_name()});
   if (!op) throw Error(c10::str("[torch] ", record.info.schema, " is no longer registered"));

@@ -1,5 +1,6 @@
 // amanda._torch: the PyTorch driver in Python. Importing it attaches the driver.
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <chrono>
 
@@ -10,10 +11,13 @@
 #include "identity.h"
 #include "keys.h"
 #include "op_types.h"
+#include "python_function.h"
 #include "python_hooks.h"
 #include "torch_backend.h"
 
 namespace {
+
+namespace pytorch = amanda::pytorch;
 
 PyObject* error_class = nullptr;  // amanda.Error
 
@@ -29,6 +33,32 @@ void rethrow_as_python() {
     error.persist();
     throw error;
   }
+}
+
+PyObject* unwrap_function = nullptr;  // torch.func's, for its wrappers
+
+at::Tensor unwrapped(const at::Tensor& wrapper) {
+  py::gil_scoped_acquire gil;
+  return py::handle(unwrap_function)(wrapper).cast<at::Tensor>();
+}
+
+void bind_function(const std::string& name, const pytorch::NodeWindow& window, const py::tuple& inputs,
+                   const py::object& results) {
+  std::vector<c10::IValue> operands;
+  for (py::handle input : inputs) {
+    operands.push_back(THPVariable_Check(input.ptr()) ? c10::IValue(THPVariable_Unpack(input.ptr())) : c10::IValue());
+  }
+  std::vector<at::Tensor> tensors;
+  auto add = [&](py::handle result) {
+    if (THPVariable_Check(result.ptr())) tensors.push_back(THPVariable_Unpack(result.ptr()));
+  };
+  if (py::isinstance<py::tuple>(results)) {
+    for (py::handle result : results) add(result);
+  } else {
+    add(results);
+  }
+  py::gil_scoped_release no_gil;
+  pytorch::bind_python_function(name, window, operands, tensors);
 }
 
 std::pair<int64_t, size_t> time_ids(const at::Tensor& x, const at::Tensor& weight, int64_t count) {
@@ -62,14 +92,20 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "install",
       [](const py::object& error, const py::object& resolve, const py::object& recomputing, const py::object& engine,
-         const py::object& run_module, const py::object& parameter) {
+         const py::object& run_module, const py::object& parameter, const py::object& unwrap) {
         pytorch::attach();
+        unwrap_function = Py_NewRef(unwrap.ptr());
+        pytorch::python_hooks.unwrapped = &unwrapped;
         error_class = Py_NewRef(error.ptr());
         pytorch::python_hooks.rethrow = &rethrow_as_python;
         python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), parameter.ptr());
       },
       py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
-      py::arg("parameter"), "Connects the driver with Python; called once, by the package.");
+      py::arg("parameter"), py::arg("unwrap"), "Connects the driver with Python; called once, by the package.");
+  py::class_<pytorch::NodeWindow>(m, "NodeWindow", "The autograd nodes that this thread makes from now on.")
+      .def(py::init<>());
+  m.def("bind_function", &bind_function, py::arg("name"), py::arg("window"), py::arg("inputs"), py::arg("results"),
+        "Tells what a torch.autograd.Function of that name has recorded in the window.");
   m.def(
       "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
   m.def(

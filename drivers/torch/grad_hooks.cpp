@@ -1,0 +1,274 @@
+#include "grad_hooks.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "amanda/error.h"
+#include "engine_threads.h"
+#include "guards.h"
+#include "keys.h"
+#include "python_hooks.h"
+#include "replaced_node.h"
+
+namespace amanda::pytorch {
+
+ScopeStack* observing_scopes() {
+  if (RoutineState::current()) return nullptr;                              // a tool's own backward pass
+  if (c10::impl::tls_is_dispatch_key_excluded(keys().all)) return nullptr;  // inside an operator
+  return current_scopes();
+}
+
+// ---- a node that runs -----------------------------------------------------------------------------------------------
+
+namespace {
+
+// With create_graph=True a node records nodes of its own: they are the forward operator's, too.
+void bind_made_by(ScopeStack& scopes, const Ownership& owner, const NodeWindow& window,
+                  const variable_list& grad_inputs) {
+  const std::vector<at::Tensor> levels = all_levels(grad_inputs);
+  bind_nodes(scopes, window.made(levels), levels, owner.forward, owner.id, /*made_by_forward=*/false);
+}
+
+/// One owner's view of the execution.
+struct Part {
+  Part(ScopeStack& scopes, Node& node, const NodeType& type, Ownership whose)
+      : owner(std::move(whose)), call(node, type, owner), run(scopes, call) {}
+
+  const Ownership owner;
+  NodeCall call;
+  BackwardRun run;
+};
+
+// A node between its hooks.
+class RunningNode {
+ public:
+  RunningNode(ScopeStack& scopes, Node& node, const NodeRecord& record) : scopes_(scopes), record_(record) {
+    const NodeType& type = node_types().of(node);
+    for (Ownership& owner : record.owners()) {
+      Part& part = parts_.emplace_back(scopes, node, type, std::move(owner));
+      if (!part.run.seen()) parts_.pop_back();
+    }
+  }
+  RunningNode(const RunningNode&) = delete;
+  RunningNode& operator=(const RunningNode&) = delete;
+
+  // Outer operators' tools are around inner ones', as in the forward pass.
+  variable_list begin(variable_list grad_outputs) {
+    for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
+      NodeCall::Active active(part->call);
+      part->call.take(std::move(grad_outputs));
+      part->run.before();
+      grad_outputs = part->call.give_grad_outputs();
+    }
+    return grad_outputs;
+  }
+
+  bool expects_end() const {
+    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
+      return part.run.expects_end() || (part.run.follows() && c10::GradMode::is_enabled());
+    });
+  }
+
+  variable_list end(variable_list grad_inputs, const variable_list& grad_outputs) {
+    bind_made(grad_inputs);
+    for (Part& part : parts_) {
+      NodeCall::Active active(part.call);
+      part.call.take(grad_outputs);
+      part.call.ran(grad_inputs);
+      part.run.finish();
+      grad_inputs = part.call.give_grad_inputs();
+    }
+    return grad_inputs;
+  }
+
+  bool is(const NodeRecord& record) const {
+    return &record_ == &record && task_ == torch::autograd::get_current_graph_task_id();
+  }
+
+ private:
+  void bind_made(const variable_list& grad_inputs) {
+    if (!c10::GradMode::is_enabled()) return;
+    for (Part& part : parts_) {
+      if (part.run.follows()) bind_made_by(scopes_, part.owner, made_, grad_inputs);
+    }
+  }
+
+  ScopeStack& scopes_;
+  const NodeRecord& record_;
+  std::deque<Part> parts_;  // none moves: executions hold references
+  int task_ = torch::autograd::get_current_graph_task_id();
+  NodeWindow made_;
+};
+
+// Innermost last: a node may run a backward pass of its own. Nodes of a pass that failed are left over.
+thread_local std::vector<std::unique_ptr<RunningNode>>* running = nullptr;
+
+std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
+  if (!running) return nullptr;
+  auto found = std::find_if(running->rbegin(), running->rend(), [&](const auto& node) { return node->is(record); });
+  if (found == running->rend()) return nullptr;
+  std::unique_ptr<RunningNode> node = std::move(*found);
+  running->erase(std::prev(found.base()), running->end());
+  return node;
+}
+
+// Errors reach Python through threads and frames that know only Python's own.
+template <class Fn>
+variable_list with_python_errors(const Fn& fn) {
+  try {
+    return fn();
+  } catch (const Error&) {
+    if (python_hooks.rethrow) python_hooks.rethrow();
+    throw;
+  }
+}
+
+// ---- hook objects ---------------------------------------------------------------------------------------------------
+
+// Compiled autograd asks each hook what it is, and refuses hooks that do not answer. Ours are not a part of the
+// compiled graph: there, backward operators are not seen. (The method became const in some minor: one of the two
+// overrides.)
+#define AMANDA_NOT_COMPILED                                         \
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) {} \
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const {}
+
+class AfterNode final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit AfterNode(std::shared_ptr<NodeRecord> record) : record_(std::move(record)) {}
+
+  variable_list operator()(const variable_list& grad_inputs, const variable_list& grad_outputs) override {
+    const std::unique_ptr<RunningNode> node = take_running(*record_);
+    if (!node) return grad_inputs;
+    return with_python_errors([&] { return node->end(grad_inputs, grad_outputs); });
+  }
+  AMANDA_NOT_COMPILED
+
+ private:
+  std::shared_ptr<NodeRecord> record_;
+};
+
+void ensure_post_hook(Node& node, const std::shared_ptr<NodeRecord>& record) {
+  if (record->claim_post_hook()) node.add_post_hook(std::make_unique<AfterNode>(record));
+}
+
+class BeforeNode final : public torch::autograd::FunctionPreHook {
+ public:
+  BeforeNode(Node& node, std::shared_ptr<NodeRecord> record) : node_(node), record_(std::move(record)) {}
+
+  variable_list operator()(const variable_list& grad_outputs) override {
+    ScopeStack* scopes = observing_scopes();
+    if (!scopes) return grad_outputs;
+    return with_python_errors([&] { return begin(*scopes, grad_outputs); });
+  }
+  AMANDA_NOT_COMPILED
+
+  const std::shared_ptr<NodeRecord>& record() const { return record_; }
+
+ private:
+  variable_list begin(ScopeStack& scopes, const variable_list& grad_outputs) {
+    auto node = std::make_unique<RunningNode>(scopes, node_, *record_);
+    variable_list edited = node->begin(grad_outputs);
+    if (node->expects_end()) {
+      // Most often it is there already. (Adding it here is too late only for other threads that run this very node.)
+      ensure_post_hook(node_, record_);
+      if (!running) running = new std::vector<std::unique_ptr<RunningNode>>;
+      running->push_back(std::move(node));
+    }
+    return edited;
+  }
+
+  Node& node_;  // which has this hook
+  std::shared_ptr<NodeRecord> record_;
+};
+
+std::shared_ptr<NodeRecord> find_record(Node& node) {
+  if (auto* replaced = dynamic_cast<ReplacedNode*>(&node)) return replaced->record();
+  for (const auto& hook : node.pre_hooks()) {
+    if (auto* ours = dynamic_cast<BeforeNode*>(hook.get())) return ours->record();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool has_running_nodes() { return running && !running->empty(); }
+void forget_running_nodes() { running->clear(); }
+
+// ---- records --------------------------------------------------------------------------------------------------------
+
+void NodeRecord::add(Ownership owner) {
+  std::lock_guard lock(mutex_);
+  owners_.push_back(std::move(owner));
+}
+
+bool NodeRecord::claim_post_hook() {
+  std::lock_guard lock(mutex_);
+  return !std::exchange(has_post_hook_, true);
+}
+
+std::vector<Ownership> NodeRecord::owners() const {
+  std::lock_guard lock(mutex_);
+  return owners_;
+}
+
+variable_list NodeRecord::run(ScopeStack& scopes, Node& node, variable_list&& grad_outputs) {
+  const NodeType& type = node_types().of(node);
+  const std::vector<Ownership> all = owners();
+  const NodeWindow window;
+  // Outer operators' tools are around inner ones', as in the forward pass.
+  std::function<variable_list(size_t, variable_list &&)> run_inside = [&](size_t owners_left,
+                                                                          variable_list&& gradients) {
+    NodeCall call(node, type, all[owners_left - 1]);
+    if (owners_left > 1)
+      call.runs([&](variable_list&& inner) { return run_inside(owners_left - 1, std::move(inner)); });
+    NodeCall::Active active(call);
+    call.take(std::move(gradients));
+    Engine::on_op(scopes, call);
+    return call.give_grad_inputs();
+  };
+  return with_python_errors([&] {
+    variable_list grad_inputs = run_inside(all.size(), std::move(grad_outputs));
+    if (!c10::GradMode::is_enabled()) return grad_inputs;
+    for (const Ownership& owner : all) {
+      NodeCall site(node, type, owner);
+      if (Engine::interest(scopes, site).follow) bind_made_by(scopes, owner, window, grad_inputs);
+    }
+    return grad_inputs;
+  });
+}
+
+std::shared_ptr<NodeRecord> record_of(Node& node) {
+  if (std::shared_ptr<NodeRecord> known = find_record(node)) return known;
+  auto record = std::make_shared<NodeRecord>();
+  node.add_pre_hook(std::make_unique<BeforeNode>(node, record));
+  return record;
+}
+
+Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
+  std::shared_ptr<NodeRecord> record = find_record(node);
+  if (record) {
+    std::vector<SightingPtr> known;
+    for (const Ownership& other : record->owners()) known.push_back(other.forward->seen_by);
+    SightingPtr left = Engine::without(owner.forward->seen_by, known);
+    if (!left) return {};
+    if (left != owner.forward->seen_by) {
+      auto forward = std::make_shared<ForwardRun>(*owner.forward);
+      forward->seen_by = std::move(left);
+      owner.forward = std::move(forward);
+    }
+  }
+  NodeCall site(node, type, owner);
+  const Engine::Interest wanted = Engine::interest(scopes, site);
+  if (!wanted.before && !wanted.replace && !wanted.after && !wanted.follow) return wanted;
+  publish_scopes_now();
+  if (!record) record = record_of(node);
+  if (wanted.after) ensure_post_hook(node, record);
+  record->add(std::move(owner));
+  return wanted;
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,44 @@
+// Hooks on autograd nodes, through which their tools see them run.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "grad_map.h"
+#include "node_call.h"
+
+namespace amanda::pytorch {
+
+/// The scopes that a backward operator on this thread is seen by; null: nobody is to see it.
+ScopeStack* observing_scopes();
+
+/// What is known of one node. Its hook objects, or the node that replaces it, share it and die with the node.
+class NodeRecord {
+ public:
+  void add(Ownership owner);
+  bool claim_post_hook();  // true once
+
+  /// All of it, where a ReplacedNode runs.
+  variable_list run(ScopeStack& scopes, Node& node, variable_list&& grad_outputs);
+
+  std::vector<Ownership> owners() const;
+
+ private:
+  mutable std::mutex mutex_;       // a leaf's node can get owners while it runs on another thread
+  std::vector<Ownership> owners_;  // inner operators before outer ones
+  bool has_post_hook_ = false;
+};
+
+/// Lets the owner's tools see the node, as far as they want anything of it, and says what they want. To a tool that
+/// sees it already it belongs as it did: a leaf to its first user, and all else to the innermost operator that the tool
+/// sees.
+Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner);
+/// The node's record, made if it has none.
+std::shared_ptr<NodeRecord> record_of(Node& node);
+
+/// A backward pass that failed leaves nodes behind, on this thread, that have begun and will not end.
+bool has_running_nodes();
+void forget_running_nodes();
+
+}  // namespace amanda::pytorch

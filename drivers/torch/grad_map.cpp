@@ -1,0 +1,103 @@
+#include "grad_map.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "grad_hooks.h"
+#include "gradient_edge.h"
+#include "hash.h"
+#include "python_hooks.h"
+#include "replaced_node.h"
+
+namespace amanda::pytorch {
+namespace {
+
+constexpr uint64_t kLeafNumber = UINT64_MAX;  // the sequence number of all AccumulateGrad nodes
+
+}  // namespace
+
+std::vector<at::Tensor> all_levels(c10::ArrayRef<at::Tensor> tensors) {
+  std::vector<at::Tensor> all;
+  for (at::Tensor tensor : tensors) {
+    if (tensor.defined()) all.push_back(tensor);
+    while (tensor.defined() && tensor.key_set().has_any(kFunctorchWrappers) && python_hooks.unwrapped) {
+      tensor = python_hooks.unwrapped(tensor);
+      if (tensor.defined()) all.push_back(tensor);
+    }
+  }
+  return all;
+}
+
+NodeWindow::NodeWindow() : first_(at::sequence_number::peek()) {}
+
+NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
+  const uint64_t count = at::sequence_number::peek() - first_;
+  if (count == 0) return {};
+  Made made;
+  std::vector<port::NodePtr> by_number(count);
+  std::vector<Node*> open;
+  auto reach = [&](const port::NodePtr& node) {
+    const uint64_t number = node->sequence_nr() - first_;
+    if (number >= count || by_number[number]) return;
+    if (node->thread_id() != at::RecordFunction::currentThreadId()) return;
+    by_number[number] = node;
+    open.push_back(node.get());
+  };
+  for (const at::Tensor& result : results) {
+    if (!result.defined() || !result.requires_grad()) continue;
+    if (const port::NodePtr& node = result.grad_fn()) reach(node);
+  }
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      if (edge.function) reach(edge.function);
+    }
+  }
+  for (port::NodePtr& node : by_number) {
+    if (node) made.nodes.push_back(std::move(node));
+  }
+  for (size_t i = 0; i < made.nodes.size(); ++i) {
+    const torch::autograd::edge_list& edges = made.nodes[i]->next_edges();
+    for (size_t j = 0; j < edges.size(); ++j) {
+      const port::NodePtr& next = edges[j].function;
+      if (!next || next->sequence_nr() != kLeafNumber) continue;
+      if (std::none_of(made.leaves.begin(), made.leaves.end(),
+                       [&](const Leaf& known) { return known.accumulate == next; })) {
+        made.leaves.push_back({next, i, j});
+      }
+    }
+  }
+  return made;
+}
+
+bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<at::Tensor> results,
+                const std::shared_ptr<const ForwardRun>& forward, OpId base, bool made_by_forward) {
+  bool analysed = true;
+  auto id_of = [&](const NodeType& type, OpId within, uint64_t index) {
+    return base == 0 ? 0 : mix(mix(within, index), type.name_hash) | 1;
+  };
+  std::vector<OpId> ids;
+  std::vector<Node*> to_replace;
+  for (size_t i = 0; i < made.nodes.size(); ++i) {
+    Node& node = *made.nodes[i];
+    const NodeType& type = node_types().of(node);
+    ids.push_back(id_of(type, base, i));
+    const Engine::Interest interest = attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward});
+    analysed &= !interest.pending;
+    if (interest.replace) to_replace.push_back(&node);
+  }
+  for (const NodeWindow::Leaf& leaf : made.leaves) {
+    const NodeType& type = node_types().of(*leaf.accumulate);
+    if (!type.accumulates) continue;
+    const OpId id = id_of(type, ids[leaf.parent], leaf.edge);
+    analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false}).pending;
+  }
+  for (Node* node : to_replace) replace_node(*node, made.nodes, results);
+  return analysed;
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,44 @@
+// Which autograd nodes a forward operator made.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "node_call.h"
+
+namespace amanda::pytorch {
+
+/// Tensors that can have nodes: these, and under torch.func those of the levels below, which have graphs of their own.
+std::vector<at::Tensor> all_levels(c10::ArrayRef<at::Tensor> tensors);
+
+/// Nodes made on one thread have increasing sequence numbers, so an operator's own are those that its results lead to
+/// and whose numbers were given out while it ran. (Not reached: what an in-place operator on a view would have as a
+/// node of its own. It is inside the CopySlices node, which runs it, and which counts as the operator's.)
+class NodeWindow {
+ public:
+  NodeWindow();  // from now on
+
+  /// A node that stands for a leaf, by the first edge that leads to it.
+  struct Leaf {
+    port::NodePtr accumulate;
+    size_t parent, edge;  // nodes[parent] is the node that has the edge
+  };
+  struct Made {
+    std::vector<port::NodePtr> nodes;  // in the order they were made
+    std::vector<Leaf> leaves;
+  };
+  /// What was made until now, as far as these tensors lead to it.
+  Made made(c10::ArrayRef<at::Tensor> results) const;
+
+ private:
+  uint64_t first_;
+};
+
+/// Gives the nodes to their owner: the tools that saw it will see them. Nodes of which a replacement is known are
+/// replaced now, before anybody has used the results. `base`: what the nodes' ids start from; the forward id, or the id
+/// of the node that made them. Returns whether no analysis of them is still to be run.
+bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<at::Tensor> results,
+                const std::shared_ptr<const ForwardRun>& forward, OpId base, bool made_by_forward);
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,61 @@
+#include "node_types.h"
+
+#include <array>
+#include <string_view>
+#include <typeinfo>
+
+#include "hash.h"
+
+namespace amanda::pytorch {
+namespace {
+
+std::string plain(const std::string& name) {
+  constexpr std::string_view kNamespace = "torch::autograd::";
+  return name.starts_with(kNamespace) ? name.substr(kNamespace.size()) : name;
+}
+
+}  // namespace
+
+// A name is computed anew by every name(), some by demangling: it is remembered by the class.
+const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
+  struct Known {
+    const std::type_info* cls = nullptr;
+    const NodeType* type = nullptr;
+  };
+  using Table = std::array<Known, 256>;
+  thread_local std::unique_ptr<Table> table = std::make_unique<Table>();
+
+  const std::type_info& cls = typeid(node);
+  Known& known = (*table)[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table->size()];
+  if (known.cls == &cls) return *known.type;
+  const NodeType& type = named(plain(node.name()));
+  // One C++ class serves all Python functions, and one all nodes that stand in for others.
+  const std::string_view mangled = cls.name();
+  if (mangled.find("PyNode") == std::string_view::npos && mangled.find("ReplacedNode") == std::string_view::npos) {
+    known = {&cls, &type};
+  }
+  return type;
+}
+
+const NodeType& NodeTypes::of(OpType type) const {
+  std::lock_guard lock(mutex_);
+  return types_.at(type & ~kNodeTypes);
+}
+
+const NodeType& NodeTypes::named(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  const NodeType*& type = by_name_[name];
+  if (!type) {
+    OpInfo info{"autograd", name, "", {}, {}, "autograd::" + name + "(grad_outputs) -> grad_inputs"};
+    type = &types_.emplace_back(NodeType{static_cast<OpType>(types_.size()) | kNodeTypes, std::move(info), fnv1a(name),
+                                         name == "AccumulateGrad"});
+  }
+  return *type;
+}
+
+NodeTypes& node_types() {
+  static auto* types = new NodeTypes;
+  return *types;
+}
+
+}  // namespace amanda::pytorch

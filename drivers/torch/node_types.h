@@ -1,0 +1,43 @@
+// Backward operator types: what the driver needs to know of each class of autograd nodes, worked out once.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "amanda/backend.h"
+
+namespace amanda::pytorch {
+
+struct NodeType {
+  OpType type;
+  OpInfo info;         // "autograd", "ConvolutionBackward0"
+  uint64_t name_hash;  // the same in every process
+  bool accumulates;    // AccumulateGrad: it stands for a leaf
+};
+
+/// They share their numbers with operator types: these have the high bit set.
+inline constexpr OpType kNodeTypes = OpType{1} << 31;
+inline bool is_node_type(OpType type) { return (type & kNodeTypes) != 0; }
+
+class NodeTypes {
+ public:
+  /// Valid as long as the process.
+  const NodeType& of(const torch::autograd::Node& node);
+  const NodeType& of(OpType type) const;
+
+ private:
+  const NodeType& named(const std::string& name);
+
+  mutable std::mutex mutex_;
+  std::deque<NodeType> types_;
+  std::unordered_map<std::string, const NodeType*> by_name_;
+};
+
+NodeTypes& node_types();
+
+}  // namespace amanda::pytorch

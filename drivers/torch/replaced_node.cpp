@@ -1,0 +1,54 @@
+#include "replaced_node.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include "grad_hooks.h"
+
+namespace amanda::pytorch {
+
+ReplacedNode::ReplacedNode(port::NodePtr original, std::shared_ptr<NodeRecord> record)
+    : Node(original->sequence_nr(), torch::autograd::edge_list(original->next_edges())),
+      original_(std::move(original)),
+      record_(std::move(record)) {
+  for (size_t i = 0; i < original_->num_inputs(); ++i) input_metadata_.emplace_back(original_->input_metadata(i));
+  // They are the tensors', which will have this node for their grad_fn.
+  std::vector<size_t> retained;
+  for (const auto& [output, hook] : original_->retains_grad_hooks()) retained.push_back(output);
+  for (size_t output : retained) add_retains_grad_hook(original_->pop_retains_grad_hook(output), output);
+  for (auto& hook : original_->tensor_pre_hooks()) add_tensor_pre_hook(std::move(hook));
+  original_->tensor_pre_hooks().clear();
+}
+
+variable_list ReplacedNode::apply(variable_list&& grad_outputs) {
+  ScopeStack* scopes = observing_scopes();
+  if (!scopes) return (*original_)(std::move(grad_outputs));
+  return record_->run(*scopes, *original_, std::move(grad_outputs));
+}
+
+namespace {
+
+// A view's base has the edge, too, when an operator has changed the view in place.
+void set_edges(const at::Tensor& tensor, const Node& old, const port::NodePtr& replaced) {
+  if (!tensor.defined() || !tensor.requires_grad()) return;
+  if (tensor.grad_fn().get() == &old) {
+    torch::autograd::impl::set_gradient_edge(
+        tensor, {replaced, static_cast<uint32_t>(torch::autograd::impl::gradient_edge(tensor).input_nr)});
+  }
+  if (tensor.is_view()) set_edges(at::Tensor(tensor._base()), old, replaced);
+}
+
+}  // namespace
+
+void replace_node(Node& node, c10::ArrayRef<port::NodePtr> made, c10::ArrayRef<at::Tensor> results) {
+  if (dynamic_cast<ReplacedNode*>(&node)) return;
+  const port::NodePtr replaced = port::make_node<ReplacedNode>(node.getptr(), record_of(node));
+  // In place: set_next_edge() is for nodes that nobody has an edge to. The node's depth in the graph is the original's.
+  for (const port::NodePtr& sibling : made) {
+    for (torch::autograd::Edge& edge : sibling->next_edges()) {
+      if (edge.function.get() == &node) edge.function = replaced;
+    }
+  }
+  for (const at::Tensor& result : results) set_edges(result, node, replaced);
+}
+
+}  // namespace amanda::pytorch
