@@ -74,6 +74,11 @@ SightingPtr Engine::without(const SightingPtr& seen_by, const std::vector<Sighti
   return left->seen.nobody() ? nullptr : left;
 }
 
+bool Engine::is_over(const Sighting& seen_by) noexcept {
+  return std::all_of(seen_by.tools.begin(), seen_by.tools.end(),
+                     [](const Sighting::Seen& seen) { return seen.alive.expired(); });
+}
+
 BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) {
   const Visibility seen = seen_by_tools(scopes, call);
   if (!seen.nobody()) run_ = std::make_unique<OpRun>(scopes, call, seen);

@@ -25,7 +25,10 @@ void OpRun::operate() {
   // Of a backward operator's inside only a recomputation of forward operators can be seen, and they are not its parts.
   OpFrame frame(forward ? seen_.any() : 0);
   const bool observe_inner = scopes_.observes_inner(OpFrame::inside());
-  if (plan_->backward() || plan_->after_pending()) call_.watch_backward(!plan_->backward_analysed());
+  if (plan_->backward() || plan_->after_pending()) {
+    gradient_mask_ = call_.gradient_mask();
+    call_.watch_backward(/*keep_operands=*/plan_->analysed_mask() != gradient_mask_);
+  }
   plain_ = plan_->does_nothing();
   if (plain_) return call_.run({.observe_inner = observe_inner});
   execution_.run_operator(*plan_, observe_inner);
@@ -33,7 +36,7 @@ void OpRun::operate() {
 
 void OpRun::after() {
   if (plan_->after_pending()) plan_ = analyse(Point::kAfter);
-  if (plan_->backward()) plan_->set_backward_analysed(call_.bind_backward(plan_->backward()));
+  if (plan_->backward()) plan_->set_analysed_mask(call_.bind_backward(plan_->backward()) ? gradient_mask_ : 0);
   if (plain_) return;
   execution_.run_after(*plan_);
   call_.finish();

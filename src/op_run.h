@@ -33,6 +33,7 @@ class OpRun {
   std::optional<AnalysisSession> session_;
   PlanPtr plan_;
   Execution execution_;
+  uint64_t gradient_mask_ = 0;
   bool plain_ = false;  // nothing was scheduled: the call is not to be finished
 };
 

@@ -61,16 +61,16 @@ class Plan {
   bool follows() const { return outlook_.follows; }
   const SightingPtr& backward() const { return outlook_.backward; }
   bool does_nothing() const { return does_nothing_; }  // on this operator itself
-  /// As of the last run: no analysis of a backward operator is still to be run.
-  bool backward_analysed() const { return backward_analysed_.load(std::memory_order_relaxed); }
-  void set_backward_analysed(bool all) const { backward_analysed_.store(all, std::memory_order_relaxed); }
+  /// The OpCall::gradient_mask() of a run all of whose backward operators had been analysed; 0: none yet.
+  uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }
+  void set_analysed_mask(uint64_t mask) const { analysed_mask_.store(mask, std::memory_order_relaxed); }
   Edit edits_result() const;
 
  private:
   std::vector<ScheduledPtr> actions_[3];
   Outlook outlook_;
   bool does_nothing_;
-  mutable std::atomic<bool> backward_analysed_{false};
+  mutable std::atomic<uint64_t> analysed_mask_{0};
 };
 
 }  // namespace amanda

@@ -176,7 +176,8 @@ SightingPtr ScopeStack::sighting(const Visibility& seen) const {
   }
   auto made = std::make_shared<Sighting>(Sighting{serial_, seen, {}});
   for (const ActiveTool& active : tools_) {
-    if (seen.any() & active.bit) made->tools.push_back({active.tool, active.scope->serial(), active.bit});
+    if (seen.any() & active.bit)
+      made->tools.push_back({active.tool, active.scope->serial(), active.bit, active.scope->weak_from_this()});
   }
   sightings_.push_back(made);
   return made;

@@ -37,7 +37,7 @@ struct Record {
 };
 using RecordPtr = std::shared_ptr<Record>;
 
-class ScopeState {
+class ScopeState : public std::enable_shared_from_this<ScopeState> {
  public:
   ScopeState(std::vector<Tool*> tools, ScopeOptions options);
 

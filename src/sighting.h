@@ -7,13 +7,14 @@
 
 namespace amanda {
 
-/// Immutable and shared by all backward operators of a run. It keeps nothing alive: tools are only compared, and a
+/// Immutable and shared by the backward operators of many runs. It keeps nothing alive: tools are only compared, and a
 /// scope's serial number is never used again.
 struct Sighting {
   struct Seen {
     const Tool* tool;
     uint64_t scope;
     ToolBits bit;
+    std::weak_ptr<const ScopeState> alive;
     bool operator==(const Seen& other) const { return tool == other.tool && scope == other.scope; }
   };
 

@@ -1,7 +1,5 @@
 #include "fallback.h"
 
-#include <c10/core/impl/TorchDispatchModeTLS.h>
-
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "engine_threads.h"
@@ -11,26 +9,10 @@
 #include "port.h"
 #include "python_hooks.h"
 #include "stack_call.h"
+#include "tracing.h"
 
 namespace amanda::pytorch {
 namespace {
-
-// Somebody traces the program with stand-in tensors (compilation, export): it does not run.
-bool is_traced(const OpRecord& record, const torch::jit::Stack& stack) {
-  using c10::impl::TorchDispatchModeKey;
-  using c10::impl::TorchDispatchModeTLS;
-  if (c10::impl::dispatch_mode_enabled()) {
-    for (auto mode : {TorchDispatchModeKey::FAKE, TorchDispatchModeKey::PROXY, TorchDispatchModeKey::FUNCTIONAL}) {
-      if (TorchDispatchModeTLS::get_mode(mode)) return true;
-    }
-  }
-  if (!python_hooks.is_symbolic) return false;
-  bool symbolic = false;
-  each_tensor(torch::jit::last(stack, record.info.inputs.size()), [&](const at::Tensor& tensor) {
-    if (tensor.key_set().has(c10::DispatchKey::Python)) symbolic |= python_hooks.is_symbolic(py_object(tensor));
-  });
-  return symbolic;
-}
 
 // Operators that a backward operator is made of belong to it, unless it recomputes a part of the forward pass.
 bool belongs_to_backward() {
@@ -51,7 +33,8 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
 
   if (C10_UNLIKELY(has_running_nodes()) && !port::inside_backward()) forget_running_nodes();
   const OpRecord& record = op_types().of(op);
-  if (record.noise || belongs_to_backward() || is_traced(record, *stack)) return op.redispatchBoxed(below, stack);
+  if (record.noise || belongs_to_backward() || is_traced(torch::jit::last(*stack, record.info.inputs.size())))
+    return op.redispatchBoxed(below, stack);
   try {
     StackCall call(record, op, below, *stack);
     Engine::on_op(*scopes, call);

@@ -202,6 +202,8 @@ void forget_running_nodes() { running->clear(); }
 
 void NodeRecord::add(Ownership owner) {
   std::lock_guard lock(mutex_);
+  // A leaf's node may live as long as the program, under DDP for instance.
+  std::erase_if(owners_, [](const Ownership& known) { return Engine::is_over(*known.forward->seen_by); });
   owners_.push_back(std::move(owner));
 }
 

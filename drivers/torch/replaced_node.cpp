@@ -19,6 +19,13 @@ ReplacedNode::ReplacedNode(port::NodePtr original, std::shared_ptr<NodeRecord> r
   original_->tensor_pre_hooks().clear();
 }
 
+void ReplacedNode::release_variables() {
+  original_->release_variables();
+  // A long graph is taken apart in a loop, node by node, which must find nobody else with this node's edges: or it would
+  // be taken apart by recursion, until the stack overflows.
+  if (getptr().use_count() == 2) original_->next_edges().clear();
+}
+
 variable_list ReplacedNode::apply(variable_list&& grad_outputs) {
   ScopeStack* scopes = observing_scopes();
   if (!scopes) return (*original_)(std::move(grad_outputs));

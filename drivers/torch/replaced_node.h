@@ -18,7 +18,7 @@ class ReplacedNode final : public Node {
   ReplacedNode(port::NodePtr original, std::shared_ptr<NodeRecord> record);
 
   std::string name() const override { return original_->name(); }
-  void release_variables() override { original_->release_variables(); }
+  void release_variables() override;
   void will_release_variables() override { original_->will_release_variables(); }
   const std::shared_ptr<NodeRecord>& record() const { return record_; }
 

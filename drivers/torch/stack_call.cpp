@@ -171,6 +171,12 @@ std::vector<c10::IValue> StackCall::program_inputs() const {
 
 // ---- backward operators: see grad_map.h ----------------------------------------------------------------------------
 
+uint64_t StackCall::gradient_mask() const {
+  uint64_t mask = 1;
+  each_tensor(arguments(), [&](const at::Tensor& tensor) { mask = mask * 3 + 1 + tensor.requires_grad(); });
+  return mask | 1;
+}
+
 void StackCall::watch_backward(bool keep_operands) {
   if (!c10::GradMode::is_enabled()) return;
   made_.emplace();

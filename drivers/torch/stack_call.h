@@ -50,6 +50,7 @@ class StackCall final : public OpCall {
   bool records() const override { return RoutineState::program_records_now(); }
   void discard() noexcept override { staged_.clear(); }
   uint64_t versions(Point side) const override;
+  uint64_t gradient_mask() const override;
   void watch_backward(bool keep_operands) override;
   bool bind_backward(const SightingPtr& seen_by) override;
 

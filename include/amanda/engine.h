@@ -24,6 +24,8 @@ class Engine {
   static SightingPtr sighting(ScopeStack& scopes, OpSite& forward);
   /// `seen_by` without the tools that are in `known`; null: none is left.
   static SightingPtr without(const SightingPtr& seen_by, const std::vector<SightingPtr>& known);
+  /// None of its scopes will be entered again.
+  static bool is_over(const Sighting& seen_by) noexcept;
 
   /// Graph: analyses a node while the graph is visited and returns what to insert; runs no action.
   static PlanPtr analyse(ScopeStack& scopes, OpSite& site, Point point);

@@ -1,6 +1,7 @@
 """torch.autograd.Function: no operator of the dispatcher's, but one all the same, for the sake of its backward node.
 
-Only while a scope is open, somewhere, is its `apply` ours.
+`Function.apply`, however it is come by, calls the `apply` of a base class. While a scope is open, somewhere, ours stands
+in front of that.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import torch
 
 from amanda import _torch
 
-_vanilla = torch.autograd.Function.__dict__["apply"]
+_Base: Any = torch.autograd.function._SingleLevelFunction
 
 
-def _apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+def _apply(cls: type[Any], *args: Any) -> Any:
+    run = super(_Base, cls).apply
     if torch.compiler.is_compiling():
-        return _vanilla.__get__(None, cls)(*args, **kwargs)
+        return run(*args)
     window = _torch.NodeWindow()
-    results = _vanilla.__get__(None, cls)(*args, **kwargs)
-    _torch.bind_function(cls.__name__, window, args, results)
+    results = run(*args)
+    # torch.func makes a class of its own for each of its levels.
+    _torch.bind_function(cls.__name__.removesuffix("Generated"), window, args, results)
     return results
 
 
@@ -27,9 +30,9 @@ _watching = classmethod(_apply)
 
 
 def watch() -> None:
-    torch.autograd.Function.apply = _watching  # type: ignore[assignment,method-assign]
+    _Base.apply = _watching
 
 
 def leave_alone() -> None:
-    if torch.autograd.Function.__dict__["apply"] is _watching:  # or somebody else has put theirs
-        torch.autograd.Function.apply = _vanilla  # type: ignore[method-assign]
+    if _Base.__dict__.get("apply") is _watching:
+        del _Base.apply
