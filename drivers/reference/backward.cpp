@@ -30,10 +30,12 @@ Gradients run_node(const GradientNode& node, size_t owners, Gradients grad_outpu
   }
   Gradients results;
   GradientCall call(node, owner, std::move(grad_outputs), [&](const Gradients&) { return results; });
-  if (!Engine::interest(*scopes, call).any()) return inner(call.grad_outputs());
+  const Engine::Interest interest = Engine::interest(*scopes, call);
+  if (!interest.any()) return inner(call.grad_outputs());
   BackwardRun hooks(*scopes, call);
-  hooks.before();
+  if (interest.before) hooks.before();
   results = inner(call.grad_outputs());
+  if (!interest.before) hooks.before();  // a framework need not stop before a node where nothing is to run
   if (!hooks.expects_end()) return results;
   hooks.finish();
   return std::move(call.grad_inputs());
