@@ -25,7 +25,7 @@ void OpRun::operate() {
   // Of a backward operator's inside only a recomputation of forward operators can be seen, and they are not its parts.
   OpFrame frame(forward ? seen_.outer | seen_.nested | seen_.demanded : 0);
   const bool observe_inner = scopes_.observes_inner(OpFrame::inside());
-  if (plan_->backward() || plan_->after_pending()) call_.watch_backward();
+  if (forward && (plan_->backward() || plan_->after_pending())) call_.watch_backward();
   plain_ = plan_->does_nothing();
   if (plain_) return call_.run({.observe_inner = observe_inner});
   execution_.run_operator(*plan_, observe_inner);
