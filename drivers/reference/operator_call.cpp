@@ -56,10 +56,8 @@ std::string OperatorCall::detail(Detail which) { return which == Detail::kModule
 
 void OperatorCall::run(RunHints hints) {
   show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not what tools made of them
-  if (op_.in_place) {
-    check_target();
-    if (hints.edit_result != Edit::kNo) inputs_[0] = own_copy(std::get<Array>(inputs_[0]));  // see finish()
-  }
+  check_target();
+  if (op_.in_place && hints.edit_result != Edit::kNo) inputs_[0] = own_copy(std::get<Array>(inputs_[0]));  // finish()
   InsideOperator inside(id_, hints.observe_inner);
   if (this_thread.listener) this_thread.listener(op_.info);
   results_ = op_.kernel(inputs_);
@@ -68,13 +66,14 @@ void OperatorCall::run(RunHints hints) {
 }
 
 void OperatorCall::check_target() const {
-  if (this_thread.recording() && std::get<Array>(given_[0]).gradient_state()->is_leaf) {
+  if (op_.in_place && this_thread.recording() && std::get<Array>(given_[0]).gradient_state()->is_leaf) {
     throw std::invalid_argument(
         fmt::format("[tape] {} would change a leaf that requires a gradient in place", op_.info.name));
   }
 }
 
 void OperatorCall::skip(RunHints hints) {
+  check_target();
   show_given_ = hints.keep_inputs;
   std::vector<bool> is_set(size(Point::kAfter), false);
   for (const Held& held : held_) {

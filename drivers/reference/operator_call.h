@@ -45,7 +45,7 @@ class OperatorCall final : public OpCall {
     size_t position;
     Operand value;
   };
-  void check_target() const;  // of an in-place operator
+  void check_target() const;  // of an in-place operator: it must not be a leaf
   bool is_target(const Held& held) const { return op_.in_place && held.position == 0; }
 
   Driver& driver_;

@@ -168,6 +168,18 @@ TEST_P(BackwardScopeTest, DisabledIsVanillaForwardsAndBackwards) {
   EXPECT_EQ(trace(), "neg NegBackward AccumulateGrad");
 }
 
+TEST_P(BackwardScopeTest, ATapeMadeOnOneThreadMayBeRunOnAnotherUnderTheSameScopeObject) {
+  Scope& scope = apply({tool("a").backward().tells_analysis()});
+  const Array y = run("neg", {x});
+  std::jthread([&] {
+    backward(y);
+    note("|");
+    auto in = scope.enter();
+    backward(y);
+  }).join();
+  EXPECT_EQ(trace(), "neg | a? a< a>");  // the listener is of the fixture's thread
+}
+
 // ---- threads --------------------------------------------------------------------------------------------------------
 
 TEST_P(BackwardScopeTest, ThreadsRunTapesOfTheirOwn) {

@@ -1,5 +1,6 @@
 // The reference driver's tape: gradients against closed forms, and what forward actions do to them.
 #include <amanda/reference/gradient.h>
+#include <amanda/reference/graph.h>
 #include <amanda/reference/operator.h>
 
 #include "trace_test.h"
@@ -107,6 +108,26 @@ TEST_F(GradientTest, WhatCanHaveNone) {
             "[tape] a gradient of shape [1] for a result of shape [2]");
   EXPECT_EQ(error_of<std::invalid_argument>([&] { leaf(run("neg", {a})); }), "[tape] an operator's result is no leaf");
   EXPECT_EQ(gradient(a), std::nullopt);
+}
+
+TEST_F(GradientTest, ALeafIsNotChangedInPlaceByAReplacementEither) {
+  apply({tool("t").replaces()});
+  EXPECT_EQ(error_of<std::invalid_argument>([&] { run("relu_", {a}); }),
+            "[tape] relu_ would change a leaf that requires a gradient in place");
+}
+
+TEST_F(GradientTest, GradientsFlowThroughAGraphAndItsTaps) {
+  const Operand tens = Array{10, 10};
+  tool("t").does([&](OpContext& op) {
+    op.insert_before_op([&](Values& values) { values.set(0, reference::value(tens)); }, {.inputs = {0}});
+  });
+  apply({tool("t")});
+  reference::Graph graph;
+  const auto first = graph.input(), second = graph.input();
+  graph.output(graph.add("mul", {first, second}, "product")[0]);
+  backward(std::get<Array>(graph.instrumented().run({a, b})[0]), seed);
+  EXPECT_EQ(gradient(a), given({30, 400}));
+  EXPECT_EQ(gradient(b), given({100, 1000}));
 }
 
 TEST_F(GradientTest, ARuleThatForgetsAnInputIsToldOf) {
