@@ -31,7 +31,7 @@ class Array {
 
   Array copy() const;                 // own data, which counts on from this version
   Array reshaped(Shape shape) const;  // a view
-  /// This data; gradients flow to it as they do to `other`. All others that are made of an array receive none.
+  /// This data, with gradients flowing where those of `other` do. (None flow back from a copy or a view.)
   Array with_gradient_of(const Array& other) const;
   Array with_gradient(std::shared_ptr<GradientState> state) const;
   const std::shared_ptr<GradientState>& gradient_state() const { return gradient_state_; }
