@@ -25,7 +25,7 @@ void OpRun::operate() {
   // Of a backward operator's inside only a recomputation of forward operators can be seen, and they are not its parts.
   OpFrame frame(forward ? seen_.any() : 0);
   const bool observe_inner = scopes_.observes_inner(OpFrame::inside());
-  if (plan_->backward() || plan_->after_pending()) {
+  if (forward && (plan_->backward() || plan_->after_pending())) {
     gradient_mask_ = call_.gradient_mask();
     call_.watch_backward(/*keep_operands=*/plan_->analysed_mask() != gradient_mask_);
   }

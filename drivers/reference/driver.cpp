@@ -17,7 +17,7 @@ Driver::Driver(std::string_view name_space, Capabilities capabilities)
 }
 
 Driver& Driver::eager() {
-  static Driver driver("reference/1/eager", {.can_replace = true, .can_change_shape = true});
+  static Driver driver("reference/1/eager", {.backward = true, .can_replace = true, .can_change_shape = true});
   return driver;
 }
 
@@ -48,6 +48,10 @@ void Driver::end_routines(void* token) noexcept {
 }
 
 std::string Driver::refusal(OpSite& site, Point point, bool allow_view) const {
+  if (site.phase() == Phase::kBackward) {
+    if (point != Point::kReplace || site.made_by_forward()) return {};
+    return "it adds to the gradient of a leaf, and nothing else can take its place; edit what it adds, before it";
+  }
   if (point == Point::kBefore || allow_view || !operator_of(site.type()).view) return {};
   return "its result is a view, and another value would share no data; say allow_view if that will do";
 }

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
 #include <utility>
 
 #include "amanda/error.h"
+#include "amanda/reference/call.h"
 #include "place_hash.h"
 #include "thread_state.h"
 
@@ -27,6 +29,9 @@ class InsideOperator {
   OpId place_;
   bool hidden_;
 };
+
+// Gradients flow to it as they do to the array itself.
+Array own_copy(const Array& array) { return array.copy().with_gradient_of(array); }
 
 }  // namespace
 
@@ -51,13 +56,24 @@ std::string OperatorCall::detail(Detail which) { return which == Detail::kModule
 
 void OperatorCall::run(RunHints hints) {
   show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not what tools made of them
-  if (op_.in_place && hints.edit_result != Edit::kNo) inputs_[0] = std::get<Array>(inputs_[0]).copy();  // see finish()
+  check_target();
+  if (op_.in_place && hints.edit_result != Edit::kNo) inputs_[0] = own_copy(std::get<Array>(inputs_[0]));  // finish()
   InsideOperator inside(id_, hints.observe_inner);
   if (this_thread.listener) this_thread.listener(op_.info);
   results_ = op_.kernel(inputs_);
+  record(op_, inputs_, results_);
+  if (op_.in_place && std::get<Array>(results_[0]).shares_data(std::get<Array>(given_[0]))) finish();
+}
+
+void OperatorCall::check_target() const {
+  if (op_.in_place && this_thread.recording() && std::get<Array>(given_[0]).gradient_state()->is_leaf) {
+    throw std::invalid_argument(
+        fmt::format("[tape] {} would change a leaf that requires a gradient in place", op_.info.name));
+  }
 }
 
 void OperatorCall::skip(RunHints hints) {
+  check_target();
   show_given_ = hints.keep_inputs;
   std::vector<bool> is_set(size(Point::kAfter), false);
   for (const Held& held : held_) {
@@ -75,6 +91,7 @@ void OperatorCall::finish() {
   Array target = std::get<Array>(given_[0]);
   const Array& result = std::get<Array>(results_[0]);
   if (!result.shares_data(target)) target.assign(result.data());
+  take_gradient(target, result);
   results_[0] = target;
 }
 
@@ -94,16 +111,34 @@ void OperatorCall::set(Point side, size_t position, Value value) {
       throw Error(fmt::format("shape {} where an in-place operator keeps {}", to_string(shape), to_string(fixed)));
     }
   }
+  // What an isolated routine gives has no gradient of its own: it takes over that of the value it replaces.
+  if (routine_mode() == RoutineMode::kIsolated) {
+    held.value = straight_through(held.value, (side == Point::kAfter ? results_ : inputs_)[position]);
+  }
   held_.push_back(std::move(held));
 }
 
 void OperatorCall::commit() {
   for (Held& held : held_) {
     // The operator will write into its target: not into an array that a tool may keep.
-    if (held.side == Point::kBefore && is_target(held)) held.value = std::get<Array>(held.value).copy();
+    if (held.side == Point::kBefore && is_target(held)) held.value = own_copy(std::get<Array>(held.value));
     (held.side == Point::kAfter ? results_ : inputs_)[held.position] = std::move(held.value);
   }
   held_.clear();
+}
+
+bool OperatorCall::bind_backward(const SightingPtr& seen_by) {
+  auto weak = [](const Operands& operands) {
+    std::vector<std::optional<Array::Weak>> weak;
+    for (const Operand& operand : operands) {
+      const auto* array = std::get_if<Array>(&operand);
+      weak.push_back(array ? std::optional<Array::Weak>(*array) : std::nullopt);
+    }
+    return weak;
+  };
+  watch_->bind({seen_by, op_.type, id_, path_, weak(given_), weak(results_)});
+  watch_.reset();
+  return true;
 }
 
 uint64_t OperatorCall::versions(Point side) const {

@@ -1,9 +1,12 @@
 // One execution of an operator, eager or at a graph's tap: operands in, results out, edits held until committed.
 #pragma once
 
+#include <optional>
+
 #include "amanda/backend.h"
 #include "amanda/reference/operator.h"
 #include "driver.h"
+#include "tape.h"
 
 namespace amanda::reference {
 
@@ -29,6 +32,8 @@ class OperatorCall final : public OpCall {
   void commit() override;
   void discard() noexcept override { held_.clear(); }
   uint64_t versions(Point side) const override;
+  void watch_backward(bool /*keep_operands*/) override { watch_.emplace(); }  // it always keeps them, weakly
+  bool bind_backward(const SightingPtr& seen_by) override;
 
   const Operands& inputs() const { return inputs_; }
   Operands& results() { return results_; }
@@ -39,6 +44,7 @@ class OperatorCall final : public OpCall {
     size_t position;
     Operand value;
   };
+  void check_target() const;  // of an in-place operator: it must not be a leaf
   bool is_target(const Held& held) const { return op_.in_place && held.position == 0; }
 
   Driver& driver_;
@@ -48,6 +54,7 @@ class OperatorCall final : public OpCall {
   Operands given_;   // what the program passed; an in-place operator's caller looks for the result here
   Operands inputs_;  // what the operator will get
   Operands results_;
+  std::optional<Watch> watch_;
   bool show_given_ = false;
   std::vector<Held> held_;
 };

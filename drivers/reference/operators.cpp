@@ -1,14 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <deque>
 #include <mutex>
-#include <numeric>
 #include <stdexcept>
 #include <unordered_map>
 
 #include "amanda/reference/call.h"
 #include "amanda/reference/operator.h"
+#include "derivatives.h"
+#include "kernels.h"
 
 namespace amanda::reference {
 namespace {
@@ -17,40 +19,7 @@ namespace {
 
 const Array& at(const Operands& inputs, size_t position) { return std::get<Array>(inputs[position]); }
 
-template <class Fn>
-Array map(const Array& a, Fn fn) {
-  std::vector<double> data(a.data());
-  std::transform(data.begin(), data.end(), data.begin(), fn);
-  return Array(a.shape(), std::move(data));
-}
-
-template <class Fn>
-Array zip(const Array& a, const Array& b, Fn fn) {
-  if (a.shape() != b.shape()) {
-    throw std::invalid_argument(
-        fmt::format("[reference] shapes {} and {} differ", to_string(a.shape()), to_string(b.shape())));
-  }
-  std::vector<double> data(a.size());
-  std::transform(a.data().begin(), a.data().end(), b.data().begin(), data.begin(), fn);
-  return Array(a.shape(), std::move(data));
-}
-
 double positive_part(double x) { return std::max(x, 0.0); }
-
-Array matmul(const Array& a, const Array& b) {
-  if (a.shape().size() != 2 || b.shape().size() != 2 || a.shape()[1] != b.shape()[0]) {
-    throw std::invalid_argument(
-        fmt::format("[reference] shapes {} and {} do not multiply", to_string(a.shape()), to_string(b.shape())));
-  }
-  const size_t rows = a.shape()[0], inner = a.shape()[1], columns = b.shape()[1];
-  std::vector<double> data(rows * columns, 0.0);
-  for (size_t i = 0; i < rows; ++i) {
-    for (size_t k = 0; k < inner; ++k) {
-      for (size_t j = 0; j < columns; ++j) data[i * columns + j] += a.data()[i * inner + k] * b.data()[k * columns + j];
-    }
-  }
-  return Array({rows, columns}, std::move(data));
-}
 
 Array in_place(Array target, const Array& result) {
   target.assign(result.data());
@@ -59,17 +28,8 @@ Array in_place(Array target, const Array& result) {
 
 Operands split(const Array& a) {
   const size_t half = a.size() / 2;
-  std::vector<double> first(a.data().begin(), a.data().begin() + half), second(a.data().begin() + half, a.data().end());
-  return {Array({first.size()}, first), Array({second.size()}, second)};
+  return {sliced(a, 0, {half}), sliced(a, half, {a.size() - half})};
 }
-
-Array concat(const std::vector<Array>& arrays) {
-  std::vector<double> data;
-  for (const Array& array : arrays) data.insert(data.end(), array.data().begin(), array.data().end());
-  return Array({data.size()}, data);
-}
-
-double sum(const Array& a) { return std::accumulate(a.data().begin(), a.data().end(), 0.0); }
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
@@ -77,6 +37,7 @@ struct Table {
   std::mutex mutex;
   std::deque<Operator> operators;  // grows without moving: references are handed out
   std::unordered_map<std::string, const Operator*> by_name;
+  OpType accumulate;
 
   Table();
 
@@ -88,45 +49,78 @@ struct Table {
     }
     const std::string name = info.overload.empty() ? info.name : info.name + "." + info.overload;
     std::lock_guard lock(mutex);
+    if (op.differentiate) op.gradient_type = add_gradient(info.ns, gradient_name(info.name));
     op.type = operators.size();
     Operator& added = operators.emplace_back(std::move(op));
     by_name[name] = &added;
     return added;
   }
 
+  /// A type of nodes: no program calls it by name. How many gradients it takes is a matter of the node.
+  OpType add_gradient(const std::string& ns, const std::string& name) {
+    const OpType type = operators.size();
+    operators.push_back({.info = {ns, name, "", {}, {}, name}, .kernel = {}, .type = type});
+    return type;
+  }
+
   /// An operator with one result, which `kernel` returns.
   template <class Kernel>
-  Operator& add(const std::string& name, std::vector<std::string> inputs, Kernel kernel) {
+  Operator& add(const std::string& name, std::vector<std::string> inputs, Kernel kernel,
+                decltype(Operator::differentiate) differentiate) {
     return add({.info = {"ref", name, "", std::move(inputs), {"result"}, ""},
-                .kernel = [kernel](const Operands& in) { return Operands{kernel(in)}; }});
+                .kernel = [kernel](const Operands& in) { return Operands{kernel(in)}; },
+                .differentiate = std::move(differentiate)});
+  }
+
+  /// "MulBackward", "ReluBackward" for relu_ too.
+  static std::string gradient_name(std::string name) {
+    if (name.ends_with('_')) name.pop_back();
+    name[0] = std::toupper(name[0]);
+    return name + "Backward";
   }
 };
 
 Table::Table() {
   using In = const Operands&;
-  add("add", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::plus<>()); });
-  add("sub", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::minus<>()); });
-  add("mul", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::multiplies<>()); });
-  add("neg", {"a"}, [](In in) { return map(at(in, 0), std::negate<>()); });
-  add("relu", {"a"}, [](In in) { return map(at(in, 0), positive_part); });
-  add("sum", {"a"}, [](In in) { return Array{sum(at(in, 0))}; });
-  add("matmul", {"a", "b"}, [](In in) { return matmul(at(in, 0), at(in, 1)); });
-  add("concat", {"arrays"}, [](In in) { return concat(std::get<std::vector<Array>>(in[0])); });
-  add("linear", {"input", "weight", "bias"}, [](In in) {
+  accumulate = add_gradient("ref", "AccumulateGrad");
+  add(
+      "add", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::plus<>()); }, derivative_of::add);
+  add(
+      "sub", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::minus<>()); }, derivative_of::sub);
+  add(
+      "mul", {"a", "b"}, [](In in) { return zip(at(in, 0), at(in, 1), std::multiplies<>()); }, derivative_of::mul);
+  add(
+      "neg", {"a"}, [](In in) { return map(at(in, 0), std::negate<>()); }, derivative_of::neg);
+  add(
+      "relu", {"a"}, [](In in) { return map(at(in, 0), positive_part); }, derivative_of::relu);
+  add(
+      "sum", {"a"}, [](In in) { return Array{sum(at(in, 0))}; }, derivative_of::sum);
+  add(
+      "matmul", {"a", "b"}, [](In in) { return matmul(at(in, 0), at(in, 1)); }, derivative_of::matmul);
+  add(
+      "concat", {"arrays"}, [](In in) { return concat(std::get<std::vector<Array>>(in[0])); }, derivative_of::concat);
+  auto linear = [](In in) {
     const Operand product = call("matmul", {in[0], in[1]})[0];
     return call("add", {product, in[2]})[0];
-  });
+  };
+  add("linear", {"input", "weight", "bias"}, linear, nullptr);
 
-  add("add_", {"a", "b"}, [](In in) {
-    return in_place(at(in, 0), zip(at(in, 0), at(in, 1), std::plus<>()));
-  }).in_place = true;
-  add("relu_", {"a"}, [](In in) { return in_place(at(in, 0), map(at(in, 0), positive_part)); }).in_place = true;
-  add("flatten", {"a"}, [](In in) { return at(in, 0).reshaped({at(in, 0).size()}); }).view = true;
+  auto add_ = [](In in) { return in_place(at(in, 0), zip(at(in, 0), at(in, 1), std::plus<>())); };
+  add("add_", {"a", "b"}, add_, derivative_of::add).in_place = true;
+  auto relu_ = [](In in) { return in_place(at(in, 0), map(at(in, 0), positive_part)); };
+  add("relu_", {"a"}, relu_, derivative_of::relu).in_place = true;
+  auto flatten = [](In in) { return at(in, 0).reshaped({at(in, 0).size()}); };
+  add("flatten", {"a"}, flatten, derivative_of::flatten).view = true;
 
-  add({.info = {"ref", "mul", "scalar", {"a", "b"}, {"result"}, ""}, .kernel = [](In in) -> Operands {
-         return {map(at(in, 0), [by = std::get<double>(in[1])](double x) { return x * by; })};
-       }});
-  add({.info = {"ref", "split", "", {"a"}, {"first", "second"}, ""}, .kernel = [](In in) { return split(at(in, 0)); }});
+  auto mul_scalar = [](In in) -> Operands {
+    return {map(at(in, 0), [by = std::get<double>(in[1])](double x) { return x * by; })};
+  };
+  add({.info = {"ref", "mul", "scalar", {"a", "b"}, {"result"}, ""},
+       .kernel = mul_scalar,
+       .differentiate = derivative_of::mul_scalar});
+  add({.info = {"ref", "split", "", {"a"}, {"first", "second"}, ""},
+       .kernel = [](In in) { return split(at(in, 0)); },
+       .differentiate = derivative_of::split});
 }
 
 Table& table() {
@@ -149,6 +143,8 @@ const Operator& operator_of(OpType type) {
   std::lock_guard lock(table().mutex);
   return table().operators.at(type);
 }
+
+OpType accumulate_type() { return table().accumulate; }
 
 const Operator& define(Operator op) { return table().add(std::move(op)); }
 

@@ -14,11 +14,13 @@ struct ThreadState {
   ScopeStack* scopes = nullptr;     // given by the core, in switch_to
   std::optional<RoutineMode> mode;  // of the routine that runs: its operators are the tool's, not the program's
   bool inside_hidden = false;       // in an operator whose insides no tool can see
+  bool in_backward = false;         // gradients of gradients are not recorded
 
   OpId place = 1;                   // hash of the places around; 0: nowhere
   std::vector<std::string> labels;  // the same, to be read
   std::function<void(const OpInfo&)> listener;
 
+  bool recording() const { return !in_backward && mode != RoutineMode::kIsolated; }
   /// Null: the call is not to be shown to the core.
   ScopeStack* observing() const { return mode || inside_hidden ? nullptr : scopes; }
 };

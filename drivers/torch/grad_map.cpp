@@ -77,15 +77,20 @@ NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<at::Tensor> results,
                 const std::shared_ptr<const ForwardRun>& forward, OpId base, bool made_by_forward) {
   bool analysed = true;
-  auto id_of = [&](const NodeType& type, OpId within, uint64_t index) {
-    return base == 0 ? 0 : mix(mix(within, index), type.name_hash) | 1;
+  // The number of its gradients is a part of what a backward operator is: `cat` of two and of three tensors at one
+  // place.
+  auto id_of = [&](const Node& node, const NodeType& type, OpId within, uint64_t index) {
+    return base == 0
+               ? 0
+               : mix(mix(mix(within, index), type.name_hash), uint64_t{node.num_inputs()} << 32 | node.num_outputs()) |
+                     1;
   };
   std::vector<OpId> ids;
   std::vector<Node*> to_replace;
   for (size_t i = 0; i < made.nodes.size(); ++i) {
     Node& node = *made.nodes[i];
     const NodeType& type = node_types().of(node);
-    ids.push_back(id_of(type, base, i));
+    ids.push_back(id_of(node, type, base, i));
     const Engine::Interest interest = attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward});
     analysed &= !interest.pending;
     if (interest.replace) to_replace.push_back(&node);
@@ -93,7 +98,7 @@ bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<
   for (const NodeWindow::Leaf& leaf : made.leaves) {
     const NodeType& type = node_types().of(*leaf.accumulate);
     if (!type.accumulates) continue;
-    const OpId id = id_of(type, ids[leaf.parent], leaf.edge);
+    const OpId id = id_of(*leaf.accumulate, type, ids[leaf.parent], leaf.edge);
     analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false}).pending;
   }
   for (Node* node : to_replace) replace_node(*node, made.nodes, results);

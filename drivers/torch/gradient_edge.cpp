@@ -35,10 +35,10 @@ at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
   return at::_make_dual(std::get<0>(at::_unpack_dual(value, 0)), tangent, 0);
 }
 
-// Under nested torch.func transforms an edge is one level's only. `old - old` is zero, and its gradient is one at all
-// of them; where `old` is not finite the difference would be NaN.
-at::Tensor straight_through_all_levels(const at::Tensor& old, const at::Tensor& value) {
-  const c10::AutoGradMode recorded(true);
+// Under nested torch.func transforms an edge is one level's only, and a tangent, too. `old - old` is zero, and its
+// derivative is one at all of them; where `old` is not finite the difference would be NaN.
+at::Tensor straight_through_all_levels(const at::Tensor& old, const at::Tensor& value, bool records) {
+  const c10::AutoGradMode mode(records);
   return at::add(value, at::nan_to_num(at::sub(old, old.detach()), 0.0));
 }
 
@@ -54,7 +54,8 @@ void warn_that_gradient_stops() {
 
 at::Tensor alias_of(const at::Tensor& tensor) {
   const c10::DispatchKeySet wrappers =
-      kFunctorchWrappers | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::BatchedNestedTensor});
+      kFunctorchWrappers |
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Batched, c10::DispatchKey::BatchedNestedTensor});
   if (tensor.key_set().has_any(wrappers)) {
     c10::AutoGradMode no_grad(false);
     return tensor.detach();
@@ -73,16 +74,17 @@ at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
 }
 
 at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value) {
-  const at::Tensor stand_in = with_tangent_of(old, value);
-  if (!RoutineState::program_records_now() || !old.requires_grad()) {
-    return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
-  }
+  const bool records = RoutineState::program_records_now() && old.requires_grad();
+  const bool wrapped = old.key_set().has_any(kFunctorchWrappers);
+  const at::Tensor stand_in = wrapped ? value : with_tangent_of(old, value);
+  const bool differentiates = records || (wrapped && torch::autograd::ForwardADLevel::try_get_by_idx(0));
+  if (!differentiates) return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
   at::Tensor handle = alias_of(stand_in);
   if (!handle.sizes().equals(old.sizes())) {
-    warn_that_gradient_stops();
+    if (records) warn_that_gradient_stops();
     return handle;
   }
-  if (old.key_set().has_any(kFunctorchWrappers)) return straight_through_all_levels(old, handle);
+  if (wrapped) return straight_through_all_levels(old, handle, records);
   torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(old));
   return handle;
 }

@@ -139,7 +139,7 @@ variable_list run_node(Node& node, variable_list&& grad_outputs) {
   variable_list grad_inputs = node(std::move(grad_outputs));
   // What the engine does with a node's results: sums what was broadcast, converts dtypes.
   torch::autograd::validate_outputs(node.next_edges(), grad_inputs, [&](const std::string& reason) {
-    return node.name() + " returned an invalid gradient: " + reason;
+    return "Function " + node.name() + " returned an " + reason;
   });
   return grad_inputs;
 }

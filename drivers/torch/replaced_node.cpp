@@ -1,6 +1,8 @@
 #include "replaced_node.h"
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include "grad_hooks.h"
 
@@ -21,15 +23,34 @@ ReplacedNode::ReplacedNode(port::NodePtr original, std::shared_ptr<NodeRecord> r
 
 void ReplacedNode::release_variables() {
   original_->release_variables();
-  // A long graph is taken apart in a loop, node by node, which must find nobody else with this node's edges: or it would
-  // be taken apart by recursion, until the stack overflows.
+  // A long graph is taken apart in a loop, node by node, which must find nobody else with this node's edges: or it
+  // would be taken apart by recursion, until the stack overflows.
   if (getptr().use_count() == 2) original_->next_edges().clear();
 }
 
+// The graph's cache looks at classes, and one class stands for all.
+void ReplacedNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const {
+  args.collect(original_->name());
+  original_->compiled_args(args);
+}
+
 variable_list ReplacedNode::apply(variable_list&& grad_outputs) {
+  const NodeWindow window;
   ScopeStack* scopes = observing_scopes();
-  if (!scopes) return (*original_)(std::move(grad_outputs));
-  return record_->run(*scopes, *original_, std::move(grad_outputs));
+  variable_list grad_inputs =
+      scopes ? record_->run(*scopes, *original_, std::move(grad_outputs)) : (*original_)(std::move(grad_outputs));
+  // With create_graph=True: a result that the original has saved leads to the original.
+  if (c10::GradMode::is_enabled()) take_place_in(window.made(all_levels(grad_inputs)).nodes);
+  return grad_inputs;
+}
+
+// In place: set_next_edge() is for nodes that nobody has an edge to. This one's depth in the graph is the original's.
+void ReplacedNode::take_place_in(c10::ArrayRef<port::NodePtr> graph) {
+  for (const port::NodePtr& node : graph) {
+    for (torch::autograd::Edge& edge : node->next_edges()) {
+      if (edge.function == original_) edge.function = getptr();
+    }
+  }
 }
 
 namespace {
@@ -49,12 +70,7 @@ void set_edges(const at::Tensor& tensor, const Node& old, const port::NodePtr& r
 void replace_node(Node& node, c10::ArrayRef<port::NodePtr> made, c10::ArrayRef<at::Tensor> results) {
   if (dynamic_cast<ReplacedNode*>(&node)) return;
   const port::NodePtr replaced = port::make_node<ReplacedNode>(node.getptr(), record_of(node));
-  // In place: set_next_edge() is for nodes that nobody has an edge to. The node's depth in the graph is the original's.
-  for (const port::NodePtr& sibling : made) {
-    for (torch::autograd::Edge& edge : sibling->next_edges()) {
-      if (edge.function.get() == &node) edge.function = replaced;
-    }
-  }
+  static_cast<ReplacedNode&>(*replaced).take_place_in(made);
   for (const at::Tensor& result : results) set_edges(result, node, replaced);
 }
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "node_call.h"
+#include "grad_map.h"
 
 namespace amanda::pytorch {
 
@@ -20,6 +20,14 @@ class ReplacedNode final : public Node {
   std::string name() const override { return original_->name(); }
   void release_variables() override;
   void will_release_variables() override { original_->will_release_variables(); }
+  // A compiled backward pass runs the original.
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override;
+  variable_list apply_with_saved(const variable_list& grad_outputs,
+                                 torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    return original_->apply_with_saved(grad_outputs, saved);
+  }
+  /// Every edge of these nodes that leads to the original leads here.
+  void take_place_in(c10::ArrayRef<port::NodePtr> graph);
   const std::shared_ptr<NodeRecord>& record() const { return record_; }
 
  protected:

@@ -21,8 +21,10 @@ def _apply(cls: type[Any], *args: Any) -> Any:
         return run(*args)
     window = _torch.NodeWindow()
     results = run(*args)
-    # torch.func makes a class of its own for each of its levels.
-    _torch.bind_function(cls.__name__.removesuffix("Generated"), window, args, results)
+    name = cls.__name__
+    if not issubclass(cls, torch.autograd.Function):  # torch.func makes classes of its own for its levels
+        name = name.removesuffix("Generated").removeprefix("Vmapped")
+    _torch.bind_function(name, window, args, results)
     return results
 
 

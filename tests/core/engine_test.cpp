@@ -16,9 +16,33 @@ struct ProbeDriver final : Backend {
   void end_routines(void*) noexcept override {}
 
   static inline thread_local ScopeStack* scopes = nullptr;
-  OpInfo infos[2] = {{"probe", "add", "", {}, {}, ""}, {"probe", "mul", "", {}, {}, ""}};
+  OpInfo infos[3] = {
+      {"probe", "add", "", {}, {}, ""}, {"probe", "mul", "", {}, {}, ""}, {"probe", "Gradient", "", {}, {}, ""}};
 };
-constexpr OpType kAdd = 0, kMul = 1;
+constexpr OpType kAdd = 0, kMul = 1, kGradient = 2;
+
+/// A forward operator, or a backward operator of one that `seen_by` saw.
+struct ProbeSite final : OpSite {
+  ProbeSite(ProbeDriver& driver, OpType type) : driver(driver), forward(type), kind(Phase::kForward) {}
+  ProbeSite(const ProbeSite& of, SightingPtr seen_by)
+      : driver(of.driver), forward(of.forward), kind(Phase::kBackward), seen_by(std::move(seen_by)) {}
+
+  Backend& backend() const override { return driver; }
+  OpType type() const override { return kind == Phase::kForward ? forward : kGradient; }
+  Phase phase() const override { return kind; }
+  OpId id() override { return 10 + type(); }
+  size_t size(Point) const override { return 0; }
+  Value get(Point, size_t) override { return {}; }
+  std::string detail(Detail) override { return ""; }
+  OpType forward_type() const override { return forward; }
+  OpId forward_id() override { return 10 + forward; }
+  const Sighting* sighting() const override { return seen_by.get(); }
+
+  ProbeDriver& driver;
+  OpType forward;
+  Phase kind;
+  SightingPtr seen_by;
+};
 
 class EngineTest : public TraceTest {
  protected:
@@ -69,6 +93,20 @@ TEST_F(EngineTest, TheRevisionChangesWithWhatTheToolsAskFor) {
   tool("a").does([](OpContext&) {}, {.ops = {"add"}});
   EXPECT_TRUE(Engine::wants(*driver.scopes, driver, kAdd));
   EXPECT_NE(Engine::revision(*driver.scopes), before);
+}
+
+TEST_F(EngineTest, AnOperatorThatRanElsewhereIsSeenBackwardsByWhoeverAsks) {
+  ProbeSite add(driver, kAdd), mul(driver, kMul);
+  apply({tool("a"), tool("b").asks({"mul"}).backward()});
+  EXPECT_EQ(Engine::sighting(*driver.scopes, add), nullptr);
+  ProbeSite gradient(mul, Engine::sighting(*driver.scopes, mul));
+  ASSERT_NE(gradient.seen_by, nullptr);
+  EXPECT_TRUE(Engine::interest(*driver.scopes, gradient).before);  // an analysis, to begin with
+  ProbeSite unseen(add, nullptr);
+  EXPECT_FALSE(Engine::interest(*driver.scopes, unseen).after);
+  leave();
+  apply({tool("b")});  // another scope object
+  EXPECT_FALSE(Engine::interest(*driver.scopes, gradient).after);
 }
 
 // What is derived from the tools lives as long as the stack of scopes: a loop that makes tools must not add to it.

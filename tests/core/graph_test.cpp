@@ -172,6 +172,13 @@ TEST_F(GraphTest, ConflictsAreFoundWhileTheGraphIsVisited) {
             "[plan] 'a' and 'b' both replace ref::add; let one depend on the other: b.depends_on(a)");
 }
 
+TEST_F(GraphTest, AGraphHasNoBackwardOperators) {
+  tool("a").does([](OpContext& op) { op.insert_before_backward_op([](Values&) {}); });
+  apply({tool("a")});
+  EXPECT_EQ(error_of([&] { graph.instrumented(); }),
+            "[context] a: insert_before_backward_op on ref::add: 'reference/1/graph' has no backward operators");
+}
+
 TEST_F(GraphTest, InPlaceOperatorsDoNotBelongInAGraph) {
   EXPECT_EQ(error_of<std::invalid_argument>([&] { graph.add("relu_", {0}, "r"); }),
             "[graph] relu_ works in place; a wire has one value");

@@ -22,6 +22,11 @@ TraceTool& TraceTool::nested() {
   return *this;
 }
 
+TraceTool& TraceTool::backward() {
+  options_.backward = true;
+  return *this;
+}
+
 TraceTool& TraceTool::replaces() {
   what_ = kReplaces;
   return *this;
@@ -59,7 +64,8 @@ void TraceTool::say(const std::string& mark) {
 }
 
 void TraceTool::register_once() {
-  if (!std::exchange(registered_, true)) add_inst_for_op([this](OpContext& op) { analyse(op); }, options_);
+  if (std::exchange(registered_, true)) return;
+  add_inst_for_op([this](OpContext& op) { options_.backward ? analyse_backward(op) : analyse(op); }, options_);
 }
 
 void TraceTool::analyse(OpContext& op) {
@@ -77,6 +83,30 @@ void TraceTool::analyse(OpContext& op) {
       break;
     case kWraps:
       op.replace_op([this](Values& values) {
+        say("(");
+        values.call_original();
+        say(")");
+      });
+      break;
+  }
+}
+
+void TraceTool::analyse_backward(OpContext& op) {
+  if (!op.site().made_by_forward()) return;
+  if (tells_analysis_) say("?");
+  switch (what_) {
+    case kAround:
+      op.insert_before_backward_op([this](Values&) { say("<"); });
+      op.insert_after_backward_op([this](Values&) { say(">"); });
+      break;
+    case kReplaces:
+      op.replace_backward_op([this](Values& values) {
+        say("=");
+        for (size_t i = 0; i < values.num_results(); ++i) values.set_result(i, values[0]);
+      });
+      break;
+    case kWraps:
+      op.replace_backward_op([this](Values& values) {
         say("(");
         values.call_original();
         say(")");

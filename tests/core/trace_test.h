@@ -35,6 +35,7 @@ class TraceTool : public Tool {
   TraceTool& after(const std::string& name);
   TraceTool& asks(OpFilter ops);
   TraceTool& nested();
+  TraceTool& backward();  // does the same on backward operators that forward operators made; not on AccumulateGrad
   TraceTool& replaces();  // with its first input
   TraceTool& wraps();
   TraceTool& tells_analysis();
@@ -55,6 +56,7 @@ class TraceTool : public Tool {
     if (tells_lifecycle_) say(mark);
   }
   void analyse(OpContext& op);
+  void analyse_backward(OpContext& op);
 
   TraceTest& test_;
   InstOptions options_;

@@ -140,6 +140,21 @@ PyObject* call_node(OpType type, OpId id, const py::tuple& args, PyObject* kwarg
   return (results.size() == 1 ? py::object(results[0]) : results).release().ptr();
 }
 
+PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
+  const pytorch::OpRecord& record = pytorch::op_types().of(type);
+  const auto op = c10::Dispatcher::singleton().findSchema({record.schema.name(), record.schema.overload_name()});
+  if (!op) throw Error(c10::str("[torch] ", record.info.schema, " is no longer registered"));
+  auto [positional, named] = by_schema(record.schema, py::reinterpret_borrow<py::tuple>(args), kwargs);
+  torch::jit::Stack stack =
+      torch::jit::createStackForSchema(record.schema, torch::jit::tuple_slice(positional), named, std::nullopt);
+  {
+    py::gil_scoped_release no_gil;
+    pytorch::StackCall call(record, *op, stack, id);
+    Engine::call_original(call);
+  }
+  return show_results(stack, record.schema);
+}
+
 }  // namespace
 
 PyObject* TorchBridge::to_python(OpSite& site, Point side, size_t position) {
@@ -166,19 +181,13 @@ bool TorchBridge::is_list(OpSite& site, Point side, size_t position) {
 }
 
 PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
-  if (pytorch::is_node_type(type)) return call_node(type, id, py::reinterpret_borrow<py::tuple>(args), kwargs);
-  const pytorch::OpRecord& record = pytorch::op_types().of(type);
-  const auto op = c10::Dispatcher::singleton().findSchema({record.schema.name(), record.schema.overload_name()});
-  if (!op) throw Error(c10::str("[torch] ", record.info.schema, " is no longer registered"));
-  auto [positional, named] = by_schema(record.schema, py::reinterpret_borrow<py::tuple>(args), kwargs);
-  torch::jit::Stack stack =
-      torch::jit::createStackForSchema(record.schema, torch::jit::tuple_slice(positional), named, std::nullopt);
-  {
-    py::gil_scoped_release no_gil;
-    pytorch::StackCall call(record, *op, stack, id);
-    Engine::call_original(call);
+  try {
+    return pytorch::is_node_type(type) ? call_node(type, id, py::reinterpret_borrow<py::tuple>(args), kwargs)
+                                       : call_operator(type, id, args, kwargs);
+  } catch (const c10::Error&) {  // as torch's own bindings show it
+    torch::translate_exception_to_python(std::current_exception());
+    raise_error();
   }
-  return show_results(stack, record.schema);
 }
 
 // torch answers a TypeError inside `a + b` with NotImplemented, and Python tells its user that the operands don't go

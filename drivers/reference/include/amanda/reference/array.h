@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace amanda::reference {
 
 using Shape = std::vector<size_t>;
+struct GradientState;  // on the tape
 
 /// A handle: copies share the data, as tensors do.
 class Array {
@@ -29,8 +31,14 @@ class Array {
 
   Array copy() const;                 // own data, which counts on from this version
   Array reshaped(Shape shape) const;  // a view
+  /// This data, with gradients flowing where those of `other` do. (None flow back from a copy or a view.)
+  Array with_gradient_of(const Array& other) const;
+  Array with_gradient(std::shared_ptr<GradientState> state) const;
+  const std::shared_ptr<GradientState>& gradient_state() const { return gradient_state_; }
   bool shares_data(const Array& other) const { return storage_ == other.storage_; }
   bool operator==(const Array& other) const { return shape_ == other.shape_ && data() == other.data(); }
+
+  class Weak;
 
  private:
   struct Storage {
@@ -41,6 +49,20 @@ class Array {
 
   Shape shape_;
   std::shared_ptr<Storage> storage_;
+  std::shared_ptr<GradientState> gradient_state_;  // never null: all handles see what an in-place operator puts there
+};
+
+/// Keeps nothing alive.
+class Array::Weak {
+ public:
+  explicit Weak(const Array& array)
+      : shape_(array.shape_), storage_(array.storage_), gradient_state_(array.gradient_state_) {}
+  std::optional<Array> lock() const;
+
+ private:
+  Shape shape_;
+  std::weak_ptr<Storage> storage_;
+  std::weak_ptr<GradientState> gradient_state_;
 };
 
 std::string to_string(const Shape& shape);  // "[2, 3]"

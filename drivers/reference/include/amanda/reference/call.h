@@ -36,8 +36,7 @@ class Place {
 /// Called on this thread before each kernel, with what will run; an empty function ends it.
 void set_kernel_listener(std::function<void(const OpInfo&)> listener);
 
-/// How the innermost routine on this thread runs; empty outside routines. (There is no reverse mode here yet, so
-/// the two modes differ in nothing else.)
+/// How the innermost routine on this thread runs; empty outside routines.
 std::optional<RoutineMode> routine_mode();
 
 }  // namespace amanda::reference

@@ -1,6 +1,7 @@
 // What operators take and give, and how it travels through the core as a Value.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,6 +19,7 @@ struct Symbol {
 
 using Operand = std::variant<Array, std::vector<Array>, double, Symbol>;
 using Operands = std::vector<Operand>;
+using Gradients = std::vector<std::optional<Operand>>;  // arrays; an undefined gradient is empty
 
 /// A Value is borrowed: it stands for the operand as long as that lives.
 inline Value value(const Operand& operand) { return {const_cast<Operand*>(&operand)}; }
@@ -26,5 +28,7 @@ inline const Array& array(Value value) { return std::get<Array>(operand(value));
 
 const char* kind(const Operand& operand);     // "an array", for messages
 uint64_t versions(const Operands& operands);  // changes when an array among them is changed in place
+/// The arrays among them, those in lists too.
+std::vector<Array> arrays(const Operands& operands);
 
 }  // namespace amanda::reference
