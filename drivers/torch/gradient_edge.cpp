@@ -1,5 +1,6 @@
 #include "gradient_edge.h"
 
+#include <ATen/LegacyBatchedTensorImpl.h>
 #include <ATen/ops/_make_dual.h>
 #include <ATen/ops/_unpack_dual.h>
 #include <ATen/ops/add.h>
@@ -53,6 +54,9 @@ void warn_that_gradient_stops() {
 }  // namespace
 
 at::Tensor alias_of(const at::Tensor& tensor) {
+  if (const auto* batched = at::maybeGetBatchedImpl(tensor)) {  // the older vmap's, which detach() does not know
+    return at::makeBatched(alias_of(batched->value()), at::BatchDims(batched->bdims().begin(), batched->bdims().end()));
+  }
   const c10::DispatchKeySet wrappers =
       kFunctorchWrappers |
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Batched, c10::DispatchKey::BatchedNestedTensor});

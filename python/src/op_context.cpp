@@ -168,7 +168,9 @@ void bind_op_context(py::module_& m) {
       .def("__call__",
            [](const Operator& op, const py::args& args, const py::kwargs& kwargs) {
              PythonBridge& bridge = bridge_of(*op.backend);
-             return py::reinterpret_steal<py::object>(bridge.call(op.type, op.id, args.ptr(), kwargs.ptr()));
+             PyObject* result = bridge.call(op.type, op.id, args.ptr(), kwargs.ptr());
+             if (!result) throw py::error_already_set();
+             return py::reinterpret_steal<py::object>(result);
            })
       .def("__eq__", [](const Operator& a, const Operator& b) { return a.info == b.info; })
       .def("__eq__", [](const Operator&, const py::object&) { return false; })

@@ -28,7 +28,8 @@ class PythonBridge {
   /// Converts `object` for that position and hands it to `put`, valid during the call.
   virtual void from_python(OpSite& site, Point side, size_t position, PyObject* object,
                            const std::function<void(Value)>& put) = 0;
-  /// Runs the operator itself on Python arguments: what get_op() stands for, or get_backward_op() while it runs.
+  /// Runs the operator itself on Python arguments: what get_op() stands for, or get_backward_op() while it runs. Null:
+  /// it raised a Python error, which is set.
   virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
   /// Does this position take a list?
   virtual bool is_list(OpSite& site, Point side, size_t position) = 0;

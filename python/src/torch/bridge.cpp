@@ -117,7 +117,11 @@ std::pair<py::tuple, py::kwargs> by_schema(const c10::FunctionSchema& schema, co
 
 PyObject* call_node(OpType type, OpId id, const py::tuple& args, PyObject* kwargs) {
   const std::string& name = pytorch::node_types().of(type).info.name;
-  if (kwargs && PyDict_GET_SIZE(kwargs) > 0) throw py::type_error(name + " takes its grad_outputs by position");
+  auto refuse = [&](const std::string& why) {
+    PyErr_SetString(PyExc_TypeError, ("[torch] " + name + why).c_str());
+    return nullptr;
+  };
+  if (kwargs && PyDict_GET_SIZE(kwargs) > 0) return refuse(" takes its grad_outputs by position");
   pytorch::NodeCall* running = pytorch::NodeCall::current(type, id);
   if (!running) {
     throw Error("[torch] " + name + " can be called only by a routine, on the thread and while that operator runs");
@@ -125,7 +129,7 @@ PyObject* call_node(OpType type, OpId id, const py::tuple& args, PyObject* kwarg
   pytorch::variable_list gradients;
   for (py::handle arg : args) {
     if (!arg.is_none() && !THPVariable_Check(arg.ptr())) {
-      throw py::type_error(name + " takes tensors or None, got " + py::repr(arg).cast<std::string>());
+      return refuse(" takes tensors or None, got " + py::repr(arg).cast<std::string>());
     }
     gradients.push_back(arg.is_none() ? at::Tensor() : THPVariable_Unpack(arg.ptr()));
   }
@@ -184,10 +188,12 @@ PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwar
   try {
     return pytorch::is_node_type(type) ? call_node(type, id, py::reinterpret_borrow<py::tuple>(args), kwargs)
                                        : call_operator(type, id, args, kwargs);
+  } catch (python_error& error) {
+    error.restore();
   } catch (const c10::Error&) {  // as torch's own bindings show it
     torch::translate_exception_to_python(std::current_exception());
-    raise_error();
   }
+  return nullptr;
 }
 
 // torch answers a TypeError inside `a + b` with NotImplemented, and Python tells its user that the operands don't go
