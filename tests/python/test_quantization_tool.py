@@ -24,6 +24,7 @@ from torch.ao.quantization.observer import (
     MovingAveragePerChannelMinMaxObserver,
     PerChannelMinMaxObserver,
 )
+from torch.utils.checkpoint import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OBSERVERS = {
@@ -302,6 +303,44 @@ def test_under_torch_func_gradients_are_those_of_modules():
     with amanda.apply(FakeQuantization({"linear": {"weight": MinMaxObserver.with_args(dtype=torch.quint8)}})):
         found = torch.func.grad(loss)(w, x)
     same([found], [*expected])
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_with_fixed_ranges_a_checkpointed_region_is_recomputed_as_it_was(use_reentrant):
+    model, x, tool = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()), torch.randn(3, 4), FakeQuantization()
+
+    def gradients(run):
+        model.zero_grad()
+        run(x.clone().requires_grad_() * 1).square().sum().backward()
+        return [parameter.grad.clone() for parameter in model.parameters()]
+
+    with amanda.apply(tool):
+        gradients(model)
+        gradients(lambda x: checkpoint(model, x, use_reentrant=use_reentrant))
+        tool.observe = False
+        expected = gradients(model)
+        found = [gradients(lambda x: checkpoint(model, x, use_reentrant=use_reentrant)) for _ in range(2)]
+    same(found[0] + found[1], expected * 2)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's: it has no rule for vmap
+def test_under_vmap_the_range_is_that_of_all_samples(says):
+    x, w, module = torch.randn(4, 3), torch.randn(2, 3), by_hand(*OBSERVERS["minmax"])
+    make = MinMaxObserver.with_args(dtype=torch.quint8)
+
+    def loss(w, x):
+        return F.linear(x, w).square().sum()
+
+    tool = FakeQuantization({"linear": {"input": make}})
+    expected = F.linear(module(x), w)
+    with amanda.apply(tool):
+        found = torch.vmap(F.linear, (0, None))(x, w)
+        torch.testing.assert_close(found, expected)
+        samples = torch.vmap(torch.func.grad(loss), (None, 0))(w, x)
+    torch.testing.assert_close(samples.sum(0), torch.func.grad(loss)(w, module(x)))
+    with says(amanda.Error, "[quantization] aten::linear runs on several tensors at once, under torch.vmap"):
+        with amanda.apply(FakeQuantization({"linear": {"weight": int8_weight}})):
+            torch.vmap(F.linear, (None, 0))(x, torch.randn(5, 2, 3))
 
 
 def test_a_layer_that_runs_as_one_operator_is_refused(says):

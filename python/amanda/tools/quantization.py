@@ -139,7 +139,7 @@ class FakeQuantization(Tool):
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return None
         if self.observe:
-            operand.look_at(value.detach())
+            operand.look_at(value)
         return operand.fake_quantize(value) if self.quantize else None
 
 
@@ -157,11 +157,18 @@ class _Operand:
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # of the last three
 
     def look_at(self, value: torch.Tensor) -> None:
+        seen = torch.func.debug_unwrap(value.detach())
+        if seen.shape != value.shape and self.by_channel:
+            raise _core.Error(f"[quantization] {self.name} runs on several tensors at once, under torch.vmap")
         with self.lock, torch.no_grad():
-            observer = self.observer.to(value.device)
-            observer(value)
-            scale, zero_point = observer.calculate_qparams()
+            observer = self.observer.to(seen.device)
+            observer(seen)
+            scale, zero_point = map(torch.func.debug_unwrap, observer.calculate_qparams())
             self.scale, self.zero_point = scale, zero_point.to(torch.int32)
+
+    @property
+    def by_channel(self) -> bool:
+        return self.observer.qscheme in (torch.per_channel_affine, torch.per_channel_symmetric)
 
     def fake_quantize(self, value: torch.Tensor) -> torch.Tensor:
         with self.lock:
@@ -172,7 +179,7 @@ class _Operand:
                 "run the program with observe = True first"
             )
         limits = observer.quant_min, observer.quant_max
-        if observer.qscheme in (torch.per_channel_affine, torch.per_channel_symmetric):
+        if self.by_channel:
             return torch.fake_quantize_per_channel_affine(value, scale, zero_point, observer.ch_axis, *limits)
         return torch.fake_quantize_per_tensor_affine(value, scale, zero_point, *limits)
 
