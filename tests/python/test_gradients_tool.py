@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 import weakref
 
 import amanda
@@ -15,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.gradients import GradientStatistics
+from torch.utils.checkpoint import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -231,6 +233,42 @@ def test_retained_graphs_and_partial_passes_are_counted_as_they_run():
         loss.backward()
     calls = {row.backward_op: row.calls for row in gradients.rows() if row.side == "grad_output"}
     assert calls == {"SumBackward0": 3, "AddBackward0": 3, "ExpBackward0": 3, "SinBackward0": 2, "AccumulateGrad": 2}
+
+
+def test_several_threads_lose_no_run():
+    gradients, layer, x = GradientStatistics(), torch.nn.Linear(4, 4), torch.ones(2, 4)
+
+    def work():
+        with amanda.apply(gradients):
+            for _ in range(50):
+                torch.autograd.grad(layer(x).sum(), layer.weight)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = gradients.rows()
+    assert {row.backward_op for row in rows} == {"SumBackward0", "AddmmBackward0", "TBackward0"}
+    assert {row.calls for row in rows} == {200}
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpointed_training_run_is_bit_equal_under_it(use_reentrant):
+    class Checkpointed(Block):
+        def forward(self, tokens):
+            x = self.embedding(tokens)
+            return checkpoint(super().forward, tokens, use_reentrant=False) + checkpoint(
+                self.norm, x, use_reentrant=use_reentrant
+            ).mean(-1, keepdim=True)
+
+    model = Checkpointed()
+    expected = run(copy.deepcopy(model))
+    gradients = GradientStatistics()
+    with amanda.apply(gradients):
+        found = run(model)
+    assert all(map(torch.equal, found, expected))
+    assert {row.calls for row in gradients.rows() if row.name == "aten::gelu"} == {3}
 
 
 def test_no_gradient_is_kept_alive():
