@@ -98,7 +98,8 @@ bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<
   for (const NodeWindow::Leaf& leaf : made.leaves) {
     const NodeType& type = node_types().of(*leaf.accumulate);
     if (!type.accumulates) continue;
-    const OpId id = id_of(*leaf.accumulate, type, ids[leaf.parent], leaf.edge);
+    const OpId id = id_of(*leaf.accumulate, type,
+                          leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent], leaf.edge);
     analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false}).pending;
   }
   for (Node* node : to_replace) replace_node(*node, made.nodes, results);

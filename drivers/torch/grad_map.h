@@ -22,8 +22,10 @@ class NodeWindow {
   /// A node that stands for a leaf, by the first edge that leads to it.
   struct Leaf {
     port::NodePtr accumulate;
-    size_t parent, edge;  // nodes[parent] is the node that has the edge
+    size_t parent, edge;  // nodes[parent] is the node that has the edge; see `kOperand`
   };
+  /// A leaf's parent, where a tool's own nodes lie between: then `edge` is the operand's position.
+  static constexpr size_t kOperand = SIZE_MAX;
   struct Made {
     std::vector<port::NodePtr> nodes;  // in the order they were made
     std::vector<Leaf> leaves;

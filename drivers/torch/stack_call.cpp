@@ -198,8 +198,18 @@ bool StackCall::bind_backward(const SightingPtr& seen_by) {
   each_tensor(results(), add);
   each_tensor(c10::ArrayRef<c10::IValue>(written_), add);
   tensors = all_levels(tensors);
-  const NodeWindow::Made made = made_->made(tensors);
+  NodeWindow::Made made = made_->made(tensors);
   if (made.nodes.empty()) return false;
+  // A leaf that a differentiable routine put a value in place of is the operator's all the same.
+  for (const auto& [position, input] : edited_inputs_) {
+    each_tensor(input, [&, at = position](const at::Tensor& tensor) {
+      if (!tensor.requires_grad() || !tensor.is_leaf()) return;
+      port::NodePtr node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+      const bool known = std::any_of(made.leaves.begin(), made.leaves.end(),
+                                     [&](const NodeWindow::Leaf& leaf) { return leaf.accumulate == node; });
+      if (node && !known) made.leaves.push_back({std::move(node), NodeWindow::kOperand, at});
+    });
+  }
   if (operands_) {
     operands_->keep_outputs(results());
     for (const NodeWindow::Leaf& leaf : made.leaves) operands_->connect(leaf.accumulate);

@@ -10,11 +10,16 @@ import torch
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 EXCERPTS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+IDS = ["profile", "mapping", "graph", "statistics", "gradients", "pruning", "quantization"]
 
 
-@pytest.mark.parametrize("code", EXCERPTS, ids=["profile", "mapping", "graph", "statistics"])
+@pytest.mark.parametrize("code", EXCERPTS, ids=IDS)
 def test_the_excerpt_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+    def train_one_epoch(model):
+        model(x).sum().backward()
+
     model, x = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), torch.ones(1, 2)
-    names = {"amanda": amanda, "rich": rich, "model": model, "x": x, "train_one_epoch": lambda model: model(x)}
+    names = {"amanda": amanda, "rich": rich, "model": model, "x": x, "train_one_epoch": train_one_epoch}
     exec(code, names | {"my_tool": amanda.Tool()})

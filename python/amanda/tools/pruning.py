@@ -1,0 +1,179 @@
+"""Weight pruning: operators that run, and train, with a part of their weights held at zero.
+
+`MagnitudePruning` zeroes the smallest weights of each operator; `VectorwisePruning` two of every four, the pattern that
+sparse tensor cores compute with. Both are a `get_mask` of a few lines; `WeightPruning` does the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from amanda import _core
+from amanda.op_context import OpContext
+from amanda.tool import Tool
+from amanda.tools import _fused_layers
+
+# The operators that multiply by a weight, and in matrix products the positions of the two factors.
+FACTORS = {"matmul": (0, 1), "mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
+OPS = ("linear", "conv?d", "conv_transpose?d", *FACTORS)
+
+
+class WeightPruning(Tool):
+    """Base of tools that prune weights. A subclass says which, in `get_mask`.
+
+    An operator's mask is made once, when the operator is analysed, and kept in ``context["mask"]``: 1 where a weight
+    stays and 0 where it goes, in the shape and dtype of the weight. From then on the operator is given
+    ``weight * mask``, and autograd that product (``differentiable=True``), so what reaches the weight is its gradient
+    times the mask::
+
+        pruned = amanda.apply(MagnitudePruning(sparsity=0.9))
+        with pruned:
+            fine_tune(model)  # from here on with masks of the weights as they were at the first step
+        with pruned:  # the same scope object: the same masks
+            evaluate(model)
+
+    A new `apply` makes new masks. The parameter itself is not changed: what an optimizer does to a pruned weight
+    (weight decay, momentum of the time before) has no effect in the scope, and `model.state_dict()` is dense.
+
+    The weight is the argument of that name; in a matrix product the factor that is an `nn.Parameter` or a view of one
+    (``x @ weight.t()``), the right one if both are. Products of activations, weights with fewer than two dimensions and
+    integer ones are left alone. A weight that several operators use has a mask in each. Weights inside operators that
+    are none of these, such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one operator in
+    evaluation is an error, unless `ops` is given: it would not be pruned as in training.)
+
+    Arguments:
+        ops: the operators to prune, as in `Tool.add_inst_for_op`. Besides matrix products any that has a `weight`.
+        where: called as ``where(context)`` once per operator: False leaves it dense.
+
+    Raises:
+        amanda.Error: at an operator of `ops` of which it is not known what the weight is.
+
+    The gradient's mask could be put on a backward operator as well: for conv2d on ``grad_inputs[1]`` of
+    ConvolutionBackward0, as Guan et al. do (Amanda: Unified Instrumentation Framework for Deep Neural Networks, ASPLOS
+    2024, listing 1). But which node and position lead to the weight is different for each operator and rank, and at
+    AccumulateGrad the gradients of all users of a weight are added up already. The product needs none of that, and
+    holds for second derivatives and recomputed regions, too.
+    """
+
+    def __init__(
+        self, *, ops: str | Iterable[str] = OPS, where: Callable[[OpContext], object] = lambda context: True
+    ) -> None:
+        super().__init__()
+        if not callable(where):
+            raise TypeError(f"[pruning] where= takes a function of an operator's context, got {where!r}")
+        self._where = where
+        self.add_inst_for_op(self._analyze, ops=ops)
+        if ops is OPS:
+            self.add_inst_for_op(_fused_layers.refuse, ops=_fused_layers.OPS)
+
+    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
+        """The mask of `weight`: 1 stays, 0 goes, of the weight's shape. `dim` is the dimension that the operator sums
+        over, the input channels."""
+        raise NotImplementedError(f"[pruning] {type(self).__name__} has no get_mask")
+
+    def _analyze(self, context: OpContext) -> None:
+        found = _find_weight(context)
+        if found is None or not self._where(context):
+            return
+        position, dim = found
+        weight = context.inputs[position]
+        mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(self.get_mask(weight, dim)))
+        if mask.shape != weight.shape:
+            raise _core.Error(f"[pruning] {context.op.name} runs on several weights at once, under torch.vmap")
+        context["mask"] = mask
+        context.insert_before_op(
+            self._mask_weight, inputs=[position], differentiable=True, mask=mask, parameter=_parameter(weight)
+        )
+
+    def _mask_weight(self, weight: torch.Tensor, mask: torch.Tensor, parameter: int | None) -> torch.Tensor:
+        if parameter and _parameter(weight) not in (None, parameter):
+            raise _core.Error(
+                "[pruning] a loop takes views of several weights to one operator, which has one mask; "
+                "give it the parameters themselves, as in torch.nn.functional.linear(x, weight)"
+            )
+        return weight * mask.to(weight)
+
+
+class MagnitudePruning(WeightPruning):
+    """Prunes the weights of smallest magnitude, a share of each operator's weight::
+
+        with amanda.apply(MagnitudePruning(sparsity=0.9)):
+            fine_tune(model)
+
+    The rule is that of S. Han, J. Pool, J. Tran, W. Dally: Learning both Weights and Connections for Efficient Neural
+    Networks, NIPS 2015, and the masks are those of `torch.nn.utils.prune.l1_unstructured`. When, and how far: see
+    `WeightPruning`, also for further arguments.
+
+    Arguments:
+        sparsity: the share of weights to prune, 0 to 1. Their number is rounded, a half to the even one.
+
+    Raises:
+        ValueError: `sparsity` is no such share.
+    """
+
+    def __init__(self, sparsity: float = 0.5, **options: Any) -> None:
+        super().__init__(**options)
+        if not isinstance(sparsity, (int, float)) or not 0 <= sparsity <= 1:
+            raise ValueError(f"[pruning] sparsity is the share of weights to prune, 0 to 1; got {sparsity!r}")
+        self.sparsity = sparsity
+
+    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
+        count = round(self.sparsity * weight.numel())
+        smallest = weight.abs().flatten().topk(count, largest=False).indices
+        mask = torch.ones(weight.numel(), dtype=weight.dtype, device=weight.device)
+        return mask.index_fill(0, smallest, 0).view(weight.shape)
+
+
+class VectorwisePruning(WeightPruning):
+    """Prunes two of every four consecutive weights along the input channels, so that those that stay weigh most::
+
+        with amanda.apply(VectorwisePruning()):
+            fine_tune(model)
+
+    2:4 sparsity, pattern "m4n2_1d" of NVIDIA's APEX (apex/contrib/sparsity/sparse_masklib.py): of the six ways to keep
+    two, the one with the largest sum of magnitudes; the first among equals. A. Mishra et al.: Accelerating Sparse Deep
+    Neural Networks, arXiv:2104.08378, 2021; A. Zhou et al.: Learning N:M Fine-grained Structured Sparse Neural Networks
+    From Scratch, ICLR 2021. When, and how far: see `WeightPruning`, also for arguments.
+
+    The weights of a four belong to one output, and in convolutions to one place of the kernel. The last of a number of
+    channels that four does not divide count as a four filled up with zeros: one or two of them all stay.
+    """
+
+    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
+        pairs = torch.tensor(list(itertools.combinations(range(4), 2)), device=weight.device)
+        patterns = torch.zeros(6, 4, dtype=weight.dtype, device=weight.device).scatter(1, pairs, 1)
+        channels = weight.shape[dim]
+        magnitudes = weight.abs().movedim(dim, -1).to(torch.promote_types(weight.dtype, torch.float32))
+        fours = torch.nn.functional.pad(magnitudes, (0, -channels % 4)).unflatten(-1, (-1, 4))
+        best = fours[..., pairs].sum(-1).argmax(-1)
+        return patterns[best].flatten(-2)[..., :channels].movedim(-1, dim)
+
+
+def _find_weight(context: OpContext) -> tuple[int, int] | None:
+    """The position of an operator's weight, and the weight's dimension of input channels; None if it has no weight."""
+    op, inputs = context.op, context.inputs
+    if "weight" in op.input_names:
+        found = op.input_names.index("weight"), 0 if "transpose" in op.__name__ else 1
+    elif op.__name__ in FACTORS:
+        left, right = FACTORS[op.__name__]
+        found = (right, -2) if _is_parameter(inputs[right]) else (left, -1)
+        if not _is_parameter(inputs[found[0]]):
+            return None
+    else:
+        raise _core.Error(f"[pruning] which input of {op.name} is its weight is not known")
+    weight = inputs[found[0]]
+    prunable = isinstance(weight, torch.Tensor) and weight.is_floating_point() and weight.dim() >= 2
+    return found if prunable else None
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
+
+
+def _parameter(weight: torch.Tensor) -> int | None:
+    """Which tensor `weight` is a view of. (A parameter itself is a part of its operator's identity.)"""
+    return None if weight._base is None else id(weight._base)

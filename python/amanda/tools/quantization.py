@@ -1,0 +1,201 @@
+"""FakeQuantization: quantisation-aware training of any operator, products of activations included."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch.ao.quantization.observer import (
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    UniformQuantizationObserverBase,
+)
+
+from amanda import _core
+from amanda.op_context import OpContext
+from amanda.tool import Tool
+from amanda.tools import _fused_layers
+
+MakeObserver = Callable[[], UniformQuantizationObserverBase]
+Places = Mapping[str, Mapping[int | str, MakeObserver]]
+Side = Literal["input", "output"]
+
+int8_activation: MakeObserver = MovingAverageMinMaxObserver.with_args(dtype=torch.quint8)
+"""0 to 255, one scale and zero point for the tensor; the range follows the last hundred runs or so."""
+
+int8_weight: MakeObserver = MovingAveragePerChannelMinMaxObserver.with_args(
+    dtype=torch.qint8, qscheme=torch.per_channel_symmetric, ch_axis=0
+)
+"""-128 to 127 around zero, a scale for each output channel."""
+
+INT8: Places = {
+    "linear": {"input": int8_activation, "weight": int8_weight},
+    "conv?d": {"input": int8_activation, "weight": int8_weight},
+    "matmul": {"self": int8_activation, "other": int8_activation},
+    "bmm": {"self": int8_activation, "mat2": int8_activation},
+    "scaled_dot_product_attention": {"query": int8_activation, "key": int8_activation, "value": int8_activation},
+}
+"""Both factors of every product."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How one operand of one operator is quantised: ``q = clamp(round(x / scale) + zero_point, quant_min, quant_max)``."""
+
+    op_id: int
+    name: str  # "aten::linear"
+    module_path: str
+    source: str  # file:line of the call
+    side: Side
+    position: int | str  # as it was asked for: "weight"
+    scale: torch.Tensor  # float32; one element, or one per channel
+    zero_point: torch.Tensor  # integers, of the scale's shape
+    quant_min: int
+    quant_max: int
+
+
+class FakeQuantization(Tool):
+    """Rounds operands to what a quantised type could hold, while the program computes and trains in floating point::
+
+        quantization = FakeQuantization({"linear": {"input": int8_activation, "weight": int8_weight}})
+        with amanda.apply(quantization):
+            fine_tune(model)
+        quantization.observe = False  # from here on the ranges stay
+        with amanda.apply(quantization):
+            evaluate(model)
+
+    Each time an operator runs, an observer of `torch.ao.quantization` looks at the operand, and the operand is replaced
+    by its value after quantisation with the observer's scale and zero point. Its gradient is that of the
+    straight-through estimator with clipping: passed on where the value was in range, zero where it was clamped. Both
+    are what a `torch.ao.quantization.FakeQuantize` module would do in that place, bit for bit; but there need be no
+    module, and no place for one: ``q @ k``, ``x + y``, attention.
+
+    B. Jacob et al.: Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, CVPR
+    2018; R. Krishnamoorthi: Quantizing deep convolutional networks for efficient inference, arXiv:1806.08342, 2018.
+
+    Observers belong to the tool and to a place in the program, `context.op_id`: they go on from scope to scope. What two
+    patterns ask for is quantised twice. Operands that are no floating tensors (the 3 in ``x + 3``) are left as they are.
+    An input that is a new leaf with a gradient in each step makes a new place each time: give its operator ``x * 1``. A
+    region that checkpointing recomputes is observed again, as by modules, and a moving range has moved on by then.
+
+    Arguments:
+        inputs: for each operator, by name or pattern as in `Tool.add_inst_for_op`, the observers of its inputs: by
+            position or by name, something that makes one when called, as `with_args` of an observer's class does.
+        outputs: the same for outputs, by position.
+
+    Attributes:
+        observe: do observers follow what they see? True at first.
+        quantize: are operands replaced? True at first; False calibrates only.
+
+    Raises:
+        TypeError: what should make an observer can't be called.
+        ValueError: at an operator that has no such input or output.
+        amanda.Error: at an operand that was never observed while `observe` is False; and, if linear layers are asked for,
+            at an encoder layer that PyTorch runs as one operator in evaluation.
+    """
+
+    def __init__(self, inputs: Places = INT8, outputs: Places | None = None) -> None:
+        super().__init__()
+        self.observe = True
+        self.quantize = True
+        self._operands: dict[tuple[str, int, Side, int | str], _Operand] = {}
+        self._lock = threading.Lock()  # of the above
+        self._add("input", inputs)
+        self._add("output", outputs or {})
+        if "linear" in inputs:
+            self.add_inst_for_op(_fused_layers.refuse, ops=_fused_layers.OPS)
+
+    def rows(self) -> list[Row]:
+        """The scales and zero points so far, of the operands that were observed."""
+        with self._lock:
+            return [operand.row() for operand in self._operands.values() if operand.scale is not None]
+
+    def _add(self, side: Side, places: Places) -> None:
+        for ops, observers in places.items():
+            for position, make in observers.items():
+                if not callable(make):
+                    raise TypeError(
+                        f"[quantization] {side} {position!r} of {ops!r} needs something that makes an observer, such as "
+                        f"int8_activation; got {make!r}"
+                    )
+            self.add_inst_for_op(functools.partial(self._analyze, ops, side, observers), ops=ops)
+
+    def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
+        insert = context.insert_before_op if side == "input" else context.insert_after_op
+        for position, make in observers.items():
+            with self._lock:
+                key = (ops, context.op_id, side, position)
+                if key not in self._operands:
+                    self._operands[key] = _Operand(
+                        context.op_id, context.op.name, context.module_path, context.source, side, position, make()
+                    )
+            insert(self._fake_quantize, [position], differentiable=True, operand=self._operands[key])
+
+    def _fake_quantize(self, value: Any, operand: _Operand) -> torch.Tensor | None:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return None
+        if self.observe:
+            operand.look_at(value)
+        return operand.fake_quantize(value) if self.quantize else None
+
+
+@dataclasses.dataclass(eq=False)
+class _Operand:
+    op_id: int
+    name: str
+    module_path: str
+    source: str
+    side: Side
+    position: int | str
+    observer: UniformQuantizationObserverBase
+    scale: torch.Tensor | None = None
+    zero_point: torch.Tensor | None = None
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # of the last three
+
+    def look_at(self, value: torch.Tensor) -> None:
+        seen = torch.func.debug_unwrap(value.detach())
+        if seen.shape != value.shape and self.by_channel:
+            raise _core.Error(f"[quantization] {self.name} runs on several tensors at once, under torch.vmap")
+        with self.lock, torch.no_grad():
+            observer = self.observer.to(seen.device)
+            observer(seen)
+            scale, zero_point = map(torch.func.debug_unwrap, observer.calculate_qparams())
+            self.scale, self.zero_point = scale, zero_point.to(torch.int32)
+
+    @property
+    def by_channel(self) -> bool:
+        return self.observer.qscheme in (torch.per_channel_affine, torch.per_channel_symmetric)
+
+    def fake_quantize(self, value: torch.Tensor) -> torch.Tensor:
+        with self.lock:
+            observer, scale, zero_point = self.observer, self.scale, self.zero_point
+        if scale is None:
+            raise _core.Error(
+                f"[quantization] {self.side} {self.position!r} of {self.name} ({self.source}) has no range yet; "
+                "run the program with observe = True first"
+            )
+        limits = observer.quant_min, observer.quant_max
+        if self.by_channel:
+            return torch.fake_quantize_per_channel_affine(value, scale, zero_point, observer.ch_axis, *limits)
+        return torch.fake_quantize_per_tensor_affine(value, scale, zero_point, *limits)
+
+    def row(self) -> Row:
+        with self.lock:
+            assert self.scale is not None
+            assert self.zero_point is not None
+            return Row(
+                op_id=self.op_id,
+                name=self.name,
+                module_path=self.module_path,
+                source=self.source,
+                side=self.side,
+                position=self.position,
+                scale=self.scale.clone(),
+                zero_point=self.zero_point.clone(),
+                quant_min=self.observer.quant_min,
+                quant_max=self.observer.quant_max,
+            )
