@@ -455,9 +455,6 @@ def test_replaced_nodes_have_second_derivatives():
             assert gradgradcheck(lambda v: v.sin() * v**3, (x,))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a result that was saved leads to the original, beside the node that replaces it"
-)
 def test_replaced_nodes_of_operators_that_save_their_results_have_second_derivatives():
     x = leaf(3)
     with amanda.apply(ReplaceAll(ops="exp")):
@@ -469,7 +466,6 @@ def test_replaced_nodes_of_operators_that_save_their_results_have_second_derivat
             torch.testing.assert_close(x.grad, 2 * x.detach().exp())
 
 
-@pytest.mark.xfail(strict=True, reason="the destructor of a replaced node recurses along the graph")
 def test_a_deep_graph_of_replaced_nodes_is_freed(fresh_python):
     printed = fresh_python("""
         import amanda, torch

@@ -193,7 +193,6 @@ def test_other_operands_are_shown_as_they_were():
     assert tool.answers["LeakyReluBackward0"][0][1] == 0.25
 
 
-@pytest.mark.xfail(strict=True, reason="operands are kept only where the last run left an analysis to do")
 def test_nodes_that_come_later_are_shown_their_operands_too():
     layer = nn.Linear(3, 3)
     layer.weight.requires_grad_(False)
@@ -206,7 +205,7 @@ def test_nodes_that_come_later_are_shown_their_operands_too():
 
 
 def test_a_context_keeps_no_tensor_alive():
-    tool = Asking(lambda c: (c.inputs, c.grad_outputs) and None)
+    tool = Asking(lambda c: len(c.inputs) + len(c.grad_outputs))
     x = leaf(3)
     with amanda.apply(tool):
         h = x * 2

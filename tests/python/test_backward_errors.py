@@ -1,5 +1,7 @@
 """Errors of backward analyses and routines: their text, where they arrive, and what they leave behind."""
 
+# ruff: noqa: SIM117 -- outside the error that is expected, inside where it comes from
+
 import contextlib
 import gc
 import threading
@@ -27,7 +29,8 @@ def backward(tools, x=None):
 
 MISFITS = {
     "shape": (lambda *g: g[0][0], "a gradient of shape [3] can't stand for one of [2, 3]"),
-    "dtype": (lambda *g: g[0].double(), "a tensor of dtype Double can't stand for one of Float; convert it with .to(dtype)"),
+    "dtype": (lambda *g: g[0].double(), "a tensor of dtype Double can't stand for one of Float; convert it with "
+              ".to(dtype)"),
     "device": (lambda *g: g[0].to("meta"), "a tensor on meta can't stand for one on cpu; move it"),
     "type": (lambda *g: 3.0, "got float where Tensor? is needed"),
 }  # fmt: skip
@@ -52,8 +55,7 @@ def test_a_replacements_value_that_does_not_fit(says):
         assert "replacing SumBackward0 of aten::sum" in str(caught.value)
 
 
-@pytest.mark.parametrize("second", [False, True])
-def test_a_wrong_number_of_values(second, says):
+def test_a_wrong_number_of_values(says):
     def one(*g):
         return g[0] * 2
 
@@ -61,8 +63,8 @@ def test_a_wrong_number_of_values(second, says):
         return (g[0],) * 3
 
     says_so = "return None to keep them all, or one value for each"
-    with says(amanda.Error, f"[action] tool: three before MulBackward0 of aten::mul: it returned 3 values for 1 selected "
-                            f"position; {says_so}"):  # fmt: skip
+    with says(amanda.Error, f"[action] tool: three before MulBackward0 of aten::mul: it returned 3 values for 1 "
+                            f"selected position; {says_so}"):  # fmt: skip
         backward(Scheduled("before", "MulBackward0", three))
     with says(amanda.Error, f"[action] tool: one after MulBackward0 of aten::mul: it returned 1 value for 2 selected "
                             f"positions; {says_so}"):  # fmt: skip
@@ -71,8 +73,9 @@ def test_a_wrong_number_of_values(second, says):
         tool = Scheduled("replace", "MulBackward0", routine)
         with amanda.apply(tool):
             for _ in range(2):  # beside the original, and in its place
-                with says(amanda.Error, f"[action] tool: {routine.__name__} replacing MulBackward0 of aten::mul: it returned "
-                                        f"{number} where the operator has 2 results; return a tuple of them"):  # fmt: skip
+                where = f"[action] tool: {routine.__name__} replacing MulBackward0 of aten::mul"
+                needed = "where the operator has 2 results; return a tuple of them"
+                with says(amanda.Error, f"{where}: it returned {number} {needed}"):
                     (leaf(2, 3) * 2).sum().backward()
 
 
@@ -98,15 +101,15 @@ def test_positions_that_are_not_there(says):
             backward(Scheduled("after", "MulBackward0", print, [position]))
         with says(ValueError, f"[context] tool: replace_backward_op {where} {told}; it has 0"):
             backward(Scheduled("replace", "MulBackward0", print, [position]))
-    with says(ValueError, "[context] tool: insert_after_backward_op on AccumulateGrad of aten::mul: there is no position 0; "
-                          "it has none"):  # fmt: skip
+    with says(ValueError, "[context] tool: insert_after_backward_op on AccumulateGrad of aten::mul: there is no position "
+                          "0; it has none"):  # fmt: skip
         backward(Scheduled("after", "AccumulateGrad", print, [0]))
 
 
 @pytest.mark.parametrize("position", [-1, "self"])
 def test_positions_that_no_node_can_have(position, says):
-    with says(ValueError, "[context] tool: insert_before_backward_op on aten::mul: gradients are selected by position, from "
-                          "0 on"):  # fmt: skip
+    with says(ValueError, "[context] tool: insert_before_backward_op on aten::mul: gradients are selected by position, "
+                          "from 0 on"):  # fmt: skip
         backward(Scheduled("before", "", print, [position], ops="mul", forward=True))
 
 
@@ -177,7 +180,6 @@ def test_the_original_is_called_with_something_else(says):
             backward(tool)
 
 
-@pytest.mark.xfail(strict=True, reason="the text has a C++ backtrace")
 def test_the_originals_own_error_has_its_text(says):
     text = "Trying to backward through the graph a second time"
     x = leaf(3)
@@ -400,7 +402,6 @@ def test_two_thousand_iterations_do_not_grow():
     assert misses_after == misses_before
 
 
-@pytest.mark.xfail(strict=True, reason="a node that lives on remembers each scope it was seen in")
 def test_thousands_of_scopes_leave_nothing_on_a_node_that_lives_on(fresh_python):
     grown = fresh_python("""
         import amanda, gc, torch
@@ -411,17 +412,17 @@ def test_thousands_of_scopes_leave_nothing_on_a_node_that_lives_on(fresh_python)
             context.insert_before_backward_op(lambda: None, [])
         w = torch.ones(2, requires_grad=True)
         permanent = w.expand_as(w).grad_fn.next_functions[0][0]  # as under DDP
-        for i in range(5001):
+        for i in range(3001):
             tool = amanda.Tool()
             tool.add_inst_for_op(analyse, backward=True)
             with amanda.apply(tool):
                 (w * 2).sum().backward()
-            if i in (1000, 5000):
+            if i in (1000, 3000):
                 gc.collect()
                 start = resident() if i == 1000 else start
         print(resident() - start)
     """)
-    assert int(grown) < 1 << 20
+    assert int(grown) < 500_000
 
 
 def test_tools_are_collected_while_graphs_live():

@@ -305,7 +305,6 @@ def test_a_function_as_the_last_operator():
     assert tool.trace == ["DoubleBackward<", "DoubleBackward>", "AccumulateGrad<", "AccumulateGrad>"]
 
 
-@pytest.mark.xfail(strict=True, reason="an apply that was bound before the scope opened is torch's own")
 def test_a_function_whose_apply_was_bound_before():
     double = Double.apply
     assert watch(lambda: double(leaf(3)), ops="Double").nodes("Double") == ["DoubleBackward", "AccumulateGrad"]
