@@ -16,7 +16,8 @@ def generate(folder: Path) -> None:
             command += [f"amanda.{module}", "--output-dir", scratch, "--exit-code"]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             text = (Path(scratch) / "amanda" / f"{module}.pyi").read_text()
-            (folder / f"{module}.pyi").write_text(text)
+            # The module's own names, which it calls by their full names in some places.
+            (folder / f"{module}.pyi").write_text(text.replace(f"amanda.{module}.", ""))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class ContextHandle:
     """
     What amanda.OpContext asks; use that.
     """
-    def backward_op(self) -> amanda._core.Operator | None:
+    def backward_op(self) -> Operator | None:
         ...
     def backward_op_id(self) -> int | None:
         ...

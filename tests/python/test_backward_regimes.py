@@ -117,18 +117,8 @@ TRANSFORMS = {
 }
 
 
-# How values are shown and stand in, for the older vmap of is_grads_batched.
-NO_RULE = pytest.mark.xfail(strict=True, reason="the older vmap has no rule for detach")
-BROKEN = {
-    *((name, Watcher) for name in ("vectorized jacobian", "batched gradients")),
-    *(("vectorized jacobian", point) for point in ("before", "after", "replace")),
-    ("batched gradients", "after"),
-}
-
-
 def each_transform(*ways):
-    cases = [(name, way) for name in TRANSFORMS for way in ways]
-    return [pytest.param(*case, marks=NO_RULE if case in BROKEN else ()) for case in cases]
+    return [(name, way) for name in TRANSFORMS for way in ways]
 
 
 @pytest.mark.parametrize(("name", "make"), each_transform(Watcher, ReplaceAll))

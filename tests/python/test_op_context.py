@@ -1,7 +1,5 @@
 """OpContext: what an analysis can ask of its operator."""
 
-# ruff: noqa: SIM117 -- outside the error that is expected, inside where it comes from
-
 import weakref
 
 import amanda
