@@ -10,16 +10,29 @@
 namespace amanda::pytorch {
 namespace {
 
-// A parameter is an nn.Parameter, a buffer of a known model, or any leaf that requires a gradient: they keep apart what
-// a loop over weights would merge.
-bool counts_as_parameter(const at::Tensor& tensor, uint64_t tag) {
-  return (tag & 1) || (tensor.requires_grad() && tensor.is_leaf());
-}
+struct Operand {
+  const at::TensorBase& tensor;  // what it counts as
+  uint64_t tag;
+  bool counts;
+};
 
-uint64_t tag_of(const at::Tensor& tensor) {
+uint64_t tag_of(const at::TensorBase& tensor) {
   constexpr uint64_t kNoObject = ~uint64_t{1};
   _object* object = py_object(tensor);
   return object ? python_hooks.tag(object) : kNoObject;
+}
+
+// A parameter is an nn.Parameter, a buffer of a known model, a view of one, or any leaf that requires a gradient: they
+// keep apart what a loop over weights would merge. Views are no leaves, though PyTorch calls them so without gradients.
+Operand as_parameter(const at::Tensor& tensor) {
+  const uint64_t tag = tag_of(tensor);
+  if (tag & 1) return {tensor, tag, true};
+  if (tensor.is_view()) {
+    const at::TensorBase& base = tensor._base();
+    const uint64_t tag_of_base = tag_of(base);
+    return {base, tag_of_base, (tag_of_base & 1) != 0};
+  }
+  return {tensor, tag, tensor.requires_grad() && tensor.is_leaf()};
 }
 
 // The path holds addresses: they only ever find what was resolved, and a death among them starts a new epoch.
@@ -28,8 +41,8 @@ uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<c10::I
   uint64_t key = mix(raw_path, record.type);
   for (size_t i = 0; i < arguments.size(); ++i) {
     each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      const uint64_t tag = tag_of(tensor);
-      if (counts_as_parameter(tensor, tag)) key = mix(key + i, tag);
+      const Operand operand = as_parameter(tensor);
+      if (operand.counts) key = mix(key + i, operand.tag);
     });
   }
   return key;
@@ -50,7 +63,8 @@ OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<c10::IValu
   std::vector<TensorOperand> tensors;
   for (size_t i = 0; i < arguments.size(); ++i) {
     each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      tensors.push_back({i, &tensor, counts_as_parameter(tensor, tag_of(tensor))});
+      const Operand operand = as_parameter(tensor);
+      tensors.push_back({i, &operand.tensor, operand.counts});
     });
   }
   return python_hooks.resolve(raw_path, record.name_hash, tensors);

@@ -17,7 +17,7 @@ namespace amanda::pytorch {
 /// A tensor among an operator's operands.
 struct TensorOperand {
   size_t position;
-  const at::Tensor* tensor;
+  const at::TensorBase* tensor;
   bool counts;  // as a parameter, for all that is known before
 };
 

@@ -137,6 +137,21 @@ def test_training_and_validation_loops_agree_on_a_model():
     assert set(ids_of("linear", ids(train))) == set(ids_of("linear", ids(validate)))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_views_of_parameters_have_one_id_each_with_and_without_gradients(mode):
+    weights = [nn.Parameter(torch.randn(4, 4)) for _ in range(3)]
+
+    def step():
+        for weight in weights:
+            torch.mm(x, weight.t())
+
+    with_gradients = ids_of("mm", ids(step))
+    assert len(set(with_gradients)) == 3
+    for _ in range(2):
+        with mode():
+            assert ids_of("mm", ids(step)) == with_gradients
+
+
 def test_a_function_agrees_wherever_its_scope_is_entered():
     weight = torch.randn(4, 4)
 
