@@ -22,7 +22,7 @@ struct ScopeOptions {
   OnError on_error = OnError::kRaise;
 };
 
-/// Operators on which nothing was scheduled and no key was left are remembered up to this number, the newest.
+/// Operators on which nothing was scheduled and no key was left are remembered up to this number, those in use.
 inline constexpr size_t kMaxEmptyRecords = 1 << 16;
 
 struct CacheInfo {

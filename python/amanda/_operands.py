@@ -178,7 +178,9 @@ def _on_registration(module: Any, name: str, tensor: Any) -> None:
     _leave(module, name)
     if tensor is not None:
         _check(tensor)
-        if module in _met and not isinstance(tensor, torch.nn.Parameter):
+        if isinstance(tensor, torch.nn.Parameter):
+            _settle(tensor, module, "_parameters", name)  # now: a model that is built in a scope needs no scan
+        elif module in _met:
             _settle(tensor, module, "_buffers", name)
             _number(tensor, counts=True)
 
@@ -226,8 +228,8 @@ class _Loose:
         self._gone.update(self._ordinals.pop(key, {}).keys())
 
     def _follow(self, tensor: Any) -> None:
-        # The scan of all modules costs tens of milliseconds, once for the parameters that a model's optimizer steps
-        # through.
+        # The scan of all modules costs tens of milliseconds: for parameters registered before we heard of it, and those
+        # of copied and unpickled modules.
         if isinstance(tensor, torch.nn.Parameter) and id(tensor) not in _homes and not _deaths.watched(id(tensor)):
             for module in [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]:
                 for name, parameter in module.__dict__.get("_parameters", {}).items():

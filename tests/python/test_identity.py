@@ -499,6 +499,21 @@ def test_leaves_that_stand_for_parameters_in_a_functional_call_are_not_mixed_up(
     assert by_name["a"] != by_name["b"]
 
 
+def test_building_a_model_in_a_scope_does_not_scan_for_each_parameter(monkeypatch):
+    scans = []
+    find = gc.get_objects
+
+    def get_objects():
+        scans.append(1)
+        return find()
+
+    ids(lambda: Model()(x))
+    monkeypatch.setattr(gc, "get_objects", get_objects)
+    built = []
+    ids(lambda: built.append(Model()))  # initialising a parameter is an operator on it
+    assert not scans
+
+
 def test_compiling_a_module_that_assigns_its_buffers_works():
     class Counts(nn.Module):
         def __init__(self):
