@@ -1,5 +1,7 @@
 #include "identity.h"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <array>
 #include <memory>
 
@@ -27,12 +29,18 @@ uint64_t tag_of(const at::TensorBase& tensor) {
 Operand as_parameter(const at::Tensor& tensor) {
   const uint64_t tag = tag_of(tensor);
   if (tag & 1) return {tensor, tag, true};
-  if (tensor.is_view()) {
-    const at::TensorBase& base = tensor._base();
-    const uint64_t tag_of_base = tag_of(base);
-    return {base, tag_of_base, (tag_of_base & 1) != 0};
+  // As tensor.is_view(), is_leaf() and so on say, without their virtual calls.
+  const auto* autograd = static_cast<torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+  if (!autograd) return {tensor, tag, false};
+  if (autograd->is_view_) {
+    const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(autograd);
+    if (view->has_bw_view()) {
+      const at::TensorBase& base = view->get_backward_view().base_;
+      const uint64_t tag_of_base = tag_of(base);
+      return {base, tag_of_base, (tag_of_base & 1) != 0};
+    }
   }
-  return {tensor, tag, tensor.requires_grad() && tensor.is_leaf()};
+  return {tensor, tag, autograd->requires_grad_ && !autograd->grad_fn_};
 }
 
 // The path holds addresses: they only ever find what was resolved, and a death among them starts a new epoch.
