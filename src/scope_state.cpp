@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "amanda/log.h"
 #include "generation.h"
 #include "resolver.h"
@@ -62,26 +64,43 @@ RecordPtr ScopeState::record(OpId id, const std::function<RecordPtr()>& make) {
   std::lock_guard lock(mutex_);
   auto [known, added] = records_.try_emplace(id, made);
   if (!added) return known->second;
-  evictable_.push_back(id);
-  if (evictable_.size() > kMaxEmptyRecords) evicted = evict_oldest();
+  queue_for_eviction(id);
+  if (evictable_.size() > kMaxEmptyRecords) evicted = evict_unused();
   return made;
 }
 
-RecordPtr ScopeState::evict_oldest() {
-  auto oldest = records_.find(evictable_.front());
-  evictable_.pop_front();
-  if (oldest == records_.end() || oldest->second->analysed_by != std::thread::id{} || !oldest->second->is_empty()) {
-    return nullptr;
+// CLOCK, an approximation of least recently used: what was looked up since it last came up gets another round. A hit
+// looks up no record, so plans are merged anew twice a round: whatever is in use shows then, and a hit stays as cheap
+// as it is.
+void ScopeState::queue_for_eviction(OpId id) {
+  evictable_.push_back(id);
+  if (++queued_ % (kMaxEmptyRecords / 2) == 0) plans_changed();
+}
+
+RecordPtr ScopeState::evict_unused() {
+  while (evictable_.size() > kMaxEmptyRecords) {
+    const OpId id = evictable_.front();
+    evictable_.pop_front();
+    auto found = records_.find(id);
+    if (found == records_.end()) continue;  // cleared
+    Record& record = *found->second;
+    if (std::exchange(record.used, false) || record.analysed_by != std::thread::id{}) {
+      queue_for_eviction(id);
+    } else if (record.is_empty()) {
+      RecordPtr evicted = std::move(found->second);
+      records_.erase(found);
+      return evicted;
+    }
   }
-  RecordPtr evicted = std::move(oldest->second);
-  records_.erase(oldest);
-  return evicted;
+  return nullptr;
 }
 
 RecordPtr ScopeState::find(OpId id) {
   std::lock_guard lock(mutex_);
   auto found = records_.find(id);
-  return found == records_.end() ? nullptr : found->second;
+  if (found == records_.end()) return nullptr;
+  found->second->used = true;
+  return found->second;
 }
 
 void ScopeState::each_record(const std::function<void(Record&)>& fn) {
@@ -96,8 +115,12 @@ void ScopeState::clear(OpId id) {
     if (id == 0) {
       dropped.swap(records_);
       evictable_.clear();
-    } else if (auto found = records_.find(id); found != records_.end()) {
-      dropped.insert(records_.extract(found));
+    } else {
+      for (auto it = records_.begin(); it != records_.end();) {  // its backward operators' records, too
+        auto next = std::next(it);
+        if (it->first == id || it->second->context.op_id() == id) dropped.insert(records_.extract(it));
+        it = next;
+      }
     }
   }
   plans_changed();

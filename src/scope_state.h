@@ -34,6 +34,7 @@ struct Record {
   OpContext context;
   std::map<const Tool*, std::vector<PerRegistration>> tools;
   std::thread::id analysed_by;  // while an analysis runs
+  bool used = false;            // looked up since it last came up for eviction
 };
 using RecordPtr = std::shared_ptr<Record>;
 
@@ -68,7 +69,8 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   CacheInfo cache_info();
 
  private:
-  RecordPtr evict_oldest();
+  void queue_for_eviction(OpId id);
+  RecordPtr evict_unused();
 
   std::vector<Tool*> tools_;
   ScopeOptions options_;
@@ -76,7 +78,8 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   std::mutex mutex_;
   std::condition_variable analysed_;
   std::unordered_map<OpId, RecordPtr> records_;
-  std::deque<OpId> evictable_;  // oldest first; records that were empty when they came up are gone, others stay
+  std::deque<OpId> evictable_;  // the next to come up first; those that hold something by then leave it, and stay
+  size_t queued_ = 0;           // ever
   std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
   std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle
 };

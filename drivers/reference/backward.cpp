@@ -31,7 +31,7 @@ Gradients run_node(const GradientNode& node, size_t owners, Gradients grad_outpu
   Gradients results;
   GradientCall call(node, owner, std::move(grad_outputs), [&](const Gradients&) { return results; });
   const Engine::Interest interest = Engine::interest(*scopes, call);
-  if (!(interest.before || interest.replace || interest.after)) return inner(call.grad_outputs());
+  if (!interest.any()) return inner(call.grad_outputs());
   BackwardRun hooks(*scopes, call);
   if (interest.before) hooks.before();
   results = inner(call.grad_outputs());

@@ -265,7 +265,7 @@ Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& ty
   }
   NodeCall site(node, type, owner);
   const Engine::Interest wanted = Engine::interest(scopes, site);
-  if (!wanted.before && !wanted.replace && !wanted.after && !wanted.follow) return wanted;
+  if (!wanted.any()) return wanted;
   publish_scopes_now();
   if (!record) record = record_of(node);
   if (wanted.after) ensure_post_hook(node, record);

@@ -1,5 +1,7 @@
 #include "identity.h"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <array>
 #include <memory>
 
@@ -10,22 +12,45 @@
 namespace amanda::pytorch {
 namespace {
 
-// A parameter is an nn.Parameter, or any leaf that requires a gradient: they keep apart what a loop over weights would
-// merge.
-bool is_parameter(const at::Tensor& tensor) {
+struct Operand {
+  const at::TensorBase& tensor;  // what it counts as
+  uint64_t tag;
+  bool counts;
+};
+
+uint64_t tag_of(const at::TensorBase& tensor) {
+  constexpr uint64_t kNoObject = ~uint64_t{1};
   _object* object = py_object(tensor);
-  if (object && python_hooks.is_parameter && python_hooks.is_parameter(object)) return true;
-  return tensor.requires_grad() && tensor.is_leaf();
+  return object ? python_hooks.tag(object) : kNoObject;
 }
 
-// By addresses: they only ever find what was resolved, and a death among them starts a new epoch.
+// A parameter is an nn.Parameter, a buffer of a known model, a view of one, or any leaf that requires a gradient: they
+// keep apart what a loop over weights would merge. Views are no leaves, though PyTorch calls them so without gradients.
+Operand as_parameter(const at::Tensor& tensor) {
+  const uint64_t tag = tag_of(tensor);
+  if (tag & 1) return {tensor, tag, true};
+  // As tensor.is_view(), is_leaf() and so on say, without their virtual calls.
+  const auto* autograd = static_cast<torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+  if (!autograd) return {tensor, tag, false};
+  if (autograd->is_view_) {
+    const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(autograd);
+    if (view->has_bw_view()) {
+      const at::TensorBase& base = view->get_backward_view().base_;
+      const uint64_t tag_of_base = tag_of(base);
+      return {base, tag_of_base, (tag_of_base & 1) != 0};
+    }
+  }
+  return {tensor, tag, autograd->requires_grad_ && !autograd->grad_fn_};
+}
+
+// The path holds addresses: they only ever find what was resolved, and a death among them starts a new epoch.
+// Parameters count by their numbers; those without one count alike.
 uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) {
   uint64_t key = mix(raw_path, record.type);
   for (size_t i = 0; i < arguments.size(); ++i) {
     each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      if (!is_parameter(tensor)) return;
-      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-      key = mix(mix(key + i, reinterpret_cast<uint64_t>(impl)), reinterpret_cast<uint64_t>(py_object(tensor)));
+      const Operand operand = as_parameter(tensor);
+      if (operand.counts) key = mix(key + i, operand.tag);
     });
   }
   return key;
@@ -43,13 +68,14 @@ Resolved& front(uint64_t key) {
 }
 
 OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) {
-  std::vector<ParameterOperand> parameters;
+  std::vector<TensorOperand> tensors;
   for (size_t i = 0; i < arguments.size(); ++i) {
     each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      if (is_parameter(tensor)) parameters.push_back({i, &tensor});
+      const Operand operand = as_parameter(tensor);
+      tensors.push_back({i, &operand.tensor, operand.counts});
     });
   }
-  return python_hooks.resolve(raw_path, record.name_hash, parameters);
+  return python_hooks.resolve(raw_path, record.name_hash, tensors);
 }
 
 }  // namespace
@@ -62,15 +88,17 @@ Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) 
     identity.id = identity.dataflow.back() | 1;
     return identity;
   }
-  const uint64_t key = raw_key(identity.raw_path, record, arguments);
   const uint64_t epoch = python_hooks.epoch.load(std::memory_order_acquire);
-  Resolved& known = front(key);
-  if (known.key != key || known.epoch != epoch) {
-    const OpId id = resolve(identity.raw_path, record, arguments);
-    if (id == 0) return identity;
-    known = {key, epoch, id};
+  const uint64_t key = raw_key(identity.raw_path, record, arguments);
+  const Resolved& known = front(key);
+  if (known.key == key && known.epoch == epoch) {
+    identity.id = known.id;
+    return identity;
   }
-  identity.id = known.id;
+  identity.id = resolve(identity.raw_path, record, arguments);
+  if (identity.id == 0) return identity;
+  const uint64_t numbered = raw_key(identity.raw_path, record, arguments);
+  front(numbered) = {numbered, epoch, identity.id};
   return identity;
 }
 

@@ -14,10 +14,11 @@ struct _object;  // PyObject
 
 namespace amanda::pytorch {
 
-/// A parameter among an operator's operands.
-struct ParameterOperand {
+/// A tensor among an operator's operands.
+struct TensorOperand {
   size_t position;
-  const at::Tensor* tensor;
+  const at::TensorBase* tensor;
+  bool counts;  // as a parameter, for all that is known before
 };
 
 /// All of them may be called with or without the interpreter lock.
@@ -25,10 +26,13 @@ struct PythonHooks {
   /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here.
   uint64_t (*raw_path)() = nullptr;
   /// What a call at this raw path is, in terms that mean the same in every process: slow, asked once. 0: no telling.
-  OpId (*resolve)(uint64_t raw_path, uint64_t name_hash, const std::vector<ParameterOperand>& parameters) = nullptr;
+  /// Afterwards the tensors that the id names have numbers.
+  OpId (*resolve)(uint64_t raw_path, uint64_t name_hash, const std::vector<TensorOperand>& tensors) = nullptr;
   std::string (*describe)(uint64_t raw_path, Detail) = nullptr;  // of a resolved path: module path or source
   bool (*in_recompute)() = nullptr;                              // does this thread recompute a checkpointed region?
-  bool (*is_parameter)(_object*) = nullptr;                      // an nn.Parameter?
+  /// Of a tensor: its number, times two, if it has one; the lowest bit: does it count as a parameter by what it is, an
+  /// nn.Parameter or a buffer of a known model? No number is given twice, and a tensor loses its own when it dies.
+  uint64_t (*tag)(_object*) = nullptr;
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: somebody traces, no program runs
   at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;  // what a wrapper of torch.func wraps; undefined: it is none
   void (*rethrow)() = nullptr;                           // in a handler: the exception, as Python code should see it

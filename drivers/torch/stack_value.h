@@ -28,7 +28,7 @@ void each_tensor(c10::ArrayRef<c10::IValue> operands, const Fn& fn) {
 }
 
 /// The tensor's Python object, borrowed; null if it has none yet.
-inline _object* py_object(const at::Tensor& tensor) {
+inline _object* py_object(const at::TensorBase& tensor) {
   return reinterpret_cast<_object*>(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj());
 }
 

@@ -16,7 +16,9 @@ class Engine {
   /// What tools want of a backward operator that was just made.
   struct Interest {
     bool before = false, replace = false, after = false;
-    bool follow = false;   // backward operators that it makes itself are to be seen, too
+    bool follow = false;  // backward operators that it makes itself are to be seen, too
+    bool any() const { return before || replace || after || follow; }
+
     bool pending = false;  // an analysis is still to be run: `before` and `after` allow for what it may schedule
   };
   static Interest interest(ScopeStack& scopes, OpSite& backward);

@@ -22,7 +22,7 @@ struct ScopeOptions {
   OnError on_error = OnError::kRaise;
 };
 
-/// Operators on which nothing was scheduled and no key was left are remembered up to this number, the newest.
+/// Operators on which nothing was scheduled and no key was left are remembered up to this number, those in use.
 inline constexpr size_t kMaxEmptyRecords = 1 << 16;
 
 struct CacheInfo {
@@ -54,7 +54,7 @@ class Scope {
 
   const std::vector<Tool*>& tools() const;  // in the order they run, dependencies included
   CacheInfo cache_info() const;
-  /// Forgets what was analysed, keys included: of one operator, or (0) of all.
+  /// Forgets what was analysed, keys included: of one operator and its backward operators, or (0) of all.
   void cache_clear(OpId op_id = 0);
   /// Everything that analyses left behind, for a binding's garbage collector. `routine` and `context` must not block.
   void visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const;

@@ -9,19 +9,22 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _models, _roots
+from amanda import _deaths, _models, _operands, _roots, _torch
 
 _RUN_MODULE = torch.nn.Module.__call__.__code__  # tracers put other functions in its place for a while
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
 _CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
+_FUNCTIONAL_CALL = torch.nn.utils.stateless._functional_call.__code__  # lends a module other tensors for a call
 _positions: dict[int, dict[int, Any]] = {}  # decoded, by code object (which is watched) and offset
+_lock = threading.RLock()  # two threads that first run a model must agree on its name
 _CACHE_ENTRY = 0  # the opcode of an instruction's inline cache
 
 
@@ -34,21 +37,25 @@ class Path(NamedTuple):
 
 
 def resolve(
-    frame: FrameType | None, name_hash: int, parameters: Sequence[tuple[int, Any]], recomputing: bool
+    frame: FrameType | None, name_hash: int, tensors: Sequence[tuple[int, Any, bool]], recomputing: bool
 ) -> tuple[int, str, str]:
     """Of the operator that `frame` calls: its id, the running module's name and the source line.
 
     Arguments:
         frame: the innermost Python frame.
         name_hash: of the operator's name.
-        parameters: the (position, tensor) of each parameter among its operands.
+        tensors: the (position, tensor, does it count as a parameter by itself) of each among its operands.
         recomputing: does a backward operator run, which recomputes a checkpointed region?
     """
-    path = call_path(frame)
-    place = _hash((name_hash, path.places))
-    named = ((position, _models.operand(tensor, path.modules, place, recomputing)) for position, tensor in parameters)
-    operands = [(position, name) for position, name in named if name is not None]
-    return _hash((place, operands)) or 1, _models.names_in(path.modules), path.source
+    with _lock:
+        path = call_path(frame)
+        place = _hash((name_hash, path.places))
+        operands = []
+        for position, tensor, counts in tensors:
+            name = _operands.operand(tensor, counts, path.modules, place, recomputing)
+            if name is not None:
+                operands.append((position, name))
+        return _hash((place, operands)) or 1, _models.names_in(path.modules), path.source
 
 
 def call_path(frame: FrameType | None) -> Path:
@@ -60,13 +67,16 @@ def call_path(frame: FrameType | None) -> Path:
     """
     frames = list(_outwards(frame))
     modules = [module for module in map(_module_run_by, frames) if module is not None]
+    lent = any(each.f_code is _FUNCTIONAL_CALL for each in frames)
     for module in reversed(modules):
         _models.learn(module)
+        if not lent:
+            _operands.meet(module)
     places: list[object] = []
     root = entered = 0
     for each in frames:
         code = each.f_code
-        _models.watch(code, _positions)
+        _deaths.watch(code, _forget_code)
         module = _module_run_by(each)
         if module is not None:
             known = _models.name_of(module)
@@ -81,6 +91,11 @@ def call_path(frame: FrameType | None) -> Path:
         if _roots.is_root(each):
             entered = len(places)
     return Path(tuple(places[: root or entered or None]), modules, _source(frames))
+
+
+def _forget_code(key: int) -> None:
+    _positions.pop(key, None)
+    _torch.start_new_epoch()
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

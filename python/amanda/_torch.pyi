@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'install', 'restore_keys', 'start_new_epoch', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'give_number', 'install', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
 class NodeWindow:
     """
     The autograd nodes that this thread makes from now on.
@@ -24,6 +24,10 @@ def dispatch_keys() -> tuple[str, str]:
     """
     The names of the dispatch keys in use: filter, all.
     """
+def give_number(tensor: typing.Any, counts: bool) -> None:
+    """
+    Gives a tensor its number, by which places are found; `counts`: as a parameter, whatever its type says.
+    """
 def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
@@ -35,6 +39,10 @@ def restore_keys() -> None:
 def start_new_epoch() -> None:
     """
     Something died that ids were found by.
+    """
+def take_number(address: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Of a tensor that is dead, or may be.
     """
 def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     """

@@ -29,9 +29,8 @@ def load() -> None:
             f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
             "installed; build amanda again against it, or install that torch"
         )
-    from amanda import _call_path, _functions, _models, _torch, scope
+    from amanda import _call_path, _functions, _torch, scope
 
-    _models.tell_deaths(_torch.start_new_epoch)
     _torch.install(
         _core.Error,
         _call_path.resolve,

@@ -147,7 +147,7 @@ TEST_F(CacheTest, ARoutineMayClearTheCacheOfItsScope) {
   EXPECT_EQ(trace(), "a? a< add a? a< add");
 }
 
-TEST_F(CacheTest, OperatorsWithoutActionsOrKeysAreForgottenOldestFirst) {
+TEST_F(CacheTest, OperatorsWithoutActionsOrKeysAreForgottenAtLast) {
   int analyses = 0;
   tool("looks").does([&](OpContext& op) {
     if (++analyses == 1) op.set("kept", true);
@@ -161,6 +161,42 @@ TEST_F(CacheTest, OperatorsWithoutActionsOrKeysAreForgottenOldestFirst) {
   // The first one has a key: it came up for eviction, and stayed.
   EXPECT_EQ(scope.cache_info().size, kMaxEmptyRecords + 1);
   EXPECT_EQ(analyses, static_cast<int>(kMaxEmptyRecords) + 100);
+}
+
+TEST_F(CacheTest, OperatorsInUseAreNotForgotten) {
+  std::map<std::string, int> analyses;
+  tool("looks").does([&](OpContext& op) { ++analyses[op.op().name]; });
+  Scope& scope = apply({tool("looks")});
+  call("mul");
+  for (size_t place = 0; place < 3 * kMaxEmptyRecords; ++place) {
+    if (place % 1000 == 0) call("sub");
+    Place here(std::to_string(place));
+    call("add");
+  }
+  scope.cache_clear(1);  // of nothing: plans are made again, from what is known
+  call("sub");
+  call("mul");
+  EXPECT_EQ(analyses["sub"], 1);
+  EXPECT_EQ(analyses["mul"], 2);
+  EXPECT_EQ(scope.cache_info().size, kMaxEmptyRecords);
+}
+
+TEST_F(CacheTest, AllOperatorsInUseDoNotKeepOthersOut) {
+  int analyses = 0;
+  tool("looks").does([&](OpContext&) { ++analyses; });
+  Scope& scope = apply({tool("looks")});
+  auto run_all = [&] {
+    for (size_t place = 0; place < kMaxEmptyRecords; ++place) {
+      Place here(std::to_string(place));
+      call("add");
+    }
+  };
+  run_all();
+  scope.cache_clear(1);
+  run_all();  // each is looked up again
+  call("mul");
+  EXPECT_EQ(scope.cache_info().size, kMaxEmptyRecords);
+  EXPECT_EQ(analyses, static_cast<int>(kMaxEmptyRecords) + 1);
 }
 
 }  // namespace

@@ -103,10 +103,10 @@ TEST_F(EngineTest, AnOperatorThatRanElsewhereIsSeenBackwardsByWhoeverAsks) {
   ASSERT_NE(gradient.seen_by, nullptr);
   EXPECT_TRUE(Engine::interest(*driver.scopes, gradient).before);  // an analysis, to begin with
   ProbeSite unseen(add, nullptr);
-  EXPECT_FALSE(Engine::interest(*driver.scopes, unseen).after);
+  EXPECT_FALSE(Engine::interest(*driver.scopes, unseen).any());
   leave();
   apply({tool("b")});  // another scope object
-  EXPECT_FALSE(Engine::interest(*driver.scopes, gradient).after);
+  EXPECT_FALSE(Engine::interest(*driver.scopes, gradient).any());
 }
 
 // What is derived from the tools lives as long as the stack of scopes: a loop that makes tools must not add to it.

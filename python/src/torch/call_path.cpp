@@ -9,9 +9,10 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
+#include <mutex>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "call_path.h"
@@ -25,8 +26,7 @@ namespace {
 
 // Kept for the life of the process, like the classes and functions they come from.
 PyObject* resolve_function = nullptr;
-PyCodeObject* run_module_code = nullptr;  // nn.Module's __call__: its first local is the module
-PyTypeObject* parameter_type = nullptr;
+PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
 std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
 bool direct = false;
 
@@ -84,7 +84,8 @@ void walk(const Visit& visit) {
 uint64_t raw_path() {
   uint64_t hash = 0;
   walk([&](PyCodeObject* code, int offset, PyObject* module) {
-    hash = pytorch::mix(pytorch::mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(offset));
+    // One number for both: the offset ends before the code object does.
+    hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(code) + static_cast<uint64_t>(offset));
     if (module) hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module));
     return true;
   });
@@ -97,25 +98,48 @@ struct Described {
   std::string module_path, source;
 };
 
-// By raw path: of the places resolved on this thread.
-std::unordered_map<uint64_t, Described>& described() {
-  thread_local std::unordered_map<uint64_t, Described> places;
-  return places;
+// By raw path: of the places resolved, on any thread. Their number is bounded: those that were not resolved for long
+// are dropped, and a new epoch has them resolved again.
+class Descriptions {
+ public:
+  void add(uint64_t raw, Described place) {
+    constexpr size_t kMost = 1 << 15;
+    std::lock_guard lock(mutex_);
+    if (places_.size() >= kMost) {
+      older_ = std::exchange(places_, {});
+      new_epoch();
+    }
+    places_[raw] = std::move(place);
+  }
+
+  Described find(uint64_t raw) {
+    std::lock_guard lock(mutex_);
+    for (const auto* places : {&places_, &older_}) {
+      if (auto found = places->find(raw); found != places->end()) return found->second;
+    }
+    return {};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Described> places_, older_;
+};
+
+Descriptions& descriptions() {
+  static auto& all = *new Descriptions;  // threads may outlive static objects
+  return all;
 }
 
-OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::ParameterOperand>& parameters) {
-  constexpr size_t kMost = 1 << 16;
-  if (described().size() >= kMost) {
-    described().clear();
-    new_epoch();  // what is known by id only must be described again
-  }
+OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors) {
   Gil gil;
   PyObject* operands = PyList_New(0);
-  for (const auto& [position, tensor] : parameters) {
+  for (const auto& [position, tensor, counts] : tensors) {
     PyObject* object = pytorch::py_object(*tensor);
-    PyObject* pair = Py_BuildValue("(nO)", static_cast<Py_ssize_t>(position), object ? object : Py_None);
-    PyList_Append(operands, pair);
-    Py_DECREF(pair);
+    if (!object && !counts) continue;
+    PyObject* operand = Py_BuildValue("(nOO)", static_cast<Py_ssize_t>(position), object ? object : Py_None,
+                                      counts ? Py_True : Py_False);
+    PyList_Append(operands, operand);
+    Py_DECREF(operand);
   }
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   PyObject* place = PyObject_CallFunction(
@@ -126,7 +150,7 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Parame
   const char *module_path, *source;
   unsigned long long id;
   if (place && PyArg_ParseTuple(place, "Kss", &id, &module_path, &source)) {
-    described()[raw] = {module_path, source};
+    descriptions().add(raw, {module_path, source});
   } else if (!PyErr_ExceptionMatches(PyExc_Exception)) {  // an interrupt is the program's
     python_error interrupt;
     interrupt.persist();
@@ -140,9 +164,8 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Parame
 }
 
 std::string describe(uint64_t raw, Detail detail) {
-  auto found = described().find(raw);
-  if (found == described().end()) return "";
-  return detail == Detail::kModulePath ? found->second.module_path : found->second.source;
+  Described place = descriptions().find(raw);
+  return std::move(detail == Detail::kModulePath ? place.module_path : place.source);
 }
 
 bool in_recompute() {
@@ -153,8 +176,6 @@ bool in_recompute() {
   });
   return recomputing;
 }
-
-bool is_parameter(PyObject* object) { return PyType_IsSubtype(Py_TYPE(object), parameter_type); }
 
 bool is_symbolic(PyObject* object) {
   if (!object) return false;
@@ -176,11 +197,9 @@ std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
 
 }  // namespace
 
-void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module,
-                       PyObject* parameter_class) {
+void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module) {
   resolve_function = Py_NewRef(resolve_place);
   run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
-  parameter_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter_class));
   recompute_codes = sorted_codes(recomputing);
   engine_codes = sorted_codes(engine);
 #ifdef AMANDA_FRAME_LAYOUT
@@ -201,7 +220,6 @@ void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject*
   pytorch::python_hooks.resolve = &resolve;
   pytorch::python_hooks.describe = &describe;
   pytorch::python_hooks.in_recompute = &in_recompute;
-  pytorch::python_hooks.is_parameter = &is_parameter;
   pytorch::python_hooks.is_symbolic = &is_symbolic;
 }
 

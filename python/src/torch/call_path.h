@@ -7,8 +7,7 @@ namespace amanda::python {
 
 /// Fills in the driver's hooks. `describe(frame)` is amanda._call_path.describe; `recomputing` and `engine` hold the
 /// code objects that recompute checkpointed regions, and that run the autograd engine. With the interpreter lock.
-void install_call_path(PyObject* describe, PyObject* recomputing, PyObject* engine, PyObject* run_module,
-                       PyObject* parameter_class);
+void install_call_path(PyObject* describe, PyObject* recomputing, PyObject* engine, PyObject* run_module);
 
 /// Does the running Python code evaluate `a + b`, `a < b` or the like? With the interpreter lock.
 bool evaluates_binary_operator();

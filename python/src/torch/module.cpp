@@ -10,6 +10,7 @@
 #include "call_path.h"
 #include "identity.h"
 #include "keys.h"
+#include "numbers.h"
 #include "op_types.h"
 #include "python_function.h"
 #include "python_hooks.h"
@@ -98,7 +99,8 @@ PYBIND11_MODULE(_torch, m) {
         pytorch::python_hooks.unwrapped = &unwrapped;
         error_class = Py_NewRef(error.ptr());
         pytorch::python_hooks.rethrow = &rethrow_as_python;
-        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), parameter.ptr());
+        python::install_numbers(parameter.ptr());
+        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr());
       },
       py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
       py::arg("parameter"), py::arg("unwrap"), "Connects the driver with Python; called once, by the package.");
@@ -116,6 +118,11 @@ PYBIND11_MODULE(_torch, m) {
       "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
   m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
         "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
+  m.def(
+      "give_number", [](const py::object& tensor, bool counts) { python::give_number(tensor.ptr(), counts); },
+      py::arg("tensor"), py::arg("counts"),
+      "Gives a tensor its number, by which places are found; `counts`: as a parameter, whatever its type says.");
+  m.def("take_number", &python::take_number, py::arg("address"), "Of a tensor that is dead, or may be.");
   m.def("start_new_epoch", &python::start_new_epoch, "Something died that ids were found by.");
   m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
   m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),
