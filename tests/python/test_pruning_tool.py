@@ -495,16 +495,11 @@ def test_an_operator_without_a_known_weight_is_refused(says):
             torch.relu(torch.ones(2))
 
 
-def test_views_of_several_weights_at_one_place_are_refused(says):
-    weights = [torch.nn.Parameter(torch.randn(3, 3)) for _ in range(2)]
-    with says(
-        amanda.Error,
-        "[pruning] a loop takes views of several weights to one operator, which has one mask; give it the parameters "
-        "themselves, as in torch.nn.functional.linear(x, weight)",
-    ):
-        with amanda.apply(MagnitudePruning()):
-            for weight in weights:
-                torch.ones(1, 3) @ weight.t()
+def test_a_loop_over_views_of_weights_has_a_mask_for_each():
+    weights, x = [torch.nn.Parameter(torch.randn(3, 3)) for _ in range(2)], torch.ones(1, 3)
+    with amanda.apply(MagnitudePruning()):
+        found = [x @ weight.t() for weight in weights]
+    same(found, [x @ (weight * l1_mask(weight, 0.5)).t() for weight in weights])
 
 
 def test_a_loop_over_weights_has_a_mask_for_each():

@@ -85,16 +85,9 @@ class WeightPruning(Tool):
         if mask.shape != weight.shape:
             raise _core.Error(f"[pruning] {context.op.name} runs on several weights at once, under torch.vmap")
         context["mask"] = mask
-        context.insert_before_op(
-            self._mask_weight, inputs=[position], differentiable=True, mask=mask, parameter=_parameter(weight)
-        )
+        context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, mask=mask)
 
-    def _mask_weight(self, weight: torch.Tensor, mask: torch.Tensor, parameter: int | None) -> torch.Tensor:
-        if parameter and _parameter(weight) not in (None, parameter):
-            raise _core.Error(
-                "[pruning] a loop takes views of several weights to one operator, which has one mask; "
-                "give it the parameters themselves, as in torch.nn.functional.linear(x, weight)"
-            )
+    def _mask_weight(self, weight: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return weight * mask.to(weight)
 
 
@@ -172,8 +165,3 @@ def _find_weight(context: OpContext) -> tuple[int, int] | None:
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
-
-
-def _parameter(weight: torch.Tensor) -> int | None:
-    """Which tensor `weight` is a view of. (A parameter itself is a part of its operator's identity.)"""
-    return None if weight._base is None else id(weight._base)
