@@ -3,6 +3,9 @@
 #include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 
+#include <cstddef>
+#include <utility>
+
 #include "keys.h"
 
 namespace amanda::pytorch {
@@ -42,6 +45,32 @@ RoutineState::RoutineState(RoutineMode mode)
 }
 
 RoutineState::~RoutineState() { innermost = outer_; }
+
+namespace {
+
+// Every phase of every operator with a routine has one; only those inside another's come from the heap.
+struct Slot {
+  alignas(RoutineState) std::byte memory[sizeof(RoutineState)]{};
+  bool taken = false;
+};
+
+Slot& slot() {
+  thread_local constinit Slot slot;
+  return slot;
+}
+
+}  // namespace
+
+void* RoutineState::operator new(size_t size) {
+  Slot& free = slot();
+  if (std::exchange(free.taken, true)) return ::operator new(size);
+  return free.memory;
+}
+
+void RoutineState::operator delete(void* memory) noexcept {
+  if (memory != slot().memory) return ::operator delete(memory);
+  slot().taken = false;
+}
 
 const RoutineState* RoutineState::current() { return innermost; }
 

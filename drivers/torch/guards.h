@@ -45,6 +45,8 @@ class RoutineState {
  public:
   explicit RoutineState(RoutineMode mode);
   ~RoutineState();
+  static void* operator new(size_t size);
+  static void operator delete(void* memory) noexcept;
 
   /// The innermost on this thread, or null.
   static const RoutineState* current();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "op_context.h"
 
 namespace amanda::python {
@@ -38,13 +40,24 @@ Py_ssize_t length(PyObject* sequence) { return PySequence_Fast_GET_SIZE(sequence
 PyObject* item(PyObject* sequence, Py_ssize_t i) { return PySequence_Fast_GET_ITEM(sequence, i); }
 
 /// Operands handed to a routine, let go of together.
-struct Operands {
-  explicit Operands(size_t count) : objects(count + 1) {}
-  ~Operands() {
-    for (PyObject* object : objects) Py_XDECREF(object);
+class Operands {
+ public:
+  explicit Operands(size_t count) : count_(count + 1) {
+    if (count_ > few_.size()) many_.resize(count_);
   }
-  PyObject** first() { return objects.data() + 1; }  // slot 0 is vectorcall's to use
-  std::vector<PyObject*> objects;
+  ~Operands() {
+    for (size_t i = 1; i < count_; ++i) Py_XDECREF(slots()[i]);
+  }
+  Operands(const Operands&) = delete;
+  Operands& operator=(const Operands&) = delete;
+  PyObject** first() { return slots() + 1; }  // slot 0 is vectorcall's to use
+
+ private:
+  PyObject** slots() { return many_.empty() ? few_.data() : many_.data(); }
+
+  size_t count_;
+  std::array<PyObject*, 12> few_{};  // no allocation for most operators
+  std::vector<PyObject*> many_;
 };
 
 }  // namespace

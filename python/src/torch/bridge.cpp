@@ -76,7 +76,9 @@ const c10::Argument& forward_argument_of(const OpSite& site, Point side, size_t 
 
 const c10::Argument& argument_of(const OpSite& site, Point side, size_t position) {
   static const auto* gradient = new c10::Argument("", c10::OptionalType::create(c10::TensorType::get()));
-  return site.phase() == Phase::kBackward ? *gradient : forward_argument_of(site, side, position);
+  if (site.phase() == Phase::kBackward) return *gradient;
+  const c10::FunctionSchema& schema = static_cast<const pytorch::StackCall&>(site).record().schema;
+  return side == Point::kAfter ? schema.returns()[position] : schema.arguments()[position];
 }
 
 c10::IValue take(PyObject* object, const c10::Argument& argument) {
