@@ -50,17 +50,17 @@ def measured(options, settings):
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
     results = {"machine": report.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
-        say("counting instructions: ten minutes and more")
+        say("counting instructions: several minutes")
         return results | {"instructions": callgrind.instructions([workload.name for workload in chosen])}
     results["time"] = []
-    for group in groups:
-        say(f"time: {group}")
-        results["time"] += process.call(measure.group, group, settings)
+    for workload in chosen:
+        say(f"time: {workload.name}")
+        results["time"].append(process.call(measure.measurement, workload, settings))
     if options.workloads or options.quick:
         return results
     say("memory")
     steps = [workload for workload in chosen if workload.unit == "step" and "forward" not in workload.name]
-    results["memory"] = [memory.peaks(workload, settings) for workload in steps]
+    results["memory"] = [memory.peaks(workload, settings.full) for workload in steps]
     say("the cache")
     results["cache"] = process.call(shipped.cache_costs, settings)
     say("coverage")

@@ -1,7 +1,7 @@
 """Instructions per call or step, by valgrind. They are exact, and do not depend on what else the machine does.
 
 Valgrind runs this file. It calls getppid() to say that a part begins or ends, and callgrind writes a file at each. Rows
-are measured with N and 2N runs, and the difference is that of N.
+run N times to warm up, then N and 2N times, and the difference is that of N.
 """
 
 import gc
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import process
 import workloads
-from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing
+from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, phases
 from measure import VANILLA
 from memory import nothing
 
@@ -45,41 +45,49 @@ def under_valgrind(which, names):
         if done.returncode:
             raise RuntimeError(f"[bench] callgrind: {done.stderr[-2000:]}")
         parts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        files = [Path(folder, f"out.{number}") for number in range(1, 4 * len(parts) + 1)]  # four marks a row
+        files = [Path(folder, f"out.{number}") for number in range(1, 6 * len(parts) + 1)]  # six marks a row
         totals = [int(re.search(r"^totals: (\d+)", file.read_text(), re.M)[1]) for file in files]
     # A file holds what ran before its mark.
     for index, (name, row) in enumerate(parts):
-        once, twice = totals[4 * index + 1], totals[4 * index + 3]
+        once, twice = totals[6 * index + 3], totals[6 * index + 5]
         yield name, row, (twice - once) / COUNTS[name]
 
 
 def program(which, names):
     """What valgrind runs."""
     process.prepare()
-    bare = [Configuration(VANILLA if which == CONTROL else BASELINE, nothing)]
-    if which == ALL:
+    if which == CONTROL:
+        order = [[Configuration(VANILLA, nothing)]]
+    else:
         import amanda  # noqa: F401
         from peers import PEERS
 
-        rows = [*bare, *CONFIGURATIONS, *PEERS]
-    else:
-        rows = bare
-    for workload in workloads.WORKLOADS:
-        if workload.name in names:
-            body, count = workload.make(False), COUNTS[workload.name]
-            body.run(2 * count)
+        order = phases([Configuration(BASELINE, nothing), *CONFIGURATIONS, *PEERS])
+    chosen = [workload for workload in workloads.WORKLOADS if workload.name in names]
+    bodies = [workload.make(False) for workload in chosen]
+    for workload, body in zip(chosen, bodies, strict=True):
+        body.run(2 * COUNTS[workload.name])
+    for rows in order:
+        for workload, body in zip(chosen, bodies, strict=True):
             for row in rows:
-                try:
-                    with row.open(workload, body) as session:
-                        session.run(count)
-                        for times in (count, 2 * count):
-                            os.getppid()
-                            session.run(times)
-                            os.getppid()
-                except Missing:
-                    continue
-                gc.collect()
-                print(json.dumps([workload.name, row.name]), flush=True)
+                if count_row(row, workload, body):
+                    print(json.dumps([workload.name, row.name]), flush=True)
+
+
+def count_row(row, workload, body):
+    """Runs it between marks; False if it cannot be had."""
+    count = COUNTS[workload.name]
+    try:
+        with row.open(workload, body) as session:
+            for times in (count, count, 2 * count):  # one call: another would be another place, analysed anew
+                os.getppid()
+                session.run(times)
+                os.getppid()
+    except Missing:
+        return False
+    finally:
+        gc.collect()
+    return True
 
 
 if __name__ == "__main__":

@@ -26,18 +26,25 @@ class Configuration:
     name: str
     open: Callable[[Any, Any], contextlib.AbstractContextManager[Session]]  # open(workload, body)
     is_peer: bool = False
+    leaves_kernels: bool = False  # in the process, for those after it: to be measured last
 
 
 BASELINE = "imported, no scope"  # every ratio is to it; it is itself compared with a process that has no Amanda
 CONFIGURATIONS: list[Configuration] = []
 
 
-def row(name):
+def row(name, **options):
     def register(function):
-        CONFIGURATIONS.append(Configuration(name, contextlib.contextmanager(function)))
-        return function
+        opened = contextlib.contextmanager(function)
+        CONFIGURATIONS.append(Configuration(name, opened, **options))
+        return opened
 
     return register
+
+
+def phases(rows):
+    """The rows, and after them those that would be in the others' figures."""
+    return [[row for row in rows if not row.leaves_kernels], [row for row in rows if row.leaves_kernels]]
 
 
 def counter(ops=None, *, forward=True, backward=False, inputs=(0,)):
@@ -83,13 +90,6 @@ def nobody_asks(workload, body):
 @row("filter on another operator")
 def another_operator(workload, body):
     with applied(body, counter(ops=workload.other_op)) as session:
-        yield session
-
-
-@row("two tools, different filters, one occurs")
-def two_filters(workload, body):
-    here, elsewhere = counter(ops=workload.own_op), counter(ops=workload.other_op)
-    with applied(body, here, elsewhere, seen=lambda: here.count) as session:
         yield session
 
 
@@ -152,6 +152,21 @@ def profile(workload, body):
 
     tool = Profile()
     with applied(body, tool, seen=lambda: len(tool.rows())) as session:
+        yield session
+
+
+@row("two tools, different filters, one occurs", leaves_kernels=True)
+def two_filters(workload, body):
+    here, elsewhere = counter(ops=workload.own_op), counter(ops=workload.other_op)
+    with applied(body, here, elsewhere, seen=lambda: here.count) as session:
+        yield session
+
+
+@row("nobody asks, after a filter that occurs", leaves_kernels=True)
+def nobody_asks_any_more(workload, body):
+    with applied(body, counter(ops=workload.own_op)):
+        body.run(1)
+    with nobody_asks(workload, body) as session:
         yield session
 
 

@@ -41,13 +41,12 @@ def find(name):
     return next(row for row in [*CONFIGURATIONS, *PEERS] if row.name == name)
 
 
-def peaks(workload, settings):
-    """Row name to peak bytes, the least of the rounds."""
+def peaks(workload, full):
+    """Row name to peak bytes."""
     found = {}
     for row in [VANILLA, BASELINE, *ROWS]:
         try:
-            rounds = range(min(settings.rounds, 3))
-            found[row] = min(process.call(peak_bytes, workload.name, row, settings.full) for _ in rounds)
+            found[row] = process.call(peak_bytes, workload.name, row, full)
         except process.Failed as error:
             if error.kind is not Missing:
                 raise

@@ -81,19 +81,26 @@ def _serve(pipe, name, full):
     body = next(w for w in workloads.WORKLOADS if w.name == name).make(full)
     body.run(2)
     while (asked := pipe.recv()) is not None:
-        pipe.send(block(body.run, *asked))
+        pipe.send(best(body.run, *asked))
         assert "amanda" not in sys.modules
 
 
-def block(run, count, repeats):
-    """Nanoseconds of one, from runs of `count`; the best of `repeats`: others can only make it slower.
+def times(run, counts, found):
+    """Appends to `found` the nanoseconds of one, from a run of each of `counts`.
+
+    There is one call here, and a session is measured by one call of this: to Amanda an operator that is reached by
+    another call is another place, to be analysed first.
 
     It is CPU time of the process, all its threads: on an idle machine the wall time of one thread, and on a shared one
     without the time in which others run.
     """
-    best = float("inf")
-    for _ in range(repeats):
+    for count in counts:
         start = time.process_time_ns()
         run(count)
-        best = min(best, (time.process_time_ns() - start) / count)
-    return best
+        found.append((time.process_time_ns() - start) / count)
+    return found
+
+
+def best(run, count, repeats):
+    """Nanoseconds of one: others can only make it slower."""
+    return min(times(run, [count] * repeats, []))

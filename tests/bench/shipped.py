@@ -73,4 +73,4 @@ def cache_costs(settings):
 
 
 def timed(body, settings):
-    return process.block(body.run, 1, max(3, settings.repeats))
+    return process.best(body.run, 1, max(3, settings.repeats))

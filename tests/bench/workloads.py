@@ -20,7 +20,7 @@ class Body:
 @dataclasses.dataclass(frozen=True)
 class Workload:
     name: str
-    group: str  # one process
+    group: str  # what --workloads calls it
     size: str  # for the reader
     make: Callable[[bool], Body]  # make(full)
     own_op: str = "linear"  # an operator that occurs
