@@ -6,9 +6,11 @@ import re
 import statistics
 from pathlib import Path
 
+import targets
 from configurations import BASELINE, CONFIGURATIONS
 from measure import VANILLA
 from peers import PEERS
+from targets import spread
 
 NAMES = [VANILLA, BASELINE, *(row.name for row in CONFIGURATIONS), *(row.name for row in PEERS)]
 
@@ -33,14 +35,6 @@ def machine_line(about):
         f"{about['cpu']}, {about['cores']} cores, one thread used; Python {about['python']}, torch {about['torch']}, "
         f"amanda {about['amanda']}."
     )
-
-
-def spread(values):
-    """Half of what lies between the first and the third quartile."""
-    if len(values) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return (high - low) / 2
 
 
 def duration(ns):
@@ -71,6 +65,10 @@ def time_table(results):
     base = ["baseline", *(f"{duration(statistics.median(r['baseline_ns']))} a {r['unit']}" for r in results)]
     rows = [[name, *(cell(result, name) for result in results)] for name in NAMES]
     return table(["", *(r["workload"] for r in results)], [sizes, base, *rows])
+
+
+def target_table(results):
+    return table(["", "at most", "measured", "met"], targets.rows(results))
 
 
 def first_use_table(results):
@@ -140,13 +138,14 @@ def instruction_table(results):
 
 TABLES = {
     "time": time_table,
+    "targets": target_table,
     "first use": first_use_table,
     "memory": memory_table,
     "cache": cache_table,
     "coverage": coverage_table,
     "instructions": instruction_table,
 }
-SOURCE = {"first use": "time"}  # the results that a table is made of, where they have another name
+SOURCE = {"first use": "time", "targets": "time"}  # the results that a table is made of, where they have another name
 
 
 def markdown(results):
