@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test bench setup build build-tests lint format sanitize stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -21,6 +21,10 @@ test: build-tests
 	ctest --preset release
 	$(PYTHON_BIN) -m pytest
 	@echo "[test] all passed: C++ (ctest) and Python (pytest)"
+
+# Writes the tables of docs/performance.md; ARGS="--callgrind" and others: python tests/bench --help
+bench: build
+	$(PYTHON_BIN) tests/bench $(ARGS)
 
 build: .venv/requirements.txt
 	@echo "[build] compiling (the first time takes a few minutes)"

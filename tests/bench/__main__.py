@@ -1,0 +1,90 @@
+"""What instrumentation costs, beside what PyTorch and others offer.
+
+    make bench                              # every table; writes them into docs/performance.md
+    python tests/bench --workloads add      # one group; prints
+    python tests/bench --quick              # does it run?
+    python tests/bench --callgrind          # instructions in place of time; needs valgrind
+
+The results go to build/bench.json.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import callgrind
+import families
+import measure
+import memory
+import process
+import report
+import shipped
+import workloads
+
+ROOT = Path(__file__).parents[2]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="python tests/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    option = parser.add_argument
+    groups = ", ".join(workloads.GROUPS)
+    option("--workloads", nargs="+", choices=workloads.GROUPS, metavar="GROUP", help=f"of {groups}; prints the tables")
+    option("--rounds", type=int, help=f"measurements of each row, {measure.Settings().rounds} if not given")
+    option("--quick", action="store_true", help="two short rounds of time alone; prints figures that mean nothing")
+    option("--full", action="store_true", help="BERT-base and ResNet-50 at batch 8 and full size: hours")
+    option("--callgrind", action="store_true", help="instructions in place of time")
+    return parser.parse_args()
+
+
+def say(text):
+    print(f"[bench] {text}", file=sys.stderr, flush=True)
+
+
+def measured(options, settings):
+    """Everything that was asked for."""
+    groups = options.workloads or workloads.GROUPS
+    chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
+    results = {"machine": report.machine(), "settings": dataclasses.asdict(settings)}
+    if options.callgrind:
+        say("counting instructions: several minutes")
+        return results | {"instructions": callgrind.instructions([workload.name for workload in chosen])}
+    results["time"] = []
+    for workload in chosen:
+        say(f"time: {workload.name}")
+        results["time"].append(process.call(measure.measurement, workload, settings))
+    if options.workloads or options.quick:
+        return results
+    say("memory")
+    steps = [workload for workload in chosen if workload.unit == "step" and "forward" not in workload.name]
+    results["memory"] = [memory.peaks(workload, settings.full) for workload in steps]
+    say("the cache")
+    results["cache"] = process.call(shipped.cache_costs, settings)
+    say("coverage")
+    results["coverage"] = process.call(families.coverage)
+    return results
+
+
+def main():
+    options = arguments()
+    settings = measure.QUICK if options.quick else measure.Settings(full=options.full)
+    if options.rounds:
+        settings = dataclasses.replace(settings, rounds=options.rounds)
+    results = measured(options, settings)
+    texts = report.markdown(results)
+    if options.workloads or options.quick:
+        print("\n\n".join(texts.values()))
+        return
+    output = ROOT / "build" / "bench.json"
+    output.parent.mkdir(exist_ok=True)
+    kept = json.loads(output.read_text()) if output.exists() else {}
+    output.write_text(json.dumps(kept | results, indent=1) + "\n")
+    report.write(ROOT / "docs" / "performance.md", texts)
+    say(f"tables are in docs/performance.md, measurements in {output.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

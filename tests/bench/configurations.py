@@ -1,0 +1,180 @@
+"""Amanda's rows: what is open while a workload runs, from nothing to a tool that measures every operator.
+
+Each is opened anew for every measurement, and yields a `Session`. Routines count, so that a row which has measured
+nothing is found out.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Missing(Exception):
+    """Why a row has no figure here, in two words."""
+
+
+@dataclasses.dataclass
+class Session:
+    run: Callable[[int], None]
+    seen: Callable[[], int] | None = None  # how often the observer was called; None: it is not to be called
+    scope: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    name: str
+    open: Callable[[Any, Any], contextlib.AbstractContextManager[Session]]  # open(workload, body)
+    is_peer: bool = False
+    leaves_kernels: bool = False  # in the process, for those after it: to be measured last
+
+
+BASELINE = "imported, no scope"  # every ratio is to it; it is itself compared with a process that has no Amanda
+CONFIGURATIONS: list[Configuration] = []
+
+
+def row(name, **options):
+    def register(function):
+        opened = contextlib.contextmanager(function)
+        CONFIGURATIONS.append(Configuration(name, opened, **options))
+        return opened
+
+    return register
+
+
+def phases(rows):
+    """The rows, and after them those that would be in the others' figures."""
+    return [[row for row in rows if not row.leaves_kernels], [row for row in rows if row.leaves_kernels]]
+
+
+def counter(ops=None, *, forward=True, backward=False, inputs=(0,)):
+    """A tool with a Python routine before each operator: it gets the first operand, or all with inputs=None, and counts."""
+    import amanda
+
+    class Counter(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.count = 0
+            if forward:
+                self.add_inst_for_op(self.analyze, ops=ops)
+            if backward:
+                self.add_inst_for_op(self.analyze_backward, ops=ops, backward=True)
+
+        def analyze(self, context):
+            context.insert_before_op(self.tick, inputs=inputs and list(inputs)[: len(context.inputs)])
+
+        def analyze_backward(self, context):
+            context.insert_before_backward_op(self.tick, grad_outputs=[0])
+
+        def tick(self, *operands):
+            self.count += 1
+
+    return Counter()
+
+
+@contextlib.contextmanager
+def applied(body, *tools, seen=None) -> Iterator[Session]:
+    import amanda
+
+    scope = amanda.apply(*tools)
+    with scope:
+        yield Session(body.run, seen, scope)
+
+
+@row("scope open, nobody asks")
+def nobody_asks(workload, body):
+    with applied(body, counter(ops="amanda_bench::no_such_operator")) as session:
+        yield session
+
+
+@row("filter on another operator")
+def another_operator(workload, body):
+    with applied(body, counter(ops=workload.other_op)) as session:
+        yield session
+
+
+@row("the id alone (seen, nothing scheduled)")
+def id_alone(workload, body):
+    import amanda
+
+    analysed = []
+    tool = amanda.Tool("id")
+    tool.add_inst_for_op(lambda context: analysed.append(context.op_id))
+    with applied(body, tool, seen=lambda: len(analysed)) as session:
+        yield session
+
+
+@row("C++ routine, forward")
+def cpp_forward(workload, body):
+    tool = native("counting_tool")()
+    with applied(body, tool, seen=lambda: tool.count) as session:
+        yield session
+
+
+@row("C++ routine, forward and backward")
+def cpp_backward(workload, body):
+    tool = native("counting_tool")(backward=True)
+    with applied(body, tool, seen=lambda: tool.count) as session:
+        yield session
+
+
+@row("Python routine, forward")
+def python_forward(workload, body):
+    tool = counter()
+    with applied(body, tool, seen=lambda: tool.count) as session:
+        yield session
+
+
+@row("Python routine, forward, every operand")
+def python_every_operand(workload, body):
+    tool = counter(inputs=None)
+    with applied(body, tool, seen=lambda: tool.count) as session:
+        yield session
+
+
+@row("Python routine, forward and backward")
+def python_backward(workload, body):
+    tool = counter(backward=True)
+    with applied(body, tool, seen=lambda: tool.count) as session:
+        yield session
+
+
+@row("nested scopes, a Python routine each")
+def nested(workload, body):
+    outer, inner = counter(), counter()
+    with applied(body, outer), applied(body, inner, seen=lambda: min(outer.count, inner.count)) as session:
+        yield session
+
+
+@row("tools.profile")
+def profile(workload, body):
+    from amanda.tools.profile import Profile
+
+    tool = Profile()
+    with applied(body, tool, seen=lambda: len(tool.rows())) as session:
+        yield session
+
+
+@row("two tools, different filters, one occurs", leaves_kernels=True)
+def two_filters(workload, body):
+    here, elsewhere = counter(ops=workload.own_op), counter(ops=workload.other_op)
+    with applied(body, here, elsewhere, seen=lambda: here.count) as session:
+        yield session
+
+
+@row("nobody asks, after a filter that occurs", leaves_kernels=True)
+def nobody_asks_any_more(workload, body):
+    with applied(body, counter(ops=workload.own_op)):
+        body.run(1)
+    with nobody_asks(workload, body) as session:
+        yield session
+
+
+def native(name):
+    """A function of the driver that is built for benchmarks only."""
+    from amanda import _torch
+
+    try:
+        return getattr(_torch, name)
+    except AttributeError:
+        raise Missing("not built") from None

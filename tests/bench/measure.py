@@ -1,0 +1,136 @@
+"""Time per call or step, in interleaved rounds.
+
+A round measures every row once, in an order that is rotated from round to round, and the baseline before and after
+every two rows. What the machine does meanwhile is thus in a row's figure and in the baseline beside it, and a row is
+judged by their ratio alone; medians are of rounds.
+"""
+
+import contextlib
+import dataclasses
+import gc
+
+import process
+import workloads
+from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, counter, phases
+from peers import PEERS
+
+VANILLA = "vanilla: a process without Amanda"
+CONTROL = Configuration(VANILLA, lambda workload, body: contextlib.nullcontext())  # measured in `process.Control`
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    rounds: int = 9
+    block_s: float = 0.02  # the least that one measurement takes
+    repeats: int = 3  # of a block, if a step is shorter than it
+    full: bool = False
+
+
+QUICK = Settings(rounds=2, block_s=0.001, repeats=1)
+
+
+def measurement(workload, settings):
+    """All measurements of a workload. Runs in a process of its own: kernels that a filter registers stay in one."""
+    process.prepare()
+    return Measurement(workload, settings).results()
+
+
+class Measurement:
+    def __init__(self, workload: workloads.Workload, settings: Settings):
+        self.workload, self.settings = workload, settings
+        self.body = workload.make(settings.full)
+        self.counts: dict[str, int] = {}
+        self.baseline_ns: list[float] = []
+        self.ratios: dict[str, list[float]] = {}
+        self.first_ns: dict[str, list[float]] = {}
+        self.why_not: dict[str, str] = {}
+
+    def results(self):
+        self.body.run(3)
+        analysis = self.analysis()
+        first, last = phases([*CONFIGURATIONS, *PEERS])
+        with contextlib.closing(process.Control(self.workload, self.settings.full)) as control:
+            self.rounds([CONTROL, *first], control)
+            self.rounds(last, control)
+        return {
+            "workload": self.workload.name,
+            "group": self.workload.group,
+            "unit": self.workload.unit,
+            "size": self.workload.full_size if self.settings.full and self.workload.full_size else self.workload.size,
+            "baseline_ns": self.baseline_ns,
+            "ratios": self.ratios,
+            "missing": self.why_not,
+            "analysis": analysis | {"later_ns": self.first_ns.get("Python routine, forward", [])},
+        }
+
+    def rounds(self, rows, control):
+        for number in range(self.settings.rounds):
+            turn = number * 5 % len(rows)
+            order = rows[turn:] + rows[:turn]
+            before = self.baseline()
+            for pair in [order[i : i + 2] for i in range(0, len(order), 2)]:
+                found = [(row, self.one(row, control)) for row in pair]
+                after = self.baseline()
+                for row, ns in found:
+                    if ns is not None:
+                        self.ratios.setdefault(row.name, []).append(ns * 2 / (before + after))
+                self.ratios.setdefault(BASELINE, []).append(after / before)
+                self.baseline_ns.append(before)
+                before = after
+
+    def analysis(self):
+        """What the first run in a first scope takes: each place is named, and the tool's routines look at it."""
+        import amanda
+
+        usual = process.best(self.body.run, 1, self.settings.repeats)
+        scope = amanda.apply(counter())
+        with scope:
+            first = process.best(self.body.run, 1, 1)
+        return {"places": scope.cache_info().misses, "usual_ns": usual, "first_ns": first}
+
+    def baseline(self):
+        return self.block(BASELINE, self.body.run)[1]
+
+    def one(self, row, control):
+        """Nanoseconds under a row, opened for it; None if it cannot be had."""
+        if row is CONTROL:
+            return control.time(self.counts[BASELINE], self.repeats(self.counts[BASELINE]))
+        if row.name in self.why_not:
+            return None
+        try:
+            with row.open(self.workload, self.body) as session:
+                first, ns = self.block(row.name, session.run, warm_up=2)
+                self.first_ns.setdefault(row.name, []).append(first)
+                if session.seen is not None and not session.seen():
+                    raise RuntimeError(f"[bench] {row.name} has seen nothing of {self.workload.name}")
+        except Missing as reason:
+            self.why_not[row.name] = str(reason)
+            return None
+        except Exception as error:
+            if not row.is_peer:
+                raise
+            self.why_not[row.name] = f"fails: {type(error).__name__}"
+            return None
+        finally:
+            gc.collect()
+        return ns
+
+    def block(self, name, run, warm_up=0):
+        """Nanoseconds of the first run, and of one in the best block."""
+        found = []
+
+        def counts():
+            yield from [1] * warm_up
+            if name not in self.counts:
+                count, least = 1, self.settings.block_s * 1e9
+                yield count
+                while found[-1] * count < least / 2:
+                    yield (count := count * 2)
+                self.counts[name] = max(1, round(least / found[-1]))
+            yield from [self.counts[name]] * self.repeats(self.counts[name])
+
+        process.times(run, counts(), found)
+        return found[0], min(found[-self.repeats(self.counts[name]) :])
+
+    def repeats(self, count):
+        return self.settings.repeats if count > 1 else 1

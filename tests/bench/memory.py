@@ -1,0 +1,53 @@
+"""Peak resident memory of a few steps, each row in a process of its own."""
+
+import contextlib
+import resource
+
+import process
+import workloads
+from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, Session
+from measure import VANILLA
+
+STEPS = 5
+ROWS = [
+    "C++ routine, forward and backward",
+    "Python routine, forward and backward",
+    "tools.profile",
+    "torch.profiler, CPU",
+]
+
+
+@contextlib.contextmanager
+def nothing(workload, body):
+    yield Session(body.run)
+
+
+def peak_bytes(workload_name, row_name, full):
+    process.prepare()
+    workload = next(w for w in workloads.WORKLOADS if w.name == workload_name)
+    body = workload.make(full)
+    if row_name != VANILLA:
+        import amanda  # noqa: F401
+    with find(row_name).open(workload, body) as session:
+        session.run(STEPS)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def find(name):
+    if name in (VANILLA, BASELINE):
+        return Configuration(name, nothing)
+    from peers import PEERS
+
+    return next(row for row in [*CONFIGURATIONS, *PEERS] if row.name == name)
+
+
+def peaks(workload, full):
+    """Row name to peak bytes."""
+    found = {}
+    for row in [VANILLA, BASELINE, *ROWS]:
+        try:
+            found[row] = process.call(peak_bytes, workload.name, row, full)
+        except process.Failed as error:
+            if error.kind is not Missing:
+                raise
+    return {"workload": workload.name, "peak_bytes": found}

@@ -1,0 +1,139 @@
+"""The same work under what PyTorch and others offer for looking at operators."""
+
+import contextlib
+import importlib
+
+import torch
+from configurations import Configuration, Missing, Session
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+PEERS: list[Configuration] = []
+
+
+def peer(name):
+    def register(function):
+        PEERS.append(Configuration(name, contextlib.contextmanager(function), is_peer=True))
+        return function
+
+    return register
+
+
+@peer("RecordFunction, inputs, empty callback")
+def record_function(workload, body):
+    # The callback is null, and torch boxes the inputs for it. PyTorch's own benchmark of it does the same.
+    torch._C._autograd._set_empty_test_observer(False, 1.0)  # this thread's, every call
+    try:
+        yield Session(body.run)
+    finally:
+        torch._C._autograd._clear_callbacks()
+
+
+@peer("TorchFunctionMode, counts")
+def function_mode(workload, body):
+    class Count(TorchFunctionMode):
+        count = 0
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            self.count += 1
+            return function(*args, **(kwargs or {}))
+
+    with Count() as mode:
+        yield Session(body.run, lambda: mode.count)
+
+
+@peer("TorchDispatchMode, counts")
+def dispatch_mode(workload, body):
+    class Count(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += 1
+            return function(*args, **(kwargs or {}))
+
+    with Count() as mode:
+        yield Session(body.run, lambda: mode.count)
+
+
+@peer("module hooks, forward and full backward")
+def module_hooks(workload, body):
+    if body.model is None:
+        raise Missing("no module")
+    count = 0
+
+    def hook(*arguments):
+        nonlocal count
+        count += 1
+
+    handles = [
+        torch.nn.modules.module.register_module_forward_hook(hook),
+        torch.nn.modules.module.register_module_full_backward_hook(hook),
+    ]
+    try:
+        yield Session(body.run, lambda: count)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@peer("torch.profiler, CPU")
+def profiler(workload, body):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        yield Session(body.run)
+
+
+@peer("DebugMode")
+def debug_mode(workload, body):
+    from torch.utils._debug_mode import DebugMode
+
+    with DebugMode() as mode:
+        yield Session(body.run, lambda: len(mode.operators))
+
+
+@peer("FlopCounterMode")
+def flop_counter(workload, body):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        yield Session(body.run)
+
+
+@peer("TorchLens, no tensors saved")
+def torchlens(workload, body):
+    library = installed("torchlens")
+    require_forward(body)
+    # It leaves PyTorch's functions wrapped, for the baseline too, unless told not to.
+    options = library.options.CaptureOptions(layers_to_save="none", unwrap_when_done=True)
+
+    def run(count):
+        for _ in range(count):
+            with torch.no_grad():
+                library.trace(body.model, [], body.inputs, capture=options)
+
+    yield Session(run)
+
+
+@peer("NNsight, empty trace")
+def nnsight(workload, body):
+    library = installed("nnsight")
+    require_forward(body)
+    model = library.NNsight(body.model)
+
+    def run(count):
+        for _ in range(count):
+            with torch.no_grad(), model.trace(**body.inputs):
+                pass
+
+    yield Session(run)
+
+
+def installed(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise Missing("not installed") from None
+
+
+def require_forward(body):
+    if body.inputs is None:
+        raise Missing("forward only")

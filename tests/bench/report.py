@@ -1,0 +1,175 @@
+"""Results as Markdown tables, and their places in the documentation."""
+
+import os
+import platform
+import re
+import statistics
+from pathlib import Path
+
+import targets
+from configurations import BASELINE, CONFIGURATIONS
+from measure import VANILLA
+from peers import PEERS
+from targets import spread
+
+NAMES = [VANILLA, BASELINE, *(row.name for row in CONFIGURATIONS), *(row.name for row in PEERS)]
+
+
+def machine():
+    import amanda
+    import torch
+
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = re.search(r"^model name\s*: (.*)$", text, re.M)
+    return {
+        "cpu": model[1] if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "amanda": amanda.__version__,
+    }
+
+
+def machine_line(about):
+    return (
+        f"{about['cpu']}, {about['cores']} cores, one thread used; Python {about['python']}, torch {about['torch']}, "
+        f"amanda {about['amanda']}."
+    )
+
+
+def duration(ns):
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def ratio(values):
+    middle = statistics.median(values)
+    return f"{middle:.3g} ±{spread(values):.2g}" if middle >= 10 else f"{middle:.3f} ±{spread(values):.3f}"
+
+
+def table(headings, rows):
+    lines = ["| " + " | ".join(headings) + " |", "| --- |" + " ---: |" * (len(headings) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+def time_table(results):
+    """Rows by workloads, as ratios to the baseline."""
+
+    def cell(result, name):
+        values = result["ratios"].get(name)
+        return ratio(values) if values else result["missing"].get(name, "")
+
+    sizes = ["", *(f"{r['size']}" for r in results)]
+    base = ["baseline", *(f"{duration(statistics.median(r['baseline_ns']))} a {r['unit']}" for r in results)]
+    rows = [[name, *(cell(result, name) for result in results)] for name in NAMES]
+    return table(["", *(r["workload"] for r in results)], [sizes, base, *rows])
+
+
+def target_table(results):
+    return table(["", "at most", "measured", "met"], targets.rows(results))
+
+
+def first_use_table(results):
+    rows = []
+    for result in results:
+        analysis = result["analysis"]
+        usual, first, later = analysis["usual_ns"], analysis["first_ns"], statistics.median(analysis["later_ns"])
+        each = (first - usual) / analysis["places"] if analysis["places"] else 0
+        rows.append(
+            [
+                result["workload"],
+                analysis["places"],
+                duration(usual),
+                duration(first),
+                duration(later),
+                duration(max(each, 0)),
+            ]
+        )
+    return table(
+        ["", "analysed", "usual", "first run", "first run in a later scope", "added per analysis, at first"], rows
+    )
+
+
+def memory_table(results):
+    def cell(result, name):
+        peaks = result["peak_bytes"]
+        if name not in peaks:
+            return "not built"
+        base = peaks[VANILLA]
+        return f"{base / 2**20:.0f} MiB" if name == VANILLA else f"{peaks[name] / base - 1:+.1%}"
+
+    names = dict.fromkeys(name for result in results for name in result["peak_bytes"])
+    return table(["", *(r["workload"] for r in results)], [[n, *(cell(r, n) for r in results)] for n in names])
+
+
+def cache_table(rows):
+    return table(
+        ["", "cache on", "cache off", "off / on"],
+        [[row["tool"], ratio(row["on"]), ratio(row["off"]), f"{row['saved']:.1f}"] for row in rows],
+    )
+
+
+def coverage_table(rows):
+    def cells(row, phase):
+        figures = row["phases"][phase]
+        operators = figures["operators"]
+        reached = figures["in_leaf_modules"]
+        return [operators, f"{reached} ({reached / operators:.0%})", figures["leaf_modules"]]
+
+    headings = ["", "forward operators", "inside leaf modules", "leaf modules"]
+    headings += ["backward operators", "inside leaf modules", "leaf modules"]
+    return table(headings, [[row["model"], *cells(row, "forward"), *cells(row, "backward")] for row in rows])
+
+
+def instruction_table(results):
+    def cell(result, name):
+        counts = result["instructions"]
+        if name not in counts:
+            return ""
+        base = counts[VANILLA]
+        more = counts[name] - base
+        return f"{base:,.0f}" if name == VANILLA else f"{more:+,.0f} ({more / base:+.2%})"
+
+    names = [name for name in NAMES if any(name in result["instructions"] for result in results)]
+    return table(["", *(r["workload"] for r in results)], [[n, *(cell(r, n) for r in results)] for n in names])
+
+
+TABLES = {
+    "time": time_table,
+    "targets": target_table,
+    "first use": first_use_table,
+    "memory": memory_table,
+    "cache": cache_table,
+    "coverage": coverage_table,
+    "instructions": instruction_table,
+}
+SOURCE = {"first use": "time", "targets": "time"}  # the results that a table is made of, where they have another name
+
+
+def markdown(results):
+    """A text for each table that there are results for."""
+    made = {}
+    for name, make in TABLES.items():
+        found = results.get(SOURCE.get(name, name))
+        if found:
+            made[name] = f"{make(found)}\n\n{machine_line(results['machine'])}"
+    return made
+
+
+def write(page, texts):
+    """Puts each text between its markers in the page.
+
+    Raises:
+        ValueError: a marker is missing.
+    """
+    content = page.read_text()
+    for name, text in texts.items():
+        begin, end = f"<!-- bench: {name} -->\n", f"<!-- end: {name} -->"
+        before, found, rest = content.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"[bench] {page.name} has no markers for the table '{name}': {begin.strip()} … {end}")
+        content = f"{before}{begin}{text}\n{end}{after}"
+    page.write_text(content)

@@ -1,0 +1,76 @@
+"""The tools of `amanda.tools`, and what their analysis costs if it is done every time: with the cache on and off."""
+
+import importlib
+import inspect
+import pkgutil
+import statistics
+
+import process
+import workloads
+
+WORKLOAD = "transformer layer, train"
+
+
+def coverage(kind, body):
+    return kind(body.model)
+
+
+def mapping(kind, body):
+    """A mapping, and a tool that asks for everything: alone it does nothing."""
+    import amanda
+
+    tool = amanda.Tool("dependent")
+    tool.depends_on(kind(rules=[["pytorch", lambda context: context.update(op_name=context.op.__name__)]]))
+    tool.add_inst_for_op(lambda context: context["op_name"])
+    tool.add_inst_for_op(lambda context: context["op_name"], backward=True)
+    return tool
+
+
+MADE_BY = {"Coverage": coverage, "MappingTool": mapping}  # the others take no arguments
+
+
+def shipped_tools():
+    """The tool classes that the modules of `amanda.tools` define, by name."""
+    import amanda
+
+    kinds = []
+    for module in pkgutil.iter_modules(amanda.tools.__path__):
+        names = vars(importlib.import_module(f"amanda.tools.{module.name}"))
+        for kind in names.values():
+            if inspect.isclass(kind) and issubclass(kind, amanda.Tool) and kind.__module__ == names["__name__"]:
+                kinds.append(kind)
+    return [kind for kind in kinds if not kind.__name__.startswith("_")]
+
+
+def cache_costs(settings):
+    """Per shipped tool the ratios to the baseline, with the cache on and off. Runs in a process of its own."""
+    process.prepare()
+    import amanda
+
+    body = next(w for w in workloads.WORKLOADS if w.name == WORKLOAD).make(False)
+    body.run(3)
+    rows = []
+    for kind in shipped_tools():
+        tool = MADE_BY.get(kind.__name__, lambda kind, body: kind())(kind, body)
+        on, off = [], []
+        with amanda.apply(tool):
+            body.run(2)
+        for _ in range(settings.rounds):
+            scope = amanda.apply(tool)
+            before = timed(body, settings)
+            with scope:
+                body.run(1)
+                cached = timed(body, settings)
+            with amanda.cache_disabled(), scope:
+                body.run(1)
+                uncached = timed(body, settings)
+            beside = (before + timed(body, settings)) / 2
+            on.append(cached / beside)
+            off.append(uncached / beside)
+        name = f"{kind.__module__.removeprefix('amanda.')}.{kind.__name__}"
+        rows.append({"tool": name, "on": on, "off": off, "saved": statistics.median(off) / statistics.median(on)})
+    return rows
+
+
+def timed(body, settings):
+    return process.best(body.run, 1, max(3, settings.repeats))

@@ -1,0 +1,57 @@
+"""What the project has set itself, and what of it a run has reached."""
+
+import statistics
+
+from configurations import BASELINE
+
+LIMITS = [  # row, workload, the most that its ratio may be
+    ("scope open, nobody asks", "torch.add", 1.005),
+    ("filter on another operator", "BERT-base, forward", 1.005),
+    ("C++ routine, forward", "torch.add", 1.15),
+    ("Python routine, forward", "torch.add", 1.30),
+    ("C++ routine, forward", "transformer layer, train", 1.08),
+    ("Python routine, forward", "transformer layer, train", 1.15),
+    ("Python routine, forward and backward", "transformer layer, train", 1.30),
+    ("Python routine, forward and backward", "BERT-base, train", 1.01),
+    ("Python routine, forward and backward", "ResNet-50, train", 1.01),
+]
+SHARES = [  # row, peer, workload, the most that the row may add as a share of what the peer adds
+    ("C++ routine, forward", "TorchDispatchMode, counts", "torch.add", 1 / 10),
+    ("C++ routine, forward", "TorchFunctionMode, counts", "torch.add", 1 / 3),
+    ("Python routine, forward", "TorchDispatchMode, counts", "torch.add", 1 / 10),
+    ("Python routine, forward", "TorchFunctionMode, counts", "torch.add", 1 / 3),
+]
+
+
+def rows(results):
+    """Target, limit, what was measured, and whether it is met: "yes", "no", or "noise" if it is within the spread."""
+    found = {(r["workload"], name): values for r in results for name, values in r["ratios"].items()}
+    noise = {r["workload"]: spread(r["ratios"][BASELINE]) for r in results}
+    for row, workload, limit in LIMITS:
+        values = found.get((workload, row))
+        target = f"{workload}: {row}"
+        if values:
+            middle = statistics.median(values)
+            doubt = abs(middle - limit) <= max(noise[workload], spread(values))
+            yield target, f"{limit}", f"{middle:.3f}", "noise" if doubt else verdict(middle <= limit)
+        else:
+            yield target, f"{limit}", "not measured", ""
+    for row, peer, workload, limit in SHARES:
+        target = f"{workload}: what is added by {row} / by {peer.partition(',')[0]}"
+        if (workload, row) in found and (workload, peer) in found:
+            ours, theirs = (statistics.median(found[workload, name]) - 1 for name in (row, peer))
+            yield target, f"{limit:.2f}", f"{ours / theirs:.2f}", verdict(ours <= limit * theirs)
+        else:
+            yield target, f"{limit:.2f}", "not measured", ""
+
+
+def verdict(met):
+    return "yes" if met else "no"
+
+
+def spread(values):
+    """Half of what lies between the first and the third quartile."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / 2
