@@ -10,7 +10,7 @@ import torch
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 EXCERPTS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-IDS = ["profile", "mapping", "graph", "statistics", "gradients", "pruning", "quantization"]
+IDS = ["profile", "flops", "mapping", "graph", "statistics", "gradients", "pruning", "quantization"]
 
 
 @pytest.mark.parametrize("code", EXCERPTS, ids=IDS)
