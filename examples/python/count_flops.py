@@ -41,4 +41,3 @@ for length in (128, 1024, 8192):
     by_module = flops.by_module()
     shares = [f"{part} {by_module[part] / flops.total:.0%}" for part in ("qkv", "attention", "project", "feed_forward")]
     print(f"{length:5} tokens: {flops.total / 1e9:.2f} GFLOP: {', '.join(shares)}")
-print("not counted:", ", ".join(sorted(flops.uncounted)))

@@ -1,6 +1,10 @@
 """Flops: the integers of FlopCounterMode, forward and backward, per operator and per module; what is not counted."""
 
 import gc
+import pathlib
+import re
+import subprocess
+import sys
 import threading
 
 import amanda
@@ -314,6 +318,23 @@ def test_rows_and_the_table():
     assert [tuple(row) for row in table.itertuples(index=False)] == rows
     assert [str(kind) for kind in table.dtypes][2:] == ["bool", "int64", "int64"]
     assert list(counted(lambda: None).to_pandas().columns) == list(table.columns)
+
+
+def test_without_pandas_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"\[flops\] to_pandas needs pandas: pip install 'amanda\[statistics\]'"):
+        Flops().to_pandas()
+
+
+def test_importing_amanda_does_not_load_it(fresh_python):
+    assert fresh_python("import amanda, sys; print('amanda._tools' in sys.modules)") == "False"
+
+
+def test_the_example_tells_where_the_operations_go():
+    example = pathlib.Path(__file__).parents[2] / "examples" / "python" / "count_flops.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    shares = re.findall(r"tokens: .* GFLOP: .*attention (\d+)%", printed)
+    assert shares == ["8", "42", "85"]
 
 
 def test_it_changes_nothing():
