@@ -5,11 +5,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-MODULES = ["_core", "_torch"]
+MODULES = ["_core", "_tools", "_torch"]
 
 
 def generate(folder: Path) -> None:
-    """Puts `_core.pyi` and `_torch.pyi` of the installed package into `folder`."""
+    """Puts a `.pyi` of each extension module of the installed package into `folder`."""
     with tempfile.TemporaryDirectory() as scratch:
         for module in MODULES:
             command = [sys.executable, "-c", "import amanda; from pybind11_stubgen import main; main()"]

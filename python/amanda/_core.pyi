@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'CacheInfo', 'ContextHandle', 'Error', 'Operator', 'Scope', 'Switch', 'Tool', 'drain_released', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
+__all__: list[str] = ['Action', 'CacheInfo', 'ContextHandle', 'Error', 'Operator', 'Scope', 'Switch', 'Tool', 'adopt_tool', 'drain_released', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
 class Action:
     """
     A scheduled routine.
@@ -162,6 +162,10 @@ class Tool:
     @property
     def name(self) -> str:
         ...
+def adopt_tool(capsule: typing.Any) -> Tool:
+    """
+    Takes a C++ tool out of its capsule, and owns it.
+    """
 def drain_released() -> None:
     """
     Lets go of objects that were dropped without the interpreter lock.

@@ -130,6 +130,22 @@ class Tool:
         return names
 
 
+class NativeTool(Tool):
+    """A tool that is written in C++, made from the capsule in which its extension module hands it over.
+
+    The capsule holds an ``amanda::Tool*`` under the name "amanda.tool", and owns it until this object does. Routines in
+    Python can be added; in theirs, ``context.tool`` is None. `on_enter` and its like are the C++ tool's own.
+
+    Raises:
+        TypeError: it is no such capsule.
+        amanda.Error: its tool was taken before.
+    """
+
+    def __init__(self, capsule: object) -> None:
+        self._core_tool = _core.adopt_tool(capsule)
+        self._dependencies: list[Tool] = []
+
+
 def apply(*tools: Tool, on_error: Literal["raise", "disable"] = "raise") -> Scope:
     """`amanda.apply`, where the original Amanda has it."""
     from amanda import scope

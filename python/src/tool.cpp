@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "native_tool.h"
 #include "routine.h"
 
 namespace amanda::python {
@@ -33,6 +34,20 @@ class PyTool final : public Tool {
 
   PyRef owner_;
 };
+
+std::unique_ptr<Tool> adopt_tool(const py::object& capsule) {
+  if (PyCapsule_IsValid(capsule.ptr(), kAdoptedToolCapsule)) {
+    throw Error("[tool] the tool in this capsule has an owner already; make another one");
+  }
+  if (!PyCapsule_IsValid(capsule.ptr(), kToolCapsule)) {
+    throw py::type_error(fmt::format("[tool] a C++ tool comes in a capsule named '{}', got {}", kToolCapsule,
+                                     py::repr(capsule).cast<std::string>()));
+  }
+  std::unique_ptr<Tool> tool(static_cast<Tool*>(PyCapsule_GetPointer(capsule.ptr(), kToolCapsule)));
+  PyCapsule_SetDestructor(capsule.ptr(), nullptr);
+  PyCapsule_SetName(capsule.ptr(), kAdoptedToolCapsule);
+  return tool;
+}
 
 OpFilter filter(const py::object& ops) {
   if (ops.is_none()) return {};
@@ -94,6 +109,7 @@ void bind_tool(py::module_& m) {
           py::arg("callback"), py::arg("backward"), py::arg("require_outputs"), py::arg("ops"), py::arg("on_demand"),
           py::arg("nested"))
       .def("depends_on", &Tool::depends_on, py::arg("tool"));
+  m.def("adopt_tool", &adopt_tool, py::arg("capsule"), "Takes a C++ tool out of its capsule, and owns it.");
 }
 
 }  // namespace amanda::python

@@ -9,11 +9,15 @@ import rich
 import torch
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tools.md"
-EXCERPTS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-IDS = ["profile", "mapping", "graph", "statistics", "gradients", "pruning", "quantization"]
+SECTIONS = re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+EXCERPTS = [
+    pytest.param(code, id=title)
+    for title, text in SECTIONS
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+]
 
 
-@pytest.mark.parametrize("code", EXCERPTS, ids=IDS)
+@pytest.mark.parametrize("code", EXCERPTS)
 def test_the_excerpt_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -1,0 +1,86 @@
+"""Flops: floating point operations of every operator run, forward and backward, per operator type and module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch  # noqa: F401 -- the extension module is linked to it
+
+from amanda import _tools
+from amanda.tool import NativeTool
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Flops(NativeTool):
+    """Counts floating point operations, by the conventions of `torch.utils.flop_counter.FlopCounterMode`::
+
+        flops = Flops()
+        with amanda.apply(flops):
+            model(x).sum().backward()
+        print(flops.total, flops.by_operator(), flops.by_module(), flops.uncounted)
+
+    A multiplication and an addition are two operations. Matrix products, convolutions and fused attention are counted,
+    whatever operators they are part of; biases, masks, normalisation and pointwise operators are not. Gradients are
+    counted as far as they are computed. It is written in C++ and looks at shapes only; counts go on over as many runs,
+    scopes and threads as the tool is used in. What checkpointing runs again is counted again.
+
+    Arguments:
+        uncounted: look at all operators, to list those in which nothing was counted. Without, operators that take no
+            part in the count cost nothing.
+        cpu_attention: count fused attention on the CPU as that on other devices. FlopCounterMode does not count it.
+    """
+
+    def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:
+        capsule, self._counts = _tools.make_flops(uncounted, cpu_attention)
+        super().__init__(capsule)
+
+    @property
+    def total(self) -> int:
+        """All operations so far."""
+        return self._counts.total()
+
+    def by_operator(self) -> dict[str, int]:
+        """Operations per operator type: "aten::addmm" forward, "AddmmBackward0" (the autograd node) backward."""
+        return self._counts.by_operator()
+
+    def by_module(self) -> dict[str, int]:
+        """Operations per module path, with those of the modules inside it; "" is the total.
+
+        Backward operators count for the module that called their forward operator.
+        """
+        return self._counts.by_module()
+
+    @property
+    def uncounted(self) -> dict[str, int]:
+        """Types of the outermost operators in which nothing was counted, and how often they ran; views are left out.
+
+        Backward operators of counted ones that have no formula (double backward of a convolution or of attention) are
+        listed by the name of their autograd node. Else an operator in this list stands for its backward ones, too.
+        """
+        return self._counts.uncounted()
+
+    def rows(self) -> list[_tools.FlopRow]:
+        """What was counted, per operator type and innermost module: `op`, `module_path`, `backward`, `runs`, `flops`."""
+        return self._counts.rows()
+
+    def reset(self) -> None:
+        """Starts again from zero."""
+        self._counts.reset()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`rows` as a table with a column for each field.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                "[flops] to_pandas needs pandas: pip install 'amanda[statistics]'; rows() needs nothing"
+            ) from error
+        columns = ["op", "module_path", "backward", "runs", "flops"]
+        rows = [[getattr(row, column) for column in columns] for row in self.rows()]
+        return pandas.DataFrame(rows, columns=columns).astype({"backward": "bool", "runs": "int64", "flops": "int64"})
