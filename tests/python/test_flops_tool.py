@@ -211,13 +211,31 @@ def test_inference_mode_and_autocast():
     same(program)
 
 
-def test_an_operator_that_raises_is_not_counted():
-    def program():
-        with pytest.raises(RuntimeError):
-            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
-        torch.relu(torch.ones(2))
+REFUSED = {
+    "mm": lambda: torch.mm(torch.ones(2, 3), torch.ones(2, 3)),
+    "mm of a vector": lambda: torch.mm(torch.ones(2, 3), torch.ones(3)),
+    "no stride": lambda: F.conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 2, 2), stride=0),
+    "too many strides": lambda: F.conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 2, 2), stride=[1, 1, 1]),
+    "a flat filter": lambda: torch.convolution(
+        torch.ones(1, 1, 4, 4), torch.ones(1), None, [1], [0], [1], False, [0], 1
+    ),
+    "a flat gradient": lambda: aten.convolution_backward(
+        torch.ones(1), torch.ones(1, 1, 4, 4), torch.ones(1), None, [1], [0], [1], False, [0], 1, [True, True, False]
+    ),
+    "flat attention": lambda: aten._scaled_dot_product_efficient_attention(*[torch.ones(2)] * 3, None, True),
+}
 
-    flops = counted(program)
+
+@pytest.mark.parametrize("program", REFUSED.values(), ids=REFUSED)
+def test_an_operator_that_raises_is_not_counted(program):
+    x = torch.ones(2)
+
+    def caught():
+        with pytest.raises((RuntimeError, IndexError, NotImplementedError)):
+            program()
+        torch.relu(x)
+
+    flops = counted(caught)
     assert flops.total == 0
     assert flops.uncounted["aten::relu"] == 1
 

@@ -66,7 +66,8 @@ std::vector<std::string> forward_types(bool in_place) {
   return types;
 }
 
-// Null: not a tensor, or one whose sizes are no plain numbers.
+// Null: not a tensor, or one whose sizes are no plain numbers. Formulas run before the operator has checked anything:
+// what it is going to refuse must do no harm.
 const at::Tensor* sized(Value value) {
   if (!pytorch::is_tensor(value)) return nullptr;
   const at::Tensor& tensor = pytorch::ivalue(value).toTensor();
@@ -79,7 +80,10 @@ Sizes span(c10::IntArrayRef sizes) { return {sizes.data(), sizes.size()}; }
 // A list of the operator's, of one element for each spatial dimension or for all.
 class PerDimension {
  public:
-  explicit PerDimension(Value value) : list_(pytorch::ivalue(value).toDimVector()) {}
+  explicit PerDimension(Value value) {
+    if (const c10::IValue& list = pytorch::ivalue(value); list.isIntList()) list_ = list.toDimVector();
+  }
+  bool fits(size_t dimensions) const { return list_.size() == 1 || list_.size() == dimensions; }
   int64_t operator[](size_t i) const { return list_.size() == 1 ? list_[0] : list_[i]; }
 
  private:
@@ -93,18 +97,24 @@ struct Convolution {
 };
 
 // `values`: stride, padding, dilation, transposed, output_padding, groups from `first` on.
-Convolution convolution(const Values& values, size_t first, c10::IntArrayRef input, c10::IntArrayRef weight) {
+std::optional<Convolution> convolution(const Values& values, size_t first, c10::IntArrayRef input,
+                                       c10::IntArrayRef weight) {
   const PerDimension stride(values[first]), padding(values[first + 1]), dilation(values[first + 2]);
   const bool transposed = pytorch::ivalue(values[first + 3]).toBool();
   const PerDimension output_padding(values[first + 4]);
   const int64_t groups = pytorch::ivalue(values[first + 5]).toInt();
+  if (input.size() < 3 || weight.size() != input.size()) return std::nullopt;
+  for (const PerDimension* list : {&stride, &padding, &dilation, &output_padding}) {
+    if (!list->fits(input.size() - 2)) return std::nullopt;
+  }
   DimVector output{input[0], transposed ? weight[1] * groups : weight[0]};
   for (size_t i = 0; i + 2 < input.size(); ++i) {
+    if (stride[i] <= 0) return std::nullopt;
     const int64_t length = input[i + 2], reach = dilation[i] * (weight[i + 2] - 1) + 1;
     output.push_back(transposed ? (length - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i]
                                 : (length + 2 * padding[i] - reach) / stride[i] + 1);
   }
-  return {std::move(output), transposed, groups};
+  return Convolution{std::move(output), transposed, groups};
 }
 
 // Per thread and tool: was something counted since the outermost operator before this one? A byte for each tool made.
@@ -276,32 +286,35 @@ void Flops::Counter::analyze(OpContext& context) {
     case Family::kMatmul:
       count(context, {formula->first, formula->first + 1}, [](Values& values) -> std::optional<int64_t> {
         const at::Tensor *a = sized(values[0]), *b = sized(values[1]);
-        if (!a || !b) return std::nullopt;
+        if (!a || !b || a->dim() < 2 || b->dim() < 2) return std::nullopt;
         return matmul_flops(span(a->sizes()), span(b->sizes()));
       });
       break;
     case Family::kConvolution:
-      count(
-          context, {"input", "weight", "stride", "padding", "dilation", "transposed", "output_padding", "groups"},
-          [runs = forward_runs(context.op_id())](Values& values) -> std::optional<int64_t> {
-            const at::Tensor *input = sized(values[0]), *weight = sized(values[1]);
-            if (!input || !weight) return std::nullopt;
-            Convolution made = convolution(values, 2, input->sizes(), weight->sizes());
-            const int64_t flops =
-                convolution_flops(span(input->sizes()), span(weight->sizes()), span(made.output), made.transposed);
-            runs->note(
-                {{DimVector(input->sizes()), DimVector(weight->sizes())}, std::move(made.output), flops, made.groups});
-            return flops;
-          });
+      count(context, {"input", "weight", "stride", "padding", "dilation", "transposed", "output_padding", "groups"},
+            [runs = forward_runs(context.op_id())](Values& values) -> std::optional<int64_t> {
+              const at::Tensor *input = sized(values[0]), *weight = sized(values[1]);
+              if (!input || !weight) return std::nullopt;
+              auto made = convolution(values, 2, input->sizes(), weight->sizes());
+              if (!made) return std::nullopt;
+              const int64_t flops =
+                  convolution_flops(span(input->sizes()), span(weight->sizes()), span(made->output), made->transposed);
+              runs->note({{DimVector(input->sizes()), DimVector(weight->sizes())},
+                          std::move(made->output),
+                          flops,
+                          made->groups});
+              return flops;
+            });
       break;
     case Family::kConvolutionBackward:
       count(context, {"grad_output", "input", "weight", "transposed", "groups", "output_mask"},
             [](Values& values) -> std::optional<int64_t> {
               const at::Tensor *grad = sized(values[0]), *input = sized(values[1]), *weight = sized(values[2]);
-              if (!grad || !input || !weight) return std::nullopt;
+              if (!grad || !input || !weight || grad->dim() < 3 || input->dim() < 3) return std::nullopt;
               const int64_t flops = convolution_flops(span(input->sizes()), span(weight->sizes()), span(grad->sizes()),
                                                       pytorch::ivalue(values[3]).toBool());
               const auto mask = pytorch::ivalue(values[5]).toBoolList();
+              if (mask.size() != 3) return std::nullopt;
               return convolution_backward_flops(flops, pytorch::ivalue(values[4]).toInt(), mask[0], mask[1]);
             });
       break;
@@ -309,7 +322,7 @@ void Flops::Counter::analyze(OpContext& context) {
       count(context, {"query", "key", "value"},
             [runs = forward_runs(context.op_id())](Values& values) -> std::optional<int64_t> {
               const at::Tensor *query = sized(values[0]), *key = sized(values[1]), *value = sized(values[2]);
-              if (!query || !key || !value) return std::nullopt;
+              if (!query || !key || !value || query->dim() != 4 || value->dim() != 4) return std::nullopt;
               DimVector output(query->sizes());
               output.back() = value->sizes().back();
               runs->note({{DimVector(query->sizes()), DimVector(key->sizes()), DimVector(value->sizes())},
