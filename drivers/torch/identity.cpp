@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <unordered_map>
 
 #include "hash.h"
 #include "python_hooks.h"
@@ -61,10 +62,33 @@ struct Resolved {
   OpId id = 0;
 };
 
-Resolved& front(uint64_t key) {
-  using Table = std::array<Resolved, 4096>;
-  thread_local std::unique_ptr<Table> table = std::make_unique<Table>();
-  return (*table)[key % table->size()];
+/// What this thread has resolved, with a table in front. Two places that share a slot there are common in a large
+/// model, and resolving costs a thousand times what a hit does.
+struct KnownPlaces {
+  std::array<Resolved, 4096> front;
+  std::unordered_map<uint64_t, Resolved> all;
+
+  Resolved& slot(uint64_t key) { return front[key % front.size()]; }
+
+  /// The slot, if the place is known in this epoch, or else null.
+  const Resolved* find(uint64_t key, uint64_t epoch) {
+    Resolved& known = slot(key);
+    if (known.key == key && known.epoch == epoch) return &known;
+    const auto found = all.find(key);
+    if (found == all.end() || found->second.epoch != epoch) return nullptr;
+    return &(known = found->second);
+  }
+
+  void add(const Resolved& place) {
+    constexpr size_t kMost = 1 << 16;
+    if (all.size() >= kMost) all.clear();
+    slot(place.key) = all[place.key] = place;
+  }
+};
+
+KnownPlaces& known_places() {
+  thread_local std::unique_ptr<KnownPlaces> places = std::make_unique<KnownPlaces>();
+  return *places;
 }
 
 OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) {
@@ -90,15 +114,15 @@ Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) 
   }
   const uint64_t epoch = python_hooks.epoch.load(std::memory_order_acquire);
   const uint64_t key = raw_key(identity.raw_path, record, arguments);
-  const Resolved& known = front(key);
-  if (known.key == key && known.epoch == epoch) {
-    identity.id = known.id;
+  KnownPlaces& places = known_places();
+  if (const Resolved* known = places.find(key, epoch)) {
+    identity.id = known->id;
     return identity;
   }
   identity.id = resolve(identity.raw_path, record, arguments);
   if (identity.id == 0) return identity;
   const uint64_t numbered = raw_key(identity.raw_path, record, arguments);
-  front(numbered) = {numbered, epoch, identity.id};
+  places.add({numbered, epoch, identity.id});
   return identity;
 }
 
