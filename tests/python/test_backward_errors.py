@@ -399,16 +399,16 @@ def test_two_thousand_iterations_do_not_grow(fresh_python):
         tool.add_inst_for_op(analyse, backward=True)
         figures = []
         with amanda.apply(tool) as scope:
-            for i in range(2000):
+            for i in range(3000):
                 model.zero_grad()
                 model(x).sum().backward()
-                if i in (500, 1999):
+                if i in (1000, 2999):
                     gc.collect()
                     figures.append((resident(), len(gc.get_objects()), scope.cache_info().misses))
         print(*(after - before for before, after in zip(*figures)))
     """)
     size, objects, misses = map(int, grown.split())
-    assert size < 1 << 20
+    assert size < 2 << 20  # what the allocator maps at once is up to half of that
     assert objects < 200
     assert misses == 0
 

@@ -13,7 +13,7 @@ import threading
 import amanda
 import pytest
 import torch
-from amanda import _operands, _torch
+from amanda import _call_path, _operands, _torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -726,3 +726,38 @@ def test_memory_is_flat_over_many_iterations_of_new_tensors_and_functions():
         loop(100_000)
         gc.collect()
         assert resident_bytes() - before < 16 << 20  # a record an iteration would be several times that
+
+
+def test_a_loss_module_made_anew_in_each_step_has_nothing_named_again(monkeypatch):
+    named = []
+    name = _call_path.call_path
+    monkeypatch.setattr(_call_path, "call_path", lambda frame: named.append(1) or name(frame))
+    model, x, target = torch.nn.Linear(3, 2), torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+    ids = []
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda context: ids.append(context.op_id))
+    with amanda.apply(tool):
+        for step in range(5):
+            torch.nn.CrossEntropyLoss()(model(x), target)
+            if step == 1:
+                named.clear()
+                ids.clear()
+    assert named == []
+    assert ids == []
+
+
+def test_stateless_modules_of_two_classes_are_told_apart_wherever_they_lie():
+    class Same(torch.nn.Module):
+        def forward(self, x):
+            return x.relu()
+
+    class Other(Same):
+        pass
+
+    ids = {}
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda context: ids.setdefault(context.op_id, None), ops="relu")
+    with amanda.apply(tool):
+        for cls in (Same, Other) * 50:
+            cls()(torch.ones(2))
+    assert len(ids) == 2

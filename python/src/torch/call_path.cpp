@@ -86,7 +86,9 @@ uint64_t raw_path() {
   walk([&](PyCodeObject* code, int offset, PyObject* module) {
     // One number for both: the offset ends before the code object does.
     hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(code) + static_cast<uint64_t>(offset));
-    if (module) hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module));
+    // With its class: modules without state or parts may come and go unwatched, see _models.py.
+    if (module)
+      hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
     return true;
   });
   return hash;  // 0: no frames
