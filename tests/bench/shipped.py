@@ -39,7 +39,8 @@ def shipped_tools():
         for kind in names.values():
             if inspect.isclass(kind) and issubclass(kind, amanda.Tool) and kind.__module__ == names["__name__"]:
                 kinds.append(kind)
-    return [kind for kind in kinds if not kind.__name__.startswith("_")]
+    bases = {base for kind in kinds for base in kind.__mro__[1:]}  # for tools of one's own
+    return [kind for kind in kinds if not kind.__name__.startswith("_") and kind not in bases]
 
 
 def cache_costs(settings):
