@@ -14,11 +14,6 @@
 namespace amanda::pytorch {
 namespace {
 
-// Operators that a backward operator is made of belong to it, unless it recomputes a part of the forward pass.
-bool belongs_to_backward() {
-  return port::inside_backward() && !(python_hooks.in_recompute && python_hooks.in_recompute());
-}
-
 void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet ks, torch::jit::Stack* stack) {
   // The other key may be in the set when a guard restored its bit: one call is one event.
   const c10::DispatchKeySet below =

@@ -3,7 +3,6 @@
 #include "grad_hooks.h"
 #include "identity.h"
 #include "op_types.h"
-#include "python_hooks.h"
 #include "torch_backend.h"
 #include "tracing.h"
 
@@ -33,8 +32,7 @@ class FunctionSite final : public OpSite {
 void bind_python_function(const std::string& name, const NodeWindow& window, c10::ArrayRef<c10::IValue> inputs,
                           c10::ArrayRef<at::Tensor> outputs) {
   ScopeStack* scopes = observing_scopes();
-  if (!scopes || is_traced(inputs)) return;
-  if (port::inside_backward() && !(python_hooks.in_recompute && python_hooks.in_recompute())) return;
+  if (!scopes || is_traced(inputs) || belongs_to_backward()) return;
   const std::vector<at::Tensor> levels = all_levels(outputs);
   const NodeWindow::Made made = window.made(levels);
   if (made.nodes.empty()) return;

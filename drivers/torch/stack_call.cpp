@@ -15,6 +15,7 @@
 #include "port.h"
 #include "python_hooks.h"
 #include "torch_backend.h"
+#include "tracing.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -91,10 +92,7 @@ const Identity& StackCall::identity() {
 OpId StackCall::id() { return identity().id; }
 
 std::string StackCall::detail(Detail which) {
-  if (which == Detail::kIsRecompute) {
-    const bool again = port::inside_backward() && python_hooks.in_recompute && python_hooks.in_recompute();
-    return again ? "recompute" : "";
-  }
+  if (which == Detail::kIsRecompute) return is_recomputed() ? "recompute" : "";
   return python_hooks.describe ? python_hooks.describe(identity().raw_path, which) : "";
 }
 

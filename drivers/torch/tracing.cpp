@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include "port.h"
 #include "python_hooks.h"
 #include "stack_value.h"
 
@@ -22,5 +23,9 @@ bool is_traced(c10::ArrayRef<c10::IValue> operands) {
   });
   return symbolic;
 }
+
+bool is_recomputed() { return port::inside_backward() && python_hooks.in_recompute && python_hooks.in_recompute(); }
+
+bool belongs_to_backward() { return port::inside_backward() && !is_recomputed(); }
 
 }  // namespace amanda::pytorch

@@ -1,10 +1,15 @@
-// Does the program run, or does somebody trace it with stand-in tensors (compilation, export)?
+// Is a call the program's own? Not where somebody traces it with stand-in tensors, nor inside a backward operator.
 #pragma once
 
 #include <ATen/core/ivalue.h>
 
 namespace amanda::pytorch {
 
+/// Does somebody trace the program (compilation, export)? It does not run, then.
 bool is_traced(c10::ArrayRef<c10::IValue> operands);
+/// Does a backward operator run a part of the forward pass again, for a checkpoint?
+bool is_recomputed();
+/// Operators that a backward operator is made of belong to it; those that it recomputes do not.
+bool belongs_to_backward();
 
 }  // namespace amanda::pytorch
