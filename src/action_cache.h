@@ -1,18 +1,51 @@
 // Finds the plan of an operator: a table per thread in front of the scopes' plans.
 #pragma once
 
+#include <utility>
+
 #include "scope_stack.h"
 
 namespace amanda {
 
+/// A plan that this thread works with: stays alive meanwhile, whatever becomes of the table. Counted without atomics,
+/// so it stays on its thread.
+class PlanUse {
+ public:
+  struct Held {
+    PlanPtr plan;
+    size_t uses;
+  };
+
+  PlanUse() = default;
+  explicit PlanUse(PlanPtr plan) : held_(new Held{std::move(plan), 1}) {}
+  PlanUse(const PlanUse& other) : held_(other.held_) {
+    if (held_) ++held_->uses;
+  }
+  PlanUse(PlanUse&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+  PlanUse& operator=(PlanUse other) noexcept {
+    std::swap(held_, other.held_);
+    return *this;
+  }
+  ~PlanUse() {
+    if (held_ && --held_->uses == 0) delete held_;
+  }
+
+  explicit operator bool() const { return held_ != nullptr; }
+  const Plan& operator*() const { return *held_->plan; }
+  const Plan* operator->() const { return held_->plan.get(); }
+
+ private:
+  Held* held_ = nullptr;
+};
+
 class ActionCache {
  public:
-  /// Null: to be analysed or merged again.
-  static PlanPtr find(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
+  /// Empty: to be analysed or merged again.
+  static PlanUse find(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
   /// Of all plans. A plan is as good as the generation that was read before it was made.
   static uint64_t generation();
-  /// Remembers `plan`, unless the cache is off or the operator has no id. Returns it.
-  static PlanPtr keep(const ScopeStack& scopes, OpSite& site, const Visibility& seen, uint64_t generation,
+  /// Remembers `plan`, unless the cache is off or the operator has no id.
+  static PlanUse keep(const ScopeStack& scopes, OpSite& site, const Visibility& seen, uint64_t generation,
                       PlanPtr plan);
 };
 

@@ -20,17 +20,18 @@ namespace amanda {
 
 namespace {
 
-Visibility seen_by_tools(const ScopeStack& scopes, const OpSite& site) {
-  if (site.phase() == Phase::kForward) return scopes.visibility(site.backend(), site.type(), OpFrame::inside());
+Visibility seen_by_tools(const ScopeStack& scopes, const OpSite& site, const ThreadCalls& here) {
+  if (site.phase() == Phase::kForward) return scopes.visibility(site.backend(), site.type(), here.inside);
   return site.sighting() ? scopes.visibility(*site.sighting()) : Visibility{};
 }
 
 }  // namespace
 
 void Engine::on_op(ScopeStack& scopes, OpCall& call) {
-  const Visibility seen = seen_by_tools(scopes, call);
-  if (seen.nobody()) return call.run({.observe_inner = scopes.observes_inner(OpFrame::inside())});
-  OpRun run(scopes, call, seen);
+  ThreadCalls& here = ThreadCalls::current();
+  const Visibility seen = seen_by_tools(scopes, call, here);
+  if (seen.nobody()) return call.run({.observe_inner = scopes.observes_inner(here.inside)});
+  OpRun run(here, scopes, call, seen);
   run.before();
   run.operate();
   run.after();
@@ -39,23 +40,24 @@ void Engine::on_op(ScopeStack& scopes, OpCall& call) {
 // ---- backward operators that the framework runs itself --------------------------------------------------------------
 
 Engine::Interest Engine::interest(ScopeStack& scopes, OpSite& backward) {
-  const Visibility seen = seen_by_tools(scopes, backward);
+  const Visibility seen = seen_by_tools(scopes, backward, ThreadCalls::current());
   if (seen.nobody()) return {};
-  PlanPtr plan = ActionCache::find(scopes, backward, seen);
+  PlanUse plan = ActionCache::find(scopes, backward, seen);
   bool pending = plan && plan->after_pending();
   if (!plan) {
     const uint64_t generation = ActionCache::generation();
     AnalysisSession session(scopes, backward, seen);
     pending = session.pending(Point::kBefore) || session.pending(Point::kAfter);
-    plan = session.merge();
-    if (!pending) ActionCache::keep(scopes, backward, seen, generation, plan);
+    PlanPtr merged = session.merge();
+    plan =
+        pending ? PlanUse(std::move(merged)) : ActionCache::keep(scopes, backward, seen, generation, std::move(merged));
   }
   return {pending || !plan->at(Point::kBefore).empty(), !plan->replacements().empty(),
           pending || !plan->at(Point::kAfter).empty(), plan->follows(), pending};
 }
 
 SightingPtr Engine::sighting(ScopeStack& scopes, OpSite& forward) {
-  const Visibility seen = seen_by_tools(scopes, forward);
+  const Visibility seen = seen_by_tools(scopes, forward, ThreadCalls::current());
   return seen.nobody() ? nullptr : AnalysisSession(scopes, forward, seen).merge()->backward();
 }
 
@@ -80,8 +82,9 @@ bool Engine::is_over(const Sighting& seen_by) noexcept {
 }
 
 BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) {
-  const Visibility seen = seen_by_tools(scopes, call);
-  if (!seen.nobody()) run_ = std::make_unique<OpRun>(scopes, call, seen);
+  ThreadCalls& here = ThreadCalls::current();
+  const Visibility seen = seen_by_tools(scopes, call, here);
+  if (!seen.nobody()) run_ = std::make_unique<OpRun>(here, scopes, call, seen);
 }
 BackwardRun::~BackwardRun() = default;
 BackwardRun::BackwardRun(BackwardRun&&) noexcept = default;
@@ -103,8 +106,9 @@ void BackwardRun::finish() {
 }
 
 PlanPtr Engine::analyse(ScopeStack& scopes, OpSite& site, Point point) {
-  CallFrame alive;
-  const Visibility seen = seen_by_tools(scopes, site);
+  ThreadCalls& here = ThreadCalls::current();
+  CallFrame alive(here);
+  const Visibility seen = seen_by_tools(scopes, site, here);
   return AnalysisSession(scopes, site, seen).run(point);
 }
 
@@ -125,7 +129,16 @@ bool Engine::wants(const ScopeStack& scopes, const Backend& backend, OpType type
 
 bool Engine::wants_all(const ScopeStack& scopes) noexcept { return scopes.tables().any_wants_all; }
 
-uint64_t Engine::revision(const ScopeStack& scopes) noexcept { return scopes.tables().revision; }
+std::vector<std::string> Engine::patterns(const ScopeStack& scopes) {
+  std::vector<std::string> patterns;
+  for (const ActiveTool& active : scopes.tables().tools) {
+    for (const Registration& registration : *active.registrations) {
+      const std::vector<std::string>& asked = registration.options.ops.patterns();
+      patterns.insert(patterns.end(), asked.begin(), asked.end());
+    }
+  }
+  return patterns;
+}
 
 void Engine::call_original(OpCall& call) {
   ReplacementFrame* frame = ReplacementFrame::current();
@@ -156,45 +169,6 @@ void Engine::attach(Backend& backend, int seam_version) {
   backend.index_ = backends.size();
   backends.push_back(&backend);
   refresh_this_thread();
-}
-
-// ---- what this thread is in -----------------------------------------------------------------------------------------
-
-namespace {
-thread_local ToolBits bits_inside = 0;
-thread_local OpFrame* innermost = nullptr;
-thread_local size_t calls = 0;
-thread_local std::vector<std::shared_ptr<const void>>* kept = nullptr;  // a plain pointer: cheap to look at
-}  // namespace
-
-OpFrame::OpFrame(ToolBits seeing) : seeing_(seeing), inside_before_(bits_inside), outer_(innermost) {
-  bits_inside |= seeing;
-  innermost = this;
-}
-
-OpFrame::~OpFrame() {
-  bits_inside = inside_before_;
-  innermost = outer_;
-}
-
-ToolBits OpFrame::inside() { return bits_inside; }
-
-size_t OpFrame::depth(ToolBits tool) {
-  size_t depth = 0;
-  for (const OpFrame* frame = innermost; frame; frame = frame->outer_) depth += (frame->seeing_ & tool) != 0;
-  return depth;
-}
-
-CallFrame::CallFrame() { ++calls; }
-
-CallFrame::~CallFrame() {
-  if (--calls == 0 && kept) delete std::exchange(kept, nullptr);
-}
-
-void CallFrame::keep(std::shared_ptr<const void> dropped) {
-  if (calls == 0) return;
-  if (!kept) kept = new std::vector<std::shared_ptr<const void>>;
-  kept->push_back(std::move(dropped));
 }
 
 }  // namespace amanda

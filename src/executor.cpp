@@ -53,16 +53,11 @@ void Execution::run_point(const Plan& plan, Point point) {
 void Execution::run_action(const ScheduledAction& action, Point point) {
   if (action.removed || action.status->stopped) return;
   try {
-    const bool watched = action.selects_any() && !action.may_mutate;
-    const uint64_t versions = watched ? call_.versions(point) : 0;
     Values values(*this, call_, action);
     (*action.routine)(values);
-    if (watched && call_.versions(point) != versions) {
-      values.fail(
-          "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
-    }
+    values.check_unchanged();
     call_.commit();
-    if (call_.records()) action.looked.store(true, std::memory_order_relaxed);
+    if (!action.looked.load(std::memory_order_relaxed) && call_.records()) action.looked = true;
   } catch (...) {
     call_.discard();
     const std::exception_ptr error = std::current_exception();
@@ -130,7 +125,19 @@ size_t Values::size() const {
   return action_.all_positions ? call_.size(side_of(action_.point)) : action_.positions.size();
 }
 size_t Values::position(size_t i) const { return action_.all_positions ? i : action_.positions.at(i); }
-Value Values::operator[](size_t i) const { return call_.get(side_of(action_.point), position(i)); }
+Value Values::operator[](size_t i) const {
+  watch();
+  return call_.get(side_of(action_.point), position(i));
+}
+
+void Values::watch() const {
+  if (!versions_ && !action_.may_mutate && action_.point != Point::kReplace) versions_ = call_.versions(action_.point);
+}
+
+void Values::check_unchanged() const {
+  if (!versions_ || call_.versions(action_.point) == *versions_) return;
+  fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
+}
 
 void Values::set(size_t i, Value value) {
   if (action_.point == Point::kReplace)

@@ -14,10 +14,14 @@ class Execution {
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  void run_before(const Plan& plan) { run_point(plan, Point::kBefore); }
+  void run_before(const Plan& plan) {
+    if (!plan.at(Point::kBefore).empty()) run_point(plan, Point::kBefore);
+  }
   /// The original, or the plan's outermost replacement.
   void run_operator(const Plan& plan, bool observe_inner);
-  void run_after(const Plan& plan) { run_point(plan, Point::kAfter); }
+  void run_after(const Plan& plan) {
+    if (!plan.at(Point::kAfter).empty()) run_point(plan, Point::kAfter);
+  }
 
   /// What the replacement at `index` wraps: the next one inwards that still runs, or the original. On `call`: this
   /// execution's, or one made by get_op()().

@@ -1,10 +1,8 @@
 #include "op_run.h"
 
-#include "action_cache.h"
-
 namespace amanda {
 
-PlanPtr OpRun::analyse(Point point) {
+PlanUse OpRun::analyse(Point point) {
   const uint64_t generation = ActionCache::generation();  // first: what changes meanwhile is not in the plan
   if (!session_) session_.emplace(scopes_, call_, seen_);
   return ActionCache::keep(scopes_, call_, seen_, generation, session_->run(point));
@@ -23,11 +21,13 @@ void OpRun::before() {
 void OpRun::operate() {
   const bool forward = call_.phase() == Phase::kForward;
   // Of a backward operator's inside only a recomputation of forward operators can be seen, and they are not its parts.
-  OpFrame frame(forward ? seen_.any() : 0);
-  const bool observe_inner = scopes_.observes_inner(OpFrame::inside());
+  OpFrame frame(thread_, forward ? seen_.any() : 0);
+  const bool observe_inner = scopes_.observes_inner(thread_.inside);
   if (forward && (plan_->backward() || plan_->after_pending())) {
     gradient_mask_ = call_.gradient_mask();
-    call_.watch_backward(/*keep_operands=*/plan_->analysed_mask() != gradient_mask_);
+    watched_ = gradient_mask_ != 0 || !plan_->replacements().empty();
+    if (watched_)
+      call_.watch_backward(/*keep_operands=*/gradient_mask_ == 0 || plan_->analysed_mask() != gradient_mask_);
   }
   plain_ = plan_->does_nothing();
   if (plain_) return call_.run({.observe_inner = observe_inner});
@@ -36,7 +36,8 @@ void OpRun::operate() {
 
 void OpRun::after() {
   if (plan_->after_pending()) plan_ = analyse(Point::kAfter);
-  if (plan_->backward()) plan_->set_analysed_mask(call_.bind_backward(plan_->backward()) ? gradient_mask_ : 0);
+  if (watched_ && plan_->backward())
+    plan_->set_analysed_mask(call_.bind_backward(plan_->backward()) ? gradient_mask_ : 0);
   if (plain_) return;
   execution_.run_after(*plan_);
   call_.finish();

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "action_cache.h"
 #include "analysis.h"
 #include "executor.h"
 #include "thread_scopes.h"
@@ -11,8 +12,8 @@ namespace amanda {
 
 class OpRun {
  public:
-  OpRun(ScopeStack& scopes, OpCall& call, const Visibility& seen)
-      : scopes_(scopes), call_(call), seen_(seen), execution_(call) {}
+  OpRun(ThreadCalls& thread, ScopeStack& scopes, OpCall& call, const Visibility& seen)
+      : alive_(thread), thread_(thread), scopes_(scopes), call_(call), seen_(seen), execution_(call) {}
   OpRun(const OpRun&) = delete;
   OpRun& operator=(const OpRun&) = delete;
 
@@ -24,17 +25,19 @@ class OpRun {
   const Visibility& seen() const { return seen_; }
 
  private:
-  PlanPtr analyse(Point point);
+  PlanUse analyse(Point point);
 
   CallFrame alive_;
+  ThreadCalls& thread_;
   ScopeStack& scopes_;
   OpCall& call_;
   const Visibility seen_;
   std::optional<AnalysisSession> session_;
-  PlanPtr plan_;
+  PlanUse plan_;
   Execution execution_;
   uint64_t gradient_mask_ = 0;
-  bool plain_ = false;  // nothing was scheduled: the call is not to be finished
+  bool watched_ = false;  // backward operators may be made
+  bool plain_ = false;    // nothing was scheduled: the call is not to be finished
 };
 
 }  // namespace amanda

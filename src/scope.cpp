@@ -42,8 +42,8 @@ struct ThreadScopes {
     std::shared_ptr<ScopeStack> next;
     if (!scopes.empty()) {
       // Inside an operator the tools' bits are in use, and a kept stack may have given out others.
-      next = OpFrame::inside() ? std::make_shared<ScopeStack>(scopes, cache_enabled, stack.get())
-                               : scopes.back()->kept_stack(scopes, cache_enabled);
+      next = ThreadCalls::current().inside ? std::make_shared<ScopeStack>(scopes, cache_enabled, stack.get())
+                                           : scopes.back()->kept_stack(scopes, cache_enabled);
     }
     stack.swap(next);
     CallFrame::keep(std::move(next));

@@ -53,7 +53,7 @@ ToolBits lowest_free(ToolBits used) {
 
 ScopeStack::ScopeStack(std::vector<ScopeState*> scopes, bool cache_enabled, const ScopeStack* previous)
     : scopes_(std::move(scopes)), cache_enabled_(cache_enabled), serial_(next_serial++) {
-  ToolBits used = OpFrame::inside();  // by tools that are inside an operator, even if they were left since
+  ToolBits used = ThreadCalls::current().inside;  // by tools that are inside an operator, even if they were left since
   auto bit_before = [&](const Tool* tool) -> ToolBits {
     if (!previous) return 0;
     for (const ActiveTool& active : previous->tools_) {
@@ -107,7 +107,6 @@ const ScopeStack::Tables& ScopeStack::rebuild() const {
 std::unique_ptr<ScopeStack::Tables> ScopeStack::make_tables(uint64_t generation) const {
   auto tables = std::make_unique<Tables>();
   tables->generation = generation;
-  tables->revision = next_serial++;
   for (ActiveTool active : tools_) {
     if (active.scope->stopped(active.tool)) continue;
     active.registrations = active.tool->registrations();

@@ -74,7 +74,6 @@ class ScopeStack {
   /// What follows from the tools' registrations; rebuilt when some tool changes. Valid as long as the stack.
   struct Tables {
     mutable std::atomic<uint64_t> generation;  // up to which they are known to hold
-    uint64_t revision;                         // never used again
     std::vector<ActiveTool> tools;             // in the order they run
     ToolBits askers = 0;                       // tools that ask for something themselves
     ToolBits nested_askers = 0;

@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "hash.h"
-#include "stack_value.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -49,28 +48,24 @@ Producers& producers() {
 
 }  // namespace
 
-DataflowContext dataflow_context(uint64_t name_hash, c10::ArrayRef<c10::IValue> arguments) {
+DataflowContext dataflow_context(uint64_t name_hash, c10::ArrayRef<OperandTensor> arguments) {
   DataflowContext context;
   context.fill(name_hash);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      const DataflowContext operand = producers().of(tensor);
-      for (size_t depth = 1; depth < context.size(); ++depth) {
-        context[depth] = mix(context[depth] + i, operand[depth - 1]);
-      }
-    });
+  for (const auto& [position, tensor] : arguments) {
+    const DataflowContext operand = producers().of(*tensor);
+    for (size_t depth = 1; depth < context.size(); ++depth) {
+      context[depth] = mix(context[depth] + position, operand[depth - 1]);
+    }
   }
   return context;
 }
 
-void remember_producer(const DataflowContext& context, c10::ArrayRef<c10::IValue> results) {
-  uint64_t position = 0;
-  each_tensor(results, [&](const at::Tensor& tensor) {
+void remember_producer(const DataflowContext& context, c10::ArrayRef<OperandTensor> results) {
+  for (size_t i = 0; i < results.size(); ++i) {
     DataflowContext of_result = context;
-    for (uint64_t& hash : of_result) hash = mix(hash, position);
-    ++position;
-    producers().put(tensor, of_result);
-  });
+    for (uint64_t& hash : of_result) hash = mix(hash, i);
+    producers().put(*results[i].tensor, of_result);
+  }
 }
 
 }  // namespace amanda::pytorch

@@ -4,7 +4,6 @@
 #include "amanda/error.h"
 #include "engine_threads.h"
 #include "grad_hooks.h"
-#include "keys.h"
 #include "op_types.h"
 #include "port.h"
 #include "python_hooks.h"
@@ -12,31 +11,42 @@
 #include "tracing.h"
 
 namespace amanda::pytorch {
-namespace {
 
-void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet ks, torch::jit::Stack* stack) {
-  // The other key may be in the set when a guard restored its bit: one call is one event.
-  const c10::DispatchKeySet below =
-      (ks & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, keys().of(role))) - keys().both;
+ScopeStack* observers(KeyRole role) {
   const ThreadKeys& thread = thread_keys();
+  if (C10_UNLIKELY(thread.in_compiled != 0)) return nullptr;
   ScopeStack* scopes = thread.scopes;
   if (C10_UNLIKELY(thread.role != role)) {
     scopes = current_scopes();
     if (scopes == thread.scopes) thread.restore();  // not on a thread of the engine: it has the caller's keys
   }
-  if (C10_UNLIKELY(!scopes)) return op.redispatchBoxed(below, stack);
+  if (C10_UNLIKELY(scopes && has_running_nodes()) && !port::inside_backward()) forget_running_nodes();
+  return scopes;
+}
 
-  if (C10_UNLIKELY(has_running_nodes()) && !port::inside_backward()) forget_running_nodes();
-  const OpRecord& record = op_types().of(op);
-  if (record.noise || belongs_to_backward() || is_traced(torch::jit::last(*stack, record.info.inputs.size())))
-    return op.redispatchBoxed(below, stack);
+bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set) {
+  return !call.record().noise && !belongs_to_backward() && !is_traced(key_set, call.argument_tensors());
+}
+
+void observe(ScopeStack& scopes, ForwardCall& call) {
   try {
-    StackCall call(record, op, below, *stack);
-    Engine::on_op(*scopes, call);
+    Engine::on_op(scopes, call);
   } catch (const Error&) {
     if (python_hooks.rethrow) python_hooks.rethrow();
     throw;
   }
+}
+
+namespace {
+
+void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet key_set, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet rest = below(role, key_set);
+  ScopeStack* scopes = observers(role);
+  if (C10_UNLIKELY(!scopes)) return op.redispatchBoxed(rest, stack);
+  const OpRecord& record = op_types().of(op);
+  StackCall call(record, op, rest, *stack);
+  if (!is_observed(call, rest)) return op.redispatchBoxed(rest, stack);
+  observe(*scopes, call);
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ std::vector<at::Tensor> all_levels(c10::ArrayRef<at::Tensor> tensors) {
 
 NodeWindow::NodeWindow() : first_(at::sequence_number::peek()) {}
 
+bool NodeWindow::is_empty() const { return at::sequence_number::peek() == first_; }
+
 NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
   const uint64_t count = at::sequence_number::peek() - first_;
   if (count == 0) return {};

@@ -30,6 +30,8 @@ class NodeWindow {
     std::vector<port::NodePtr> nodes;  // in the order they were made
     std::vector<Leaf> leaves;
   };
+  /// Was no node at all made until now?
+  bool is_empty() const;
   /// What was made until now, as far as these tensors lead to it.
   Made made(c10::ArrayRef<at::Tensor> results) const;
 

@@ -17,6 +17,7 @@
 #include "amanda/log.h"
 #include "guards.h"
 #include "port.h"
+#include "stack_value.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -30,7 +31,7 @@ bool recorded_by(const RoutineState& routine, const at::Tensor& value) {
 
 // Straight-through in forward mode, too: `value` with the tangent of `old`, while some dual level is open.
 at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
-  if (!torch::autograd::ForwardADLevel::try_get_by_idx(0) || !old.sizes().equals(value.sizes())) return value;
+  if (!torch::autograd::ForwardADLevel::try_get_by_idx(0) || !same_shape(old, value)) return value;
   const at::Tensor tangent = std::get<1>(at::_unpack_dual(old, 0));
   if (!tangent.defined()) return value;
   return at::_make_dual(std::get<0>(at::_unpack_dual(value, 0)), tangent, 0);
@@ -70,6 +71,16 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
 }
 
+void take_over_edge(const at::Tensor& old, const at::Tensor& handle) {
+  if (!old.requires_grad()) return;
+  // A view that was made without gradients and is out of date has no edge any more: to ask for it is an error.
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(old);
+  if (view && view->has_bw_view() && view->get_creation_meta() != torch::autograd::CreationMeta::DEFAULT &&
+      view->get_attr_version() != old._version())
+    return;
+  torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(old));
+}
+
 at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
   const RoutineState* routine = RoutineState::current();
   if (!routine || !value.defined() || value.is_same(old) || recorded_by(*routine, value)) return value;
@@ -84,12 +95,12 @@ at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value) {
   const bool differentiates = records || (wrapped && torch::autograd::ForwardADLevel::try_get_by_idx(0));
   if (!differentiates) return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
   at::Tensor handle = alias_of(stand_in);
-  if (!handle.sizes().equals(old.sizes())) {
+  if (!same_shape(handle, old)) {
     if (records) warn_that_gradient_stops();
     return handle;
   }
   if (wrapped) return straight_through_all_levels(old, handle, records);
-  torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(old));
+  take_over_edge(old, handle);
   return handle;
 }
 

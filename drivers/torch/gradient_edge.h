@@ -13,6 +13,9 @@ inline constexpr c10::DispatchKeySet kFunctorchWrappers({c10::DispatchKey::FuncT
 /// except for wrappers (a Python subclass, torch.func's), whose handles only their own detach() can make.
 at::Tensor alias_of(const at::Tensor& tensor);
 
+/// Gives `handle` the gradient edge of `old`, if that has one.
+void take_over_edge(const at::Tensor& old, const at::Tensor& handle);
+
 /// A new handle on `value` that passes gradients and tangents straight through to `old`, as far as the program records.
 /// Where the shapes differ it passes none, and that is said.
 at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value);

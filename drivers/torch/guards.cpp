@@ -1,18 +1,15 @@
 #include "guards.h"
 
 #include <ATen/SequenceNumber.h>
-#include <c10/core/GradMode.h>
+#include <c10/core/AutogradState.h>
 
 #include <cstddef>
+#include <new>
 #include <utility>
 
 #include "keys.h"
 
 namespace amanda::pytorch {
-namespace {
-thread_local RoutineState* innermost = nullptr;
-}
-
 WithoutUserModes::WithoutUserModes() {
   using at::impl::PythonTorchFunctionTLS;
   using c10::impl::TorchDispatchModeTLS;
@@ -20,7 +17,7 @@ WithoutUserModes::WithoutUserModes() {
     function_modes_ = PythonTorchFunctionTLS::get_state();
     PythonTorchFunctionTLS::set_state({});
   }
-  if (TorchDispatchModeTLS::any_modes_set()) {
+  if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) && TorchDispatchModeTLS::any_modes_set()) {
     dispatch_modes_ = TorchDispatchModeTLS::get_state();
     TorchDispatchModeTLS::set_state({});
   }
@@ -31,52 +28,59 @@ WithoutUserModes::~WithoutUserModes() {
   if (dispatch_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(dispatch_modes_));
 }
 
-RoutineState::RoutineState(RoutineMode mode)
-    : mode_(mode),
-      program_records_(program_records_now()),
-      first_node_(at::sequence_number::peek()),
-      outer_(innermost),
-      unobserved_(keys().both) {
-  innermost = this;
-  if (mode == RoutineMode::kAmbient) return;
-  if (c10::InferenceMode::is_enabled()) no_inference_mode_.emplace(false);
-  no_grad_.emplace(false);
-  no_autocast_.emplace(c10::autocast_dispatch_keyset);
-}
+// Found once for each routine: what a thread keeps, with room for the outermost state.
+struct RoutineState::Thread {
+  static Thread& current() {
+    thread_local constinit Thread thread;
+    return thread;
+  }
+  bool program_records(const c10::AutogradState& autograd) const {
+    if (innermost && innermost->mode_ == RoutineMode::kIsolated) return innermost->program_records_;
+    // Inside a kernel that autograd called nothing is recorded, whatever the modes and the tensors say.
+    return autograd.get_grad_mode() && !autograd.get_inference_mode() &&
+           !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
+  }
 
-RoutineState::~RoutineState() { innermost = outer_; }
-
-namespace {
-
-// Every phase of every operator with a routine has one; only those inside another's come from the heap.
-struct Slot {
-  alignas(RoutineState) std::byte memory[sizeof(RoutineState)]{};
-  bool taken = false;
+  RoutineState* innermost = nullptr;
+  alignas(RoutineState) std::byte room[sizeof(RoutineState)]{};
 };
 
-Slot& slot() {
-  thread_local constinit Slot slot;
-  return slot;
+RoutineState* RoutineState::begin(RoutineMode mode) {
+  Thread& thread = Thread::current();
+  void* room = thread.innermost ? ::operator new(sizeof(RoutineState)) : thread.room;
+  return new (room) RoutineState(thread, mode);
 }
 
-}  // namespace
-
-void* RoutineState::operator new(size_t size) {
-  Slot& free = slot();
-  if (std::exchange(free.taken, true)) return ::operator new(size);
-  return free.memory;
+void RoutineState::end(RoutineState* state) noexcept {
+  const bool in_room = static_cast<void*>(state) == state->thread_.room;
+  state->~RoutineState();
+  if (!in_room) ::operator delete(state);
 }
 
-void RoutineState::operator delete(void* memory) noexcept {
-  if (memory != slot().memory) return ::operator delete(memory);
-  slot().taken = false;
+RoutineState::RoutineState(Thread& thread, RoutineMode mode)
+    : thread_(thread),
+      mode_(mode),
+      autograd_(c10::AutogradState::get_tls_state()),
+      program_records_(thread.program_records(autograd_)),
+      first_node_(at::sequence_number::peek()),
+      outer_(std::exchange(thread.innermost, this)),
+      // Autocast would cache casts of parameters that were made without recording, and the program would train on them.
+      unobserved_(mode == RoutineMode::kAmbient ? keys().both : keys().both | c10::autocast_dispatch_keyset) {
+  if (mode == RoutineMode::kAmbient) return;
+  if (autograd_.get_inference_mode()) no_inference_mode_.emplace(false);
+  grad_mode_ = autograd_.get_grad_mode();
+  autograd_.set_grad_mode(false);
 }
 
-const RoutineState* RoutineState::current() { return innermost; }
+RoutineState::~RoutineState() {
+  if (mode_ == RoutineMode::kIsolated) autograd_.set_grad_mode(grad_mode_);
+  thread_.innermost = outer_;
+}
+
+const RoutineState* RoutineState::current() { return Thread::current().innermost; }
 
 bool RoutineState::program_records_now() {
-  if (innermost && innermost->mode_ == RoutineMode::kIsolated) return innermost->program_records_;
-  return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
+  return Thread::current().program_records(c10::AutogradState::get_tls_state());
 }
 
 }  // namespace amanda::pytorch

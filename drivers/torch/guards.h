@@ -3,6 +3,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -43,10 +44,11 @@ class WithoutSavedTensorHooks {
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
 class RoutineState {
  public:
-  explicit RoutineState(RoutineMode mode);
-  ~RoutineState();
-  static void* operator new(size_t size);
-  static void operator delete(void* memory) noexcept;
+  /// Every phase of every operator with a routine has one. `end` takes what `begin` returned.
+  static RoutineState* begin(RoutineMode mode);
+  static void end(RoutineState* state) noexcept;
+  RoutineState(const RoutineState&) = delete;
+  RoutineState& operator=(const RoutineState&) = delete;
 
   /// The innermost on this thread, or null.
   static const RoutineState* current();
@@ -57,16 +59,20 @@ class RoutineState {
   uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
  private:
+  struct Thread;
+  RoutineState(Thread& thread, RoutineMode mode);
+  ~RoutineState();
+
+  Thread& thread_;
   RoutineMode mode_;
-  bool program_records_;  // was grad mode on where the routine was called?
+  c10::AutogradState& autograd_;  // this thread's
+  bool program_records_;          // was grad mode on where the routine was called?
   uint64_t first_node_;
   RoutineState* outer_;
   WithoutUserModes without_modes_;
   c10::impl::ExcludeDispatchKeyGuard unobserved_;
   std::optional<c10::InferenceMode> no_inference_mode_;
-  std::optional<c10::AutoGradMode> no_grad_;
-  // Autocast would cache casts of parameters that were made without recording, and the program would train on them.
-  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast_;
+  bool grad_mode_ = false;
 };
 
 }  // namespace amanda::pytorch

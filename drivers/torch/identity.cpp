@@ -3,12 +3,11 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <array>
-#include <memory>
 #include <unordered_map>
 
+#include "amanda/per_thread.h"
 #include "hash.h"
 #include "python_hooks.h"
-#include "stack_value.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -46,13 +45,11 @@ Operand as_parameter(const at::Tensor& tensor) {
 
 // The path holds addresses: they only ever find what was resolved, and a death among them starts a new epoch.
 // Parameters count by their numbers; those without one count alike.
-uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) {
+uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
   uint64_t key = mix(raw_path, record.type);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      const Operand operand = as_parameter(tensor);
-      if (operand.counts) key = mix(key + i, operand.tag);
-    });
+  for (const auto& [position, tensor] : arguments) {
+    const Operand operand = as_parameter(*tensor);
+    if (operand.counts) key = mix(key + position, operand.tag);
   }
   return key;
 }
@@ -86,25 +83,18 @@ struct KnownPlaces {
   }
 };
 
-KnownPlaces& known_places() {
-  thread_local std::unique_ptr<KnownPlaces> places = std::make_unique<KnownPlaces>();
-  return *places;
-}
-
-OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) {
+OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
   std::vector<TensorOperand> tensors;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      const Operand operand = as_parameter(tensor);
-      tensors.push_back({i, &operand.tensor, operand.counts});
-    });
+  for (const auto& [position, tensor] : arguments) {
+    const Operand operand = as_parameter(*tensor);
+    tensors.push_back({position, &operand.tensor, operand.counts});
   }
   return python_hooks.resolve(raw_path, record.name_hash, tensors);
 }
 
 }  // namespace
 
-Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) {
+Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
   Identity identity;
   identity.raw_path = python_hooks.raw_path ? python_hooks.raw_path() : 0;
   if (identity.raw_path == 0) {
@@ -114,7 +104,7 @@ Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments) 
   }
   const uint64_t epoch = python_hooks.epoch.load(std::memory_order_acquire);
   const uint64_t key = raw_key(identity.raw_path, record, arguments);
-  KnownPlaces& places = known_places();
+  KnownPlaces& places = per_thread<KnownPlaces>();
   if (const Resolved* known = places.find(key, epoch)) {
     identity.id = known->id;
     return identity;

@@ -1,10 +1,9 @@
 // Which place of the program an operator call is.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include "dataflow.h"
 #include "op_types.h"
+#include "stack_value.h"
 
 namespace amanda::pytorch {
 
@@ -18,6 +17,6 @@ struct Identity {
 /// operator and its dataflow context. The id is 0 only where finding it failed.
 ///
 /// A call known from before costs a walk over the Python frames and one lookup; it allocates nothing.
-Identity identify(const OpRecord& record, c10::ArrayRef<c10::IValue> arguments);
+Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments);
 
 }  // namespace amanda::pytorch

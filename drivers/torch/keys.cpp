@@ -4,13 +4,16 @@
 
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
+#include "amanda/tool.h"
 #include "fallback.h"
 #include "op_types.h"
 #include "torch_backend.h"
+#include "typed_kernels.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -40,15 +43,33 @@ void install_fallback(c10::DispatchKey key, torch::CppFunction&& function) {
   library->fallback(std::move(function));
 }
 
+// Leaked, as above.
+void install_kernel(const c10::OperatorHandle& op, c10::DispatchKey key, const c10::KernelFunction& kernel) {
+  new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().registerImpl(op.operator_name(), key, kernel, std::nullopt, nullptr, "amanda"));
+}
+
+// For promotion, by operator name.
+const std::unordered_map<std::string, c10::KernelFunction>& typed_filter_kernels() {
+  static const auto* kernels = [] {
+    auto* made = new std::unordered_map<std::string, c10::KernelFunction>;
+    each_typed_kernel(KeyRole::kFilter, [&](const c10::OperatorHandle& op, const c10::KernelFunction& kernel) {
+      made->emplace(c10::toString(op.operator_name()), kernel);
+    });
+    return made;
+  }();
+  return *kernels;
+}
+
 std::mutex promotion_mutex;
 std::unordered_set<std::string>& promoted() {
   static auto* names = new std::unordered_set<std::string>;
   return *names;
 }
-// Scopes whose operators are all promoted, as of the number of operators that were registered then.
-std::unordered_set<uint64_t>& settled() {
-  static auto* revisions = new std::unordered_set<uint64_t>;
-  return *revisions;
+// Patterns whose operators are all promoted, as of the number of operators that were registered then.
+std::unordered_set<std::string>& settled() {
+  static auto* patterns = new std::unordered_set<std::string>;
+  return *patterns;
 }
 uint64_t settled_registrations = 0;
 
@@ -61,6 +82,9 @@ void install_keys() {
   chosen = choose_keys();
   install_fallback(chosen->filter, torch::CppFunction::makeFallthrough());
   install_fallback(chosen->all, torch::CppFunction::makeFromBoxedFunction<&catch_all>());
+  each_typed_kernel(KeyRole::kAll, [](const c10::OperatorHandle& op, const c10::KernelFunction& kernel) {
+    install_kernel(op, chosen->all, kernel);
+  });
 }
 
 void promote(const c10::OperatorHandle& op) {
@@ -69,28 +93,31 @@ void promote(const c10::OperatorHandle& op) {
     std::lock_guard lock(promotion_mutex);
     if (!promoted().insert(name).second) return;
   }
-  // Leaked, as above.
-  new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerImpl(
-      op.operator_name(), keys().filter, c10::KernelFunction::makeFromBoxedFunction<&catch_filtered>(), std::nullopt,
-      nullptr, "amanda"));
+  const auto typed = typed_filter_kernels().find(name);
+  install_kernel(op, keys().filter,
+                 typed != typed_filter_kernels().end() ? typed->second
+                                                       : c10::KernelFunction::makeFromBoxedFunction<&catch_filtered>());
 }
 
 void promote_wanted(const ScopeStack& scopes) {
-  const uint64_t revision = Engine::revision(scopes), registrations = op_types().registrations();
+  std::vector<std::string> patterns = Engine::patterns(scopes);
+  const uint64_t registrations = op_types().registrations();
   {
     std::lock_guard lock(promotion_mutex);
     if (settled_registrations != registrations) settled().clear();
     settled_registrations = registrations;
-    if (settled().contains(revision)) return;
+    std::erase_if(patterns, [](const std::string& pattern) { return settled().contains(pattern); });
   }
+  if (patterns.empty()) return;
+  const OpFilter wanted(patterns);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     auto op = c10::Dispatcher::singleton().findOp(name);
     if (!op || !op->hasSchema()) continue;
     const OpRecord& record = op_types().of(*op);
-    if (!record.noise && Engine::wants(scopes, backend(), record.type)) promote(*op);
+    if (!record.noise && wanted.matches(record.info)) promote(*op);
   }
   std::lock_guard lock(promotion_mutex);
-  if (settled_registrations == registrations) settled().insert(revision);
+  if (settled_registrations == registrations) settled().insert(patterns.begin(), patterns.end());
 }
 
 ThreadKeys& thread_keys() {

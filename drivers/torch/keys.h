@@ -36,6 +36,7 @@ void promote_wanted(const ScopeStack& scopes);
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
   KeyRole role = KeyRole::kNone;
+  size_t in_compiled = 0;  // calls of compiled functions, of whose inside nothing is to be seen
 
   /// Puts the thread's key bits as `role` says; guards that save and restore all bits may have changed them.
   void restore() const;

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "amanda/per_thread.h"
 #include "hash.h"
 
 namespace amanda::pytorch {
@@ -23,10 +24,10 @@ const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
     const NodeType* type = nullptr;
   };
   using Table = std::array<Known, 256>;
-  thread_local std::unique_ptr<Table> table = std::make_unique<Table>();
+  Table& table = per_thread<Table>();
 
   const std::type_info& cls = typeid(node);
-  Known& known = (*table)[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table->size()];
+  Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
   if (known.cls == &cls) return *known.type;
   const NodeType& type = named(plain(node.name()));
   // One C++ class serves all Python functions, and one all nodes that stand in for others.

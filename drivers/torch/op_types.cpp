@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "amanda/engine.h"
+#include "amanda/per_thread.h"
 #include "hash.h"
 #include "keys.h"
 #include "torch_backend.h"
@@ -26,10 +27,10 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
   for (const c10::Argument& argument : schema.arguments()) info.inputs.push_back(argument.name());
   for (const c10::Argument& result : schema.returns()) info.outputs.push_back(result.name());
 
-  auto record =
-      std::make_unique<OpRecord>(OpRecord{type, std::move(info), schema, 0, false, false, false, {}, {}, std::nullopt});
+  auto record = std::make_unique<OpRecord>(OpRecord{.type = type, .info = std::move(info), .schema = schema});
   record->name_hash = fnv1a(record->info.overload, fnv1a(qualified + "."));
   record->noise = is_noise(record->info.ns, record->info.name);
+  record->asynchronous = record->info.ns == "c10d" || record->info.ns.starts_with("_c10d_functional");
   for (at::Tag tag : tags) {
     record->random |= tag == at::Tag::nondeterministic_seeded;
     record->metadata_in_place |= tag == at::Tag::inplace_view;
@@ -63,10 +64,10 @@ const OpRecord& OpTypes::of(const c10::OperatorHandle& op) {
     uint64_t epoch = 0;
   };
   using Table = std::array<Known, 512>;
-  thread_local std::unique_ptr<Table> table = std::make_unique<Table>();
+  Table& table = per_thread<Table>();
 
   const c10::FunctionSchema* schema = &op.schema();
-  Known& known = (*table)[(reinterpret_cast<uintptr_t>(schema) >> 4) % table->size()];
+  Known& known = table[(reinterpret_cast<uintptr_t>(schema) >> 4) % table.size()];
   const uint64_t epoch = epoch_.load(std::memory_order_acquire);
   if (known.schema == schema && known.epoch == epoch) return *known.record;
   known = {schema, &add(*schema, op), epoch};

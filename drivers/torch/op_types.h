@@ -18,12 +18,13 @@ namespace amanda::pytorch {
 struct OpRecord {
   OpType type;
   OpInfo info;
-  c10::FunctionSchema schema;   // a copy: operators can be deregistered
-  uint64_t name_hash;           // of namespace, name and overload: the same in every process
-  bool noise;                   // framework bookkeeping, not an operator
-  bool random;                  // draws random numbers
-  bool metadata_in_place;       // resize_, transpose_ ...: an in-place operator that is not about values
-  std::vector<size_t> mutated;  // arguments that it writes to
+  c10::FunctionSchema schema;      // a copy: operators can be deregistered
+  uint64_t name_hash = 0;          // of namespace, name and overload: the same in every process
+  bool noise = false;              // framework bookkeeping, not an operator
+  bool random = false;             // draws random numbers
+  bool asynchronous = false;       // goes on after it has returned: a collective
+  bool metadata_in_place = false;  // resize_, transpose_ ...: an in-place operator that is not about values
+  std::vector<size_t> mutated;     // arguments that it writes to
   std::vector<std::optional<size_t>> result_mutated;  // per result: the written argument that it is
   std::optional<size_t> viewed;                       // an argument, not written, that some result may be a view of
 };

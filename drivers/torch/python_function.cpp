@@ -32,12 +32,13 @@ class FunctionSite final : public OpSite {
 void bind_python_function(const std::string& name, const NodeWindow& window, c10::ArrayRef<c10::IValue> inputs,
                           c10::ArrayRef<at::Tensor> outputs) {
   ScopeStack* scopes = observing_scopes();
-  if (!scopes || is_traced(inputs) || belongs_to_backward()) return;
+  const OperandTensors tensors = tensors_of(inputs);
+  if (!scopes || is_traced(c10::DispatchKeySet(c10::DispatchKeySet::FULL), tensors) || belongs_to_backward()) return;
   const std::vector<at::Tensor> levels = all_levels(outputs);
   const NodeWindow::Made made = window.made(levels);
   if (made.nodes.empty()) return;
   const OpRecord& record = op_types().python_function(name);
-  const Identity identity = identify(record, inputs);
+  const Identity identity = identify(record, tensors);
   FunctionSite site(record, identity);
   SightingPtr seen_by = Engine::sighting(*scopes, site);
   if (!seen_by) return;

@@ -1,6 +1,7 @@
 #include "replaced_node.h"
 
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
@@ -46,9 +47,16 @@ variable_list ReplacedNode::apply(variable_list&& grad_outputs) {
 
 // In place: set_next_edge() is for nodes that nobody has an edge to. This one's depth in the graph is the original's.
 void ReplacedNode::take_place_in(c10::ArrayRef<port::NodePtr> graph) {
-  for (const port::NodePtr& node : graph) {
-    for (torch::autograd::Edge& edge : node->next_edges()) {
+  auto reroute = [this](Node& node) {
+    for (torch::autograd::Edge& edge : node.next_edges()) {
       if (edge.function == original_) edge.function = getptr();
+    }
+  };
+  for (const port::NodePtr& node : graph) {
+    reroute(*node);
+    // It runs another node, and insists on that one's having its own edges.
+    if (auto* slices = dynamic_cast<torch::autograd::CopySlices*>(node.get()); slices && slices->fn) {
+      reroute(*slices->fn);
     }
   }
 }

@@ -3,19 +3,14 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/clone.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
 #include "amanda/error.h"
-#include "engine_threads.h"
 #include "gradient_edge.h"
 #include "guards.h"
 #include "keys.h"
 #include "port.h"
-#include "python_hooks.h"
-#include "torch_backend.h"
-#include "tracing.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -57,7 +52,7 @@ c10::IValue private_copy(const c10::IValue& operand) {
 
 void assign(const at::Tensor& target, const at::Tensor& value) {
   if (!target.defined() || !value.defined() || target.is_same(value)) return;
-  if (!target.sizes().equals(value.sizes())) {  // only out= may change its shape
+  if (!same_shape(target, value)) {  // only out= may change its shape
     c10::AutoGradMode no_grad(false);
     target.resize_(value.sizes());
   }
@@ -74,27 +69,15 @@ void assign(const c10::IValue& target, const c10::IValue& value) {
 }  // namespace
 
 StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below,
-                     torch::jit::Stack& stack)
-    : record_(record), op_(op), below_(below), stack_(stack), base_(stack.size() - record.info.inputs.size()) {}
+                     torch::jit::Stack& stack, Identity known)
+    : ForwardCall(record, std::move(known)),
+      op_(op),
+      below_(below),
+      stack_(stack),
+      base_(stack.size() - record.info.inputs.size()) {}
 
 StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id)
-    : record_(record), op_(op), stack_(stack), base_(stack.size() - record.info.inputs.size()) {
-  identity_.id = id;
-}
-
-Backend& StackCall::backend() const { return pytorch::backend(); }
-
-const Identity& StackCall::identity() {
-  if (identity_.id == 0) identity_ = identify(record_, arguments());
-  return identity_;
-}
-
-OpId StackCall::id() { return identity().id; }
-
-std::string StackCall::detail(Detail which) {
-  if (which == Detail::kIsRecompute) return is_recomputed() ? "recompute" : "";
-  return python_hooks.describe ? python_hooks.describe(identity().raw_path, which) : "";
-}
+    : ForwardCall(record, {.id = id}), op_(op), stack_(stack), base_(stack.size() - record.info.inputs.size()) {}
 
 c10::ArrayRef<c10::IValue> StackCall::arguments() const {
   if (state_ != State::kReady) return inputs_;
@@ -105,10 +88,6 @@ c10::ArrayRef<c10::IValue> StackCall::results() const {
   return torch::jit::last(stack_, state_ == State::kReady ? 0 : record_.info.outputs.size());
 }
 
-size_t StackCall::size(Point side) const {
-  return side == Point::kAfter ? record_.info.outputs.size() : record_.info.inputs.size();
-}
-
 Value StackCall::get(Point side, size_t position) {
   const c10::ArrayRef<c10::IValue> operands = side == Point::kAfter ? results() : arguments();
   if (position >= operands.size()) return {};
@@ -116,30 +95,34 @@ Value StackCall::get(Point side, size_t position) {
 }
 
 uint64_t StackCall::versions(Point side) const {
-  if (side == Point::kAfter) return version_sum(results());
-  uint64_t sum = version_sum(arguments());
-  if (side == Point::kReplace) {
-    for (size_t i : record_.mutated) sum -= version_sum(arguments().slice(i, 1));
-  }
-  return sum;
+  if (record_.asynchronous) return 0;  // its own thread may write while routines look
+  if (side == Point::kAfter) return version_sum(result_tensors());
+  if (side == Point::kReplace) return version_sum_besides(record_.mutated, argument_tensors());
+  return version_sum(argument_tensors());
 }
 
-void StackCall::run(RunHints hints) {
+void StackCall::begin_run(RunHints hints) {
   observe_inner_ = hints.observe_inner;
   if (hints.keep_inputs) inputs_ = program_inputs();
   if (record_.viewed) {
     each_tensor(stack_[base_ + *record_.viewed], [&](const at::Tensor& viewed) { viewed_ = storage_of(viewed); });
   }
+}
+
+void StackCall::run(RunHints hints) {
+  begin_run(hints);
   if (!originals_.empty()) run_with_ = arguments().vec();
   if (hints.edit_result == Edit::kNo || !originals_.empty() || !autograd_will_record_in_place()) {
     redispatch();
   } else if (hints.edit_result == Edit::kYes || record_.info.ns != "aten") {
     run_on_private_copy();
-  } else {
+  } else if (runs_unseen()) {
     rehearse();
+  } else {
+    redispatch();
   }
   state_ = State::kRan;
-  if (below_ && identity_.id != 0 && identity_.raw_path == 0) remember_producer(identity_.dataflow, results());
+  if (below_) remember_results();
 }
 
 void StackCall::redispatch() {
@@ -169,12 +152,6 @@ std::vector<c10::IValue> StackCall::program_inputs() const {
 
 // ---- backward operators: see grad_map.h ----------------------------------------------------------------------------
 
-uint64_t StackCall::gradient_mask() const {
-  uint64_t mask = 1;
-  each_tensor(arguments(), [&](const at::Tensor& tensor) { mask = mask * 3 + 1 + tensor.requires_grad(); });
-  return mask | 1;
-}
-
 void StackCall::watch_backward(bool keep_operands) {
   if (!c10::GradMode::is_enabled()) return;
   made_.emplace();
@@ -190,44 +167,32 @@ void StackCall::watch_backward(bool keep_operands) {
 
 bool StackCall::bind_backward(const SightingPtr& seen_by) {
   if (!rehearsed_.isNone()) bind_when_run_ = seen_by;
-  if (!made_ || bind_when_run_) return false;
-  std::vector<at::Tensor> tensors;
-  auto add = [&](const at::Tensor& tensor) { tensors.push_back(tensor); };
-  each_tensor(results(), add);
-  each_tensor(c10::ArrayRef<c10::IValue>(written_), add);
-  tensors = all_levels(tensors);
-  NodeWindow::Made made = made_->made(tensors);
-  if (made.nodes.empty()) return false;
-  // A leaf that a differentiable routine put a value in place of is the operator's all the same.
-  for (const auto& [position, input] : edited_inputs_) {
-    each_tensor(input, [&, at = position](const at::Tensor& tensor) {
-      if (!tensor.requires_grad() || !tensor.is_leaf()) return;
-      port::NodePtr node = torch::autograd::impl::try_get_grad_accumulator(tensor);
-      const bool known = std::any_of(made.leaves.begin(), made.leaves.end(),
-                                     [&](const NodeWindow::Leaf& leaf) { return leaf.accumulate == node; });
-      if (node && !known) made.leaves.push_back({std::move(node), NodeWindow::kOperand, at});
-    });
-  }
-  if (operands_) {
-    operands_->keep_outputs(results());
-    for (const NodeWindow::Leaf& leaf : made.leaves) operands_->connect(leaf.accumulate);
-  }
-  const auto forward =
-      std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands_)});
-  return bind_nodes(*current_scopes(), made, tensors, forward, id(), /*made_by_forward=*/true);
+  if (!made_ || bind_when_run_ || made_->is_empty()) return false;
+  if (operands_) operands_->keep_outputs(results());
+  return bind_made(*made_, written_, edited_inputs_, std::move(operands_), seen_by);
 }
 
 // ---- in-place operators: see the note in the header ----------------------------------------------------------------
 
 bool StackCall::autograd_will_record_in_place() const {
   if (record_.mutated.size() != 1 || record_.result_mutated.size() != 1 || !record_.result_mutated[0]) return false;
-  if (record_.metadata_in_place || !c10::GradMode::is_enabled()) return false;
+  if (record_.metadata_in_place || !RoutineState::program_records_now()) return false;
   const c10::IValue& target = stack_[base_ + record_.mutated[0]];
   if (!target.isTensor() || !target.toTensor().defined() || target.toTensor().is_inference()) return false;
   if (target.toTensor().is_leaf() && target.toTensor().requires_grad()) return false;  // an error; let it come
-  bool any = false;
-  each_tensor(arguments(), [&](const at::Tensor& tensor) { any |= tensor.requires_grad(); });
-  return any;
+  const c10::ArrayRef<OperandTensor> tensors = argument_tensors();
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const OperandTensor& operand) { return operand.tensor->requires_grad(); });
+}
+
+bool StackCall::runs_unseen() const {
+  constexpr c10::DispatchKeySet kPython({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+  if (below_ && below_->has_any(kPython)) return false;
+  const c10::ArrayRef<OperandTensor> tensors = argument_tensors();
+  return std::none_of(tensors.begin(), tensors.end(), [&](const OperandTensor& operand) {
+    return operand.tensor->key_set().has_any(
+        kPython | c10::DispatchKeySet({c10::DispatchKey::Batched, c10::DispatchKey::BatchedNestedTensor}));
+  });
 }
 
 bool StackCall::has_original(size_t position) const {
@@ -303,7 +268,7 @@ bool StackCall::result_is_view() const {
   if (!record_.viewed) return false;
   if (state_ != State::kRan) return true;
   bool shared = false;
-  each_tensor(results(), [&](const at::Tensor& result) { shared |= viewed_ && storage_of(result) == viewed_; });
+  for (const OperandTensor& result : result_tensors()) shared |= viewed_ && storage_of(*result.tensor) == viewed_;
   return shared;
 }
 
@@ -312,8 +277,11 @@ void StackCall::set(Point side, size_t position, Value value) {
   const bool after = side == Point::kAfter;
   const c10::Argument& argument = after ? record_.schema.returns()[position] : record_.schema.arguments()[position];
   const bool replaced = after && state_ != State::kRan;  // a replacement's result stands for nothing that ran
-  const c10::IValue old = replaced ? c10::IValue() : stack_[base_ + position];
+  c10::IValue old = replaced ? c10::IValue() : stack_[base_ + position];
   check_stand_in(argument, old, given);
+  if (replaced && state_ == State::kReady && record_.result_mutated[position]) {
+    old = stack_[base_ + *record_.result_mutated[position]];
+  }
   if (after && record_.result_mutated[position]) {
     check_in_place(*record_.result_mutated[position], old, given);
   } else if (!after && argument.alias_info() && argument.alias_info()->isWrite()) {
@@ -331,9 +299,12 @@ void StackCall::check_in_place(size_t written, const c10::IValue& old, const c10
   for (const auto& [position, original] : originals_) {
     if (position == written) target = &original;
   }
-  if (target->isTensor() && given.isTensor() && !target->toTensor().sizes().equals(given.toTensor().sizes())) {
+  if (target->isTensor() && given.isTensor() && !same_shape(target->toTensor(), given.toTensor())) {
     throw Error(c10::str("the shape of an in-place operator's tensor can't change: it is ", target->toTensor().sizes(),
                          ", the value has ", given.toTensor().sizes()));
+  }
+  if (target->isTensor() && given.isTensor() && target->toTensor().device() != given.toTensor().device()) {
+    check_stand_in(given.toTensor().scalar_type(), target->toTensor().device(), given.toTensor());
   }
   if (state_ == State::kRan && originals_.empty() && old.isTensor() && old.toTensor().requires_grad() &&
       RoutineState::program_records_now()) {
@@ -348,8 +319,8 @@ void StackCall::put_argument(size_t position, c10::IValue value) {
   const bool written = std::find(record_.mutated.begin(), record_.mutated.end(), position) != record_.mutated.end();
   c10::IValue stand_in = operand_in_place_of(slot, value);
   if (std::none_of(edited_inputs_.begin(), edited_inputs_.end(),
-                   [&](const auto& known) { return known.first == position; })) {
-    edited_inputs_.emplace_back(position, slot);
+                   [&](const EditedInput& known) { return known.position == position; })) {
+    edited_inputs_.push_back({position, slot});
   }
   if (written) {
     if (!has_original(position)) originals_.emplace_back(position, slot);

@@ -6,13 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "amanda/engine.h"
-#include "grad_map.h"
-#include "guards.h"
-#include "identity.h"
-#include "op_types.h"
+#include "forward_call.h"
 #include "random_state.h"
-#include "stack_value.h"
 
 namespace amanda::pytorch {
 
@@ -25,38 +20,40 @@ namespace amanda::pytorch {
 // Whether an edit is to come is known from earlier runs (RunHints::edit_result). Where it is not known yet, routines
 // first see a rehearsal: the operator on a private copy, out of sight of the user's modes and saved-tensor hooks, and
 // with the random state put back. Then it runs for real, as it is or as above. (A custom operator may do more than its
-// schema says, so it is not rehearsed, but prepared for an edit.) A routine that first only looked and now edits is
-// refused once, while autograd records.
-class StackCall final : public OpCall {
+// schema says, so it is not rehearsed, but prepared for an edit.) Nothing is rehearsed before the eyes of the program's
+// own modes and subclasses. A routine that first only looked and now edits is refused once, while autograd records.
+class StackCall final : public ForwardCall {
  public:
-  StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack);
+  StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack,
+            Identity known = {});
   /// A call that is identified as another one: what get_op() of that one stands for.
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id);
 
-  Backend& backend() const override;
-  OpType type() const override { return record_.type; }
-  Phase phase() const override { return Phase::kForward; }
-  OpId id() override;
-  size_t size(Point side) const override;
   Value get(Point side, size_t position) override;
-  std::string detail(Detail which) override;
-
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
   bool has_results() const override { return state_ != State::kReady; }
   void finish() override;
   void set(Point side, size_t position, Value value) override;
   void commit() override;
-  bool records() const override { return RoutineState::program_records_now(); }
   void discard() noexcept override { staged_.clear(); }
   uint64_t versions(Point side) const override;
-  uint64_t gradient_mask() const override;
   void watch_backward(bool keep_operands) override;
   bool bind_backward(const SightingPtr& seen_by) override;
 
-  const OpRecord& record() const { return record_; }
-  /// Does a result share memory with an argument it may be a view of?
-  bool result_is_view() const;
+  bool result_is_view() const override;
+  c10::ArrayRef<OperandTensor> argument_tensors() const override { return tensors_ = tensors_of(arguments()); }
+  c10::ArrayRef<OperandTensor> result_tensors() const override { return tensors_ = tensors_of(results()); }
+
+  /// The operator ran by other means: its arguments are on the stack, and `push` puts its results there instead.
+  template <class Push>
+  void ran(RunHints hints, std::optional<NodeWindow> made, const Push& push) {
+    begin_run(hints);
+    torch::jit::drop(stack_, record_.info.inputs.size());
+    push(stack_);
+    made_ = std::move(made);
+    state_ = State::kRan;
+  }
 
  private:
   struct Staged {
@@ -66,12 +63,13 @@ class StackCall final : public OpCall {
   };
   enum class State : uint8_t { kReady, kRan, kSkipped };
 
-  const Identity& identity();
   c10::ArrayRef<c10::IValue> arguments() const;
   c10::ArrayRef<c10::IValue> results() const;
   std::vector<c10::IValue> program_inputs() const;
+  void begin_run(RunHints hints);
   void redispatch();
   bool autograd_will_record_in_place() const;
+  bool runs_unseen() const;
   bool has_original(size_t position) const;
   void run_on_private_copy();
   void rehearse();
@@ -81,16 +79,15 @@ class StackCall final : public OpCall {
   void put_argument(size_t position, c10::IValue value);
   void put_result(size_t position, c10::IValue value);
 
-  const OpRecord& record_;
   const c10::OperatorHandle& op_;
+  mutable OperandTensors tensors_;            // what was asked for last
   std::optional<c10::DispatchKeySet> below_;  // none: call from the top
   torch::jit::Stack& stack_;
   size_t base_;
-  Identity identity_;  // worked out when first asked for
   State state_ = State::kReady;
   bool observe_inner_ = false;
-  std::vector<std::pair<size_t, c10::IValue>> edited_inputs_;  // by position: what the program passed
-  std::vector<c10::IValue> inputs_;                            // kept over the run, if somebody will ask for them
+  std::vector<EditedInput> edited_inputs_;
+  std::vector<c10::IValue> inputs_;    // kept over the run, if somebody will ask for them
   std::vector<c10::IValue> run_with_;  // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
   const c10::StorageImpl* viewed_ = nullptr;  // of the argument that the result may be a view of; only compared

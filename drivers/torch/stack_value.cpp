@@ -2,7 +2,10 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
+
 #include "amanda/error.h"
+#include "python_hooks.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -12,8 +15,23 @@ std::string kind_of(const c10::IValue& value) {
   return value.isNone() ? "None" : value.tagKind();
 }
 
+bool is_fake(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::Python) && python_hooks.is_symbolic &&
+         python_hooks.is_symbolic(py_object(tensor));
+}
+
 void check_tensor(const at::Tensor& old, const at::Tensor& value) {
-  if (old.defined() && value.defined()) check_stand_in(old.scalar_type(), old.device(), value);
+  if (!old.defined() || !value.defined()) return;
+  check_stand_in(old.scalar_type(), old.device(), value);
+  if (value.layout() != old.layout()) {
+    throw Error(c10::str("a tensor of layout ", value.layout(), " can't stand for one of layout ", old.layout(),
+                         "; convert it with .to_dense() or its like"));
+  }
+  if (value.is_nested() != old.is_nested()) {
+    throw Error(value.is_nested() ? "a nested tensor can't stand for one that is not"
+                                  : "a tensor that is not nested can't stand for one that is");
+  }
+  if (is_fake(value) && !is_fake(old)) throw Error("a fake tensor can't stand for one with data");
 }
 
 bool has_type(const c10::Argument& argument, const c10::IValue& value) {
@@ -24,16 +42,46 @@ bool has_type(const c10::Argument& argument, const c10::IValue& value) {
     }
     return false;
   }
+  if (value.isBool() && c10::NumberType::get()->isSubtypeOf(*argument.type())) return true;  // a Scalar can be one
   return value.type()->isSubtypeOf(*argument.type());
 }
 
 }  // namespace
 
-uint64_t version_sum(c10::ArrayRef<c10::IValue> operands) {
+OperandTensors tensors_of(c10::ArrayRef<c10::IValue> operands) {
+  OperandTensors tensors;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    each_tensor(operands[i], [&](const at::Tensor& tensor) { tensors.push_back({i, &tensor}); });
+  }
+  return tensors;
+}
+
+bool same_shape(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_nested() && !b.is_nested()) return a.sizes().equals(b.sizes());
+  return a.is_nested() && b.is_nested() && a.is_same_size(b);
+}
+
+uint64_t version_sum(c10::ArrayRef<OperandTensor> operands) {
   uint64_t sum = 0;
-  each_tensor(operands, [&](const at::Tensor& tensor) {
-    if (!tensor.is_inference()) sum += tensor._version();
-  });
+  for (const OperandTensor& operand : operands) {
+    const c10::VariableVersion& version = operand.tensor->unsafeGetTensorImpl()->version_counter();
+    if (version.enabled()) sum += version.current_version();  // inference tensors have none
+  }
+  return sum;
+}
+
+uint64_t version_sum_besides(c10::ArrayRef<size_t> written, c10::ArrayRef<OperandTensor> operands) {
+  auto is_written = [&](const OperandTensor& operand) {
+    return std::any_of(operands.begin(), operands.end(), [&](const OperandTensor& other) {
+      const bool shares = &other == &operand || (operand.tensor->has_storage() && other.tensor->has_storage() &&
+                                                 operand.tensor->storage().is_alias_of(other.tensor->storage()));
+      return shares && std::find(written.begin(), written.end(), other.position) != written.end();
+    });
+  };
+  uint64_t sum = 0;
+  for (const OperandTensor& operand : operands) {
+    if (!is_written(operand)) sum += version_sum(operand);
+  }
   return sum;
 }
 

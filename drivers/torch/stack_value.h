@@ -5,10 +5,18 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
 
 struct _object;  // PyObject
 
 namespace amanda::pytorch {
+
+/// A defined tensor among a call's operands. The members of a list share its position.
+struct OperandTensor {
+  size_t position;
+  const at::Tensor* tensor;  // where the operand is
+};
+using OperandTensors = c10::SmallVector<OperandTensor, 8>;
 
 /// Calls `fn(const at::Tensor&)` on every defined tensor of one operand: itself, or the members of a list.
 template <class Fn>
@@ -22,18 +30,19 @@ void each_tensor(const c10::IValue& operand, const Fn& fn) {
   }
 }
 
-template <class Fn>
-void each_tensor(c10::ArrayRef<c10::IValue> operands, const Fn& fn) {
-  for (const c10::IValue& operand : operands) each_tensor(operand, fn);
-}
+OperandTensors tensors_of(c10::ArrayRef<c10::IValue> operands);
 
 /// The tensor's Python object, borrowed; null if it has none yet.
 inline _object* py_object(const at::TensorBase& tensor) {
   return reinterpret_cast<_object*>(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj());
 }
 
+bool same_shape(const at::Tensor& a, const at::Tensor& b);
+
 /// The sum of the version counters: changes when a tensor is changed in place.
-uint64_t version_sum(c10::ArrayRef<c10::IValue> operands);
+uint64_t version_sum(c10::ArrayRef<OperandTensor> operands);
+/// Without the operands at the positions `written`, and those that share memory with them.
+uint64_t version_sum_besides(c10::ArrayRef<size_t> written, c10::ArrayRef<OperandTensor> operands);
 
 /// Throws `Error` (a reason only) unless `value` can stand where `old` stands: the argument's type, and for tensors the
 /// same dtype and device.

@@ -5,13 +5,13 @@
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "engine_threads.h"
+#include "forward_call.h"
 #include "grad_hooks.h"
 #include "guards.h"
 #include "keys.h"
 #include "node_call.h"
 #include "op_types.h"
 #include "port.h"
-#include "stack_call.h"
 
 namespace amanda::pytorch {
 
@@ -35,15 +35,15 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
   if (has_running_nodes() && !port::inside_backward()) forget_running_nodes();
 }
 
-void* TorchBackend::begin_routines(RoutineMode mode) { return new RoutineState(mode); }
-void TorchBackend::end_routines(void* token) noexcept { delete static_cast<RoutineState*>(token); }
+void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
+void TorchBackend::end_routines(void* token) noexcept { RoutineState::end(static_cast<RoutineState*>(token)); }
 
 std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
   if (site.phase() == Phase::kBackward) {
     if (point != Point::kReplace || !static_cast<NodeCall&>(site).node_type().accumulates) return {};
     return "a gradient must be accumulated into its leaf; edit it before that, by insert_before_backward_op";
   }
-  auto& call = static_cast<StackCall&>(site);
+  auto& call = static_cast<ForwardCall&>(site);
   if (point == Point::kBefore) return {};
   if (call.record().metadata_in_place)
     return "it changes its tensor's shape or storage in place; nothing can stand for that";

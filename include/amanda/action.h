@@ -101,6 +101,8 @@ class Values {
   size_t size() const;
   size_t position(size_t i) const;  // in the schema
   Value operator[](size_t i) const;
+  /// For bindings that read operands from call(): a routine must not change, in place, what it gets from now on.
+  void watch() const;
   /// Puts another value in place of the i-th selected operand, once the routine has returned.
   /// Throws `Error` naming tool, operator and position if type, dtype or device differ.
   void set(size_t i, Value value);
@@ -128,12 +130,15 @@ class Values {
   [[noreturn]] void fail(const std::string& what) const;
 
  private:
+  friend class Execution;
   std::any& run_slot();
+  void check_unchanged() const;
 
   Execution& execution_;
   OpCall& call_;
   const ScheduledAction& action_;
-  size_t replacement_;  // index in the plan's chain
+  size_t replacement_;                        // index in the plan's chain
+  mutable std::optional<uint64_t> versions_;  // of the operands, since the routine got the first
 };
 
 }  // namespace amanda

@@ -90,7 +90,8 @@ class OpCall : public OpSite {
   virtual void commit() = 0;
   virtual void discard() noexcept = 0;
   virtual bool records() const { return true; }  // does the program record gradients of this call?
-  /// Changes where the same place makes other backward operators: which operands a gradient is recorded for.
+  /// Changes where the same place makes other backward operators: which operands a gradient is recorded for. 0: none,
+  /// and the operator itself makes no backward operator.
   virtual uint64_t gradient_mask() const { return 1; }
   /// Changes when an operand of that side is mutated in place. kReplace: an input that the operator itself leaves
   /// alone.

@@ -39,8 +39,8 @@ class Engine {
   static bool wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept;
   /// Does some tool ask for every type? Then filtering by type is not worth installing.
   static bool wants_all(const ScopeStack& scopes) noexcept;
-  /// Changes when what the scopes ask for changes; no two stacks of scopes have the same.
-  static uint64_t revision(const ScopeStack& scopes) noexcept;
+  /// The patterns by which tools of these scopes ask for operators.
+  static std::vector<std::string> patterns(const ScopeStack& scopes);
 
   /// Runs what `get_op()` stands for: inside a replacement, the replacement it wraps; else the original.
   static void call_original(OpCall& call);

@@ -32,6 +32,7 @@ class OpFilter {
   bool matches(const OpInfo& info) const;  // on_demand: false
   bool matches_all() const { return kind_ == Kind::kAll; }
   bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
+  const std::vector<std::string>& patterns() const { return patterns_; }
 
  private:
   enum class Kind : uint8_t { kAll, kPatterns, kOnDemand };

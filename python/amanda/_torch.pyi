@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'give_number', 'install', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'enter_compiled', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
 class NodeWindow:
     """
     The autograd nodes that this thread makes from now on.
@@ -24,14 +24,24 @@ def dispatch_keys() -> tuple[str, str]:
     """
     The names of the dispatch keys in use: filter, all.
     """
+def enter_compiled() -> None:
+    """
+    This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().
+    """
 def give_number(tensor: typing.Any, counts: bool) -> None:
     """
     Gives a tensor its number, by which places are found; `counts`: as a parameter, whatever its type says.
+    """
+def has_scopes() -> bool:
+    """
+    Are scopes open on this thread?
     """
 def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
     """
+def leave_compiled() -> None:
+    ...
 def restore_keys() -> None:
     """
     Puts this thread's dispatch keys right again.

@@ -23,14 +23,18 @@ class Scope:
     belong to the scope object: entering it again reuses them, a new `apply` starts fresh.
     """
 
-    def __init__(self, tools: tuple[Tool, ...], on_error: Literal["raise", "disable"]) -> None:
+    def __init__(
+        self, tools: tuple[Tool, ...], on_error: Literal["raise", "disable"], compiled: Literal["eager", "opaque"]
+    ) -> None:
         self._tools = tools
+        self.compiled = compiled
         self._core = _core.Scope([tool._core for tool in tools], on_error == "disable")
         self._entries = _Entries()
 
     def __enter__(self) -> Scope:
         entry = self._core.enter()
         self._entries.stack.append(entry)
+        _here.scopes.append(self)
         _opened(entry, self)
         _roots.enter(entry)
         return self
@@ -41,6 +45,7 @@ class Scope:
         if not self._entries.stack:
             raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")
         entry = self._entries.stack.pop()
+        _here.scopes.remove(self)
         _left(entry)
         _roots.leave(entry)
         self._core.leave(entry, error)
@@ -104,7 +109,22 @@ class _Entries(threading.local):
         self.stack: list[int] = []
 
 
-def apply(*tools: Tool, on_error: Literal["raise", "disable"] = "raise") -> Scope:
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+
+_here = _Here()
+
+
+def entered_here() -> list[Scope]:
+    """For drivers: the scopes that this thread has entered, one as often as it was."""
+    return _here.scopes
+
+
+def apply(
+    *tools: Tool, on_error: Literal["raise", "disable"] = "raise", compiled: Literal["eager", "opaque"] = "eager"
+) -> Scope:
     """Makes a scope in which `tools`, and the tools they depend on, apply::
 
         with amanda.apply(tool):
@@ -114,10 +134,12 @@ def apply(*tools: Tool, on_error: Literal["raise", "disable"] = "raise") -> Scop
         tools: in the order in which they run, as far as their dependencies leave it open.
         on_error: what a failing routine does: ``"raise"`` its own exception in the program, or ``"disable"`` the tool and
             its dependents for the rest of the scope, with one log line, and let the program go on.
+        compiled: what compiled functions (`torch.compile`) do in the scope: ``"eager"``, run as they were written, so that
+            tools see their operators, and with the eager run's results; or ``"opaque"``, run compiled, and unseen.
 
     Raises:
         TypeError: one of them is no tool.
-        ValueError: an unknown `on_error`.
+        ValueError: an unknown `on_error` or `compiled`.
         amanda.Error: the dependencies have a cycle.
     """
     for tool in tools:
@@ -125,4 +147,6 @@ def apply(*tools: Tool, on_error: Literal["raise", "disable"] = "raise") -> Scop
             raise TypeError(f"[scope] apply takes tools, got {tool!r}{_maybe_a_class(tool)}")
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
-    return Scope(tools, on_error)
+    if compiled not in ("eager", "opaque"):
+        raise ValueError(f'[scope] compiled is "eager" or "opaque", got {compiled!r}')
+    return Scope(tools, on_error, compiled)

@@ -106,6 +106,7 @@ void PyRoutine::operator()(Values& values) {
   const Point side = values.point() == Point::kAfter ? Point::kAfter : Point::kBefore;
 
   Operands operands(selected + keywords);
+  if (selected > 0) values.watch();
   for (size_t i = 0; i < selected; ++i) {
     operands.first()[i] = bridge.to_python(values.call(), side, values.position(i));
   }

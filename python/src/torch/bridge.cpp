@@ -26,9 +26,7 @@ PyObject* show(const at::Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);
   if (pytorch::py_object(tensor)) return THPVariable_Wrap(tensor);
   at::Tensor handle = pytorch::alias_of(tensor);
-  if (tensor.requires_grad()) {
-    torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(tensor));
-  }
+  pytorch::take_over_edge(tensor, handle);
   return THPVariable_Wrap(handle);
 }
 
@@ -77,7 +75,7 @@ const c10::Argument& forward_argument_of(const OpSite& site, Point side, size_t 
 const c10::Argument& argument_of(const OpSite& site, Point side, size_t position) {
   static const auto* gradient = new c10::Argument("", c10::OptionalType::create(c10::TensorType::get()));
   if (site.phase() == Phase::kBackward) return *gradient;
-  const c10::FunctionSchema& schema = static_cast<const pytorch::StackCall&>(site).record().schema;
+  const c10::FunctionSchema& schema = static_cast<const pytorch::ForwardCall&>(site).record().schema;
   return side == Point::kAfter ? schema.returns()[position] : schema.arguments()[position];
 }
 

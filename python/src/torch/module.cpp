@@ -66,7 +66,7 @@ std::pair<int64_t, size_t> time_ids(const at::Tensor& x, const at::Tensor& weigh
   using namespace amanda::pytorch;
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linear", "");
   const OpRecord& record = op_types().of(op);
-  const std::vector<c10::IValue> arguments{x, weight, c10::IValue()};
+  const OperandTensors arguments{{0, &x}, {1, &weight}};
   uint64_t sum = identify(record, arguments).id;  // a hit from here on
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < count; ++i) sum += identify(record, arguments).id;
@@ -116,6 +116,12 @@ PYBIND11_MODULE(_torch, m) {
       "The names of the dispatch keys in use: filter, all.");
   m.def(
       "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
+  m.def(
+      "has_scopes", [] { return pytorch::thread_keys().scopes != nullptr; }, "Are scopes open on this thread?");
+  m.def(
+      "enter_compiled", [] { ++pytorch::thread_keys().in_compiled; },
+      "This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().");
+  m.def("leave_compiled", [] { --pytorch::thread_keys().in_compiled; });
   m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
         "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
   m.def(

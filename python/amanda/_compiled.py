@@ -1,0 +1,155 @@
+"""What functions compiled with `torch.compile` do in scopes: they run eagerly, or unseen.
+
+torch.compiler.set_stance("force_eager") would reach other threads, and torch.cond, which compiles in order to run.
+
+Nothing here is used before `torch._dynamo` is imported, which takes seconds: our part is put in place when it is.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from amanda import _torch, scope
+
+_DYNAMO = "torch._dynamo"
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Calls `then` right after torch._dynamo is imported."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != _DYNAMO:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def execute_then(module: ModuleType) -> None:
+                execute(module)
+                self._then()
+
+            loader.exec_module = execute_then
+        return spec
+
+
+def _eval_frame() -> Any:
+    """The module that runs compiled functions; None: not imported yet."""
+    module = sys.modules.get(f"{_DYNAMO}.eval_frame")
+    return module if hasattr(module, "_TorchDynamoContext") and hasattr(module, "_callback_from_stance") else None
+
+
+class _Hooks:
+    """What a compiled function calls around itself: ours, and its own."""
+
+    def __init__(self, own: list[Any]) -> None:
+        self._own = own
+
+    def append(self, hook: Any) -> None:
+        self._own.append(hook)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((_enter_compiled, *self._own))
+
+
+_NAME = "enter_exit_hooks"
+_hooks = property(
+    lambda context: _Hooks(context.__dict__[_NAME]), lambda context, hooks: context.__dict__.update({_NAME: hooks})
+)
+_open = False
+_finder: _WhenImported | None = None
+_lock = threading.RLock()
+_said = False
+_callback_of_torch: Any = None
+
+
+def _policy() -> str | None:
+    """What the scopes of this thread want of the compiled function that it is about to run; None: nothing."""
+    if not _torch.has_scopes() or _is_torch_s_own():
+        return None
+    return "eager" if any(entered.compiled == "eager" for entered in scope.entered_here()) else "opaque"
+
+
+def _is_torch_s_own() -> bool:
+    """torch.cond and its like compile their branches in order to run at all: that is no doing of the program's."""
+    frame: Any = sys._getframe()
+    while frame and frame.f_code.co_name != "compile_wrapper":
+        frame = frame.f_back
+    caller = frame.f_back if frame else None
+    name = caller.f_globals.get("__name__", "") if caller else ""
+    return name.startswith(("torch._higher_order_ops.", "torch.nn.attention."))
+
+
+def _enter_compiled() -> Callable[[], None]:
+    if _policy() != "opaque" or _eval_frame()._stance.stance == "force_eager":
+        return lambda: None
+    _torch.enter_compiled()
+    return _torch.leave_compiled
+
+
+def _callback(callback: Any) -> Any:
+    """In the place of dynamo's function that makes of a compiled function's callback what runs: None, its own code."""
+    global _said
+    if callback in (None, False) or _policy() != "eager":
+        return _callback_of_torch(callback)
+    if not _said:
+        _said = True
+        logging.getLogger("amanda").warning(
+            "[scope] functions compiled with torch.compile run eagerly in this scope; apply the tools with "
+            'compiled="opaque" to run them compiled, and unseen (said once)'
+        )
+    return None
+
+
+def _update() -> None:
+    """Puts our part in place while scopes are open; again, when torch._dynamo was imported."""
+    global _finder, _callback_of_torch
+    with _lock:
+        frames = _eval_frame()
+        if frames is None:
+            if _open and _finder is None:
+                _finder = _WhenImported(_update)
+                sys.meta_path.insert(0, _finder)
+            return
+        cls = frames._TorchDynamoContext
+        if _open:
+            cls.enter_exit_hooks = _hooks
+            if frames._callback_from_stance is not _callback:
+                _callback_of_torch, frames._callback_from_stance = frames._callback_from_stance, _callback
+            return
+        if cls.__dict__.get(_NAME) is _hooks:
+            del cls.enter_exit_hooks
+        if frames._callback_from_stance is _callback:
+            frames._callback_from_stance = _callback_of_torch
+
+
+def leave_untraced(*functions: Any) -> None:
+    """The compiler breaks its graph at these, and runs them as they are."""
+    for function in functions:
+        function._torchdynamo_disable = True  # as torch.compiler.disable marks a function; that needs torch._dynamo
+
+
+def watch() -> None:
+    global _open
+    _open = True
+    _update()
+
+
+def leave_alone() -> None:
+    global _open
+    _open = False
+    _update()
