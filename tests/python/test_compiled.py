@@ -93,7 +93,8 @@ def test_what_runs_after_a_compiled_function_that_failed_is_seen():
         with pytest.raises(Exception, match="size"):
             failing(torch.randn(4))
         torch.ones(2).neg()
-    assert tool.seen[-1] == "aten::neg" and "aten::relu" not in tool.seen
+    assert tool.seen[-1] == "aten::neg"
+    assert "aten::relu" not in tool.seen
 
 
 def test_a_compiled_module():
@@ -107,7 +108,8 @@ def test_a_compiled_module():
     with amanda.apply(opaque, compiled="opaque"):
         result = compiled(x)
     assert torch.equal(result, vanilla)
-    assert eager.seen == ["aten::linear", "aten::relu"] and opaque.seen == []
+    assert eager.seen == ["aten::linear", "aten::relu"]
+    assert opaque.seen == []
 
 
 def test_of_overlapping_scopes_the_last_one_left_ends_it():
