@@ -79,6 +79,7 @@ class Correlation {
   void finish();
 
   const Counts& counts() const { return counts_; }
+  void reset_counts() { counts_ = {}; }
   size_t waiting() const { return waiting_.size(); }
   size_t calls() const { return calls_.size(); }
 
