@@ -25,4 +25,7 @@ struct FrameworkProbe {
   void (*synchronize)() = nullptr;
 };
 
+/// The name of a capsule that holds a `const FrameworkProbe*`, which lives as long as the process.
+inline constexpr const char* kFrameworkProbeCapsule = "amanda.framework_probe";
+
 }  // namespace amanda::tools

@@ -1,6 +1,9 @@
 #include "cupti_profiler/kernel_collection.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
 
 #include "amanda/error.h"
 #include "cupti_profiler/operator_tree.h"
@@ -15,6 +18,13 @@ CuptiApi::Counts operator+(CuptiApi::Counts a, const CuptiApi::Counts& b) {
 }
 
 }  // namespace
+
+std::string demangled(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
+                                                    std::free);
+  return status == 0 && text ? text.get() : name;
+}
 
 void KernelCollection::start(const std::vector<std::string>& candidates) {
   auto cupti = CuptiApi::load(candidates);

@@ -24,6 +24,9 @@ struct KernelTotals {
   uint64_t bytes = 0;  // copied or set
 };
 
+/// "void gemm<float>(...)"; as it is, if it isn't mangled.
+std::string demangled(const std::string& name);
+
 /// Collects while it is started. All of it may be used on any thread.
 class KernelCollection final : private RecordSink {
  public:
