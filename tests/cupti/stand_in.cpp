@@ -200,6 +200,13 @@ void stand_in_copy(uint64_t bytes) {
   });
 }
 
+void stand_in_keep_a_buffer() {
+  static uint8_t* kept = nullptr;
+  std::free(kept);
+  size_t size = 0, max = 0;
+  state().request(&kept, &size, &max);
+}
+
 void stand_in_deliver() { deliver(); }
 size_t stand_in_depth() { return external_ids().size(); }
 size_t stand_in_enabled() { return state().enabled.size(); }

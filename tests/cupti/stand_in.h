@@ -14,6 +14,8 @@ void stand_in_hold(const char* subscriber);
 /// The calling thread launches a kernel of that name. Its records are made, and delivered when flushed.
 void stand_in_launch(const char* kernel, uint32_t stream);
 void stand_in_copy(uint64_t bytes);
+/// Asks for a buffer and never delivers it, as when another client's callbacks have taken the place of ours.
+void stand_in_keep_a_buffer();
 /// Delivers what was made, on a thread of the library's.
 void stand_in_deliver();
 size_t stand_in_depth();    // of the calling thread's external ids

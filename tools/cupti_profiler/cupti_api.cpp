@@ -155,7 +155,7 @@ class Cupti final : public CuptiApi {
       sink_ = &sink, limits_ = limits, counts_ = {}, in_flight_ = 0;
     }
     try {
-      subscribe();
+      look_for_other_clients();
       check("cuptiActivityRegisterTimestampCallback", register_timestamp_(steady_now));
       check("cuptiActivityRegisterCallbacks", register_callbacks_(&Cupti::give_buffer, &Cupti::take_buffer));
       for (const CUpti_ActivityKind kind : kKinds) {
@@ -172,6 +172,7 @@ class Cupti final : public CuptiApi {
 
   void stop() override {
     const CUptiResult flushed = flush_all_(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    look_for_thieves();
     end();
     check("cuptiActivityFlushAll", flushed);
   }
@@ -217,39 +218,61 @@ class Cupti final : public CuptiApi {
 
   // ---- a collection -------------------------------------------------------------------------------------------------
 
-  // Nothing is asked of the subscription: it keeps other profilers off, and tells who is there already.
-  void subscribe() {
+  // CUPTI has one subscriber, and whoever is it may be collecting. Asked for, and given back at once: torch.profiler
+  // would not ask again. PyTorch's, too, stays subscribed from its first use on, idle or not, and gives no name; an
+  // idle one does no harm. So only a name is a refusal.
+  void look_for_other_clients() {
+    std::array<char, 128> name{};
+    CUpti_SubscriberHandle subscriber = nullptr;
+    const auto [function, result] = try_to_subscribe(subscriber, name);
+    anonymous_client_ = result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    if (!anonymous_client_) {
+      check(function, result);
+      return check("cuptiUnsubscribe", unsubscribe_(subscriber));
+    }
+    const std::string_view holder = name.data();
+    if (holder.empty() || holder == "CUPTI") return;
+    throw Error(fmt::format("[cupti] {} failed: {}; '{}' holds CUPTI, end it first", function, text(result), holder));
+  }
+
+  std::pair<const char*, CUptiResult> try_to_subscribe(CUpti_SubscriberHandle& subscriber,
+                                                       std::array<char, 128>& holder) const {
     const auto ignore = [](void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {};
 #if AMANDA_CUPTI_NAMES_SUBSCRIBERS
     if (subscribe_v2_) {
-      std::array<char, 128> holder{};
       CUpti_SubscriberParams parameters{};
       parameters.structSize = CUpti_SubscriberParams_STRUCT_SIZE;
       parameters.subscriberName = "Amanda";
       parameters.oldSubscriberName = holder.data();
       parameters.oldSubscriberSize = holder.size();
-      const CUptiResult result = subscribe_v2_(&subscriber_, ignore, nullptr, &parameters);
-      if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED && holder[0]) {
-        throw Error(fmt::format("[cupti] cuptiSubscribe_v2 failed: {}; '{}' holds CUPTI, end it first", text(result),
-                                holder.data()));
-      }
-      check("cuptiSubscribe_v2", result);
-      subscribed_ = true;
-      return;
+      return {"cuptiSubscribe_v2", subscribe_v2_(&subscriber, ignore, nullptr, &parameters)};
     }
 #endif
-    check("cuptiSubscribe", subscribe_(&subscriber_, ignore, nullptr));
-    subscribed_ = true;
+    return {"cuptiSubscribe", subscribe_(&subscriber, ignore, nullptr)};
   }
 
   void end() noexcept {
     for (const CUpti_ActivityKind kind : std::exchange(enabled_, {})) disable_(kind);
-    if (std::exchange(subscribed_, false)) unsubscribe_(subscriber_);
     {
       std::lock_guard lock(mutex_);
       sink_ = nullptr;
     }
     collecting = nullptr;
+  }
+
+  // After everything was delivered: a client that came later has taken over.
+  void look_for_thieves() {
+    std::lock_guard lock(mutex_);
+    if (!counts_.failure.empty()) return;
+    if (in_flight_ > 0) {
+      counts_.failure = fmt::format(
+          "[cupti] {} buffers of records did not come back: was another profiler started "
+          "inside the scope?",
+          in_flight_);
+    } else if (anonymous_client_ && counts_.records == 0) {
+      counts_.failure =
+          "[cupti] no record was delivered, and another client has subscribed to CUPTI: is it collecting?";
+    }
   }
 
   // A buffer has its owner in front: it may come back after the collection has ended.
@@ -377,8 +400,7 @@ class Cupti final : public CuptiApi {
   decltype(&cuptiSubscribe_v2) const subscribe_v2_ = library_.find<decltype(cuptiSubscribe_v2)>("cuptiSubscribe_v2");
 #endif
 
-  CUpti_SubscriberHandle subscriber_ = nullptr;
-  bool subscribed_ = false;
+  bool anonymous_client_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
   mutable std::mutex mutex_;  // of what follows, and one sink call at a time
   RecordSink* sink_ = nullptr;

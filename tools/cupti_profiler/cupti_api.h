@@ -39,7 +39,7 @@ class CuptiApi {
     uint64_t records = 0;  // in these; of all kinds
     uint64_t dropped = 0;  // records that CUPTI had no room for
     uint64_t unread = 0;   // buffers not read to their end: CUPTI reported a failure there
-    std::string failure;   // the first of these
+    std::string failure;   // the first of these; or a sign that another client has taken the records
   };
 
   /// Opens the library: what AMANDA_CUPTI names, or nothing else if that is set; a copy that the process has loaded
@@ -53,7 +53,8 @@ class CuptiApi {
   virtual uint32_t version() const = 0;  // CUPTI_API_VERSION of the library: 130001 for CUDA 13.0
 
   /// Collects from now on. Times are those of the steady clock, in nanoseconds.
-  /// Throws `Error`, and collects nothing, if there is no GPU to be traced or another profiler holds CUPTI.
+  /// Throws `Error`, and collects nothing, if there is no GPU to be traced or another profiler holds CUPTI. A client
+  /// that gives no name, as torch.profiler's, may be there and idle: if it is not, counts() will have its traces.
   virtual void start(RecordSink& sink, Limits limits) = 0;
   /// Delivers what the device has finished.
   virtual void flush() = 0;
