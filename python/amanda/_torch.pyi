@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'give_number', 'install', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'framework_probe', 'give_number', 'install', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
 class NodeWindow:
     """
     The autograd nodes that this thread makes from now on.
@@ -23,6 +23,10 @@ def bridge() -> typing_extensions.CapsuleType:
 def dispatch_keys() -> tuple[str, str]:
     """
     The names of the dispatch keys in use: filter, all.
+    """
+def framework_probe() -> typing_extensions.CapsuleType:
+    """
+    For amanda._cupti: allocations, operands' sizes, other profilers.
     """
 def give_number(tensor: typing.Any, counts: bool) -> None:
     """

@@ -8,6 +8,7 @@ from typing import Final
 
 FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     ("collective", r"nccl"),
+    ("Triton", r"^triton_"),
     ("flash attention", r"flash_?(fwd|bwd|attn|attention)|_flash_(fprop|bprop)|sdpa|fmha_v\d|flash::"),
     ("efficient attention", r"fmha_cutlass|mem_?eff|efficient_attention"),
     ("Winograd", r"winograd"),
@@ -31,7 +32,6 @@ FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     ("reduction", r"reduce|cumsum|scan|norm_kernel"),
     ("fill", r"fill|memset|zero_"),
     ("pointwise", r"element_?wise|vectorized|unrolled|pointwise|activation|gelu|relu|sigmoid|_kernel_cuda"),
-    ("Triton", r"triton|_fused_"),
 )
 """The first pattern that is found in a kernel's name, in small letters, gives its family."""
 

@@ -110,9 +110,7 @@ def _operators(profile: _cupti.KernelProfile, runs: list[_cupti.RunEvent]) -> It
         )
 
 
-def _kernels(
-    activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunEvent]
-) -> Iterator[dict[str, Any]]:
+def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunEvent]) -> Iterator[dict[str, Any]]:
     pid, launched = os.getpid(), set()
     for number, activity in enumerate(activities):
         device = _FIRST_DEVICE_PID + activity.device
@@ -121,9 +119,7 @@ def _kernels(
             args["run"] = activity.run
         if activity.kind != "kernel":
             args["bytes"] = activity.bytes
-        yield _slice(
-            activity.name, activity.kind, device, activity.stream, activity.start_ns, activity.end_ns, **args
-        )
+        yield _slice(activity.name, activity.kind, device, activity.stream, activity.start_ns, activity.end_ns, **args)
         run = runs.get(activity.run) if activity.run is not None else None
         thread = run.thread if run else _LAUNCHES_TID
         steps = [(run.start_ns, pid, thread)] if run else []
@@ -143,7 +139,15 @@ def _flow(number: int, steps: list[tuple[int, int, int]]) -> Iterator[dict[str, 
     for position, (time_ns, pid, tid) in enumerate(steps):
         last = position == len(steps) - 1
         phase = "s" if position == 0 else "f" if last else "t"
-        event = {"name": "launch", "cat": "flow", "ph": phase, "id": number, "ts": time_ns / 1000, "pid": pid, "tid": tid}
+        event = {
+            "name": "launch",
+            "cat": "flow",
+            "ph": phase,
+            "id": number,
+            "ts": time_ns / 1000,
+            "pid": pid,
+            "tid": tid,
+        }
         yield event | ({"bp": "e"} if last else {})
 
 

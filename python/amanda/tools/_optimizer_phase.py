@@ -56,8 +56,11 @@ def _is_optimizers(frame: FrameType) -> bool:
 
 def _closures(frame: FrameType) -> Iterator[CodeType]:
     """The code of functions that this frame was called with: `step` wraps its closure, and hands it on."""
-    for value in frame.f_locals.values():
+    arguments = inspect.getargvalues(frame)
+    names = [*arguments.args, *filter(None, [arguments.varargs])]
+    for name in names:
+        value = arguments.locals.get(name)
         for given in value if isinstance(value, tuple) else (value,):
             function = inspect.unwrap(given) if inspect.isfunction(given) else given
-            if inspect.isfunction(function) and not function.__module__.startswith("torch."):
+            if inspect.isfunction(function):
                 yield function.__code__

@@ -178,9 +178,9 @@ class CuptiProfiler(NativeTool):
 
         def rows_around(node: _cupti.Node) -> list[OperatorRow]:
             """Of the node and of those it runs in: each once, or recursion would count twice."""
-            holders = {}
+            holders: dict[Any, _cupti.Node] = {}
             while node.index:
-                holders |= {key: node for key in _KEYS[by].around(operators[node.op], node)}
+                holders |= dict.fromkeys(_KEYS[by].around(operators[node.op], node), node)
                 node = nodes[node.parent]
             return [row(key, holder) for key, holder in holders.items()]
 
@@ -244,9 +244,8 @@ class CuptiProfiler(NativeTool):
         rows = _sorted(rows, sort, KernelRow if by == "kernel" else OperatorRow)
         columns = _KERNEL_COLUMNS if by == "kernel" else _columns_of(rows, by)
         caption = [status for status in [self.gpu_status, *self.notes] if status]
-        table = rich.table.Table(
-            box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=rich.text.Text("\n".join(caption)) if caption else None
-        )
+        table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        table.caption = rich.text.Text("\n".join(caption)) if caption else None
         for heading in columns:
             number = heading not in _TEXTS
             table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
@@ -373,7 +372,9 @@ class CuptiProfiler(NativeTool):
 @dataclasses.dataclass(frozen=True)
 class _Grouping:
     own: Callable[[_cupti.ProfiledOperator, _cupti.Node], Any]  # the group that a node itself counts for
-    around: Callable[[_cupti.ProfiledOperator, _cupti.Node], Iterable[Any]]  # and those that hold it, the first included
+    around: Callable[
+        [_cupti.ProfiledOperator, _cupti.Node], Iterable[Any]
+    ]  # and those that hold it, the first included
     describe: Callable[[Any, _cupti.ProfiledOperator, str], OperatorRow]
 
 

@@ -93,14 +93,6 @@ PYBIND11_MODULE(_cupti, m) {
       .def_readonly("source", &ProfiledOperator::source)
       .def_readonly("op_id", &ProfiledOperator::id)
       .def_readonly("backward_op_id", &ProfiledOperator::backward_id);
-  py::class_<OperatorTree::Totals>(m, "Node", "An operator inside the operators above it; node 0 stands for none.")
-      .def_readonly("index", &OperatorTree::Totals::node)
-      .def_readonly("parent", &OperatorTree::Totals::parent)
-      .def_readonly("op", &OperatorTree::Totals::op)
-      .def_property_readonly("phase", [](const OperatorTree::Totals& node) { return phase_name(node.phase); })
-      .def_readonly("calls", &OperatorTree::Totals::calls)
-      .def_readonly("failed", &OperatorTree::Totals::failed)
-      .def_readonly("sum", &OperatorTree::Totals::sum);
   py::class_<RunMeasures>(m, "RunMeasures", "Nanoseconds and bytes on the host, of one run or of many.")
       .def_readonly("inclusive_ns", &RunMeasures::inclusive_ns)
       .def_readonly("exclusive_ns", &RunMeasures::exclusive_ns)
@@ -109,6 +101,14 @@ PYBIND11_MODULE(_cupti, m) {
       .def_readonly("device_allocated_bytes", &RunMeasures::device_allocated_bytes)
       .def_readonly("device_freed_bytes", &RunMeasures::device_freed_bytes)
       .def_readonly("operand_bytes", &RunMeasures::operand_bytes);
+  py::class_<OperatorTree::Totals>(m, "Node", "An operator inside the operators above it; node 0 stands for none.")
+      .def_readonly("index", &OperatorTree::Totals::node)
+      .def_readonly("parent", &OperatorTree::Totals::parent)
+      .def_readonly("op", &OperatorTree::Totals::op)
+      .def_property_readonly("phase", [](const OperatorTree::Totals& node) { return phase_name(node.phase); })
+      .def_readonly("calls", &OperatorTree::Totals::calls)
+      .def_readonly("failed", &OperatorTree::Totals::failed)
+      .def_readonly("sum", &OperatorTree::Totals::sum);
   py::class_<KernelTotals>(m, "KernelTotals", "All activities of one name in one node.")
       .def_readonly("node", &KernelTotals::node)
       .def_readonly("name", &KernelTotals::name)
