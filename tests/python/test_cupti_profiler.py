@@ -8,6 +8,8 @@ import statistics
 import subprocess
 import sys
 import textwrap
+import time
+import xml.etree.ElementTree as ElementTree
 
 import amanda
 import pytest
@@ -403,6 +405,23 @@ def test_without_a_gpu_it_says_so_in_one_sentence(log):
     assert profiler.table().caption.plain == profiler.gpu_status
 
 
+def test_the_example_profiles_the_encoder():
+    example = ROOT / "examples" / "python" / "profile_kernels.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    assert all(phase in printed for phase in ("forward", "backward", "optimizer"))
+    assert "encoder.layer.0" in printed
+    trace = json.loads((ROOT / "build" / "profile" / "encoder.trace.json").read_text())
+    modules = {event["args"]["module_path"] for event in trace["traceEvents"] if event["ph"] == "X"}
+    assert "encoder.layer.5.output.dense" in modules
+
+
+def test_the_picture_shows_a_trace(tmp_path):
+    picture = tmp_path / "trace.svg"
+    subprocess.run([sys.executable, ROOT / "scripts" / "trace_picture.py", picture], check=True)
+    texts = {text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"rank 0: host, MainThread", "backward", "conv2d"} <= texts
+
+
 def _check_nesting(slices):
     """On a track, a slice ends before the one that it began in."""
     tracks = collections.defaultdict(list)
@@ -755,3 +774,32 @@ def test_nothing_is_lost_in_a_thousand_steps(gpu_step):
         name: 1000 * count for name, count in once.items()
     }
     assert not [note for note in profiler.notes if "dropped" in note or "could not be read" in note or "lost" in note]
+
+
+@gpu
+def test_what_it_costs_beside_torchs_profiler(gpu_step):
+    """Prints ratios to the step without a profiler, for docs/performance.md."""
+
+    def seconds(steps=20):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            gpu_step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    outermost, nested = amanda.apply(CuptiProfiler(nested=False)), amanda.apply(CuptiProfiler())
+    ratios = collections.defaultdict(list)
+    for _ in range(5):
+        for name, make in (
+            ("outermost", lambda: outermost),
+            ("nested", lambda: nested),
+            ("torch.profiler", lambda: torch.profiler.profile(activities=kinds)),
+        ):
+            plain = seconds()
+            with make():
+                ratios[name].append(seconds() / plain)
+    medians = {name: statistics.median(values) for name, values in ratios.items()}
+    print(torch.cuda.get_device_name(), torch.__version__, {name: f"{ratio:.3f}" for name, ratio in medians.items()})
+    assert medians["outermost"] < 2 * medians["torch.profiler"]
