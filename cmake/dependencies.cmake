@@ -36,3 +36,9 @@ if(AMANDA_BUILD_TORCH)
   list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
   find_package(Torch 2.11 REQUIRED)
 endif()
+
+# Only a header: the library is opened at run time. Without it, amanda::cupti_profiler measures operators, no kernels.
+find_path(AMANDA_CUPTI_INCLUDE_DIR cupti.h
+          HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES include extras/CUPTI/include
+          DOC "The folder of cupti.h")
+mark_as_advanced(AMANDA_CUPTI_INCLUDE_DIR)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MODULES = ["_core", "_tools", "_torch"]
+MODULES = ["_core", "_cupti", "_tools", "_torch"]
 
 
 def generate(folder: Path) -> None:

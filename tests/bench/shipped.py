@@ -35,6 +35,8 @@ def shipped_tools():
 
     kinds = []
     for module in pkgutil.iter_modules(amanda.tools.__path__):
+        if module.name.startswith("_"):
+            continue
         names = vars(importlib.import_module(f"amanda.tools.{module.name}"))
         for kind in names.values():
             if inspect.isclass(kind) and issubclass(kind, amanda.Tool) and kind.__module__ == names["__name__"]:

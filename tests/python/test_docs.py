@@ -35,6 +35,14 @@ def test_the_tools_of_writing_a_tool_run_one_after_the_other():
         run("writing_a_tool.md", line, code, names)
 
 
+def test_the_page_on_profiling_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for line, code in blocks("profiling.md", "python"):
+        run("profiling.md", line, code, names)
+    assert (tmp_path / "step.trace.json").exists()
+
+
 def test_every_rule_of_the_semantics_has_a_test_that_can_fail():
     assert len(EXAMPLES) > 30
     assert all("assert " in code for _, code in EXAMPLES)
@@ -47,11 +55,11 @@ def test_cpp_excerpts_are_those_of_the_examples():
     assert all(code in sources for code in excerpts)
 
 
-@pytest.mark.parametrize("page", ["concepts.md", "writing_a_tool.md", "semantics.md", "limitations.md"])
+@pytest.mark.parametrize("page", ["concepts.md", "writing_a_tool.md", "semantics.md", "limitations.md", "profiling.md"])
 def test_links_and_named_files_exist(page):
     text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"\]\(([^)#:]+)\)", text) + [
-        "../" + path for path in re.findall(r"`((?:src|drivers|python|examples|include)/[\w/.]+)`", text)
+        "../" + path for path in re.findall(r"`((?:src|drivers|python|examples|include|scripts)/[\w/.]+)`", text)
     ]
     missing = [path for path in named if not (ROOT / "docs" / path).exists()]
     assert not missing

@@ -3,21 +3,12 @@
 #include <pybind11/stl.h>
 
 #include "flops/flops.h"
-#include "native_tool.h"
+#include "tool_capsule.h"
 
 namespace py = pybind11;
 
 namespace amanda::python {
 namespace {
-
-py::capsule capsule_of(std::unique_ptr<Tool> tool) {
-  PyObject* capsule = PyCapsule_New(tool.get(), kToolCapsule, [](PyObject* unused) {
-    delete static_cast<Tool*>(PyCapsule_GetPointer(unused, kToolCapsule));
-  });
-  if (!capsule) throw py::error_already_set();
-  static_cast<void>(tool.release());
-  return py::reinterpret_steal<py::capsule>(capsule);
-}
 
 /// For benchmarks: what the least C++ routine costs.
 class CountingTool final : public Tool {

@@ -8,6 +8,7 @@
 #include "amanda/torch.h"
 #include "bridge.h"
 #include "call_path.h"
+#include "framework_probe.h"
 #include "identity.h"
 #include "keys.h"
 #include "numbers.h"
@@ -110,6 +111,9 @@ PYBIND11_MODULE(_torch, m) {
         "Tells what a torch.autograd.Function of that name has recorded in the window.");
   m.def(
       "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
+  m.def(
+      "framework_probe", [] { return py::capsule(&python::torch_probe(), tools::kFrameworkProbeCapsule); },
+      "For amanda._cupti: allocations, operands' sizes, other profilers.");
   m.def(
       "dispatch_keys",
       [] { return py::make_tuple(c10::toString(pytorch::keys().filter), c10::toString(pytorch::keys().all)); },

@@ -1,0 +1,168 @@
+"""The Chrome trace of a CuptiProfiler: operators, launches and kernels, with arrows between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from amanda import _cupti
+from amanda._core import __version__
+
+_FIRST_DEVICE_PID = 1 << 22  # above every process's
+_LAUNCHES_TID = 0  # of launches whose operator is not known
+
+
+def write(path: str | os.PathLike[str], profile: _cupti.KernelProfile, rank: int | None, notes: list[str]) -> None:
+    """Writes the trace; see CuptiProfiler.export_chrome_trace."""
+    rank, world = _rank(rank)
+    runs, activities = profile.runs(), profile.activities()
+    events = [
+        *_host_metadata(runs, rank),
+        *_device_metadata(activities, rank),
+        *_operators(profile, runs),
+        *_kernels(activities, {run.run: run for run in runs}),
+    ]
+    trace = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": time.time_ns() - time.monotonic_ns(),
+        "distributedInfo": {"rank": rank, "world_size": world, "hostname": socket.gethostname()},
+        "deviceProperties": _device_properties(activities),
+        "otherData": {"amanda": __version__, "torch": torch.__version__, "cupti": profile.library},
+        "notes": notes,
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(trace, file)
+
+
+def _rank(given: int | None) -> tuple[int, int]:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+    else:
+        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    return (rank if given is None else given), world
+
+
+def _metadata(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _host_metadata(runs: list[_cupti.RunEvent], rank: int) -> Iterator[dict[str, Any]]:
+    pid = os.getpid()
+    yield _metadata("process_name", pid, 0, name=f"rank {rank}: host")
+    yield _metadata("process_sort_index", pid, 0, sort_index=0)
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    for thread in sorted({run.thread for run in runs}):
+        yield _metadata("thread_name", pid, thread, name=names.get(thread, f"thread {thread}"))
+
+
+def _device_metadata(activities: list[_cupti.ActivityEvent], rank: int) -> Iterator[dict[str, Any]]:
+    for device in sorted({activity.device for activity in activities}):
+        pid = _FIRST_DEVICE_PID + device
+        yield _metadata("process_name", pid, 0, name=f"rank {rank}: GPU {device}")
+        yield _metadata("process_sort_index", pid, 0, sort_index=1 + device)
+        for stream in sorted({activity.stream for activity in activities if activity.device == device}):
+            yield _metadata("thread_name", pid, stream, name=f"stream {stream}")
+    if any(activity.run is None and activity.launch for activity in activities):
+        yield _metadata("thread_name", os.getpid(), _LAUNCHES_TID, name="launches outside operators")
+
+
+def _slice(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: int, **args: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "ts": start_ns / 1000,
+        "dur": (end_ns - start_ns) / 1000,
+        "pid": pid,
+        "tid": tid,
+        "args": args,
+    }
+
+
+def _operators(profile: _cupti.KernelProfile, runs: list[_cupti.RunEvent]) -> Iterator[dict[str, Any]]:
+    operators, nodes, pid = profile.operators(), profile.nodes(), os.getpid()
+    for run in runs:
+        node = nodes[run.node]
+        op = operators[node.op]
+        yield _slice(
+            op.name,
+            node.phase,
+            pid,
+            run.thread,
+            run.start_ns,
+            run.end_ns,
+            module_path=op.module_path,
+            source=op.source,
+            phase=node.phase,
+            op_id=f"{op.op_id:016x}",
+            run=run.run,
+            allocated_bytes=run.measures.allocated_bytes,
+            freed_bytes=run.measures.freed_bytes,
+        )
+
+
+def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunEvent]) -> Iterator[dict[str, Any]]:
+    pid, launched = os.getpid(), set()
+    for number, activity in enumerate(activities):
+        device = _FIRST_DEVICE_PID + activity.device
+        args = {"device": activity.device, "stream": activity.stream, "correlation": activity.correlation_id}
+        if activity.run is not None:
+            args["run"] = activity.run
+        if activity.kind != "kernel":
+            args["bytes"] = activity.bytes
+        yield _slice(activity.name, activity.kind, device, activity.stream, activity.start_ns, activity.end_ns, **args)
+        run = runs.get(activity.run) if activity.run is not None else None
+        thread = run.thread if run else _LAUNCHES_TID
+        steps = [(run.start_ns, pid, thread)] if run else []
+        if activity.launch:
+            start, end = activity.launch
+            if (activity.correlation_id, start) not in launched:
+                launched.add((activity.correlation_id, start))
+                yield _slice("launch", "launch", pid, thread, start, end, correlation=activity.correlation_id)
+            steps.append((start, pid, thread))
+        yield from _flow(number, [*steps, (activity.start_ns, device, activity.stream)])
+
+
+def _flow(number: int, steps: list[tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
+    """An arrow through the slices that begin at these times on these tracks."""
+    if len(steps) < 2:
+        return
+    for position, (time_ns, pid, tid) in enumerate(steps):
+        last = position == len(steps) - 1
+        phase = "s" if position == 0 else "f" if last else "t"
+        event = {
+            "name": "launch",
+            "cat": "flow",
+            "ph": phase,
+            "id": number,
+            "ts": time_ns / 1000,
+            "pid": pid,
+            "tid": tid,
+        }
+        yield event | ({"bp": "e"} if last else {})
+
+
+def _device_properties(activities: list[_cupti.ActivityEvent]) -> list[dict[str, Any]]:
+    found = []
+    for device in sorted({activity.device for activity in activities}):
+        properties: dict[str, Any] = {"id": device}
+        if torch.cuda.is_available() and device < torch.cuda.device_count():
+            known = torch.cuda.get_device_properties(device)
+            properties |= {
+                "name": known.name,
+                "totalGlobalMem": known.total_memory,
+                "computeMajor": known.major,
+                "computeMinor": known.minor,
+                "numSms": known.multi_processor_count,
+            }
+        found.append(properties)
+    return found

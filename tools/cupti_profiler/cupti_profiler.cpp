@@ -1,0 +1,143 @@
+#include "cupti_profiler/cupti_profiler.h"
+
+#include <fmt/format.h>
+
+namespace amanda::tools {
+namespace {
+
+using Bracket = OperatorRuns::Bracket;
+
+OperatorPhase phase_of(const OpContext& context) {
+  if (context.is_backward()) return OperatorPhase::kBackward;
+  const auto* phase = context.get<std::string>("cupti_profiler.phase");
+  if (phase && *phase == "optimizer") return OperatorPhase::kOptimizer;
+  return context.is_recompute() ? OperatorPhase::kRecompute : OperatorPhase::kForward;
+}
+
+ProfiledOperator describe(const OpContext& context) {
+  const std::string forward_name = context.op().ns + "::" + context.op().name;
+  return {.name = context.is_backward() ? context.backward_op()->name : forward_name,
+          .forward_name = forward_name,
+          .module_path = context.module_path(),
+          .source = context.source(),
+          .phase = phase_of(context),
+          .id = context.op_id(),
+          .backward_id = context.backward_op_id()};
+}
+
+int64_t bytes_of(const Values& values, const FrameworkProbe& probe) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < values.size(); ++i) bytes += probe.bytes_of(values[i]);
+  return bytes;
+}
+
+}  // namespace
+
+// ---- what was measured
+// ------------------------------------------------------------------------------------------------
+
+KernelProfile::KernelProfile(const CuptiProfilerOptions& options)
+    : runs_(std::make_shared<OperatorRuns>(options.probe, options.max_events)), kernels_(options.max_events) {}
+
+std::string KernelProfile::gpu_status() const {
+  std::lock_guard lock(mutex_);
+  return gpu_status_;
+}
+
+std::vector<std::string> KernelProfile::notes() const {
+  std::vector<std::string> notes;
+  const auto note = [&](uint64_t count, const char* what) {
+    if (count) notes.push_back(fmt::format("{} {}", count, what));
+  };
+  const CuptiApi::Counts cupti = kernels_.cupti_counts();
+  const Correlation::Counts correlation = kernels_.correlation_counts();
+  note(cupti.dropped, "records were dropped by CUPTI: there was no buffer for them");
+  note(cupti.unread, "buffers of records could not be read to their end");
+  note(correlation.outside, "activities of the device were caused outside operators");
+  note(correlation.unmatched, "activities of the device have no cause among the records: it is not known or was lost");
+  note(kernels_.dropped_events(), "later activities of the device are in no trace; tables count them");
+  note(runs_->dropped_events(), "later operator runs are in no trace; tables count them");
+  note(runs_->unheard(), "operator runs have no bytes: another profiler was told of allocations");
+  if (const std::string failure = kernels_.failure(); !failure.empty()) notes.push_back(failure);
+  return notes;
+}
+
+void KernelProfile::reset() {
+  runs_->reset();
+  kernels_.reset();
+}
+
+void KernelProfile::enter(const CuptiProfilerOptions& options) {
+  std::lock_guard lock(mutex_);
+  if (entries_++ > 0 || !options.gpu) return;
+  try {
+    const FrameworkProbe& probe = options.probe;
+    if (const char* other = probe.other_profiler ? probe.other_profiler() : nullptr) {
+      throw Error(fmt::format("[cupti] {} is on, and only one profiler can collect kernels; end it first", other));
+    }
+    kernels_.start(options.candidates);
+    collecting_ = true;
+    gpu_status_.clear();
+    runs_->set_kernels(&kernels_);
+  } catch (const Error& error) {
+    const std::string status =
+        fmt::format("no GPU kernels are collected, operators are timed on the host: {}", error.what());
+    if (status != gpu_status_) log_warning("[cupti_profiler] " + status);
+    gpu_status_ = status;
+  }
+}
+
+void KernelProfile::exit() {
+  std::lock_guard lock(mutex_);
+  const bool last = --entries_ == 0;
+  if (!collecting_) return;
+  try {
+    if (const auto synchronize = runs_->probe().synchronize) synchronize();
+    if (!last) return kernels_.flush();
+    collecting_ = false;
+    runs_->set_kernels(nullptr);
+    kernels_.stop();
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("[cupti_profiler] kernels may be missing: {}", error.what()));
+    kernels_.note(error.what());
+  }
+}
+
+// ---- the tool
+// ---------------------------------------------------------------------------------------------------------
+
+CuptiProfiler::CuptiProfiler(CuptiProfilerOptions options)
+    : Tool("cupti_profiler"), options_(std::move(options)), profile_(std::make_shared<KernelProfile>(options_)) {
+  const auto look = [this](OpContext& context) { analyze(context); };
+  add_inst_for_op(look, {.ops = options_.ops, .nested = options_.nested});
+  if (options_.backward) add_inst_for_op(look, {.backward = true, .ops = options_.ops, .nested = options_.nested});
+}
+
+void CuptiProfiler::on_enter(Scope&) { profile_->enter(options_); }
+
+void CuptiProfiler::on_exit(Scope&, const std::exception_ptr&) { profile_->exit(); }
+
+void CuptiProfiler::analyze(OpContext& context) {
+  const std::shared_ptr<OperatorRuns>& runs = profile_->runs();
+  const bool weigh = options_.operand_bytes && options_.probe.bytes_of;
+  const auto before = [runs, weigh, op = runs->tree().index_of(describe(context))](Values& values) {
+    auto& bracket = values.run<Bracket>();
+    if (weigh) bracket.input_bytes = bytes_of(values, runs->probe());
+    bracket.begin(runs, op);
+  };
+  const auto after = [runs, weigh](Values& values) {
+    auto& bracket = values.run<Bracket>();
+    bracket.stop();
+    bracket.end(weigh ? bracket.input_bytes + bytes_of(values, runs->probe()) : 0);
+  };
+  const Positions positions = weigh ? Positions() : Positions::none();
+  if (context.is_backward()) {
+    context.insert_before_backward_op(before, {.grad_outputs = positions});
+    context.insert_after_backward_op(after, {.grad_inputs = positions});
+  } else {
+    context.insert_before_op(before, {.inputs = positions});
+    context.insert_after_op(after, {.outputs = positions});
+  }
+}
+
+}  // namespace amanda::tools

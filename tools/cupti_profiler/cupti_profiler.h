@@ -1,0 +1,78 @@
+// CuptiProfiler: every kernel, copy and memset of a run, with the operator, module and line that caused it; times and
+// allocations of operators on the host.
+// Teaches: brackets around forward and backward operators that survive exceptions, nested operators, a resource opened
+// by the first scope and closed by the last.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "amanda/amanda.h"
+#include "cupti_profiler/framework_probe.h"
+#include "cupti_profiler/kernel_collection.h"
+#include "cupti_profiler/operator_runs.h"
+
+namespace amanda::tools {
+
+struct CuptiProfilerOptions {
+  bool gpu = true;             // collect kernels, where there is a GPU
+  bool backward = true;        // look at backward operators
+  bool nested = true;          // and at operators inside operators
+  bool operand_bytes = false;  // add up the sizes of what operators read and write
+  OpFilter ops{};
+  size_t max_events = 1'000'000;          // runs, and activities, kept for a trace: the first ones
+  std::vector<std::string> candidates{};  // where CUPTI may lie
+  FrameworkProbe probe{};
+};
+
+/// What was measured so far. May be read on any thread while operators run, and outlives the tool.
+class KernelProfile {
+ public:
+  explicit KernelProfile(const CuptiProfilerOptions& options);
+
+  const std::shared_ptr<OperatorRuns>& runs() const { return runs_; }
+  KernelCollection& kernels() { return kernels_; }
+
+  /// Why there are no kernels, in a sentence; "": they are collected, or no scope was entered yet.
+  std::string gpu_status() const;
+  /// What the figures lack, a sentence each; none: nothing was lost.
+  std::vector<std::string> notes() const;
+  void reset();
+
+ private:
+  friend class CuptiProfiler;
+  void enter(const CuptiProfilerOptions& options);
+  void exit();
+
+  const std::shared_ptr<OperatorRuns> runs_;
+  KernelCollection kernels_;
+  mutable std::mutex mutex_;  // of what follows
+  int64_t entries_ = 0;
+  bool collecting_ = false;
+  std::string gpu_status_;
+};
+
+/// Measures over as many runs, scopes and threads as it is used in. Changes nothing.
+///
+/// A context key "cupti_profiler.phase" of "optimizer", left by a tool that this one depends on, makes an operator one
+/// of the optimizer's.
+class CuptiProfiler : public Tool {
+ public:
+  explicit CuptiProfiler(CuptiProfilerOptions options = {});
+
+  void on_enter(Scope& scope) override;
+  void on_exit(Scope& scope, const std::exception_ptr& error) override;
+
+  const std::shared_ptr<KernelProfile>& profile() const { return profile_; }
+
+ private:
+  void analyze(OpContext& context);
+
+  const CuptiProfilerOptions options_;
+  const std::shared_ptr<KernelProfile> profile_;
+};
+
+}  // namespace amanda::tools

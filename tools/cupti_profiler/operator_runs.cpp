@@ -1,0 +1,181 @@
+#include "cupti_profiler/operator_runs.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+namespace amanda::tools {
+namespace {
+
+int64_t steady_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+struct OperatorRuns::OpenRun {
+  OperatorTree::Node* node;
+  uint64_t id;
+  int64_t entered_ns, started_ns;
+  int64_t inside_ns = 0;    // in operators inside, with what it takes to measure them
+  int64_t overhead_ns = 0;  // of that: not the program's
+  bool pushed = false;
+  RunMeasures measures{};
+};
+
+// Of one thread.
+struct OperatorRuns::Stack {
+  const uint32_t thread = static_cast<uint32_t>(syscall(SYS_gettid));
+  std::vector<OpenRun> runs;  // outermost first
+  std::unordered_map<uint64_t, OperatorTree::Node*> children;
+  void* listener = nullptr;
+  std::weak_ptr<void> owner;
+};
+
+namespace {
+thread_local void* listening = nullptr;  // the Stack whose innermost run is told of allocations
+}
+
+OperatorRuns::OperatorRuns(FrameworkProbe probe, size_t max_events) : probe_(probe), max_events_(max_events) {}
+
+OperatorRuns::Stack& OperatorRuns::stack() {
+  thread_local std::vector<std::pair<OperatorRuns*, std::unique_ptr<Stack>>> stacks;
+  for (const auto& [owner, stack] : stacks) {
+    if (owner == this && !stack->owner.expired()) return *stack;
+  }
+  std::erase_if(stacks, [](const auto& entry) { return entry.second->owner.expired(); });
+  stacks.emplace_back(this, std::make_unique<Stack>());
+  stacks.back().second->owner = alive_;
+  return *stacks.back().second;
+}
+
+void OperatorRuns::heard(int64_t bytes, bool on_host) noexcept {
+  auto* stack = static_cast<Stack*>(listening);
+  if (!stack || stack->runs.empty()) return;
+  RunMeasures& sums = stack->runs.back().measures;
+  (bytes > 0 ? (on_host ? sums.allocated_bytes : sums.device_allocated_bytes)
+             : (on_host ? sums.freed_bytes : sums.device_freed_bytes)) += std::abs(bytes);
+}
+
+void OperatorRuns::begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t now) {
+  if (stack.runs.empty() && probe_.listen) {
+    stack.listener = probe_.listen(&OperatorRuns::heard);
+    if (stack.listener) {
+      listening = &stack;
+    } else {
+      unheard_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  const OperatorTree::Node& parent = stack.runs.empty() ? tree_.root() : *stack.runs.back().node;
+  OperatorTree::Node*& node = stack.children[uint64_t{parent.index} << 32 | op];
+  if (!node) node = &tree_.child(parent, op);
+  OpenRun run{.node = node, .id = run_id(node->index, ++numbers_), .entered_ns = now, .started_ns = now};
+  if (KernelCollection* kernels = kernels_) run.pushed = kernels->push(run.id);
+  bracket.depth_ = stack.runs.size();
+  bracket.run_ = run.id;
+  run.started_ns = steady_now();
+  stack.runs.push_back(run);
+}
+
+void OperatorRuns::end(Stack& stack, size_t depth, int64_t now, int64_t operand_bytes) {
+  while (stack.runs.size() > depth + 1) {  // left by an exception that somebody caught
+    stack.runs.back().node->add_failed();
+    close_top(stack);
+  }
+  OpenRun run = stack.runs.back();
+  close_top(stack);
+  RunMeasures& measures = run.measures;
+  measures.inclusive_ns = std::max<int64_t>(now - run.started_ns - run.overhead_ns, 0);
+  measures.exclusive_ns = std::max<int64_t>(now - run.started_ns - run.inside_ns, 0);
+  measures.operand_bytes = operand_bytes;
+  run.node->add(measures);
+  {
+    std::lock_guard lock(mutex_);
+    if (events_.size() < max_events_) {
+      events_.push_back({run.id, run.node->index, stack.thread, run.started_ns, now, measures});
+    } else {
+      ++dropped_events_;
+    }
+  }
+  if (stack.runs.empty()) return;
+  OpenRun& outer = stack.runs.back();
+  const int64_t whole = steady_now() - run.entered_ns;
+  outer.inside_ns += whole;
+  outer.overhead_ns += whole - measures.inclusive_ns;
+}
+
+// The innermost run is over, however it ended.
+void OperatorRuns::close_top(Stack& stack) {
+  if (KernelCollection* kernels = kernels_; kernels && stack.runs.back().pushed) kernels->pop();
+  stack.runs.pop_back();
+  if (!stack.runs.empty() || !stack.listener) return;
+  listening = nullptr;
+  probe_.unlisten(std::exchange(stack.listener, nullptr));
+}
+
+// A run is destroyed that has not ended. A backward operator's may be after others began: these stay as they are.
+void OperatorRuns::forget(Stack& stack, uint64_t id) {
+  auto& runs = stack.runs;
+  const auto found = std::find_if(runs.begin(), runs.end(), [&](const OpenRun& run) { return run.id == id; });
+  if (found == runs.end()) return;
+  found->node->add_failed();
+  std::vector<OpenRun> later(found + 1, runs.end());
+  KernelCollection* kernels = kernels_;
+  while (runs.size() > static_cast<size_t>(found - runs.begin()) + 1) {
+    if (kernels && runs.back().pushed) kernels->pop();
+    runs.pop_back();
+  }
+  if (later.empty()) return close_top(stack);
+  if (kernels && runs.back().pushed) kernels->pop();
+  runs.pop_back();
+  for (OpenRun& run : later) {
+    if (run.pushed) run.pushed = kernels && kernels->push(run.id);
+    runs.push_back(run);
+  }
+}
+
+std::vector<RunEvent> OperatorRuns::events() const {
+  std::lock_guard lock(mutex_);
+  return events_;
+}
+
+uint64_t OperatorRuns::dropped_events() const {
+  std::lock_guard lock(mutex_);
+  return dropped_events_;
+}
+
+void OperatorRuns::reset() {
+  tree_.reset();
+  unheard_ = 0;
+  std::lock_guard lock(mutex_);
+  events_.clear();
+  dropped_events_ = 0;
+}
+
+OperatorRuns::Bracket::~Bracket() {
+  if (runs_ && &runs_->stack() == stack_) runs_->forget(*stack_, run_);
+}
+
+void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, uint32_t op) {
+  const int64_t now = steady_now();
+  stack_ = &runs->stack();
+  runs->begin(*stack_, op, *this, now);
+  runs_ = runs;
+}
+
+void OperatorRuns::Bracket::stop() { stopped_ns_ = steady_now(); }
+
+void OperatorRuns::Bracket::end(int64_t operand_bytes) {
+  const std::shared_ptr<OperatorRuns> runs = std::exchange(runs_, nullptr);
+  if (!runs || &runs->stack() != stack_) return;
+  auto& open = stack_->runs;
+  while (depth_ > 0 && (depth_ >= open.size() || open[depth_].id != run_)) --depth_;  // one below was forgotten
+  if (depth_ < open.size() && open[depth_].id == run_) runs->end(*stack_, depth_, stopped_ns_, operand_bytes);
+}
+
+}  // namespace amanda::tools

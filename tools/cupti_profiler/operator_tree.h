@@ -1,0 +1,100 @@
+// Which operators ran inside which, and what each adds up to.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <shared_mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "amanda/backend.h"
+
+namespace amanda::tools {
+
+enum class OperatorPhase : uint8_t { kForward, kBackward, kRecompute, kOptimizer };
+
+/// One place in the program, as analysis found it.
+struct ProfiledOperator {
+  std::string name{};          // "aten::conv2d"; of a backward operator, the autograd node's: "ConvolutionBackward0"
+  std::string forward_name{};  // of a backward operator: "aten::conv2d"; else as name
+  std::string module_path{};   // the innermost module, in backward the forward operator's; "" outside modules
+  std::string source{};        // file:line
+  OperatorPhase phase = OperatorPhase::kForward;
+  OpId id = 0, backward_id = 0;  // backward_id: 0 in a forward operator
+
+  auto operator<=>(const ProfiledOperator&) const = default;
+};
+
+/// What one run measured.
+struct RunMeasures {
+  int64_t inclusive_ns = 0, exclusive_ns = 0;    // wall time on the host, with and without operators inside
+  int64_t allocated_bytes = 0, freed_bytes = 0;  // on the host, without operators inside
+  int64_t device_allocated_bytes = 0, device_freed_bytes = 0;
+  int64_t operand_bytes = 0;  // read and written, if asked for
+};
+
+/// Grows with the number of distinct places, not with their runs. All of it may be used on any thread.
+class OperatorTree {
+ public:
+  /// An operator inside the operators above it.
+  class Node {
+   public:
+    Node(uint32_t index, const Node* parent, uint32_t op, OperatorPhase phase)
+        : index(index), op(op), phase(phase), parent(parent) {}
+
+    const uint32_t index;  // 0: outside operators
+    const uint32_t op;     // in operators()
+    const OperatorPhase phase;
+    const Node* const parent;  // null: this is the root
+
+    void add(const RunMeasures& run);
+    void add_failed() { failed_.fetch_add(1, std::memory_order_relaxed); }
+
+   private:
+    friend class OperatorTree;
+    std::atomic<int64_t> calls_{0}, failed_{0}, inclusive_ns_{0}, exclusive_ns_{0}, allocated_{0}, freed_{0},
+        device_allocated_{0}, device_freed_{0}, operand_bytes_{0};
+  };
+
+  /// What a node adds up to.
+  struct Totals {
+    uint32_t node, parent, op;  // the root's parent is itself
+    OperatorPhase phase;
+    int64_t calls, failed;  // failed: raised an exception, not measured
+    RunMeasures sum;
+  };
+
+  static constexpr uint32_t kMaxNodes = 1 << 24;
+
+  OperatorTree();
+
+  uint32_t index_of(const ProfiledOperator& op);  // added when first asked for
+  /// Added when first asked for. A forward operator inside a backward one is recomputed. The root itself, once there
+  /// are too many.
+  Node& child(const Node& parent, uint32_t op);
+  Node& root() { return nodes_.front(); }
+
+  std::vector<ProfiledOperator> operators() const;
+  std::vector<Totals> totals() const;  // by index
+  void reset();                        // to zero; places stay
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::map<ProfiledOperator, uint32_t> indices_;
+  std::vector<ProfiledOperator> operators_;
+  std::unordered_map<uint64_t, Node*> children_;
+  std::deque<Node> nodes_;
+};
+
+/// A run's number, which says where it ran without any table that could overflow.
+constexpr uint64_t run_id(uint32_t node, uint64_t number) {
+  return uint64_t{node} << 40 | (number & ((uint64_t{1} << 40) - 1));
+}
+constexpr uint32_t node_of(uint64_t run_id) { return static_cast<uint32_t>(run_id >> 40); }
+
+}  // namespace amanda::tools
