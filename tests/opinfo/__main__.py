@@ -34,6 +34,7 @@ def arguments():
     option("--shard", default="0/1", metavar="I/N", help="every N-th operator, from the I-th on")
     option("--jobs", type=int, default=1, help="processes")
     option("--slowest", action="store_true", help="say which operators took longest")
+    option("--verbose", action="store_true", help="say which operator is next")
     option("--pickle", help=argparse.SUPPRESS)  # a file for the findings, from one of several processes
     return parser.parse_args()
 
@@ -44,6 +45,8 @@ def shard(options):
     found, seconds = sweep.Findings(), {}
     for op in sweep.operators(*map(int, options.shard.split("/"))):
         if fnmatch.fnmatchcase(sweep.name_of(op), options.ops):
+            if options.verbose:
+                print(sweep.name_of(op), file=sys.stderr, flush=True)
             start = time.perf_counter()
             found.add(sweep.sweep(op))
             seconds[sweep.name_of(op)] = time.perf_counter() - start
@@ -63,6 +66,7 @@ def shards(options):
         file = folder / f"{job}.pickle"
         file.unlink(missing_ok=True)
         command = [sys.executable, Path(__file__).parent, "--ops", options.ops, "--pickle", file]
+        command += ["--verbose"] if options.verbose else []
         command += ["--shard", f"{part + job * of}/{of * options.jobs}"]
         running.append((subprocess.Popen(command), file))
     found = sweep.Findings()
@@ -84,7 +88,9 @@ def main():
     for failure in found.failures:
         print("DIFFERS", failure)
     print(found.table())
-    print(f"\n{sum(found.comparisons.values())} passed, {len(found.failures)} failed in {time.perf_counter() - start:.0f} s")
+    print(
+        f"\nin {time.perf_counter() - start:.0f} s\n{sum(found.comparisons.values())} passed, {len(found.failures)} failed"
+    )
     sys.exit(bool(found.failures))
 
 

@@ -9,6 +9,8 @@ import torch
 
 def raw(tensor):
     """The elements' bytes in logical order: NaNs and the sign of zero count, memory between the elements does not."""
+    if tensor._is_zerotensor():  # has no memory
+        return "zeros"
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return ctypes.string_at(dense.data_ptr(), dense.numel() * dense.element_size()) if dense.numel() else b""
 
@@ -92,10 +94,9 @@ def difference(got, expected):
         if new == old:
             continue
         if len(new) == len(old) == 3 and isinstance(new[2], tuple) and isinstance(old[2], tuple):
-            said = [f"{what} {a} in place of {b}" for what, a, b in (("object", new[0], old[0]), ("memory", new[1], old[1])) if a != b]
-            for name, a, b in zip(names, new[2][1:], old[2][1:], strict=False):
-                if a != b:
-                    said.append(name if name == "bits" else f"{name} {a} in place of {b}")
+            pairs = list(zip(names, new[2][1:], old[2][1:], strict=False))
+            pairs += [("same object as", new[0], old[0]), ("shares memory with", new[1], old[1])]
+            said = [name if name == "bits" else f"{name} {a} in place of {b}" for name, a, b in pairs if a != b]
             return f"value {i}: " + ", ".join(said)
         return f"value {i}: {str(new)[:300]} in place of {str(old)[:300]}"
     return "?"

@@ -10,7 +10,6 @@ build/pytorch_suite. Any other difference makes the exit status 1.
 """
 
 import argparse
-import collections
 import json
 import os
 import signal
@@ -141,7 +140,11 @@ class Side:
         command += [f"--timeout={self.options.timeout}", "--timeout-method=signal", tests / self.file]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(
-                [str(ROOT / "tests" / "pytorch_suite"), str(ROOT / "tests" / "python"), os.environ.get("PYTHONPATH", "")]
+                [
+                    str(ROOT / "tests" / "pytorch_suite"),
+                    str(ROOT / "tests" / "python"),
+                    os.environ.get("PYTHONPATH", ""),
+                ]
             ),
             "OMP_NUM_THREADS": "1",
             "AMANDA_SUITE_RECORD": str(self.record),
@@ -182,13 +185,15 @@ class Side:
                     return "hung"
 
 
+def outcome(side, test):
+    record = side.get(test, {"outcome": "absent", "why": ""})
+    return "timeout" if record["why"].startswith("Failed: Timeout") else record["outcome"]
+
+
 def compare(outside, inside):
-    """The tests that ended differently."""
-    return [
-        test
-        for test in sorted(outside.keys() | inside.keys())
-        if outside.get(test, {}).get("outcome") != inside.get(test, {}).get("outcome")
-    ]
+    """The tests that ended differently. One that took too long has not ended."""
+    pairs = {test: (outcome(outside, test), outcome(inside, test)) for test in outside.keys() | inside.keys()}
+    return sorted(test for test, (a, b) in pairs.items() if a != b and "timeout" not in (a, b))
 
 
 def run_file(options, file, folder):
@@ -217,21 +222,26 @@ def report(file, outside, inside, differing, unstable):
     unexplained = []
     for test in differing:
         reason = reason_for(test)
-        before, after = (side.get(test, {"outcome": "absent", "why": ""}) for side in (outside, inside))
+        what = f"{test}: {outcome(outside, test)} outside, {outcome(inside, test)} inside"
         if reason is None:
             unexplained.append(test)
-            print(f"\nDIFFERS {test}: {before['outcome']} outside, {after['outcome']} inside\n{after['why']}")
+            why = inside.get(test, {}).get("why") or outside.get(test, {}).get("why")
+            print(f"\nDIFFERS {what}\n{why}")
         else:
-            print(f"allowed {test}: {before['outcome']} outside, {after['outcome']} inside: {reason}")
+            print(f"allowed {what}: {reason}")
     for test in unstable:
         print(f"unstable {test}")
-    counts = collections.Counter(record["outcome"] for record in outside.values())
+    everything = outside.keys() | inside.keys()
+    late = sum("timeout" in (outcome(outside, test), outcome(inside, test)) for test in everything)
+    passed = sum(outcome(outside, test) == "passed" for test in outside)
+    failed = sum(outcome(outside, test) in ("failed", "crashed") for test in outside)
     return {
-        "tests": len(outside),
-        "passed": counts["passed"],
-        "failed": counts["failed"] + counts["crashed"],
-        "other": len(outside) - counts["passed"] - counts["failed"] - counts["crashed"],
-        "same": len(outside.keys() | inside.keys()) - len(differing) - len(unstable),
+        "tests": len(everything),
+        "passed": passed,
+        "failed": failed,
+        "skipped": len(everything) - passed - failed - late,
+        "too long": late,
+        "same": len(everything) - len(differing) - len(unstable) - late,
         "allowed": len(differing) - len(unexplained),
         "unstable": len(unstable),
         "unexplained": len(unexplained),
@@ -254,7 +264,7 @@ def main():
     if not rows:
         sys.exit("[suite] none of these files is in this copy")
     columns = list(next(iter(rows.values())))
-    print("\n| file | " + " | ".join(columns) + " |\n| --- " * 1 + "| --- " * len(columns) + "|")
+    print("\n| file | " + " | ".join(columns) + " |\n" + "| --- " * (len(columns) + 1) + "|")
     for file, row in rows.items():
         print(f"| `{file}` | " + " | ".join(str(row[column]) for column in columns) + " |")
     total = {column: sum(row[column] for row in rows.values()) for column in columns}
