@@ -89,7 +89,7 @@ def main():
         print("DIFFERS", failure)
     print(found.table())
     print(
-        f"\nin {time.perf_counter() - start:.0f} s\n{sum(found.comparisons.values())} passed, {len(found.failures)} failed"
+        f"\nin {time.perf_counter() - start:.0f} s\n{sum(found.comparisons.values()) - len(found.failures)} passed, {len(found.failures)} failed"
     )
     sys.exit(bool(found.failures))
 

@@ -87,7 +87,8 @@ def difference(got, expected):
     if got == expected:
         return None
     if len(got) != len(expected):
-        return f"{len(got)} values in place of {len(expected)}"
+        new, old = ([leaf[1] for leaf in found if leaf[0] == "str"] for found in (got, expected))  # among them, errors
+        return f"{len(got)} values in place of {len(expected)}: {new} in place of {old}"
     names = ["dtype", "layout", "shape", "requires_grad", "is_leaf", "grad_fn"]
     names += ["stride", "offset", "conj", "neg", "version", "bits"]
     for i, (new, old) in enumerate(zip(got, expected, strict=True)):

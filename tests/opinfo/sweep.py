@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import textwrap
@@ -118,29 +119,29 @@ class Sample:
         return True
 
     def run(self, scope: Any = None) -> list[Any]:
-        """What it returns or raises, what becomes of its arguments, their gradients, and the random state: as bits."""
+        """Calls it twice with the same arguments, for what is decided in a first run is done in the next.
+
+        Returns what comes back or is raised, and what becomes of the arguments, gradients and random state, as bits.
+        """
         arguments, args, kwargs, out = copied(
             (self.arguments.input, self.arguments.args, self.arguments.kwargs, self.out)
         )
         if out is not None:
             kwargs["out"] = out
         torch.default_generator.manual_seed(7)
-        result: Any = None
+        results: list[Any] = []
         gradients: list[Any] = []
         try:
-            if scope is None:
-                result = self._call(arguments, args, kwargs)
-                gradients = self._backward(result)
-            else:
-                with scope:
-                    result = self._call(arguments, args, kwargs)
-                    gradients = self._backward(result)
+            with scope or contextlib.nullcontext():
+                for _ in range(2):
+                    results.append(self._call(arguments, args, kwargs))
+                    gradients += self._backward(results[-1])
         except (Exception, Warning) as error:
-            result = (result, type(error).__name__, str(error))
+            results += [type(error).__name__, str(error)]
         leaves = [t for t in torch.utils._pytree.tree_leaves((arguments, args, kwargs)) if isinstance(t, torch.Tensor)]
         random = hash(torch.default_generator.get_state().numpy().tobytes())
         reached = [leaf.grad for leaf in leaves if leaf.is_leaf]
-        found = bits([arguments, args, kwargs, result, gradients, reached])
+        found = bits([arguments, args, kwargs, results, gradients, reached])
         return [*found, ("random state", random), ("had gradients", bool(gradients))]
 
     def _call(self, first: Any, args: Any, kwargs: Any) -> Any:

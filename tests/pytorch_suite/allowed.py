@@ -2,7 +2,12 @@
 
 import fnmatch
 
-ALLOWED: dict[str, str] = {}
+ALLOWED: dict[str, str] = {
+    "test_torch.py::TestTorch::test_swap_basic": "a leaf that requires a gradient and is in no module carries a weak "
+    "reference while a scope is open, which swap_tensors refuses (docs/limitations.md, loose parameters)",
+    "test_autograd.py::TestAutograd::test_node_post_hook_registered_during_unpack_hook": "where a tool asked for what "
+    "is after a backward operator, the engine keeps its inputs, and hooks that were there without see them",
+}
 
 
 def reason_for(test: str) -> str | None:
