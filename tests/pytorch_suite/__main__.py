@@ -225,8 +225,8 @@ def report(file, outside, inside, differing, unstable):
         what = f"{test}: {outcome(outside, test)} outside, {outcome(inside, test)} inside"
         if reason is None:
             unexplained.append(test)
-            why = inside.get(test, {}).get("why") or outside.get(test, {}).get("why")
-            print(f"\nDIFFERS {what}\n{why}")
+            why = inside.get(test, {}).get("why") or outside.get(test, {}).get("why") or "?"
+            print(f"DIFFERS {what}\n    {why.splitlines()[0][:160]}")
         else:
             print(f"allowed {what}: {reason}")
     for test in unstable:
