@@ -88,8 +88,9 @@ def main():
     for failure in found.failures:
         print("DIFFERS", failure)
     print(found.table())
+    failed = len(found.failures)
     print(
-        f"\nin {time.perf_counter() - start:.0f} s\n{sum(found.comparisons.values()) - len(found.failures)} passed, {len(found.failures)} failed"
+        f"\nin {time.perf_counter() - start:.0f} s\n{sum(found.comparisons.values()) - failed} passed, {failed} failed"
     )
     sys.exit(bool(found.failures))
 

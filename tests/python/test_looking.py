@@ -1,4 +1,4 @@
-"""Looking at what is out of the ordinary changes nothing: cases that PyTorch's own tests and its operator database found."""
+"""Tools that must change nothing, on what is out of the ordinary: found by PyTorch's own tests and by `make sweep`."""
 
 import amanda
 import pytest
