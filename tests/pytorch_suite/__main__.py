@@ -5,8 +5,8 @@
     python tests/pytorch_suite PYTORCH --again test_nn.py       # runs them anew; else results of an earlier run are used
 
 Each file runs twice, in processes of its own. A test that ends differently is run again, alone with the others that did;
-if it then ends as outside, it is called unstable. What may differ, and why, is in `allowed.py`. Outcomes go to
-build/pytorch_suite. Any other difference makes the exit status 1.
+if it then ends as outside, it is called unstable. What may differ, and why, is in `allowed.py`. Outcomes are
+kept in build/pytorch_suite. Any other difference makes the exit status 1.
 """
 
 import argparse
@@ -87,6 +87,7 @@ def arguments():
     option("files", nargs="*", metavar="FILE", help="files below PYTORCH/test; a fixed list if none is given")
     option("--again", action="store_true", help="do not use results of an earlier run")
     option("--timeout", type=int, default=60, help="seconds for a test")
+    option("--results", type=Path, default=ROOT / "build" / "pytorch_suite", help="where outcomes are kept")
     option("--shard", default="0/1", metavar="I/N", help="every N-th file, from the I-th on")
     return parser.parse_args()
 
@@ -251,7 +252,7 @@ def report(file, outside, inside, differing, unstable):
 def main():
     options = arguments()
     options.pytorch = options.pytorch.resolve()
-    folder = ROOT / "build" / "pytorch_suite"
+    folder = options.results.resolve()
     (folder / "again").mkdir(parents=True, exist_ok=True)
     index, count = map(int, options.shard.split("/"))
     files = options.files or FILES[index::count]

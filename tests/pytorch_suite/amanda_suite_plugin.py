@@ -27,8 +27,9 @@ outcomes: dict[str, tuple[str, str]] = {}
 begun: dict[str, float] = {}
 
 
-def pytest_configure():
-    older.supply()
+def pytest_configure(config):
+    for path in config.args:
+        older.supply(Path(path).read_text())
 
 
 def lines_of(variable):

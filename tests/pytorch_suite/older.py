@@ -1,8 +1,10 @@
 """Names that tests of an older PyTorch import and the installed one has no more: enough for their files to load."""
 
+import importlib
 import sys
 import types
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 
@@ -15,24 +17,24 @@ def unchanged(*args: Any, **kwargs: Any) -> Any:
     return lambda test: test
 
 
-def supply() -> None:
-    """Puts in what is missing, where it is missing."""
-    from torch.nn.attention import flex_attention
-    from torch.testing._internal import common_cuda, common_mkldnn, common_nn
+# Where it was, its name, and what makes it.
+MISSING: list[tuple[str, str, Callable[[Any], Any]]] = [
+    ("torch.testing._internal.common_cuda", "tf32_is_not_fp32", lambda module: lambda: False),
+    ("torch.testing._internal.common_mkldnn", "bf32_on_and_off", lambda module: unchanged),
+    ("torch.testing._internal.common_nn", "new_module_tests", lambda module: module.get_new_module_tests()),
+    ("torch.nn.attention.flex_attention", "create_nested_block_mask", lambda module: gone),
+    ("torch._custom_op.functional", "register_functional_op", lambda module: gone),
+]
 
-    modern_tests = getattr(common_nn, "get_new_module_tests", list)
-    missing: list[tuple[Any, str, Any]] = [
-        (common_cuda, "tf32_is_not_fp32", lambda: False),
-        (common_mkldnn, "bf32_on_and_off", unchanged),
-        (common_nn, "new_module_tests", modern_tests()),
-        (flex_attention, "create_nested_block_mask", gone),
-    ]
-    for module, name, value in missing:
+
+def supply(text: str) -> None:
+    """Puts in what the text of a test file names and this PyTorch does not have."""
+    for module_name, name, make in MISSING:
+        if name not in text:
+            continue
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError:
+            module = sys.modules[module_name] = types.ModuleType(module_name)
         if not hasattr(module, name):
-            setattr(module, name, value)
-    functional = types.ModuleType("torch._custom_op.functional")
-    functional.register_functional_op = gone  # type: ignore[attr-defined]
-    try:
-        import torch._custom_op.functional  # noqa: F401
-    except ImportError:
-        sys.modules[functional.__name__] = functional
+            setattr(module, name, make(module))
