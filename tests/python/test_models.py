@@ -5,40 +5,8 @@ import amanda
 # ruff: noqa: C408 -- configurations read better so
 import pytest
 import torch
-import transformers
 from torch.utils._pytree import tree_leaves
-from zoo import SMALL, bert, clip, gpt2, ids, llama, pixels, resnet, t5, vit
-
-
-def wav2vec2():
-    config = transformers.Wav2Vec2Config(
-        **SMALL,
-        conv_dim=(8, 8),
-        conv_stride=(5, 2),
-        conv_kernel=(10, 3),
-        num_conv_pos_embeddings=4,
-        num_conv_pos_embedding_groups=2,
-        apply_spec_augment=False,  # draws from numpy
-        layerdrop=0.0,
-    )
-    return transformers.Wav2Vec2Model(config), dict(input_values=torch.randn(2, 800))
-
-
-def mixtral():
-    config = transformers.MixtralConfig(**SMALL, num_key_value_heads=1, num_local_experts=2, num_experts_per_tok=1)
-    return transformers.MixtralForCausalLM(config), dict(input_ids=ids(), labels=ids())
-
-
-def mamba():
-    config = transformers.MambaConfig(hidden_size=16, num_hidden_layers=2, vocab_size=99, state_size=4)
-    return transformers.MambaForCausalLM(config), dict(input_ids=ids(), labels=ids())
-
-
-def swin():
-    config = transformers.SwinConfig(
-        image_size=32, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
-    )
-    return transformers.SwinModel(config), dict(pixel_values=pixels())
+from zoo import bert, clip, gpt2, llama, mamba, mixtral, pixels, resnet, swin, t5, vit, wav2vec2
 
 
 def mlp():

@@ -1,0 +1,118 @@
+"""Tools that must change nothing, on what is out of the ordinary: found by PyTorch's own tests and by `make sweep`."""
+
+import amanda
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from faithful import Look, RunOriginal
+
+
+def defect(reason, raises=RuntimeError):
+    return pytest.mark.xfail(raises=raises, strict=True, reason=reason)
+
+
+def after_only():
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda context: context.insert_after_op(lambda *values: None), nested=True)
+    return tool
+
+
+@defect("the result has no Python object yet; its gradient edge is asked for, which such a view refuses to tell")
+@pytest.mark.parametrize("look", [Look, after_only])
+def test_assignment_to_a_part_of_a_parameter(look):
+    x = torch.ones(3, 2, requires_grad=True)
+    with amanda.apply(look()), torch.no_grad():
+        x[0] = torch.zeros(2)
+    assert x.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+    assert x.is_leaf
+
+
+@defect("a rehearsal runs outside of the mode, with dispatch keys of inside")
+def test_an_in_place_operator_under_a_mode_of_the_program():
+    a = torch.ones(2, requires_grad=True)
+    with amanda.apply(Look()), torch.autograd.graph.allow_mutation_on_saved_tensors():
+        b = a.clone()
+        loss = (b**2).sum()
+        b.sin_()
+        loss.backward()
+    assert a.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@defect("the shape of a nested tensor is compared by sizes()")
+def test_an_in_place_operator_on_a_nested_tensor():
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], requires_grad=True)
+    with amanda.apply(Look()):
+        x = nested.clone()
+        x.add_(x)
+    assert [part.tolist() for part in x.unbind()] == [[2.0] * 2, [2.0] * 3]
+
+
+@defect("a rehearsal makes a dual tensor of what the older vmap has wrapped")
+def test_forward_mode_under_the_older_vmap():
+    def hessian():
+        options = {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}
+        return torch.autograd.functional.hessian(lambda x: (3 * x**2).sum(), torch.ones(2), **options)
+
+    with amanda.apply(Look()):
+        assert torch.equal(hessian(), 6 * torch.eye(2))
+
+
+@defect("a rehearsal of copy_ makes a dual tensor of a dual tensor")
+def test_gradcheck_in_forward_mode():
+    x = torch.rand(2, 2, dtype=torch.complex128, requires_grad=True)
+    with amanda.apply(Look()):
+        assert torch.autograd.gradcheck(torch.diagonal, (x,), check_forward_ad=True)
+
+
+def test_forward_mode():
+    with amanda.apply(Look()), forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2), torch.full((2,), 3.0))
+        primal, tangent = forward_ad.unpack_dual(dual.mul(2).add_(1).sin_())
+    assert torch.equal(tangent, torch.cos(torch.full((2,), 3.0)) * 6)
+    assert torch.equal(primal, torch.sin(torch.full((2,), 3.0)))
+
+
+@defect("a node with a routine before it has a hook after it, too, and so the engine keeps its inputs", AssertionError)
+def test_a_hook_that_a_node_gets_while_it_runs():
+    inputs_were_kept = []
+
+    class WhileUnpacking(torch.autograd.graph.saved_tensors_hooks):
+        def __init__(self):
+            super().__init__(lambda tensor: tensor, self.unpack)
+
+        def unpack(self, tensor):
+            node = torch._C._current_autograd_node()
+            node.register_hook(lambda _, inputs: inputs_were_kept.append(any(i is not None for i in inputs)))
+            return tensor
+
+    before_only = amanda.Tool()
+    before_only.add_inst_for_op(lambda c: c.insert_before_backward_op(lambda *values: None), backward=True)
+    x = torch.rand(3, requires_grad=True)
+    with amanda.apply(before_only), WhileUnpacking():
+        x.sin().sum().backward()
+    assert inputs_were_kept == [False]
+
+
+@defect("CopySlices has edges of its own inside, which are not led to the replaced node")
+def test_a_backward_operator_that_copy_slices_leads_to_replaced_by_itself():
+    x = torch.ones(1, 2, 4, requires_grad=True)
+    with amanda.apply(RunOriginal()):
+        for _ in range(2):  # decided in the first, put in in the second
+            torch.nn.functional.pad(x, (1, 1), mode="circular").sum().backward()
+    assert x.grad[0, 0].tolist() == [4.0, 2.0, 2.0, 4.0]
+
+
+@defect("the program's own write is taken for the routine's: both operands share one version", amanda.Error)
+def test_an_in_place_operator_between_views_of_one_tensor_replaced_by_itself():
+    base = torch.arange(4.0)
+    with amanda.apply(RunOriginal()):
+        base[:2].copy_(base[2:])
+    assert base.tolist() == [2.0, 3.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("value", [pytest.param(True, marks=defect("Bool for Scalar", amanda.Error)), 3, 2.5, 1 + 2j])
+def test_a_number_replaced_by_itself(value):
+    with amanda.apply(RunOriginal()):
+        got = torch.tensor(value).item()
+    assert (type(got), got) == (type(value), value)
