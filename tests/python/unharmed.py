@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import amanda
@@ -112,7 +114,9 @@ def bits(value: Any) -> Any:
 def tensor_bits(value: torch.Tensor) -> tuple[Any, ...]:
     known: tuple[Any, ...] = (value.dtype, value.device, value.layout, value.requires_grad, value.is_leaf)
     with torch.no_grad():
-        value = value.detach()
+        value = value if value.is_quantized else value.detach()
+        if value.is_quantized:
+            return (*known, value.qscheme(), value.stride(), value.int_repr().tolist(), repr(value))
         if value.is_nested:
             return (*known, [tensor_bits(each) for each in value.unbind()])
         if value.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
@@ -130,19 +134,51 @@ def tensor_bits(value: torch.Tensor) -> tuple[Any, ...]:
             )
         known += (value.shape, value.stride(), value.is_conj(), value.is_neg())
         if hasattr(value, "__tensor_flatten__"):
-            names, context = value.__tensor_flatten__()
+            names, _ = value.__tensor_flatten__()
             return (*known, [bits(getattr(value, name)) for name in names])
-        if value.is_quantized:
-            return (*known, value.qscheme(), value.int_repr().tolist(), repr(value))
         if value.is_meta:
             return known
         plain = value.as_subclass(torch.Tensor).resolve_conj().resolve_neg().contiguous()
         return (*known, plain.reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
+def reusable(model: torch.nn.Module) -> Callable[[], torch.nn.Module]:
+    """Gives the model as it is now, each time: a new one would have to be found, by a search through all objects."""
+    state = copy.deepcopy(model.state_dict())
+
+    def as_new() -> torch.nn.Module:
+        model.load_state_dict(state)
+        for parameter in model.parameters():
+            parameter.grad = None
+        return model
+
+    return as_new
+
+
 def run(program: Any) -> Any:
     torch.manual_seed(0)
     return bits([program(), torch.get_rng_state()])
+
+
+def check_unharmed(
+    tool: Look, program: Callable[[], Any], *, runs: int = 2, once: bool = False, all_end: bool = True
+) -> Look:
+    """The program has the same results, to the bit, under the tool, in its first and in later runs, and afterwards.
+
+    Returns the tool, which knows what ran in the last of them. `once`: the program takes its time; run it twice in all.
+    `all_end=False`: some operator is left by an exception, as where a checkpoint stops early.
+    """
+    expected = run(program)
+    assert once or run(program) == expected, "the program has to give the same each time"
+    state = thread_state()
+    with amanda.apply(tool):
+        for _ in range(1 if once else runs):
+            tool.clear()
+            assert run(program) == expected
+    assert once or run(program) == expected
+    assert thread_state() == state
+    assert not all_end or sorted(tool.ended) == sorted(tool.ran)
+    return tool
 
 
 def thread_state() -> dict[str, Any]:

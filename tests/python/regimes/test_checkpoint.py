@@ -3,6 +3,7 @@
 import amanda
 import pytest
 import torch
+from unharmed import reusable
 
 X = torch.tensor([-1.0, 2.0])
 nn = torch.nn
@@ -75,14 +76,19 @@ def checkpointed(model, x, reentrant, **options):
     return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant, **options)
 
 
-def block():
+def make_block():
     return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.GELU(), nn.Linear(4, 4))
+
+
+block, other_block = reusable(make_block()), reusable(make_block())
+three_blocks = reusable(nn.ModuleList(make_block() for _ in range(3)))
+four_layers = reusable(nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_training_with_checkpoints(reentrant, unharmed):
     def program():
-        blocks = nn.ModuleList(block() for _ in range(3))
+        blocks = three_blocks()
         optimizer = torch.optim.AdamW(blocks.parameters(), 0.01)
         for _ in range(2):
             h = torch.randn(2, 4, requires_grad=True)
@@ -102,7 +108,7 @@ def test_training_with_checkpoints(reentrant, unharmed):
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_nested_checkpoints(reentrant, unharmed):
     def program():
-        inner, outer = block(), block()
+        inner, outer = block(), other_block()
         x = torch.randn(2, 4, requires_grad=True)
         y = checkpointed(lambda h: outer(checkpointed(inner, h, reentrant)), x, reentrant)
         y.sum().backward()
@@ -124,7 +130,7 @@ def test_checkpoint_under_autocast(unharmed):
 
 def test_checkpoint_sequential(unharmed):
     def program():
-        model, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), torch.randn(2, 4, requires_grad=True)
+        model, x = four_layers(), torch.randn(2, 4, requires_grad=True)
         torch.utils.checkpoint.checkpoint_sequential(model, 2, x, use_reentrant=False).sum().backward()
         return x.grad, *(parameter.grad for parameter in model.parameters())
 

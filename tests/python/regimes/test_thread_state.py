@@ -4,6 +4,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
+from unharmed import reusable
 
 X = torch.tensor([-1.0, 2.0])
 nn = torch.nn
@@ -78,8 +79,7 @@ def test_autocast_gives_the_same_types_and_gradients(recorder):
 # ---- bit-equal, with events where they belong ------------------------------------------------------------------------
 
 
-def small_model():
-    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Dropout(0.25), nn.Linear(8, 2))
+small_model = reusable(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Dropout(0.25), nn.Linear(8, 2)))
 
 
 def gradients(model):

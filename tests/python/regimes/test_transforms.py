@@ -142,12 +142,14 @@ class Cube(torch.autograd.Function):
         return 3 * x**2 * gradient
 
 
+MODELS = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)) for _ in range(3)]
+
+
 def ensemble(x):
-    models = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)) for _ in range(3)]
-    parameters, buffers = torch.func.stack_module_state(models)
+    parameters, buffers = torch.func.stack_module_state(MODELS)
 
     def call(parameters, buffers, x):
-        return torch.func.functional_call(models[0], (parameters, buffers), (x,))
+        return torch.func.functional_call(MODELS[0], (parameters, buffers), (x,))
 
     return torch.vmap(call, (0, 0, None))(parameters, buffers, x)
 
