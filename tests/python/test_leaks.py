@@ -82,17 +82,28 @@ def step(create_graph=False):
         loss = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum()
     loss.backward()
 
+GROUPS = {
+    "looking": ["analysis", "late analysis", "keys", "before", "after", "nested", "with_run", "backward analysis",
+                "backward before", "backward after", "backward from forward", "removal"],
+    "editing": ["edit before", "edit after", "differentiable edit", "replacement", "backward edit"],
+}
 every = lambda: tool_of(lambda c: c.insert_before_op(lambda *o: None)), lambda: tool_of(
     lambda c: c.insert_after_backward_op(lambda *g: None), backward=True)
-tools = [TOOLS[kind]()] if kind in TOOLS else [make() for make in every]
+chosen = GROUPS.get(kind) or ([kind] if kind in TOOLS else None)
+tools = [TOOLS[each]() for each in chosen] if chosen else [make() for make in every]
 scope = amanda.apply(*tools)
+failing = [amanda.apply(TOOLS[each]()) for each in TOOLS if each.startswith(("fault", "wrong"))]
 anew = kind in ("new scopes", "new tools", "disabling")
 import logging
 logging.getLogger("amanda").setLevel(logging.CRITICAL)
 
 def iterate():
     with contextlib.suppress(ValueError, amanda.Error):
-        if kind == "threads":
+        if kind == "faults":
+            for each in failing:
+                with contextlib.suppress(ValueError, amanda.Error), each:
+                    step()
+        elif kind == "threads":
             import threading
             def work():
                 with scope:
@@ -115,20 +126,18 @@ def iterate():
                 step()
 
 figures = []
-for i in range(iterations + iterations // 2 + 1):
+warm = iterations // 4
+for i in range(warm + iterations + 1):
     iterate()
-    if i in (iterations // 2, iterations + iterations // 2):
+    if i in (warm, warm + iterations):
         gc.collect(); gc.collect()
         figures.append((resident(), len(gc.get_objects()), tensors()))
 print(*(after - before for before, after in zip(*figures)))
 """
 
 KINDS = [
-    "analysis", "late analysis", "keys", "before", "after", "nested", "with_run", "edit before", "edit after",
-    "differentiable edit", "replacement", "backward analysis", "backward before", "backward after", "backward edit",
-    "backward replacement", "backward from forward", "removal", "fault before", "fault in analysis", "fault after",
-    "fault in a replacement", "fault backward", "fault backward before", "wrong value", "double backward",
-    "abandoned graphs", "checkpoints", "threads", "new scopes", "new tools", "disabling", "no cache",
+    "looking", "editing", "backward replacement", "faults", "double backward", "abandoned graphs", "checkpoints", "threads",
+    "new scopes", "new tools", "disabling", "no cache",
 ]  # fmt: skip
 QUICK = ["edit after", "fault backward"]
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from unharmed import Look
 
 X = torch.tensor([-1.0, 2.0])
 nn = torch.nn
@@ -239,3 +240,10 @@ def test_mutation_of_saved_tensors(unharmed):
         return w.grad
 
     unharmed(program)
+
+
+@pytest.mark.xfail(strict=True, reason="showing a functorch level's result runs into the mode's own dispatch key")
+def test_transforms_in_a_nested_tool_under_a_mode():
+    x = torch.randn(4, 3)
+    with amanda.apply(Look(nested=True)), DispatchMode():
+        assert torch.equal(torch.vmap(torch.func.grad(lambda row: row.sin().sum()))(x), x.cos())
