@@ -254,7 +254,7 @@ def quiet(caplog):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_few_seconds_of_random_programs(count):
-    for_seconds(3, count)
+    for_seconds(2, count)
 
 
 @pytest.mark.slow
@@ -325,7 +325,7 @@ def stress(seconds, threads=6):
 
 
 def test_a_few_seconds_of_stress():
-    stress(4)
+    stress(3)
 
 
 @pytest.mark.slow

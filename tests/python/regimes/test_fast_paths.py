@@ -88,7 +88,9 @@ def counted(program):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("tool", ["look", "look at some", "look inside"])
+@pytest.mark.parametrize(
+    "tool", ["look", *(pytest.param(name, marks=pytest.mark.slow) for name in ("look at some", "look inside"))]
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_same_kernels_run(name, tool):
     program = PROGRAMS[name]

@@ -6,7 +6,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from unharmed import reusable
+from unharmed import TOOLS, check_unharmed, reusable
 
 nn = torch.nn
 model = reusable(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)))
@@ -66,9 +66,12 @@ def train(name, options):
     return losses, list(net.parameters()), optimizer.state_dict()["state"]
 
 
-@pytest.mark.parametrize(("name", "options"), list(variants()), ids=str)
-def test_steps(name, options, unharmed):
-    tool = unharmed(lambda: train(name, options))
+VARIANTS = [(*variant, list(TOOLS)[i % len(TOOLS)]) for i, variant in enumerate(variants())]
+
+
+@pytest.mark.parametrize(("name", "options", "kind"), VARIANTS, ids=str)
+def test_steps(name, options, kind):  # each variant under one of the tools
+    tool = check_unharmed(TOOLS[kind](), lambda: train(name, options))
     if name != "SparseAdam":
         assert tool.count["linear"] == tool.count["AddmmBackward0"] or name == "Muon"
     if options.get("fused"):
