@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test sweep bench setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test sweep stress bench setup build build-tests lint format sanitize stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -25,6 +25,10 @@ test: build-tests
 # PyTorch's whole operator database in a scope; ARGS="--ops '*norm*'" and others: python tests/opinfo --help
 sweep: build
 	$(PYTHON_BIN) tests/opinfo --jobs $(or $(JOBS),2) $(ARGS)
+
+# The tests that take their time: threads, random interleavings, leaks.
+stress: build
+	$(PYTHON_BIN) -m pytest -m slow
 
 # Writes the tables of docs/performance.md; ARGS="--callgrind" and others: python tests/bench --help
 bench: build

@@ -6,6 +6,7 @@ offsets and modules (python/src/torch/call_path.cpp).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -47,7 +48,7 @@ def resolve(
         tensors: the (position, tensor, does it count as a parameter by itself) of each among its operands.
         recomputing: does a backward operator run, which recomputes a checkpointed region?
     """
-    with _lock:
+    with _lock, _not_traced():
         path = call_path(frame)
         place = _hash((name_hash, path.places))
         operands = []
@@ -56,6 +57,20 @@ def resolve(
             if name is not None:
                 operands.append((position, name))
         return _hash((place, operands)) or 1, _models.names_in(path.modules), path.source
+
+
+@contextlib.contextmanager
+def _not_traced() -> Iterator[None]:
+    """Under torch.jit.trace, sizes are tensors, and what is asked of them is recorded, and seen."""
+    state = torch._C._get_tracing_state()
+    if state is None:
+        yield
+        return
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
 
 
 def call_path(frame: FrameType | None) -> Path:

@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
 
-from amanda._core import Switch, is_cache_enabled, is_enabled
+from amanda._core import Error, Switch, is_cache_enabled, is_enabled
 
 __all__ = ["cache_disabled", "cache_enabled", "disabled", "enabled", "is_cache_enabled", "is_enabled"]
 
 
-@contextlib.contextmanager
-def _switched(which: str, on: bool) -> Iterator[None]:
-    switch = Switch(which, on)
-    try:
-        yield
-    finally:
-        switch.put_back()
+class _Switched(contextlib.ContextDecorator):
+    """Holds a switch of the thread that enters it. Left on another thread it raises, and stays as it was."""
+
+    def __init__(self, which: str, on: bool) -> None:
+        self._which, self._on, self._here = which, on, _Turned()
+
+    def __enter__(self) -> None:
+        self._here.switches.append(Switch(self._which, self._on))
+
+    def __exit__(self, *_: object) -> None:
+        if not self._here.switches:
+            raise Error("[scope] this switch was turned on another thread; put it back where it was turned")
+        self._here.switches.pop().put_back()
+
+
+class _Turned(threading.local):
+    def __init__(self) -> None:
+        self.switches: list[Switch] = []
 
 
 def disabled() -> contextlib.AbstractContextManager[None]:
     """``with amanda.disabled():`` runs its body as if no scope were open."""
-    return _switched("instrumentation", False)
+    return _Switched("instrumentation", False)
 
 
 def enabled() -> contextlib.AbstractContextManager[None]:
     """``with amanda.enabled():`` undoes `disabled` inside it."""
-    return _switched("instrumentation", True)
+    return _Switched("instrumentation", True)
 
 
 def cache_disabled() -> contextlib.AbstractContextManager[None]:
     """``with amanda.cache_disabled():`` analyses every operator each time it runs. Contexts keep their keys."""
-    return _switched("cache", False)
+    return _Switched("cache", False)
 
 
 def cache_enabled() -> contextlib.AbstractContextManager[None]:
     """``with amanda.cache_enabled():`` undoes `cache_disabled` inside it."""
-    return _switched("cache", True)
+    return _Switched("cache", True)

@@ -1,0 +1,264 @@
+"""Routines that are written wrong: each gets one error, which says who, where, what was found, and what would work."""
+
+# ruff: noqa: SIM117 -- outside the error that is expected, inside where it comes from
+
+import amanda
+import pytest
+import torch
+
+BEFORE, AFTER = "before aten::relu", "after aten::relu"
+
+
+def generator(*operands):
+    yield operands[0]
+
+
+async def coroutine(*operands):
+    return operands[0]
+
+
+def returns_numpy(x):
+    return x.numpy(force=True)
+
+
+def returns_a_list_of_numpy(x):
+    return [x.numpy(force=True)]
+
+
+def returns_a_string(x):
+    return "x"
+
+
+def returns_a_number(x):
+    return 3
+
+
+def returns_a_dict(x):
+    return {"self": x}
+
+
+def returns_a_set(x):
+    return {x}
+
+
+def returns_a_class(x):
+    return torch.Tensor
+
+
+def returns_three(x):
+    return x, x, x
+
+
+def returns_nothing_in_a_tuple(x):
+    return ()
+
+
+def returns_double(x):
+    return x.double()
+
+
+def returns_meta(x):
+    return x.to("meta")
+
+
+def changes_in_place(x):
+    x.mul_(2)
+
+
+def takes_its_storage(x):
+    x.detach().set_()
+
+
+def changes_through_a_view(x):
+    x.view(-1)[0] = 5
+
+
+def changes_through_detach(x):
+    x.detach().zero_()
+
+
+MUTATED = "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis"
+ONE = "for 1 selected position; return None to keep them all, or one value for each"
+WRONG = {
+    generator: "{operand}: got generator where Tensor is needed",
+    returns_numpy: "{operand}: got numpy.ndarray where Tensor is needed",
+    returns_a_list_of_numpy: "{operand}: got numpy.ndarray where Tensor is needed",
+    returns_a_string: "{operand}: got str where Tensor is needed",
+    returns_a_number: "{operand}: got int where Tensor is needed",
+    returns_a_dict: "{operand}: got dict where Tensor is needed",
+    returns_a_set: "{operand}: got set where Tensor is needed",
+    returns_a_class: "{operand}: got torch._C._TensorMeta where Tensor is needed",
+    returns_three: "it returned 3 values " + ONE,
+    returns_nothing_in_a_tuple: "it returned 0 values " + ONE,
+    returns_double: "{checked}: a tensor of dtype Double can't stand for one of Float; convert it with .to(dtype)",
+    returns_meta: "{checked}: a tensor on meta can't stand for one on cpu; move it",
+    changes_in_place: MUTATED,
+    changes_through_a_view: MUTATED,
+    changes_through_detach: MUTATED,
+}
+
+
+def program(name):
+    return getattr(torch, name)(torch.tensor([-1.0, 2.0]))
+
+
+@pytest.mark.parametrize("op", ["relu", "relu_"])
+@pytest.mark.parametrize("routine", WRONG)
+def test_before_and_after_a_forward_operator(routine, op, before, after, says):
+    for make, side, operand in ((before, "before", "input 0"), (after, "after", "output 0")):
+        what = WRONG[routine].format(operand=operand, checked=operand + (" (self)" if side == "before" else ""))
+        with amanda.apply(make(op, routine)):
+            for _ in range(2):
+                with says(amanda.Error, f"[action] tool: {routine.__name__} {side} aten::{op}: {what}"):
+                    program(op)
+        assert program(op).tolist() == [0.0, 2.0]
+
+
+REPLACING = {
+    generator: "result 0: got generator where Tensor is needed",
+    returns_numpy: "result 0: got numpy.ndarray where Tensor is needed",
+    returns_a_string: "result 0: got str where Tensor is needed",
+    returns_three: "result 0: got tuple where Tensor is needed",
+    changes_in_place: "it returned None; a replacement returns the operator's result",
+}
+
+
+@pytest.mark.parametrize("op", ["relu", "relu_"])
+@pytest.mark.parametrize("routine", REPLACING)
+def test_in_place_of_a_forward_operator(routine, op, replace, says):
+    with amanda.apply(replace(op, routine)):
+        with says(amanda.Error, f"[action] tool: {routine.__name__} replacing aten::{op}: {REPLACING[routine]}"):
+            program(op)
+
+
+def test_a_replacement_of_an_operator_with_two_results(replace, says):
+    where = (
+        "[action] tool: {} replacing aten::max: it returned {} where the operator has 2 results; return a tuple of them"
+    )
+    for routine, found in ((lambda *_: torch.ones(2), "one value"), (lambda *_: (torch.ones(2),) * 3, "3 values")):
+        with says(amanda.Error, where.format("<lambda>", found)), amanda.apply(replace("max", routine)):
+            torch.max(torch.eye(2), 1)
+
+
+def test_a_coroutine_function_is_named(before):
+    text = r"\[action\] tool: coroutine before aten::relu: input 0: got coroutine where Tensor is needed"
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        with pytest.raises(amanda.Error, match=text), amanda.apply(before("relu", coroutine)):
+            program("relu")
+
+
+ARITY = {
+    "none": (lambda: None, "takes 0 positional arguments but 1 was given"),
+    "too many": (lambda a, b, c: None, "missing 2 required positional arguments: 'b' and 'c'"),
+    "keyword": (lambda x, *, key: None, "missing 1 required keyword-only argument: 'key'"),
+}
+
+
+@pytest.mark.parametrize("what", ARITY)
+@pytest.mark.parametrize(("point", "where"), [("before", "before"), ("after", "after"), ("replace", "in place of")])
+def test_arity_is_pythons_own_error_with_a_note(point, where, what, request):
+    routine, text = ARITY[what]
+    tool = request.getfixturevalue(point)("relu", routine)
+    with pytest.raises(TypeError, match=text) as caught, amanda.apply(tool):
+        program("relu")
+    assert caught.value.__notes__ == [f"[amanda] in tool 'tool': <lambda> {where} aten::relu"]
+
+
+def test_an_unknown_keyword_of_the_routine(before):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'scale'"):
+        with amanda.apply(before("relu", lambda x: x, scale=2)):
+            program("relu")
+
+
+def test_an_analysis_of_wrong_arity():
+    tool = amanda.Tool("tool")
+    tool.add_inst_for_op(lambda: None, ops="relu")
+    with pytest.raises(TypeError, match="takes 0 positional arguments but 1 was given") as caught, amanda.apply(tool):
+        program("relu")
+    assert caught.value.__notes__ == ["[amanda] in tool 'tool': analysis of aten::relu"]
+
+
+def test_what_an_analysis_returns_is_of_no_concern():
+    tool = amanda.Tool("tool")
+    tool.add_inst_for_op(lambda context: generator(), ops="relu")
+    with amanda.apply(tool):
+        assert program("relu").tolist() == [0.0, 2.0]
+
+
+# ---- operands that are gone ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["inputs", "outputs", "get_inputs", "get_outputs"])
+def test_operands_are_asked_for_too_late(name):
+    contexts = []
+    tool = amanda.Tool("tool")
+    tool.add_inst_for_op(contexts.append, ops="relu")
+    with amanda.apply(tool):
+        program("relu")
+        with pytest.raises(amanda.Error, match="works only while the analysis routine runs"):
+            getattr(contexts[0], name)()
+
+
+def test_operands_are_asked_for_by_a_routine(before):
+    contexts = []
+    tool = amanda.Tool("tool")
+
+    def analyse(context):
+        contexts.append(context)
+        context.insert_before_op(lambda: contexts[0].inputs, [])
+
+    tool.add_inst_for_op(analyse, ops="relu")
+    with pytest.raises(amanda.Error, match="works only while the analysis routine runs"), amanda.apply(tool):
+        program("relu")
+
+
+def test_actions_are_scheduled_too_late():
+    contexts = []
+    tool = amanda.Tool("tool")
+    tool.add_inst_for_op(contexts.append, ops="relu")
+    with amanda.apply(tool):
+        program("relu")
+        for schedule in ("insert_before_op", "insert_after_op", "replace_op", "insert_before_backward_op"):
+            with pytest.raises(amanda.Error, match="works only while the analysis routine runs"):
+                getattr(contexts[0], schedule)(print)
+
+
+def test_a_tensor_that_a_routine_kept_is_still_one(before):
+    kept = []
+    with amanda.apply(before("relu", kept.append)):
+        program("relu")
+    assert kept[0].tolist() == [-1.0, 2.0]
+
+
+# ---- values of another kind ------------------------------------------------------------------------------------------
+
+UNCHECKED = "a value of another layout, or without data, gets past the checks"
+LAYOUTS = {
+    "sparse": lambda x: x.to_sparse(),
+    "nested": lambda x: torch.nested.nested_tensor([x]),
+    "fake": lambda x: torch._subclasses.FakeTensorMode().from_tensor(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested|Sparse).*")
+@pytest.mark.xfail(strict=True, reason=UNCHECKED)
+@pytest.mark.parametrize("point", ["before", "after"])
+@pytest.mark.parametrize("what", LAYOUTS)
+def test_a_value_of_another_layout(what, point, request):
+    with pytest.raises(amanda.Error, match="can't stand for one"):
+        with amanda.apply(request.getfixturevalue(point)("relu", LAYOUTS[what])):
+            program("relu")
+
+
+IN_PLACE_REPLACEMENTS = {
+    "device": (returns_meta, "a tensor on meta can't stand for one on cpu"),
+    "shape": (lambda x: x[:1].clone(), "the shape of an in-place operator's tensor can't change"),
+}
+
+
+@pytest.mark.xfail(strict=True, reason=UNCHECKED)
+@pytest.mark.parametrize("what", IN_PLACE_REPLACEMENTS)
+def test_a_replacement_of_an_in_place_operator_that_does_not_fit(what, replace):
+    routine, text = IN_PLACE_REPLACEMENTS[what]
+    with pytest.raises(amanda.Error, match=text), amanda.apply(replace("relu_", routine)):
+        torch.relu_(torch.ones(2, requires_grad=True) * 1)
