@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'enter_compiled', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
-__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'framework_probe', 'give_number', 'install', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
 class NodeWindow:
     """
     The autograd nodes that this thread makes from now on.
@@ -28,6 +27,7 @@ def dispatch_keys() -> tuple[str, str]:
 def enter_compiled() -> None:
     """
     This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().
+    """
 def framework_probe() -> typing_extensions.CapsuleType:
     """
     For amanda._cupti: allocations, operands' sizes, other profilers.
