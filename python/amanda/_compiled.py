@@ -112,7 +112,15 @@ def _callback(callback: Any) -> Any:
             "[scope] functions compiled with torch.compile run eagerly in this scope; apply the tools with "
             'compiled="opaque" to run them compiled, and unseen (said once)'
         )
+    _satisfy_fullgraph()
     return None
+
+
+def _satisfy_fullgraph() -> None:
+    """A function with fullgraph=True insists that some frame was compiled, where that is counted (from torch 2.12 on)."""
+    count = getattr(_eval_frame(), "set_fullgraph_compiled_frame_count", None)
+    if count is not None and count(-1) >= 0:  # it counts; and a number takes effect only where there is none
+        count(1)
 
 
 def _update() -> None:

@@ -49,11 +49,6 @@ SAMPLES: list[tuple[str, Any, str]] = [
         "an error in PyTorch that is found by comparing the addresses of two C++ references (&result == &self), "
         "which no boxed call keeps: in a scope it resizes, and warns",
     ),
-    (
-        r"nn.functional.pad.circular (float32|complex64) function",
-        lambda sample: True,
-        "a defect of ours: a backward operator that a CopySlices leads to can't be replaced (internal assert in PyTorch)",
-    ),
 ]
 
 

@@ -49,6 +49,16 @@ def test_run_eagerly_by_default_and_are_seen(backend):
     assert torch.equal(compiled(x), outside)
 
 
+def test_functions_that_insist_on_one_graph_run_eagerly_too():
+    inner = torch.compile(function, backend="eager", fullgraph=True)
+    outer = torch.compile(lambda x: inner(x) + 1, backend="eager", fullgraph=True)
+    tool, x = Names(), torch.randn(4)
+    with amanda.apply(tool):
+        result = outer(x)
+    assert torch.equal(result, outer(x))
+    assert tool.seen == ["aten::relu", "aten::mul", "aten::sum", "aten::add"]
+
+
 def test_a_function_compiled_in_the_scope_is_seen_too():
     tool, x = Names(), torch.randn(4)
     with amanda.apply(tool):

@@ -525,10 +525,11 @@ def test_compiling_a_module_that_assigns_its_buffers_works():
             return x * self.calls
 
     model = Counts()
-    with amanda.apply(Ids()):
-        model(x)
-        torch.compile(model, backend="eager", fullgraph=True)(x)
-    assert model.calls == 2
+    for policy in ("eager", "opaque"):
+        with amanda.apply(Ids(), compiled=policy):
+            model(x)
+            torch.compile(model, backend="eager", fullgraph=True)(x)
+    assert model.calls == 4
 
 
 def test_lambdas_comprehensions_and_partials_are_places():
@@ -719,13 +720,16 @@ def test_memory_is_flat_over_many_iterations_of_new_tensors_and_functions():
             made = lambda value, by=number: value * by  # noqa: E731
             made(torch.ones(3))
 
-    with amanda.apply(Look()):
-        loop(10_000)
-        gc.collect()
+    def growth(iterations):
         before = resident_bytes()
-        loop(100_000)
+        loop(iterations)
         gc.collect()
-        assert resident_bytes() - before < 16 << 20  # a record an iteration would be several times that
+        return resident_bytes() - before
+
+    with amanda.apply(Look()):
+        growth(10_000)
+        # A record an iteration would be several times that, each time; other tests' memory settles once.
+        assert min(growth(50_000), growth(50_000)) < 8 << 20
 
 
 def test_a_loss_module_made_anew_in_each_step_has_nothing_named_again(monkeypatch):

@@ -232,7 +232,6 @@ def test_a_tensor_that_a_routine_kept_is_still_one(before):
 
 # ---- values of another kind ------------------------------------------------------------------------------------------
 
-UNCHECKED = "a value of another layout, or without data, gets past the checks"
 LAYOUTS = {
     "sparse": lambda x: x.to_sparse(),
     "nested": lambda x: torch.nested.nested_tensor([x]),
@@ -241,7 +240,6 @@ LAYOUTS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*(nested|Sparse).*")
-@pytest.mark.xfail(strict=True, reason=UNCHECKED)
 @pytest.mark.parametrize("point", ["before", "after"])
 @pytest.mark.parametrize("what", LAYOUTS)
 def test_a_value_of_another_layout(what, point, request):
@@ -256,7 +254,6 @@ IN_PLACE_REPLACEMENTS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason=UNCHECKED)
 @pytest.mark.parametrize("what", IN_PLACE_REPLACEMENTS)
 def test_a_replacement_of_an_in_place_operator_that_does_not_fit(what, replace):
     routine, text = IN_PLACE_REPLACEMENTS[what]

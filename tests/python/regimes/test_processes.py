@@ -172,7 +172,6 @@ def test_a_fork_while_another_thread_is_in_a_scope(recorder):
         thread.join()
 
 
-@pytest.mark.xfail(strict=True, reason="a collective writes while a routine looks, and the routine is blamed")
 def test_a_collective_that_is_still_running_is_looked_at(after, tmp_path):
     import time
 

@@ -162,13 +162,8 @@ def test_functions_of_torch_func(name, unharmed):
     assert tool.ran
 
 
-REHEARSED = "in-place operators inside a derivative formula are rehearsed as if autograd recorded them"
-
-
 @pytest.mark.parametrize("name", ["grad", "vmap", "jvp", "jacrev", "hessian", "per-sample gradients", "ensemble"])
-def test_transforms_of_leaves_that_require_gradients(name, unharmed, request):
-    if "look inside" in request.node.name and name in ("jvp", "hessian"):
-        request.applymarker(pytest.mark.xfail(strict=True, reason=REHEARSED))
+def test_transforms_of_leaves_that_require_gradients(name, unharmed):
     w, x = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
 
     def program():
@@ -194,7 +189,6 @@ def test_each_operator_of_a_transformed_function_is_one_event(recorder):
         assert tool.ran == ["sin", "tanh"]
 
 
-@pytest.mark.xfail(strict=True, reason=REHEARSED)
 def test_a_nested_in_place_operator_below_autograd_is_looked_at():
     tool, w = amanda.Tool(), torch.ones(2, requires_grad=True)
     tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: None), ops="copy_", nested=True)
