@@ -14,7 +14,7 @@ namespace amanda::pytorch {
 
 ScopeStack* observers(KeyRole role) {
   const ThreadKeys& thread = thread_keys();
-  if (C10_UNLIKELY(thread.in_compiled != 0)) return nullptr;
+  if (C10_UNLIKELY(thread.unobserved != 0)) return nullptr;
   ScopeStack* scopes = thread.scopes;
   if (C10_UNLIKELY(thread.role != role)) {
     scopes = current_scopes();

@@ -17,9 +17,8 @@
 namespace amanda::pytorch {
 
 ScopeStack* observing_scopes() {
-  if (RoutineState::current()) return nullptr;                              // a tool's own backward pass
   if (c10::impl::tls_is_dispatch_key_excluded(keys().all)) return nullptr;  // inside an operator
-  if (thread_keys().in_compiled != 0) return nullptr;
+  if (thread_keys().unobserved != 0) return nullptr;                        // a tool's own backward pass
   return current_scopes();
 }
 

@@ -59,6 +59,7 @@ void RoutineState::end(RoutineState* state) noexcept {
 
 RoutineState::RoutineState(Thread& thread, RoutineMode mode)
     : thread_(thread),
+      keys_(thread_keys()),
       mode_(mode),
       autograd_(c10::AutogradState::get_tls_state()),
       program_records_(thread.program_records(autograd_)),
@@ -66,6 +67,7 @@ RoutineState::RoutineState(Thread& thread, RoutineMode mode)
       outer_(std::exchange(thread.innermost, this)),
       // Autocast would cache casts of parameters that were made without recording, and the program would train on them.
       unobserved_(mode == RoutineMode::kAmbient ? keys().both : keys().both | c10::autocast_dispatch_keyset) {
+  ++keys_.unobserved;
   if (mode == RoutineMode::kAmbient) return;
   if (autograd_.get_inference_mode()) no_inference_mode_.emplace(false);
   grad_mode_ = autograd_.get_grad_mode();
@@ -73,6 +75,7 @@ RoutineState::RoutineState(Thread& thread, RoutineMode mode)
 }
 
 RoutineState::~RoutineState() {
+  --keys_.unobserved;
   if (mode_ == RoutineMode::kIsolated) autograd_.set_grad_mode(grad_mode_);
   thread_.innermost = outer_;
 }

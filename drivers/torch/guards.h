@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "amanda/backend.h"
+#include "keys.h"
 
 namespace amanda::pytorch {
 
@@ -64,6 +65,7 @@ class RoutineState {
   ~RoutineState();
 
   Thread& thread_;
+  ThreadKeys& keys_;
   RoutineMode mode_;
   c10::AutogradState& autograd_;  // this thread's
   bool program_records_;          // was grad mode on where the routine was called?

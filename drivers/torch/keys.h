@@ -36,7 +36,9 @@ void promote_wanted(const ScopeStack& scopes);
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
   KeyRole role = KeyRole::kNone;
-  size_t in_compiled = 0;  // calls of compiled functions, of whose inside nothing is to be seen
+  // Routines, and calls of compiled functions, that are running: nothing inside is observed, even where the keys are on
+  // (torch.func puts them back at each of its levels).
+  size_t unobserved = 0;
 
   /// Puts the thread's key bits as `role` says; guards that save and restore all bits may have changed them.
   void restore() const;

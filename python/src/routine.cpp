@@ -109,6 +109,7 @@ void PyRoutine::operator()(Values& values) {
   if (selected > 0) values.watch();
   for (size_t i = 0; i < selected; ++i) {
     operands.first()[i] = bridge.to_python(values.call(), side, values.position(i));
+    if (!operands.first()[i]) raise_error(bridge);
   }
   for (size_t i = 0; i < keywords; ++i) {
     PyObject* value = PyTuple_GET_ITEM(values_.get(), i);

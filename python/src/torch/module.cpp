@@ -123,9 +123,9 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "has_scopes", [] { return pytorch::thread_keys().scopes != nullptr; }, "Are scopes open on this thread?");
   m.def(
-      "enter_compiled", [] { ++pytorch::thread_keys().in_compiled; },
+      "enter_compiled", [] { ++pytorch::thread_keys().unobserved; },
       "This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().");
-  m.def("leave_compiled", [] { --pytorch::thread_keys().in_compiled; });
+  m.def("leave_compiled", [] { --pytorch::thread_keys().unobserved; });
   m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
         "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
   m.def(
