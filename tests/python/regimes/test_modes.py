@@ -238,7 +238,6 @@ def test_mutation_of_saved_tensors(unharmed):
     unharmed(program)
 
 
-@pytest.mark.xfail(strict=True, reason="showing a functorch level's result runs into the mode's own dispatch key")
 def test_transforms_in_a_nested_tool_under_a_mode():
     x = torch.randn(4, 3)
     with amanda.apply(Look(nested=True)), DispatchMode():
