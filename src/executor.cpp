@@ -46,11 +46,11 @@ void Execution::run_point(const Plan& plan, Point point) {
   for (size_t i = 0; i < actions.size();) {
     const RoutineMode mode = actions[i]->mode;
     RoutineGuard unobserved(call_.backend(), mode);
-    for (; i < actions.size() && actions[i]->mode == mode; ++i) run_action(*actions[i], point);
+    for (; i < actions.size() && actions[i]->mode == mode; ++i) run_action(*actions[i]);
   }
 }
 
-void Execution::run_action(const ScheduledAction& action, Point point) {
+void Execution::run_action(const ScheduledAction& action) {
   if (action.removed || action.status->stopped) return;
   try {
     Values values(*this, call_, action);

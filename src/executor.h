@@ -31,7 +31,7 @@ class Execution {
  private:
   friend class Values;
   void run_point(const Plan& plan, Point point);
-  void run_action(const ScheduledAction& action, Point point);
+  void run_action(const ScheduledAction& action);
   void run_replacement(const Plan& plan, size_t index, OpCall& call);
 
   OpCall& call_;

@@ -2,7 +2,7 @@
 
     python tests/pytorch_suite PYTORCH                          # a copy of PyTorch's repository; the files of FILES
     python tests/pytorch_suite PYTORCH test_autograd.py nn/test_pooling.py
-    python tests/pytorch_suite PYTORCH --again test_nn.py       # runs them anew; else results of an earlier run are used
+    python tests/pytorch_suite PYTORCH test_nn.py --again       # runs them anew; else results of an earlier run are used
 
 Each file runs twice, in processes of its own. A test that ends differently is run again, alone with the others that did;
 if it then ends as outside, it is called unstable. What may differ, and why, is in `allowed.py`. Outcomes are
