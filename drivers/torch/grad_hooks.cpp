@@ -251,6 +251,10 @@ std::shared_ptr<NodeRecord> record_of(Node& node) {
 }
 
 Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
+  // Several threads may use one leaf: its node is to get one record.
+  static auto* leaves = new std::mutex;
+  std::unique_lock<std::mutex> lock(*leaves, std::defer_lock);
+  if (type.accumulates) lock.lock();
   std::shared_ptr<NodeRecord> record = find_record(node);
   if (record) {
     std::vector<SightingPtr> known;
