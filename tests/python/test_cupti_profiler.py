@@ -409,7 +409,7 @@ def test_the_example_profiles_the_encoder():
     example = ROOT / "examples" / "python" / "profile_kernels.py"
     printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
     assert all(phase in printed for phase in ("forward", "backward", "optimizer"))
-    assert "encoder.layer.0" in printed
+    assert "encoder.layer." in printed  # which of the six is slow enough for the table is chance
     trace = json.loads((ROOT / "build" / "profile" / "encoder.trace.json").read_text())
     modules = {event["args"]["module_path"] for event in trace["traceEvents"] if event["ph"] == "X"}
     assert "encoder.layer.5.output.dense" in modules
@@ -600,18 +600,14 @@ def test_families_per_operator_and_their_plot(with_stand_in):
     result = with_stand_in("""
         train()
         families = profiler.kernel_families()
-        try:
-            import matplotlib
-            matplotlib.use("Agg")
-            axes = profiler.plot_kernel_families()
-            bars = sorted(label.get_text() for label in axes.get_yticklabels())
-        except ImportError:
-            bars = None
-        result = [families, bars]
+        import matplotlib
+        matplotlib.use("Agg")
+        axes = profiler.plot_kernel_families()
+        result = [families, sorted(label.get_text() for label in axes.get_yticklabels())]
     """)
     families, bars = result
     assert families == {"aten::linear": {"matrix product": 30_000}, "AddmmBackward0": {"matrix product": 30_000}}
-    assert bars in (None, ["AddmmBackward0", "aten::linear"])
+    assert bars == ["AddmmBackward0", "aten::linear"]
 
 
 def test_the_roofline_is_the_devices(with_stand_in):
