@@ -10,6 +10,7 @@
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "amanda/tool.h"
+#include "engine_threads.h"
 #include "fallback.h"
 #include "op_types.h"
 #include "torch_backend.h"
@@ -125,9 +126,24 @@ ThreadKeys& thread_keys() {
   return keys;
 }
 
-void ThreadKeys::restore() const {
+KeyRole role_for(const ScopeStack* scopes) {
+  return !scopes ? KeyRole::kNone : Engine::wants_all(*scopes) ? KeyRole::kAll : KeyRole::kFilter;
+}
+
+namespace {
+void include(KeyRole role) {
   c10::impl::tls_set_dispatch_key_included(keys().filter, role == KeyRole::kFilter);
   c10::impl::tls_set_dispatch_key_included(keys().all, role == KeyRole::kAll);
+}
+}  // namespace
+
+void ThreadKeys::restore() const { include(role); }
+
+bool catch_operators(bool on) {
+  const bool was_on =
+      c10::impl::tls_is_dispatch_key_included(keys().filter) || c10::impl::tls_is_dispatch_key_included(keys().all);
+  if (on != was_on) include(role_for(on ? current_scopes() : nullptr));
+  return was_on;
 }
 
 }  // namespace amanda::pytorch

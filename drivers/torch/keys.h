@@ -32,6 +32,9 @@ void promote(const c10::OperatorHandle& op);
 /// Promotes all operators that `scopes` ask for.
 void promote_wanted(const ScopeStack& scopes);
 
+/// The key that operators are caught with for these scopes.
+KeyRole role_for(const ScopeStack* scopes);
+
 /// What this thread's dispatch should be.
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
@@ -44,5 +47,9 @@ struct ThreadKeys {
   void restore() const;
 };
 ThreadKeys& thread_keys();
+
+/// Has operators on this thread caught for its scopes, or not, and says whether they were. A backward pass turns it
+/// off: what its nodes call is no operator of the program's. What a checkpoint recomputes there is, and turns it on.
+bool catch_operators(bool on);
 
 }  // namespace amanda::pytorch

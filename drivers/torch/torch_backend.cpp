@@ -28,7 +28,7 @@ const OpInfo& TorchBackend::info(OpType type) const {
 void TorchBackend::switch_to(ScopeStack* scopes) {
   ThreadKeys& thread = thread_keys();
   thread.scopes = scopes;
-  thread.role = !scopes ? KeyRole::kNone : Engine::wants_all(*scopes) ? KeyRole::kAll : KeyRole::kFilter;
+  thread.role = role_for(scopes);
   if (thread.role == KeyRole::kFilter) promote_wanted(*scopes);
   thread.restore();
   publish_scopes(scopes);

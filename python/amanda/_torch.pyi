@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
 class NodeWindow:
     """
     The autograd nodes that this thread makes from now on.
@@ -19,6 +19,10 @@ def bind_function(name: str, window: NodeWindow, inputs: tuple, results: typing.
 def bridge() -> typing_extensions.CapsuleType:
     """
     For amanda._core.register_bridge.
+    """
+def catch_operators(on: bool) -> bool:
+    """
+    Has operators on this thread caught for its scopes, or not; returns whether they were.
     """
 def dispatch_keys() -> tuple[str, str]:
     """

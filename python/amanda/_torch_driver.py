@@ -29,7 +29,7 @@ def load() -> None:
             f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
             "installed; build amanda again against it, or install that torch"
         )
-    from amanda import _call_path, _compiled, _functions, _torch, scope
+    from amanda import _backward_pass, _call_path, _compiled, _functions, _torch, scope
 
     _torch.install(
         _core.Error,
@@ -44,6 +44,7 @@ def load() -> None:
     _spare_higher_order_operators(torch, _torch.dispatch_keys())
     _restore_keys_after_inference_mode(torch, _torch.restore_keys)
     scope.while_open(_functions.watch, _functions.leave_alone)
+    scope.while_open(_backward_pass.watch, _backward_pass.leave_alone)
     _compiled.leave_untraced(scope.apply, scope.Scope.__enter__, scope.Scope.__exit__)
     scope.while_open(_compiled.watch, _compiled.leave_alone)
 

@@ -120,6 +120,8 @@ PYBIND11_MODULE(_torch, m) {
       "The names of the dispatch keys in use: filter, all.");
   m.def(
       "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
+  m.def("catch_operators", &pytorch::catch_operators, py::arg("on"),
+        "Has operators on this thread caught for its scopes, or not; returns whether they were.");
   m.def(
       "has_scopes", [] { return pytorch::thread_keys().scopes != nullptr; }, "Are scopes open on this thread?");
   m.def(
