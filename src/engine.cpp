@@ -84,10 +84,12 @@ bool Engine::is_over(const Sighting& seen_by) noexcept {
 BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) {
   ThreadCalls& here = ThreadCalls::current();
   const Visibility seen = seen_by_tools(scopes, call, here);
-  if (!seen.nobody()) run_ = std::make_unique<OpRun>(here, scopes, call, seen);
+  static_assert(sizeof(OpRun) <= sizeof room_);
+  if (!seen.nobody()) run_ = new (room_) OpRun(here, scopes, call, seen);
 }
-BackwardRun::~BackwardRun() = default;
-BackwardRun::BackwardRun(BackwardRun&&) noexcept = default;
+BackwardRun::~BackwardRun() {
+  if (run_) run_->~OpRun();
+}
 
 bool BackwardRun::seen() const { return run_ != nullptr; }
 void BackwardRun::before() {

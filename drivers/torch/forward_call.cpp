@@ -49,7 +49,7 @@ uint64_t ForwardCall::gradient_mask() const {
 bool ForwardCall::bind_made(const NodeWindow& window, const std::vector<c10::IValue>& written,
                             const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                             const SightingPtr& seen_by) {
-  std::vector<at::Tensor> tensors;
+  SomeTensors tensors;
   for (const OperandTensor& result : result_tensors()) tensors.push_back(*result.tensor);
   for (const OperandTensor& other : tensors_of(written)) tensors.push_back(*other.tensor);
   tensors = all_levels(tensors);

@@ -5,7 +5,10 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <deque>
+#include <cstddef>
+#include <list>
+#include <memory_resource>
+#include <typeinfo>
 
 #include "amanda/error.h"
 #include "engine_threads.h"
@@ -29,7 +32,7 @@ namespace {
 // With create_graph=True a node records nodes of its own: they are the forward operator's, too.
 void bind_made_by(ScopeStack& scopes, const Ownership& owner, const NodeWindow& window,
                   const variable_list& grad_inputs) {
-  const std::vector<at::Tensor> levels = all_levels(grad_inputs);
+  const SomeTensors levels = all_levels(grad_inputs);
   bind_nodes(scopes, window.made(levels), levels, owner.forward, owner.id, /*made_by_forward=*/false);
 }
 
@@ -46,8 +49,8 @@ struct Part {
 // A node between its hooks.
 class RunningNode {
  public:
-  RunningNode(ScopeStack& scopes, Node& node, const NodeRecord& record) : scopes_(scopes), record_(record) {
-    const NodeType& type = node_types().of(node);
+  RunningNode(ScopeStack& scopes, Node& node, const NodeType& type, const NodeRecord& record)
+      : scopes_(scopes), record_(record) {
     for (Ownership& owner : record.owners()) {
       Part& part = parts_.emplace_back(scopes, node, type, std::move(owner));
       if (!part.run.seen()) parts_.pop_back();
@@ -99,7 +102,10 @@ class RunningNode {
 
   ScopeStack& scopes_;
   const NodeRecord& record_;
-  std::deque<Part> parts_;  // none moves: executions hold references
+  // Most nodes have one owner, for which there is room. None moves: executions hold references.
+  alignas(Part) std::byte room_[sizeof(Part) + 2 * alignof(std::max_align_t)];
+  std::pmr::monotonic_buffer_resource memory_{room_, sizeof room_};
+  std::pmr::list<Part> parts_{&memory_};
   int task_ = torch::autograd::get_current_graph_task_id();
   NodeWindow made_;
 };
@@ -157,7 +163,8 @@ void ensure_post_hook(Node& node, const std::shared_ptr<NodeRecord>& record) {
 
 class BeforeNode final : public torch::autograd::FunctionPreHook {
  public:
-  BeforeNode(Node& node, std::shared_ptr<NodeRecord> record) : node_(node), record_(std::move(record)) {}
+  BeforeNode(Node& node, const NodeType& type, std::shared_ptr<NodeRecord> record)
+      : node_(node), type_(type), record_(std::move(record)) {}
 
   variable_list operator()(const variable_list& grad_outputs) override {
     ScopeStack* scopes = observing_scopes();
@@ -170,7 +177,7 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
 
  private:
   variable_list begin(ScopeStack& scopes, const variable_list& grad_outputs) {
-    auto node = std::make_unique<RunningNode>(scopes, node_, *record_);
+    auto node = std::make_unique<RunningNode>(scopes, node_, type_, *record_);
     variable_list edited = node->begin(grad_outputs);
     if (node->expects_end()) {
       // Most often it is there already. (Adding it here is too late only for other threads that run this very node.)
@@ -182,13 +189,16 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
   }
 
   Node& node_;  // which has this hook
+  const NodeType& type_;
   std::shared_ptr<NodeRecord> record_;
 };
 
 std::shared_ptr<NodeRecord> find_record(Node& node) {
-  if (auto* replaced = dynamic_cast<ReplacedNode*>(&node)) return replaced->record();
+  // Both classes are final: comparing types does, and costs a tenth of a cast.
+  if (typeid(node) == typeid(ReplacedNode)) return static_cast<ReplacedNode&>(node).record();
   for (const auto& hook : node.pre_hooks()) {
-    if (auto* ours = dynamic_cast<BeforeNode*>(hook.get())) return ours->record();
+    const auto& one = *hook;
+    if (typeid(one) == typeid(BeforeNode)) return static_cast<const BeforeNode&>(one).record();
   }
   return nullptr;
 }
@@ -203,7 +213,9 @@ void forget_running_nodes() { running->clear(); }
 void NodeRecord::add(Ownership owner) {
   std::lock_guard lock(mutex_);
   // A leaf's node may live as long as the program, under DDP for instance.
-  std::erase_if(owners_, [](const Ownership& known) { return Engine::is_over(*known.forward->seen_by); });
+  owners_.erase(std::remove_if(owners_.begin(), owners_.end(),
+                               [](const Ownership& known) { return Engine::is_over(*known.forward->seen_by); }),
+                owners_.end());
   owners_.push_back(std::move(owner));
 }
 
@@ -212,14 +224,14 @@ bool NodeRecord::claim_post_hook() {
   return !std::exchange(has_post_hook_, true);
 }
 
-std::vector<Ownership> NodeRecord::owners() const {
+NodeRecord::Owners NodeRecord::owners() const {
   std::lock_guard lock(mutex_);
   return owners_;
 }
 
 variable_list NodeRecord::run(ScopeStack& scopes, Node& node, variable_list&& grad_outputs) {
   const NodeType& type = node_types().of(node);
-  const std::vector<Ownership> all = owners();
+  const Owners all = owners();
   const NodeWindow window;
   // Outer operators' tools are around inner ones', as in the forward pass.
   std::function<variable_list(size_t, variable_list &&)> run_inside = [&](size_t owners_left,
@@ -246,7 +258,7 @@ variable_list NodeRecord::run(ScopeStack& scopes, Node& node, variable_list&& gr
 std::shared_ptr<NodeRecord> record_of(Node& node) {
   if (std::shared_ptr<NodeRecord> known = find_record(node)) return known;
   auto record = std::make_shared<NodeRecord>();
-  node.add_pre_hook(std::make_unique<BeforeNode>(node, record));
+  node.add_pre_hook(std::make_unique<BeforeNode>(node, node_types().of(node), record));
   return record;
 }
 

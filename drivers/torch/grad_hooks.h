@@ -16,17 +16,19 @@ ScopeStack* observing_scopes();
 /// What is known of one node. Its hook objects, or the node that replaces it, share it and die with the node.
 class NodeRecord {
  public:
+  using Owners = c10::SmallVector<Ownership, 1>;
+
   void add(Ownership owner);
   bool claim_post_hook();  // true once
 
   /// All of it, where a ReplacedNode runs.
   variable_list run(ScopeStack& scopes, Node& node, variable_list&& grad_outputs);
 
-  std::vector<Ownership> owners() const;
+  Owners owners() const;
 
  private:
-  mutable std::mutex mutex_;       // a leaf's node can get owners while it runs on another thread
-  std::vector<Ownership> owners_;  // inner operators before outer ones
+  mutable std::mutex mutex_;  // a leaf's node can get owners while it runs on another thread
+  Owners owners_;             // inner operators before outer ones
   bool has_post_hook_ = false;
 };
 

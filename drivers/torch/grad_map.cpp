@@ -19,8 +19,8 @@ constexpr uint64_t kLeafNumber = UINT64_MAX;  // the sequence number of all Accu
 
 }  // namespace
 
-std::vector<at::Tensor> all_levels(c10::ArrayRef<at::Tensor> tensors) {
-  std::vector<at::Tensor> all;
+SomeTensors all_levels(c10::ArrayRef<at::Tensor> tensors) {
+  SomeTensors all;
   for (at::Tensor tensor : tensors) {
     if (tensor.defined()) all.push_back(tensor);
     while (tensor.defined() && tensor.key_set().has_any(kFunctorchWrappers) && python_hooks.unwrapped) {
@@ -39,8 +39,8 @@ NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
   const uint64_t count = at::sequence_number::peek() - first_;
   if (count == 0) return {};
   Made made;
-  std::vector<port::NodePtr> by_number(count);
-  std::vector<Node*> open;
+  SomeNodes by_number(count);
+  c10::SmallVector<Node*, 8> open;
   auto reach = [&](const port::NodePtr& node) {
     const uint64_t number = node->sequence_nr() - first_;
     if (number >= count || by_number[number]) return;
@@ -87,7 +87,7 @@ bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<
                : mix(mix(mix(within, index), type.name_hash), uint64_t{node.num_inputs()} << 32 | node.num_outputs()) |
                      1;
   };
-  std::vector<OpId> ids;
+  c10::SmallVector<OpId, 8> ids;
   std::vector<Node*> to_replace;
   for (size_t i = 0; i < made.nodes.size(); ++i) {
     Node& node = *made.nodes[i];

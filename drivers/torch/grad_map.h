@@ -2,15 +2,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
-#include <vector>
+#include <c10/util/SmallVector.h>
 
 #include "node_call.h"
 
 namespace amanda::pytorch {
 
+// For each operator while somebody sees backward operators: most have one result and few nodes, and allocate nothing.
+using SomeTensors = c10::SmallVector<at::Tensor, 4>;
+using SomeNodes = c10::SmallVector<port::NodePtr, 4>;
+
 /// Tensors that can have nodes: these, and under torch.func those of the levels below, which have graphs of their own.
-std::vector<at::Tensor> all_levels(c10::ArrayRef<at::Tensor> tensors);
+SomeTensors all_levels(c10::ArrayRef<at::Tensor> tensors);
 
 /// Nodes made on one thread have increasing sequence numbers, so an operator's own are those that its results lead to
 /// and whose numbers were given out while it ran. (Not reached: what an in-place operator on a view would have as a
@@ -27,8 +30,8 @@ class NodeWindow {
   /// A leaf's parent, where a tool's own nodes lie between: then `edge` is the operand's position.
   static constexpr size_t kOperand = SIZE_MAX;
   struct Made {
-    std::vector<port::NodePtr> nodes;  // in the order they were made
-    std::vector<Leaf> leaves;
+    SomeNodes nodes;  // in the order they were made
+    c10::SmallVector<Leaf, 2> leaves;
   };
   /// Was no node at all made until now?
   bool is_empty() const;

@@ -92,7 +92,7 @@ size_t NodeCall::size(Point side) const { return side == Point::kAfter ? node_.n
 
 namespace {
 
-Value show(std::vector<c10::IValue>& shown, size_t count, size_t position, c10::IValue value) {
+Value show(c10::SmallVectorImpl<c10::IValue>& shown, size_t count, size_t position, c10::IValue value) {
   if (shown.size() < count) shown.resize(count);
   shown[position] = std::move(value);
   return {&shown[position]};

@@ -1,6 +1,7 @@
 // One backward operator, an autograd node that a forward operator made, as the core sees it.
 #pragma once
 
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
@@ -140,7 +141,8 @@ class NodeCall final : public OpCall {
   Original original_;
   bool replaced_ = false;
   std::vector<Staged> staged_;
-  std::vector<c10::IValue> shown_[2], shown_forward_[2];  // what get() handed out a reference to, by side
+  using Shown = c10::SmallVector<c10::IValue, 2>;
+  Shown shown_[2], shown_forward_[2];  // what get() handed out a reference to, by side
 };
 
 }  // namespace amanda::pytorch

@@ -34,7 +34,7 @@ void bind_python_function(const std::string& name, const NodeWindow& window, c10
   ScopeStack* scopes = observing_scopes();
   const OperandTensors tensors = tensors_of(inputs);
   if (!scopes || is_traced(c10::DispatchKeySet(c10::DispatchKeySet::FULL), tensors) || belongs_to_backward()) return;
-  const std::vector<at::Tensor> levels = all_levels(outputs);
+  const SomeTensors levels = all_levels(outputs);
   const NodeWindow::Made made = window.made(levels);
   if (made.nodes.empty()) return;
   const OpRecord& record = op_types().python_function(name);

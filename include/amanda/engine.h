@@ -1,6 +1,8 @@
 // The seam, upward half: what a driver calls.
 #pragma once
 
+#include <cstddef>
+
 #include "amanda/backend.h"
 
 namespace amanda {
@@ -52,7 +54,8 @@ class BackwardRun {
  public:
   BackwardRun(ScopeStack& scopes, OpCall& call);
   ~BackwardRun();
-  BackwardRun(BackwardRun&&) noexcept;
+  BackwardRun(const BackwardRun&) = delete;
+  BackwardRun& operator=(const BackwardRun&) = delete;
 
   bool seen() const;         // by a tool that is active
   void before();             // analyses, actions
@@ -62,7 +65,9 @@ class BackwardRun {
   void finish();
 
  private:
-  std::unique_ptr<class OpRun> run_;
+  // An OpRun, in room of its own: every node that is seen has one.
+  alignas(std::max_align_t) std::byte room_[320];
+  class OpRun* run_ = nullptr;
 };
 
 }  // namespace amanda
