@@ -41,7 +41,8 @@ namespace {
 thread_local void* listening = nullptr;  // the Stack whose innermost run is told of allocations
 }
 
-OperatorRuns::OperatorRuns(FrameworkProbe probe, size_t max_events) : probe_(probe), max_events_(max_events) {}
+OperatorRuns::OperatorRuns(FrameworkProbe probe, size_t max_events, std::shared_ptr<KernelCollection> kernels)
+    : probe_(probe), max_events_(max_events), kernels_(std::move(kernels)) {}
 
 OperatorRuns::Stack& OperatorRuns::stack() {
   thread_local std::vector<std::pair<OperatorRuns*, std::unique_ptr<Stack>>> stacks;
@@ -75,7 +76,7 @@ void OperatorRuns::begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t no
   OperatorTree::Node*& node = stack.children[uint64_t{parent.index} << 32 | op];
   if (!node) node = &tree_.child(parent, op);
   OpenRun run{.node = node, .id = run_id(node->index, ++numbers_), .entered_ns = now, .started_ns = now};
-  if (KernelCollection* kernels = kernels_) run.pushed = kernels->push(run.id);
+  if (telling_) run.pushed = kernels_->push(run.id);
   bracket.depth_ = stack.runs.size();
   bracket.run_ = run.id;
   run.started_ns = steady_now();
@@ -109,9 +110,10 @@ void OperatorRuns::end(Stack& stack, size_t depth, int64_t now, int64_t operand_
   outer.overhead_ns += whole - measures.inclusive_ns;
 }
 
-// The innermost run is over, however it ended.
+// The innermost run is over, however it ended. Its id is popped even where the collection has ended meanwhile: left on
+// the thread, it would claim the kernels of the next one.
 void OperatorRuns::close_top(Stack& stack) {
-  if (KernelCollection* kernels = kernels_; kernels && stack.runs.back().pushed) kernels->pop();
+  if (stack.runs.back().pushed) kernels_->pop();
   stack.runs.pop_back();
   if (!stack.runs.empty() || !stack.listener) return;
   listening = nullptr;
@@ -125,16 +127,15 @@ void OperatorRuns::forget(Stack& stack, uint64_t id) {
   if (found == runs.end()) return;
   found->node->add_failed();
   std::vector<OpenRun> later(found + 1, runs.end());
-  KernelCollection* kernels = kernels_;
   while (runs.size() > static_cast<size_t>(found - runs.begin()) + 1) {
-    if (kernels && runs.back().pushed) kernels->pop();
+    if (runs.back().pushed) kernels_->pop();
     runs.pop_back();
   }
   if (later.empty()) return close_top(stack);
-  if (kernels && runs.back().pushed) kernels->pop();
+  if (runs.back().pushed) kernels_->pop();
   runs.pop_back();
   for (OpenRun& run : later) {
-    if (run.pushed) run.pushed = kernels && kernels->push(run.id);
+    if (run.pushed) run.pushed = kernels_->push(run.id);
     runs.push_back(run);
   }
 }

@@ -25,10 +25,10 @@ struct RunEvent {
 /// Brackets runs. Each thread has its own; the sums are shared.
 class OperatorRuns {
  public:
-  OperatorRuns(FrameworkProbe probe, size_t max_events);
+  OperatorRuns(FrameworkProbe probe, size_t max_events, std::shared_ptr<KernelCollection> kernels = nullptr);
 
-  /// Runs that begin while this is set tell their kernels apart; null: there are no kernels.
-  void set_kernels(KernelCollection* kernels) { kernels_ = kernels; }
+  /// Do runs that begin from now on tell `kernels` of themselves? Not at first.
+  void tell_kernels(bool tell) { telling_ = tell; }
 
   class Bracket;
 
@@ -54,9 +54,10 @@ class OperatorRuns {
 
   const FrameworkProbe probe_;
   const size_t max_events_;
+  const std::shared_ptr<KernelCollection> kernels_;
   const std::shared_ptr<void> alive_ = std::make_shared<char>();
   OperatorTree tree_;
-  std::atomic<KernelCollection*> kernels_{nullptr};
+  std::atomic<bool> telling_{false};
   std::atomic<uint64_t> numbers_{0}, unheard_{0};
   mutable std::mutex mutex_;  // of what follows
   std::vector<RunEvent> events_;
