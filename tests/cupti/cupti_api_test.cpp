@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -391,6 +392,23 @@ TEST_F(CuptiApiTest, SeveralThreadsLaunchAndFlush) {
   for (std::thread& thread : threads) thread.join();
   stop();
   EXPECT_EQ(notes.activities, 800u);
+}
+
+TEST_F(CuptiApiTest, AWorkerMayDeliverWhileACollectionEnds) {
+  std::atomic<bool> done = false;
+  start();
+  stop();  // the callbacks are known
+  std::thread worker([&] {
+    while (!done) stand_in_deliver();
+  });
+  for (int i = 0; i < 50; ++i) {
+    start({.buffer_bytes = 4096, .buffers = 8});
+    for (int j = 0; j < 10; ++j) stand_in_launch("k", 7);
+    stop();
+  }
+  done = true;
+  worker.join();
+  EXPECT_EQ(notes.activities, 500u);
 }
 
 }  // namespace

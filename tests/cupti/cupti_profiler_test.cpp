@@ -311,7 +311,7 @@ TEST_F(CuptiProfilerTest, AnExceptionInsideAnOperatorThatCatchesIt) {
 
 TEST_F(CuptiProfilerTest, ARunThatIsForgottenLateLeavesLaterOnesAsTheyAre) {
   auto runs = std::make_shared<OperatorRuns>(FrameworkProbe{}, 10);
-  const uint32_t a = runs->tree().index_of({.name = "a"}), b = runs->tree().index_of({.name = "b"});
+  OperatorRuns::Place a(runs->tree().index_of({.name = "a"})), b(runs->tree().index_of({.name = "b"}));
   auto stale = std::make_unique<OperatorRuns::Bracket>();
   stale->begin(runs, a);
   OperatorRuns::Bracket later;
@@ -447,7 +447,8 @@ TEST_F(CuptiProfilerTest, ARunThatOutlivesTheCollectionLeavesNoIdOnItsThread) {
   OperatorRuns::Bracket open;
   {
     auto in = scope.enter();
-    open.begin(profile().runs(), profile().runs()->tree().index_of({.name = "open"}));
+    OperatorRuns::Place place(profile().runs()->tree().index_of({.name = "open"}));
+    open.begin(profile().runs(), place);
     EXPECT_EQ(stand_in_depth(), 1u);
   }
   open.stop();

@@ -109,6 +109,8 @@ void call(const Cause& cause) {
 
 // A thread of the library's: as with CUPTI, callbacks come from anywhere.
 void deliver() {
+  static std::mutex one_at_a_time;  // a flush waits for what is being delivered
+  std::lock_guard delivering(one_at_a_time);
   std::vector<std::string> records;
   CUpti_BuffersCallbackRequestFunc request;
   CUpti_BuffersCallbackCompleteFunc complete;

@@ -156,10 +156,11 @@ void CuptiProfiler::on_exit(Scope&, const std::exception_ptr&) { profile_->exit(
 void CuptiProfiler::analyze(OpContext& context) {
   const std::shared_ptr<OperatorRuns>& runs = profile_->runs();
   const bool weigh = options_.operand_bytes && options_.probe.bytes_of;
-  const auto before = [runs, weigh, op = runs->tree().index_of(describe(context))](Values& values) {
+  const auto place = std::make_shared<OperatorRuns::Place>(runs->tree().index_of(describe(context)));
+  const auto before = [runs, weigh, place](Values& values) {
     auto& bracket = values.run<Bracket>();
     if (weigh) bracket.input_bytes = bytes_of(values, runs->probe());
-    bracket.begin(runs, op);
+    bracket.begin(runs, *place);
   };
   const auto after = [runs, weigh](Values& values) {
     auto& bracket = values.run<Bracket>();

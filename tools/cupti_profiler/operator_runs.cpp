@@ -32,7 +32,6 @@ struct OperatorRuns::OpenRun {
 struct OperatorRuns::Stack {
   const uint32_t thread = static_cast<uint32_t>(syscall(SYS_gettid));
   std::vector<OpenRun> runs;  // outermost first
-  std::unordered_map<uint64_t, OperatorTree::Node*> children;
   void* listener = nullptr;
   std::weak_ptr<void> owner;
 };
@@ -63,7 +62,7 @@ void OperatorRuns::heard(int64_t bytes, bool on_host) noexcept {
              : (on_host ? sums.freed_bytes : sums.device_freed_bytes)) += std::abs(bytes);
 }
 
-void OperatorRuns::begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t now) {
+void OperatorRuns::begin(Stack& stack, Place& place, Bracket& bracket, int64_t now) {
   if (stack.runs.empty() && probe_.listen) {
     stack.listener = probe_.listen(&OperatorRuns::heard);
     if (stack.listener) {
@@ -73,12 +72,15 @@ void OperatorRuns::begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t no
     }
   }
   const OperatorTree::Node& parent = stack.runs.empty() ? tree_.root() : *stack.runs.back().node;
-  OperatorTree::Node*& node = stack.children[uint64_t{parent.index} << 32 | op];
-  if (!node) node = &tree_.child(parent, op);
+  OperatorTree::Node* node = place.last.load(std::memory_order_acquire);
+  if (!node || node->parent != &parent) {
+    node = &tree_.child(parent, place.op);
+    place.last.store(node, std::memory_order_release);
+  }
   OpenRun run{.node = node, .id = run_id(node->index, ++numbers_), .entered_ns = now, .started_ns = now};
-  if (telling_) run.pushed = kernels_->push(run.id);
   bracket.depth_ = stack.runs.size();
   bracket.run_ = run.id;
+  if (telling_) run.pushed = kernels_->push(run.id);
   run.started_ns = steady_now();
   stack.runs.push_back(run);
 }
@@ -162,10 +164,10 @@ OperatorRuns::Bracket::~Bracket() {
   if (runs_ && &runs_->stack() == stack_) runs_->forget(*stack_, run_);
 }
 
-void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, uint32_t op) {
+void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, Place& place) {
   const int64_t now = steady_now();
   stack_ = &runs->stack();
-  runs->begin(*stack_, op, *this, now);
+  runs->begin(*stack_, place, *this, now);
   runs_ = runs;
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "cupti_profiler/framework_probe.h"
@@ -32,6 +31,14 @@ class OperatorRuns {
 
   class Bracket;
 
+  /// Where runs of one operator begin. Remembers the node of the last run: most are inside the same operators each
+  /// time.
+  struct Place {
+    explicit Place(uint32_t op) : op(op) {}
+    const uint32_t op;  // in tree()
+    std::atomic<OperatorTree::Node*> last{nullptr};
+  };
+
   OperatorTree& tree() { return tree_; }
   const OperatorTree& tree() const { return tree_; }
   std::vector<RunEvent> events() const;  // the first ones, up to the maximum
@@ -46,7 +53,7 @@ class OperatorRuns {
   struct Stack;
 
   Stack& stack();
-  void begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t now);
+  void begin(Stack& stack, Place& place, Bracket& bracket, int64_t now);
   void end(Stack& stack, size_t depth, int64_t now, int64_t operand_bytes);
   void forget(Stack& stack, uint64_t run);
   void close_top(Stack& stack);
@@ -72,7 +79,7 @@ class OperatorRuns::Bracket {
   Bracket(const Bracket&) = delete;
   Bracket& operator=(const Bracket&) = delete;
 
-  void begin(const std::shared_ptr<OperatorRuns>& runs, uint32_t op);
+  void begin(const std::shared_ptr<OperatorRuns>& runs, Place& place);
   /// The operator is done; what follows until end() is no part of it.
   void stop();
   /// Runs that began inside this one and did not end, failed.
