@@ -45,7 +45,7 @@ KernelProfile::~KernelProfile() {
   if (!collecting_) return;
   runs_->tell_kernels(false);
   if (process_ == getpid()) {
-    attempt([&] { kernels_->stop(); });
+    warn(failure_of([&] { kernels_->stop(); }));
   } else {
     kernels_->abandon();
   }
@@ -77,19 +77,23 @@ std::vector<std::string> KernelProfile::notes() const {
 }
 
 void KernelProfile::reset() {
-  std::lock_guard lock(mutex_);
-  if (collecting_) {
-    attempt([&] { synchronize(); });
-    attempt([&] { kernels_->flush(); });
-  }
+  synchronize();
+  if (collecting_) warn(failure_of([&] { kernels_->flush(); }));
   runs_->reset();
   kernels_->reset();
 }
 
+// Who logs or waits for the device does so without the mutex: it may let other Python threads run, which ask for it.
 void KernelProfile::enter(const CuptiProfilerOptions& options) {
+  const std::string before = gpu_status();
+  const std::string status = begin(options);
+  if (!status.empty() && status != before) log_warning("[cupti_profiler] " + status);
+}
+
+std::string KernelProfile::begin(const CuptiProfilerOptions& options) {
   std::lock_guard lock(mutex_);
   if (process_ != getpid()) forget_parent();
-  if (entries_++ > 0 || !options.gpu) return;
+  if (entries_++ > 0 || !options.gpu) return gpu_status_;
   try {
     const FrameworkProbe& probe = options.probe;
     if (const char* other = probe.other_profiler ? probe.other_profiler() : nullptr) {
@@ -100,22 +104,24 @@ void KernelProfile::enter(const CuptiProfilerOptions& options) {
     gpu_status_.clear();
     runs_->tell_kernels(true);
   } catch (const std::exception& error) {
-    const std::string status =
-        fmt::format("no GPU kernels are collected, operators are timed on the host: {}", error.what());
-    if (status != gpu_status_) log_warning("[cupti_profiler] " + status);
-    gpu_status_ = status;
+    gpu_status_ = fmt::format("no GPU kernels are collected, operators are timed on the host: {}", error.what());
   }
+  return gpu_status_;
 }
 
 void KernelProfile::exit() {
+  synchronize();
+  warn(end());
+}
+
+std::string KernelProfile::end() {
   std::lock_guard lock(mutex_);
   const bool last = --entries_ == 0;
-  if (!collecting_) return;
-  attempt([&] { synchronize(); });  // which throws what a kernel did wrong
-  if (!last) return attempt([&] { kernels_->flush(); });
+  if (!collecting_) return "";
+  if (!last) return failure_of([&] { kernels_->flush(); });
   collecting_ = false;
   runs_->tell_kernels(false);
-  attempt([&] { kernels_->stop(); });
+  return failure_of([&] { kernels_->stop(); });
 }
 
 void KernelProfile::forget_parent() {
@@ -126,18 +132,25 @@ void KernelProfile::forget_parent() {
   kernels_->abandon();
 }
 
+// The wait throws what a kernel did wrong.
 void KernelProfile::synchronize() {
-  if (const auto synchronize = runs_->probe().synchronize) synchronize();
+  const auto wait = runs_->probe().synchronize;
+  if (collecting_ && wait) warn(failure_of(wait));
 }
 
 template <class Step>
-void KernelProfile::attempt(const Step& step) {
+std::string KernelProfile::failure_of(const Step& step) {
   try {
     step();
+    return "";
   } catch (const std::exception& error) {
-    log_warning(fmt::format("[cupti_profiler] kernels may be missing: {}", error.what()));
     kernels_->note(error.what());
+    return error.what();
   }
+}
+
+void KernelProfile::warn(const std::string& failure) {
+  if (!failure.empty()) log_warning("[cupti_profiler] kernels may be missing: " + failure);
 }
 
 // ---- the tool -------------------------------------------------------------------------------------------------------

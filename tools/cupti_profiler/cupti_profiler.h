@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -51,17 +52,20 @@ class KernelProfile {
  private:
   friend class CuptiProfiler;
   void enter(const CuptiProfilerOptions& options);
+  std::string begin(const CuptiProfilerOptions& options);  // gpu_status()
   void exit();
+  std::string end();  // what failed
   void forget_parent();
-  template <class Step>
-  void attempt(const Step& step);
   void synchronize();
+  template <class Step>
+  std::string failure_of(const Step& step);
+  static void warn(const std::string& failure);
 
   const std::shared_ptr<KernelCollection> kernels_;
   const std::shared_ptr<OperatorRuns> runs_;
-  mutable std::mutex mutex_;  // of what follows
+  std::atomic<bool> collecting_{false};
+  mutable std::mutex mutex_;  // of what follows, and of beginning and end
   int64_t entries_ = 0;
-  bool collecting_ = false;
   pid_t process_ = 0;  // that entered; a forked child has no scope
   std::string gpu_status_;
 };
