@@ -1,6 +1,8 @@
 """What CuptiProfiler hands out: tables, frames, rooflines, traces."""
 
 import collections
+import io
+import itertools
 import json
 import os
 import pathlib
@@ -10,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 
 import amanda
 import pytest
+import rich.console
 import torch
 import torch.nn.functional as F
 from amanda.tools.cupti_profiler import CuptiProfiler
@@ -25,6 +28,11 @@ def test_unknown_groupings_and_fields_are_named(says):
         profiler.rows("layer")
     with pytest.raises(ValueError, match="there is no field 'speed' to sort by; there are name, phase, "):
         profiler.table(sort="speed")
+
+
+def test_a_negative_number_of_events_is_refused(says):
+    with says(ValueError, "[cupti_profiler] max_events is how many runs to keep, 0 or more, got -1"):
+        CuptiProfiler(gpu=False, max_events=-1)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +65,16 @@ def test_tables_and_frames_hold_the_rows():
     assert str(first) == max(profiler.rows(), key=lambda row: row.calls).name
 
 
+def test_the_table_by_operator_names_module_and_line_even_where_there_is_little_room():
+    model, x = cnn()
+    profiler = profiled(lambda: train_step(model, x))
+    console = rich.console.Console(width=80, record=True, file=io.StringIO())
+    console.print(profiler.table("operator"))
+    lines = console.export_text().splitlines()
+    places = [below.strip() for line, below in itertools.pairwise(lines) if line.startswith(" aten::conv2d ")]
+    assert sorted(place.split(":")[0] for place in places) == ["0, profiling.py", "4, profiling.py"]
+
+
 def test_roofline():
     weight, x = torch.randn(64, 32), torch.randn(16, 32)
     flops, profiler = Flops(), CuptiProfiler(gpu=False, operand_bytes=True)
@@ -73,6 +91,9 @@ def test_roofline():
     with amanda.apply(flops):
         F.linear(x, weight)
     assert profiler.roofline(flops)[0].flops_per_second is None  # they have not seen the same
+    table = profiler.roofline_table(flops)
+    assert [column.header for column in table.columns][3:] == ["host ms", "GFLOP/s", "GB/s", "FLOP/byte"]
+    assert [next(iter(column.cells)).plain for column in table.columns][4:6] == ["?", "?"]
     unweighed = profiled(lambda: F.linear(x, weight))
     assert unweighed.roofline(flops)[0].bytes is None
 

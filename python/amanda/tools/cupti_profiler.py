@@ -15,7 +15,7 @@ from amanda.tools import _kernel_trace
 from amanda.tools._kernel_rows import KernelRow, families_by_operator, kernel_rows
 from amanda.tools._operator_rows import OUTSIDE, GroupBy, OperatorRow, operator_rows
 from amanda.tools._optimizer_phase import OptimizerPhase
-from amanda.tools._profile_table import profile_table
+from amanda.tools._profile_table import profile_table, roofline_table
 from amanda.tools._roofline import RooflineRow, roofline_rows
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class CuptiProfiler(NativeTool):
 
         profiler = CuptiProfiler()
         with amanda.apply(profiler):
+            train_step(model)  # the first one looks at each operator, which takes longer than the operator
+            profiler.reset()
             train_one_epoch(model)
         rich.print(profiler.table("module", top=10))
         profiler.export_chrome_trace("trace.json")  # for https://ui.perfetto.dev
@@ -59,6 +61,9 @@ class CuptiProfiler(NativeTool):
         ops: the operators asked for, as in `Tool.add_inst_for_op`; None: all of them.
         max_events: runs of operators, and activities of the device, kept for the trace: the first ones, about 100 bytes
             each. Tables count all.
+
+    Raises:
+        ValueError: `max_events` is negative.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class CuptiProfiler(NativeTool):
         ops: str | Iterable[str] | None = None,
         max_events: int = 1_000_000,
     ) -> None:
+        if max_events < 0:
+            raise ValueError(f"[cupti_profiler] max_events is how many runs to keep, 0 or more, got {max_events}")
         names = [ops] if isinstance(ops, str) else None if ops is None else list(ops)
         capsule, self._profile = _cupti.make_profiler(
             gpu, backward, nested, operand_bytes, names, max_events, _candidates(), _torch.framework_probe()
@@ -91,7 +98,7 @@ class CuptiProfiler(NativeTool):
         return self._profile.notes()
 
     def reset(self) -> None:
-        """Starts again from zero."""
+        """Starts again from zero, inside a scope, too: what the device has under way is waited for, and dropped."""
         self._profile.reset()
 
     # ---- tables -----------------------------------------------------------------------------------------------------
@@ -126,8 +133,7 @@ class CuptiProfiler(NativeTool):
             ImportError: rich is not installed.
             ValueError: there is no such grouping or field.
         """
-        caption = "\n".join(line for line in [self.gpu_status, *self.notes] if line)
-        return profile_table(self._rows(by), by, sort, top, caption)
+        return profile_table(self._rows(by), by, sort, top, "\n".join(self._remarks()))
 
     def to_pandas(self, by: GroupBy | Literal["kernel"] = "op") -> pandas.DataFrame:
         """`rows` or, by "kernel", `kernel_rows` as a table with a column for each field.
@@ -197,6 +203,14 @@ class CuptiProfiler(NativeTool):
         """
         return roofline_rows(self.rows("operator"), flops, self._weighs)
 
+    def roofline_table(self, flops: Flops, *, top: int | None = None) -> rich.table.Table:
+        """`roofline` as a table for `rich.print`, the `top` rows of it; "?" where a rate cannot be told.
+
+        Raises:
+            ImportError: rich is not installed.
+        """
+        return roofline_table(self.roofline(flops), top, "\n".join(self._remarks()))
+
     def export_chrome_trace(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
         """Writes what was kept for a trace as JSON that Perfetto and chrome://tracing open.
 
@@ -208,7 +222,10 @@ class CuptiProfiler(NativeTool):
         Arguments:
             rank: of this process; None: that of torch.distributed, the environment's RANK, or 0.
         """
-        _kernel_trace.write(path, self._profile, rank, [note for note in [self.gpu_status, *self.notes] if note])
+        _kernel_trace.write(path, self._profile, rank, self._remarks())
+
+    def _remarks(self) -> list[str]:
+        return [remark for remark in [self.gpu_status, *self.notes] if remark]
 
 
 def _candidates() -> list[str]:
