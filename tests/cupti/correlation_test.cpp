@@ -25,6 +25,11 @@ class CorrelationTest : public ::testing::Test {
     correlation->add(Activity{
         .correlation_id = id, .stream = stream, .start_ns = start, .end_ns = start + 10, .name = *names_.back()});
   }
+  void activity(const std::string& name, uint32_t id, int64_t start, int64_t end, uint32_t device = 0) {
+    names_.push_back(std::make_unique<std::string>(name));
+    correlation->add(
+        Activity{.correlation_id = id, .device = device, .start_ns = start, .end_ns = end, .name = *names_.back()});
+  }
   void limit(size_t calls, size_t waiting) {
     correlation = std::make_unique<Correlation>([this](const Attribution& known) { note(known); },
                                                 Correlation::Limits{calls, waiting});
@@ -170,8 +175,70 @@ TEST_F(CorrelationTest, StreamsAndThreadsAreIndependent) {
   EXPECT_EQ(all[1].call->thread, 1u);
 }
 
-// ---- ids that come round
-// ----------------------------------------------------------------------------------------------
+TEST_F(CorrelationTest, DevicesDoNotMix) {
+  run(1, 10), call(1, 100), run(2, 20), call(2, 110);
+  activity("on 1", 2, 130, 140, /*device=*/1);
+  activity("on 0", 1, 130, 140, /*device=*/0);
+  EXPECT_EQ(handed_on(), "on 1=20 on 0=10");
+  EXPECT_EQ(all[0].activity.device, 1u);
+}
+
+TEST_F(CorrelationTest, EveryActivityCountsEvenOneThatLooksLikeAnother) {
+  run(1, 10), call(1, 100);
+  for (int i = 0; i < 2; ++i) activity("branch", 1, 120, 130);  // of a graph: at the same time, on one stream
+  EXPECT_EQ(handed_on(), "branch=10 branch=10");
+}
+
+TEST_F(CorrelationTest, ManyCallsThatLaunchNothingAreNoLoss) {
+  limit(/*calls=*/64, /*waiting=*/64);
+  for (uint32_t id = 1; id <= 10'000; ++id) {
+    run(id, 10);
+    call(id, 100 * id);
+    if (id % 16 == 0) kernel("k", id, 100 * id + 20);
+  }
+  finish();
+  EXPECT_EQ(counts().attributed, 625u);
+  EXPECT_EQ(counts().unmatched, 0u);
+}
+
+// ---- times
+// ------------------------------------------------------------------------------------------------------------
+
+TEST_F(CorrelationTest, AnActivityWithoutTimesHasItsRunAndTakesNone) {
+  run(1, 10), call(1, 1'000'000'000'000);
+  activity("unknown", 1, 0, 0);
+  EXPECT_EQ(handed_on(), "unknown=10");
+  EXPECT_EQ(all[0].activity.duration_ns(), 0);
+  EXPECT_EQ(counts().untimed, 1u);
+}
+
+TEST_F(CorrelationTest, ARecordThatWasDeliveredTooEarlyTakesNoNegativeTime) {
+  run(1, 10), call(1, 100);
+  activity("unfinished", 1, 120, 0);
+  activity("backwards", 1, 120, 119);
+  activity("empty", 1, 120, 120);
+  EXPECT_EQ(handed_on(), "unfinished=10 backwards=10 empty=10");
+  for (const Attribution& known : all) EXPECT_EQ(known.activity.duration_ns(), 0);
+  EXPECT_EQ(counts().untimed, 2u);
+}
+
+TEST_F(CorrelationTest, ACallWithoutTimesIsFoundByItsId) {
+  run(1, 10);
+  correlation->add(ApiCall{.correlation_id = 1, .thread = 1, .start_ns = 0, .end_ns = 0});
+  kernel("gemm", 1, 1'000'000'000'000);
+  EXPECT_EQ(handed_on(), "gemm=10");
+}
+
+TEST_F(CorrelationTest, ExtremeTimesDoNoHarm) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  run(1, 10);
+  correlation->add(ApiCall{.correlation_id = 1, .thread = 1, .start_ns = kMost - 1, .end_ns = kMost});
+  activity("a", 1, kLeast, kMost), activity("b", 1, kMost, kLeast), activity("c", 1, kMost, kMost);
+  finish();
+  EXPECT_EQ(counts().attributed, 3u);
+}
+
+// ---- ids that come round -------------------------------------------------------------------------------------------
 
 TEST_F(CorrelationTest, AfterTheLastIdComesTheFirst) {
   const uint32_t last = std::numeric_limits<uint32_t>::max();
@@ -211,6 +278,41 @@ TEST_F(CorrelationTest, ALostLaunchOfTheLaterCallIsMadeUpForByOrder) {
   EXPECT_EQ(handed_on(), "old=10 new=20");
 }
 
+TEST_F(CorrelationTest, AnIdOfACallOutsideOperatorsComesRound) {
+  call(5, 100);
+  kernel("mine", 5, 120);
+  run(5, 20), call(5, 1000);
+  kernel("theirs", 5, 1010);
+  EXPECT_EQ(handed_on(), "theirs=20");
+  EXPECT_EQ(finish(), "mine=-");
+}
+
+TEST_F(CorrelationTest, AnIdComesRoundToACallOutsideOperators) {
+  run(5, 10), call(5, 100);
+  call(5, 1000);
+  kernel("mine", 5, 1010), kernel("theirs", 5, 120);
+  EXPECT_EQ(handed_on(), "theirs=10");
+  EXPECT_EQ(finish(), "mine=-");
+}
+
+TEST_F(CorrelationTest, AnIdThatComesRoundManyTimes) {
+  for (uint64_t round = 1; round <= 50; ++round) {
+    run(7, round), call(7, 1000 * round);
+    kernel("k" + std::to_string(round), 7, 1000 * round + 20);
+  }
+  finish();
+  ASSERT_EQ(all.size(), 50u);
+  for (const Attribution& known : all) EXPECT_EQ("k" + std::to_string(*known.run), known.activity.name);
+}
+
+TEST_F(CorrelationTest, ADeviceClockThatIsAheadDoesNotGiveAKernelToTheCallOfARoundAgo) {
+  constexpr int64_t kHour = 3'600'000'000'000;
+  run(5, 10), call(5, 100);
+  run(5, 20), call(5, kHour);
+  kernel("new", 5, kHour - 2), kernel("old", 5, 120);
+  EXPECT_EQ(handed_on(), "new=20 old=10");
+}
+
 TEST_F(CorrelationTest, TheDevicesClockMayBeALittleAhead) {
   run(1, 10), call(1, 100);
   kernel("gemm", 1, 98);
@@ -223,8 +325,7 @@ TEST_F(CorrelationTest, ACallLongAfterTheKernelIsNotItsCause) {
   EXPECT_EQ(finish(), "old=-");
 }
 
-// ---- bounds
-// -----------------------------------------------------------------------------------------------------------
+// ---- bounds --------------------------------------------------------------------------------------------------------
 
 TEST_F(CorrelationTest, WaitingKernelsAreBoundedAndNoneIsLost) {
   limit(/*calls=*/100, /*waiting=*/8);

@@ -4,11 +4,15 @@
 #include <amanda/error.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -64,18 +68,17 @@ class CuptiApiTest : public ::testing::Test {
 
   Notes notes;
   bool started = false;
-  std::shared_ptr<CuptiApi> cupti = stand_in();
+  CuptiApi* cupti = &stand_in();
 
  private:
-  static std::shared_ptr<CuptiApi> stand_in() {
+  static CuptiApi& stand_in() {
     setenv("AMANDA_CUPTI", AMANDA_TEST_STAND_IN, 1);
     stand_in_reset();
     return CuptiApi::load({});
   }
 };
 
-// ---- loading
-// ----------------------------------------------------------------------------------------------------------
+// ---- loading -------------------------------------------------------------------------------------------------------
 
 TEST_F(CuptiApiTest, TheEnvironmentNamesTheLibrary) {
   EXPECT_EQ(cupti->path(), AMANDA_TEST_STAND_IN);
@@ -90,18 +93,30 @@ TEST_F(CuptiApiTest, ALibraryThatCannotBeOpenedIsNamed) {
 
 TEST_F(CuptiApiTest, CandidatesComeNext) {
   unsetenv("AMANDA_CUPTI");
-  EXPECT_EQ(CuptiApi::load({"/nowhere/libcupti.so", AMANDA_TEST_STAND_IN})->path(), AMANDA_TEST_STAND_IN);
+  EXPECT_EQ(CuptiApi::load({"/nowhere/libcupti.so", AMANDA_TEST_STAND_IN}).path(), AMANDA_TEST_STAND_IN);
 }
 
 TEST_F(CuptiApiTest, ALibraryThatIsNotCuptiIsRefused) {
   setenv("AMANDA_CUPTI", "libm.so.6", 1);
   const std::string error = error_of([] { CuptiApi::load({}); });
   EXPECT_NE(error.find("libm.so.6 has no cuptiGet"), std::string::npos) << error;
-  EXPECT_NE(error.find("; CUPTI of CUDA 12 or later is needed"), std::string::npos) << error;
+  EXPECT_NE(error.find("; CUPTI of CUDA 11.8 or later is needed"), std::string::npos) << error;
 }
 
-// ---- a collection
-// -----------------------------------------------------------------------------------------------------
+TEST_F(CuptiApiTest, LibrariesWhoseRecordsAreNotKnownAreRefused) {
+  for (const char* version : {"17", "140000"}) {
+    const std::string copy = ::testing::TempDir() + "libcupti_" + version + ".so";  // another library to the loader
+    std::filesystem::copy_file(AMANDA_TEST_STAND_IN, copy, std::filesystem::copy_options::overwrite_existing);
+    setenv("AMANDA_CUPTI", copy.c_str(), 1);
+    setenv("STAND_IN_VERSION", version, 1);
+    EXPECT_EQ(error_of([] { CuptiApi::load({}); }),
+              "[cupti] " + copy + " has CUPTI's API version " + version +
+                  "; known are 18 (CUDA 11.8) to 139999 (CUDA 13); let AMANDA_CUPTI name such a library");
+    unsetenv("STAND_IN_VERSION");
+  }
+}
+
+// ---- a collection --------------------------------------------------------------------------------------------------
 
 TEST_F(CuptiApiTest, RecordsAreDeliveredWhenFlushedOnAnotherThread) {
   start();
@@ -184,8 +199,7 @@ TEST_F(CuptiApiTest, OnlyOneCollectionAtATime) {
   EXPECT_EQ(notes.activities, 1u);  // the first goes on
 }
 
-// ---- failures
-// ---------------------------------------------------------------------------------------------------------
+// ---- failures ------------------------------------------------------------------------------------------------------
 
 TEST_F(CuptiApiTest, AnotherSubscriberIsNamed) {
   stand_in_hold("CUPTI for Nsight Systems");
@@ -219,6 +233,59 @@ TEST_F(CuptiApiTest, AClientThatTakesOverIsNoticed) {
   stop();
   EXPECT_EQ(cupti->counts().failure,
             "[cupti] 1 buffers of records did not come back: was another profiler started inside the scope?");
+}
+
+TEST_F(CuptiApiTest, ABufferOfAnEarlierCollectionIsNotTakenForOneOfThis) {
+  start();
+  stand_in_keep_a_buffer();
+  stop();
+  start();
+  stand_in_keep_a_buffer();
+  const size_t before = cupti->counts().records;
+  stand_in_return_buffers();
+  EXPECT_EQ(cupti->counts().records, before + 1);  // the second's
+  stop();
+  EXPECT_EQ(cupti->counts().failure, "");
+}
+
+TEST_F(CuptiApiTest, ABufferThatIsAskedForOutsideCollectionsIsGivenAndFreed) {
+  start();
+  stop();
+  stand_in_keep_a_buffer();
+  stand_in_return_buffers();
+  EXPECT_EQ(notes.text, "");
+}
+
+TEST_F(CuptiApiTest, AnExceptionOfTheSinkDoesNotReachCuptisThread) {
+  class Full final : public RecordSink {
+    void on(const ExternalId&) override {}
+    void on(const ApiCall&) override {}
+    void on(const Activity&) override { throw std::bad_alloc(); }
+  } full;
+  cupti->start(full, {});
+  stand_in_launch("a", 7), stand_in_launch("b", 7);
+  cupti->stop();
+  EXPECT_EQ(cupti->counts().lost, 2u);
+  EXPECT_EQ(cupti->counts().failure, "[cupti] a record could not be kept: std::bad_alloc");
+}
+
+TEST_F(CuptiApiTest, AfterwardsTheClockIsCuptisOwnAgain) {
+  start();
+  stop();
+  const auto now = std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  EXPECT_NEAR(static_cast<double>(stand_in_now()), static_cast<double>(now), 60e9);
+}
+
+TEST_F(CuptiApiTest, AForkedChildOfACollectingProcessIsRefused) {
+  start();
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string error = error_of([&] { cupti->start(notes, {}); });
+    _exit(error.rfind("[cupti] this process was forked from one that is collecting", 0) == 0 ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(CuptiApiTest, EveryCallThatStartsIsCheckedAndAFailedStartLeavesNothingOn) {
@@ -266,8 +333,7 @@ TEST_F(CuptiApiTest, ABufferThatCannotBeReadIsCountedAndItsFailureKept) {
             0u);
 }
 
-// ---- buffers
-// ----------------------------------------------------------------------------------------------------------
+// ---- buffers -------------------------------------------------------------------------------------------------------
 
 TEST_F(CuptiApiTest, ManyBuffersOfRecords) {
   start({.buffer_bytes = 4096, .buffers = 4});
@@ -301,12 +367,12 @@ TEST_F(CuptiApiTest, LibrariesThatCrashWithoutABufferAlwaysGetOne) {
   std::filesystem::copy_file(AMANDA_TEST_STAND_IN, copy, std::filesystem::copy_options::overwrite_existing);
   setenv("AMANDA_CUPTI", copy.c_str(), 1);
   setenv("STAND_IN_VERSION", "26", 1);
-  const auto old = CuptiApi::load({});
-  EXPECT_EQ(old->version(), 26u);
-  old->start(notes, {.buffer_bytes = 4096, .buffers = 0});
+  CuptiApi& old = CuptiApi::load({});
+  EXPECT_EQ(old.version(), 26u);
+  old.start(notes, {.buffer_bytes = 4096, .buffers = 0});
   void* library = dlopen(copy.c_str(), RTLD_NOW);
   reinterpret_cast<decltype(&stand_in_launch)>(dlsym(library, "stand_in_launch"))("k", 7);
-  old->stop();
+  old.stop();
   EXPECT_EQ(notes.activities, 1u);
 }
 
@@ -326,6 +392,23 @@ TEST_F(CuptiApiTest, SeveralThreadsLaunchAndFlush) {
   for (std::thread& thread : threads) thread.join();
   stop();
   EXPECT_EQ(notes.activities, 800u);
+}
+
+TEST_F(CuptiApiTest, AWorkerMayDeliverWhileACollectionEnds) {
+  std::atomic<bool> done = false;
+  start();
+  stop();  // the callbacks are known
+  std::thread worker([&] {
+    while (!done) stand_in_deliver();
+  });
+  for (int i = 0; i < 50; ++i) {
+    start({.buffer_bytes = 4096, .buffers = 8});
+    for (int j = 0; j < 10; ++j) stand_in_launch("k", 7);
+    stop();
+  }
+  done = true;
+  worker.join();
+  EXPECT_EQ(notes.activities, 500u);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <amanda/reference/gradient.h>
 #include <amanda/reference/operator.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -207,8 +209,7 @@ TEST_F(CuptiProfilerTest, AKeyOfADependencySaysThatAnOperatorIsTheOptimizers) {
   EXPECT_EQ(node("ref::neg").phase, OperatorPhase::kForward);
 }
 
-// ---- time and bytes
-// ---------------------------------------------------------------------------------------------------
+// ---- time and bytes ------------------------------------------------------------------------------------------------
 
 TEST_F(CuptiProfilerTest, InclusiveTimeHoldsThatOfInnerOperatorsExclusiveDoesNot) {
   Scope scope(tool());
@@ -268,8 +269,20 @@ TEST_F(CuptiProfilerTest, OperandBytesAreThoseReadAndWritten) {
   EXPECT_EQ(node("ref::add").sum.operand_bytes, 24);
 }
 
-// ---- exceptions
-// -------------------------------------------------------------------------------------------------------
+TEST_F(CuptiProfilerTest, AKernelThatWasNotDoneTakesNoTimeAndIsNoted) {
+  reference::set_kernel_listener([](const OpInfo& op) { stand_in_launch_unfinished(op.name.c_str()); });
+  Scope scope(tool());
+  {
+    auto in = scope.enter();
+    call("neg", {kOne});
+  }
+  EXPECT_EQ(kernels(), "neg@ref::neg");
+  EXPECT_EQ(profile().kernels().totals()[0].total_ns, 0);
+  EXPECT_EQ(profile().notes(),
+            std::vector<std::string>{"1 activities of the device have no times: tables count them, with 0 ns"});
+}
+
+// ---- exceptions ----------------------------------------------------------------------------------------------------
 
 TEST_F(CuptiProfilerTest, AnOperatorThatRaisesLeavesNothingOpen) {
   Scope scope(tool({.probe = probe()}));
@@ -298,7 +311,7 @@ TEST_F(CuptiProfilerTest, AnExceptionInsideAnOperatorThatCatchesIt) {
 
 TEST_F(CuptiProfilerTest, ARunThatIsForgottenLateLeavesLaterOnesAsTheyAre) {
   auto runs = std::make_shared<OperatorRuns>(FrameworkProbe{}, 10);
-  const uint32_t a = runs->tree().index_of({.name = "a"}), b = runs->tree().index_of({.name = "b"});
+  OperatorRuns::Place a(runs->tree().index_of({.name = "a"})), b(runs->tree().index_of({.name = "b"}));
   auto stale = std::make_unique<OperatorRuns::Bracket>();
   stale->begin(runs, a);
   OperatorRuns::Bracket later;
@@ -315,8 +328,7 @@ TEST_F(CuptiProfilerTest, ARunThatIsForgottenLateLeavesLaterOnesAsTheyAre) {
   EXPECT_EQ(totals[runs->events()[1].node].parent, 0u);
 }
 
-// ---- scopes and threads
-// -----------------------------------------------------------------------------------------------
+// ---- scopes and threads --------------------------------------------------------------------------------------------
 
 TEST_F(CuptiProfilerTest, TheLastScopeEndsTheCollectionAndItCanGoOnLater) {
   Scope scope(tool());
@@ -414,6 +426,79 @@ TEST_F(CuptiProfilerTest, AFailureWhileOperatorsRunReachesNobodyButTheNotes) {
   EXPECT_EQ(kernels(), "neg@ neg@ref::neg");
   ASSERT_EQ(profile().notes().size(), 2u);
   EXPECT_EQ(profile().notes()[1].find("[cupti] cuptiActivityPushExternalCorrelationId failed"), 0u);
+}
+
+TEST_F(CuptiProfilerTest, ADeviceThatFailsDoesNotKeepTheCollectionOpen) {
+  FrameworkProbe failing;
+  failing.synchronize = [] { throw std::runtime_error("CUDA error: an illegal memory access was encountered"); };
+  Scope scope(tool({.probe = failing}));
+  for (int i = 0; i < 2; ++i) {
+    auto in = scope.enter();
+    call("neg", {kOne});
+  }
+  EXPECT_EQ(stand_in_enabled(), 0u);
+  EXPECT_EQ(profile().gpu_status(), "");
+  EXPECT_EQ(kernels(), "neg@ref::neg x2");
+  EXPECT_EQ(profile().notes(), std::vector<std::string>{"CUDA error: an illegal memory access was encountered"});
+}
+
+TEST_F(CuptiProfilerTest, ARunThatOutlivesTheCollectionLeavesNoIdOnItsThread) {
+  Scope scope(tool());
+  OperatorRuns::Bracket open;
+  {
+    auto in = scope.enter();
+    OperatorRuns::Place place(profile().runs()->tree().index_of({.name = "open"}));
+    open.begin(profile().runs(), place);
+    EXPECT_EQ(stand_in_depth(), 1u);
+  }
+  open.stop();
+  open.end();
+  EXPECT_EQ(stand_in_depth(), 0u);
+}
+
+TEST_F(CuptiProfilerTest, AProfileThatGoesWhileItCollectsEndsTheCollection) {
+  {
+    KernelCollection collection(10);
+    collection.start({});
+    stand_in_launch("k", 7);
+    EXPECT_GT(stand_in_enabled(), 0u);
+  }
+  EXPECT_EQ(stand_in_enabled(), 0u);
+  stand_in_deliver();  // to nobody
+  Scope scope(tool());
+  auto in = scope.enter();
+  EXPECT_EQ(profile().gpu_status(), "");
+}
+
+TEST_F(CuptiProfilerTest, ResetInsideAScopeDropsWhatIsUnderWay) {
+  Scope scope(tool());
+  {
+    auto in = scope.enter();
+    call("neg", {kOne});
+    profile().reset();
+    call("relu", {kOne});
+  }
+  EXPECT_EQ(calls(), "ref::relu 1");
+  EXPECT_EQ(kernels(), "relu@ref::relu");
+}
+
+TEST_F(CuptiProfilerTest, AForkedChildCanMeasureOperators) {
+  Scope scope(tool());
+  auto in = scope.enter();
+  const pid_t child = fork();
+  if (child == 0) {
+    log.clear();
+    {
+      Scope own(*tool_);
+      auto inside = own.enter();
+      call("neg", {kOne});
+    }
+    const bool right = calls() == "ref::neg 1" && log.find("was forked from one that is collecting") != log.npos;
+    _exit(right ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(CuptiProfilerTest, TracesAreBoundedTablesAreNot) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -108,6 +109,8 @@ void call(const Cause& cause) {
 
 // A thread of the library's: as with CUPTI, callbacks come from anywhere.
 void deliver() {
+  static std::mutex one_at_a_time;  // a flush waits for what is being delivered
+  std::lock_guard delivering(one_at_a_time);
   std::vector<std::string> records;
   CUpti_BuffersCallbackRequestFunc request;
   CUpti_BuffersCallbackCompleteFunc complete;
@@ -147,8 +150,7 @@ void deliver() {
 
 }  // namespace
 
-// ---- for tests
-// --------------------------------------------------------------------------------------------------------
+// ---- for tests -----------------------------------------------------------------------------------------------------
 
 extern "C" {
 
@@ -172,7 +174,7 @@ void stand_in_hold(const char* subscriber) {
   state().holder = subscriber ? subscriber : "";
 }
 
-void stand_in_launch(const char* kernel, uint32_t stream) {
+static void launch(const char* kernel, uint32_t stream, bool finished) {
   static auto& names = *new std::unordered_set<std::string>;
   const char* name;
   {
@@ -181,13 +183,16 @@ void stand_in_launch(const char* kernel, uint32_t stream) {
   }
   call([&](uint32_t id, uint64_t start) {
     CUpti_ActivityKernel9 record{};
-    record.start = start, record.end = start + 5000;
+    record.start = start, record.end = finished ? start + 5000 : 0;
     record.streamId = stream, record.contextId = 1;
     record.correlationId = id;
     record.name = name;
     add(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, record);
   });
 }
+
+void stand_in_launch(const char* kernel, uint32_t stream) { launch(kernel, stream, true); }
+void stand_in_launch_unfinished(const char* kernel) { launch(kernel, 7, false); }
 
 void stand_in_copy(uint64_t bytes) {
   call([&](uint32_t id, uint64_t start) {
@@ -200,20 +205,31 @@ void stand_in_copy(uint64_t bytes) {
   });
 }
 
+static std::vector<uint8_t*> kept;
+
 void stand_in_keep_a_buffer() {
-  static uint8_t* kept = nullptr;
-  std::free(kept);
+  uint8_t* buffer = nullptr;
   size_t size = 0, max = 0;
-  state().request(&kept, &size, &max);
+  state().request(&buffer, &size, &max);
+  kept.push_back(buffer);
+}
+
+void stand_in_return_buffers() {
+  for (uint8_t* buffer : std::exchange(kept, {})) {
+    CUpti_ActivityAPI record{};
+    record.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
+    std::memcpy(buffer, &record, sizeof record);
+    state().complete(nullptr, 0, buffer, sizeof record, sizeof record);
+  }
 }
 
 void stand_in_deliver() { deliver(); }
 size_t stand_in_depth() { return external_ids().size(); }
 size_t stand_in_enabled() { return state().enabled.size(); }
+uint64_t stand_in_now() { return state().now(); }
 bool stand_in_subscribed() { return state().subscribed; }
 
-// ---- CUPTI's
-// ----------------------------------------------------------------------------------------------------------
+// ---- CUPTI's -------------------------------------------------------------------------------------------------------
 
 #define INJECT()                                                                \
   if (const CUptiResult result = injected(__func__); result != CUPTI_SUCCESS) { \

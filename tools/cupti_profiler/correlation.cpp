@@ -6,8 +6,9 @@
 namespace amanda::tools {
 namespace {
 
-// Device times are interpolated onto the host's clock, and may be off. Ids take minutes to come round.
+// Device times are interpolated onto the host's clock, and may be off. Ids take longer to come round.
 constexpr int64_t kClockError = 1'000'000'000;
+constexpr int64_t kSoonestRound = 60'000'000'000;
 
 // The runtime's call and the driver's call inside it have one id.
 bool same_call(const ApiCall& a, const ApiCall& b) {
@@ -31,8 +32,12 @@ Correlation::Call* Correlation::last(uint32_t correlation_id, const Fits& fits) 
 void Correlation::add(const ExternalId& id) {
   const auto same = [&](const Call& call) { return call.run == id.run; };
   if (last(id.correlation_id, same)) return;
-  Call* call = last(id.correlation_id, [](const Call& known) { return !known.run; });
-  (call ? *call : remember(id.correlation_id)).run = id.run;
+  if (Call* call = last(id.correlation_id, [](const Call& known) { return !known.run; })) {
+    call->run = id.run;
+    call->run_came_late = true;
+  } else {
+    remember(id.correlation_id).run = id.run;
+  }
 }
 
 void Correlation::add(const ApiCall& api) {
@@ -42,8 +47,18 @@ void Correlation::add(const ApiCall& api) {
     known->api->end_ns = std::max(known->api->end_ns, api.end_ns);
     return;
   }
-  Call* call = last(api.correlation_id, [](const Call& known) { return !known.api; });
-  (call ? *call : remember(api.correlation_id)).api = api;
+  if (Call* call = last(api.correlation_id, [](const Call& known) { return !known.api; })) {
+    call->api = api;
+    return;
+  }
+  Call& added = remember(api.correlation_id);
+  added.api = api;
+  // An earlier call outside operators had the id, and was given the run that came before this one.
+  const auto mistaken = [](const Call& call) { return call.run_came_late && !call.asked_for; };
+  if (Call* earlier = last(api.correlation_id, mistaken)) {
+    added.run = std::exchange(earlier->run, std::nullopt);
+    earlier->run_came_late = false;
+  }
 }
 
 void Correlation::add(const Activity& activity) {
@@ -82,6 +97,7 @@ Correlation::Call& Correlation::remember(uint32_t correlation_id) {
       by_age_.pop_front();
     }
   }
+  if (by_age_.empty()) calls_.reserve(std::max<size_t>(limits_.calls, 1));
   const auto place = calls_.emplace(correlation_id, Call{.order = ++order_, .api = {}, .run = {}});
   by_age_.push_back(place);
   return place->second;
@@ -90,11 +106,11 @@ Correlation::Call& Correlation::remember(uint32_t correlation_id) {
 Correlation::Call* Correlation::cause_of(const Waiting& waiting) {
   const Activity& activity = waiting.activity;
   Call *before = nullptr, *soon_after = nullptr;             // by time
-  Call *arrived_before = nullptr, *arrived_after = nullptr;  // of those without
+  Call *arrived_before = nullptr, *arrived_after = nullptr;  // where a time is missing
   const auto [begin, end] = calls_.equal_range(activity.correlation_id);
   for (auto place = begin; place != end; ++place) {
     Call& call = place->second;
-    if (!call.api) {
+    if (!call.api || call.api->start_ns <= 0 || activity.start_ns <= 0) {
       Call*& nearest = call.order < waiting.order ? arrived_before : arrived_after;
       if (!nearest || (call.order > nearest->order) == (call.order < waiting.order)) nearest = &call;
     } else if (call.api->start_ns <= activity.start_ns) {
@@ -103,6 +119,7 @@ Correlation::Call* Correlation::cause_of(const Waiting& waiting) {
       if (!soon_after || call.api->start_ns < soon_after->api->start_ns) soon_after = &call;
     }
   }
+  if (before && soon_after && soon_after->api->start_ns - before->api->start_ns >= kSoonestRound) before = soon_after;
   if (before && arrived_before && arrived_before->order > before->order) return arrived_before;
   for (Call* call : {before, arrived_before, arrived_after}) {
     if (call) return call;
@@ -112,6 +129,7 @@ Correlation::Call* Correlation::cause_of(const Waiting& waiting) {
 
 void Correlation::hand_on(const Activity& activity, Call* call) {
   ++counts_.activities;
+  if (!activity.timed()) ++counts_.untimed;
   Attribution known{activity, {}, {}};
   if (call) {
     call->asked_for = true;

@@ -21,10 +21,12 @@ struct Activity {
   std::string_view name;  // the kernel's, mangled, or of the kind of copy; outlives the Correlation
   uint64_t bytes = 0;     // copied or set
 
-  int64_t duration_ns() const { return end_ns - start_ns; }
+  /// False where CUPTI could not tell the times, or had to deliver the record before the work was done.
+  bool timed() const { return start_ns > 0 && end_ns >= start_ns; }
+  int64_t duration_ns() const { return timed() ? end_ns - start_ns : 0; }
 };
 
-/// A call of the runtime or of the driver on the host.
+/// A call of the runtime or of the driver on the host. Times of 0: not known.
 struct ApiCall {
   uint32_t correlation_id = 0;
   uint32_t thread = 0;
@@ -47,10 +49,12 @@ struct Attribution {
 /// Joins records that may come in any order, late, or never. One thread at a time.
 ///
 /// Activities wait until the records of their call are there. What waits is bounded, and so are the calls remembered:
-/// the oldest go first, counted. No activity is lost: one whose run isn't found is handed on without.
+/// the oldest go first, counted. No activity is lost: one whose run isn't found is handed on without. External ids and
+/// calls may be told twice; of activities, each record counts.
 ///
 /// Correlation ids have 32 bits and come round. A call is told from an earlier one of the same id by its run, or by its
-/// time; an activity belongs to the last call that began before it. Where a time is missing, order of arrival decides.
+/// time; an activity belongs to the last call that began before it. Where a time is missing, order of arrival decides,
+/// and an external id comes before its call, as CUPTI documents.
 class Correlation {
  public:
   struct Limits {
@@ -62,6 +66,7 @@ class Correlation {
     uint64_t attributed = 0;       // of these: with a run
     uint64_t outside = 0;          // the call is known and was made outside operators
     uint64_t unmatched = 0;        // neither call nor run is known
+    uint64_t untimed = 0;          // of all: took no time that is known
     uint64_t calls_forgotten = 0;  // to stay within the limit, before an activity asked for them
   };
   using Sink = std::function<void(const Attribution&)>;
@@ -88,6 +93,7 @@ class Correlation {
     uint64_t order;  // of arrival
     std::optional<ApiCall> api;
     std::optional<uint64_t> run;
+    bool run_came_late = false;  // after the call
     bool asked_for = false;
   };
   using Calls = std::unordered_multimap<uint32_t, Call>;
@@ -106,7 +112,7 @@ class Correlation {
 
   const Sink sink_;
   const Limits limits_;
-  Calls calls_;
+  Calls calls_;  // never rehashed: see by_age_
   std::deque<Calls::iterator> by_age_;
   std::deque<Waiting> waiting_;
   uint64_t order_ = 0;

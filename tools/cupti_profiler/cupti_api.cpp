@@ -12,7 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <unordered_set>
+#include <set>
 #include <utility>
 
 #include "amanda/error.h"
@@ -20,15 +20,34 @@
 namespace amanda::tools {
 namespace {
 
-// Records grow at their end from one CUPTI to the next: what is read here lies where it lay in older ones.
+// Records grow at their end from one CUPTI to the next: what is read here lies where it lay in older ones, and where
+// the headers of CUDA 11.8 to 13.4 have it.
 #define AMANDA_SAME_PLACE(newer, older, field) static_assert(offsetof(newer, field) == offsetof(older, field))
+#define AMANDA_SAME_ACTIVITY(newer, older)    \
+  AMANDA_SAME_PLACE(newer, older, start);     \
+  AMANDA_SAME_PLACE(newer, older, end);       \
+  AMANDA_SAME_PLACE(newer, older, deviceId);  \
+  AMANDA_SAME_PLACE(newer, older, contextId); \
+  AMANDA_SAME_PLACE(newer, older, streamId);  \
+  AMANDA_SAME_PLACE(newer, older, correlationId)
+AMANDA_SAME_ACTIVITY(CUpti_ActivityKernel9, CUpti_ActivityKernel4);
 AMANDA_SAME_PLACE(CUpti_ActivityKernel9, CUpti_ActivityKernel4, name);
-AMANDA_SAME_PLACE(CUpti_ActivityKernel9, CUpti_ActivityKernel4, correlationId);
-AMANDA_SAME_PLACE(CUpti_ActivityKernel9, CUpti_ActivityKernel4, start);
-AMANDA_SAME_PLACE(CUpti_ActivityKernel9, CUpti_ActivityKernel4, streamId);
-AMANDA_SAME_PLACE(CUpti_ActivityMemcpy5, CUpti_ActivityMemcpy4, correlationId);
-AMANDA_SAME_PLACE(CUpti_ActivityMemset4, CUpti_ActivityMemset3, correlationId);
+AMANDA_SAME_ACTIVITY(CUpti_ActivityMemcpy5, CUpti_ActivityMemcpy4);
+AMANDA_SAME_PLACE(CUpti_ActivityMemcpy5, CUpti_ActivityMemcpy4, bytes);
+AMANDA_SAME_ACTIVITY(CUpti_ActivityMemcpyPtoP4, CUpti_ActivityMemcpyPtoP3);
+AMANDA_SAME_PLACE(CUpti_ActivityMemcpyPtoP4, CUpti_ActivityMemcpyPtoP3, bytes);
+AMANDA_SAME_ACTIVITY(CUpti_ActivityMemset4, CUpti_ActivityMemset3);
+AMANDA_SAME_PLACE(CUpti_ActivityMemset4, CUpti_ActivityMemset3, bytes);
+#if CUPTI_API_VERSION >= 130000
+AMANDA_SAME_ACTIVITY(CUpti_ActivityKernel10, CUpti_ActivityKernel9);
+AMANDA_SAME_PLACE(CUpti_ActivityKernel10, CUpti_ActivityKernel9, name);
+AMANDA_SAME_ACTIVITY(CUpti_ActivityMemcpy6, CUpti_ActivityMemcpy5);
+#endif
+#undef AMANDA_SAME_ACTIVITY
 #undef AMANDA_SAME_PLACE
+
+constexpr uint32_t kOldest = 18;         // CUDA 11.8
+constexpr uint32_t kNextMajor = 140000;  // of which no header was seen
 
 #define AMANDA_CUPTI_NAMES_SUBSCRIBERS (CUPTI_API_VERSION >= 130000)
 
@@ -58,17 +77,19 @@ std::string_view copy_name(uint8_t kind) {
   }
 }
 
-uint64_t CUPTIAPI steady_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+template <class Clock>
+uint64_t CUPTIAPI now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
 // One copy of each name: CUPTI's own goes with the module that has the kernel.
-std::string_view interned(const char* name) {
+std::string_view interned(const char* record) {
   static std::mutex mutex;
-  static auto& names = *new std::unordered_set<std::string>;  // needed until the process ends
+  static auto& names = *new std::set<std::string, std::less<>>;  // needed until the process ends
+  const std::string_view name = record ? record : "(unnamed kernel)";
   std::lock_guard lock(mutex);
-  return *names.emplace(name ? name : "(unnamed kernel)").first;
+  const auto known = names.find(name);
+  return known != names.end() ? *known : *names.emplace(name).first;
 }
 
 class Library {
@@ -82,7 +103,7 @@ class Library {
   template <class Function>
   Function* need(const char* name) const {
     if (auto* function = find<Function>(name)) return function;
-    throw Error(fmt::format("[cupti] {} has no {}; CUPTI of CUDA 12 or later is needed", path_, name));
+    throw Error(fmt::format("[cupti] {} has no {}; CUPTI of CUDA 11.8 or later is needed", path_, name));
   }
   const std::string& path() const { return path_; }
 
@@ -135,28 +156,43 @@ Library find_library(const std::vector<std::string>& candidates) {
 }
 
 class Cupti;
-std::atomic<Cupti*> collecting{nullptr};  // CUPTI has one client in a process
+// CUPTI has one client in a process.
+std::atomic<pid_t> client_of{0};          // the process that has claimed it; 0: none
+std::atomic<Cupti*> collecting{nullptr};  // where its callbacks lead
+
+// In front of each buffer, which may come back after its collection has ended.
+struct alignas(kAlignment) Origin {
+  Cupti* owner;  // null: was asked for outside collections
+  uint64_t collection;
+};
 
 // CUPTI's functions, as the header declares them.
 class Cupti final : public CuptiApi {
  public:
-  explicit Cupti(Library library) : library_(std::move(library)) { check("cuptiGetVersion", get_version_(&version_)); }
+  explicit Cupti(Library library) : library_(std::move(library)) {
+    check("cuptiGetVersion", get_version_(&version_));
+    if (version_ >= kOldest && version_ < kNextMajor) return;
+    throw Error(
+        fmt::format("[cupti] {} has CUPTI's API version {}; known are {} (CUDA 11.8) to {} (CUDA 13); let "
+                    "AMANDA_CUPTI name such a library",
+                    library_.path(), version_, kOldest, kNextMajor - 1));
+  }
 
   const std::string& path() const override { return library_.path(); }
   uint32_t version() const override { return version_; }
 
   void start(RecordSink& sink, Limits limits) override {
-    Cupti* nobody = nullptr;
-    if (!collecting.compare_exchange_strong(nobody, this)) {
-      throw Error("[cupti] another CuptiProfiler of this process is collecting; leave its scope first");
-    }
+    claim();
     {
       std::lock_guard lock(mutex_);
-      sink_ = &sink, limits_ = limits, counts_ = {}, in_flight_ = 0;
+      sink_ = &sink, counts_ = {};
     }
+    limits_ = limits, in_flight_ = 0, ++collection_;
+    collecting = this;
     try {
       look_for_other_clients();
-      check("cuptiActivityRegisterTimestampCallback", register_timestamp_(steady_now));
+      check("cuptiActivityRegisterTimestampCallback", register_timestamp_(&now<std::chrono::steady_clock>));
+      our_clock_ = true;
       check("cuptiActivityRegisterCallbacks", register_callbacks_(&Cupti::give_buffer, &Cupti::take_buffer));
       for (const CUpti_ActivityKind kind : kKinds) {
         check("cuptiActivityEnable", enable_(kind));
@@ -218,6 +254,15 @@ class Cupti final : public CuptiApi {
 
   // ---- a collection -------------------------------------------------------------------------------------------------
 
+  static void claim() {
+    pid_t holder = 0;
+    if (client_of.compare_exchange_strong(holder, getpid())) return;
+    throw Error(holder == getpid()
+                    ? "[cupti] another CuptiProfiler of this process is collecting; leave its scope first"
+                    : "[cupti] this process was forked from one that is collecting, where CUPTI does not work; start "
+                      "it before the scope is entered, or spawn it");
+  }
+
   // CUPTI has one subscriber, and whoever is it may be collecting. Asked for, and given back at once: torch.profiler
   // would not ask again. PyTorch's, too, stays subscribed from its first use on, idle or not, and gives no name; an
   // idle one does no harm. So only a name is a refusal.
@@ -253,11 +298,14 @@ class Cupti final : public CuptiApi {
 
   void end() noexcept {
     for (const CUpti_ActivityKind kind : std::exchange(enabled_, {})) disable_(kind);
+    // CUPTI's own clock, which a later client may count on. One that has taken over has its own.
+    if (std::exchange(our_clock_, false) && in_flight_ == 0) register_timestamp_(&now<std::chrono::system_clock>);
     {
       std::lock_guard lock(mutex_);
       sink_ = nullptr;
     }
     collecting = nullptr;
+    client_of = 0;
   }
 
   // After everything was delivered: a client that came later has taken over.
@@ -268,55 +316,61 @@ class Cupti final : public CuptiApi {
       counts_.failure = fmt::format(
           "[cupti] {} buffers of records did not come back: was another profiler started "
           "inside the scope?",
-          in_flight_);
+          in_flight_.load());
     } else if (anonymous_client_ && counts_.records == 0) {
       counts_.failure =
           "[cupti] no record was delivered, and another client has subscribed to CUPTI: is it collecting?";
     }
   }
 
-  // A buffer has its owner in front: it may come back after the collection has ended.
+  // Asked for on any thread, such as one that launches a kernel: it does not wait for another that is delivering.
   static void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* max_records) {
     *buffer = nullptr, *size = *max_records = 0;
-    if (Cupti* owner = collecting) owner->give(buffer, size);
-  }
-
-  void give(uint8_t** buffer, size_t* size) {
-    std::lock_guard lock(mutex_);
-    if (in_flight_ >= limits_.buffers && version_ >= kMayRefuseBuffers) return;
-    *buffer = static_cast<uint8_t*>(std::aligned_alloc(kAlignment, limits_.buffer_bytes));
-    if (!*buffer) return;
-    *size = limits_.buffer_bytes;
-    ++in_flight_;
+    Cupti* owner = collecting;
+    if (owner && owner->version_ >= kMayRefuseBuffers && owner->in_flight_ >= owner->limits_.buffers) return;
+    const size_t bytes = owner ? owner->limits_.buffer_bytes : Limits{}.buffer_bytes;
+    void* memory = std::aligned_alloc(kAlignment, sizeof(Origin) + bytes);
+    if (!memory) return;
+    *buffer = reinterpret_cast<uint8_t*>(new (memory) Origin{owner, owner ? owner->collection_.load() : 0} + 1);
+    *size = bytes;
+    if (owner) ++owner->in_flight_;
   }
 
   static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
-    const std::unique_ptr<uint8_t, void (*)(void*)> owned(buffer, std::free);
-    if (Cupti* owner = collecting) owner->take(context, stream, buffer, valid);
+    if (!buffer) return;
+    auto* origin = reinterpret_cast<Origin*>(buffer) - 1;
+    const std::unique_ptr<void, void (*)(void*)> memory(origin, std::free);
+    if (origin->owner) origin->owner->take(origin->collection, context, stream, buffer, valid);
   }
 
-  // On a thread of CUPTI's, which no exception may reach.
-  void take(CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid) noexcept {
+  // On a thread of CUPTI's, which no exception may reach. Of an ended collection, stop() has told that it is missing.
+  void take(uint64_t collection, CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid) noexcept {
+    std::lock_guard lock(mutex_);
+    if (collection != collection_ || !sink_) return;
+    --in_flight_;
+    ++counts_.buffers;
     size_t dropped = 0;
     const CUptiResult asked = num_dropped_(context, stream, &dropped);
-    std::lock_guard lock(mutex_);
-    if (in_flight_ > 0) --in_flight_;
-    ++counts_.buffers;
     counts_.dropped += dropped;
-    if (asked != CUPTI_SUCCESS) note("cuptiActivityGetNumDroppedRecords", asked);
+    if (asked != CUPTI_SUCCESS) note(failure("cuptiActivityGetNumDroppedRecords", asked));
     CUpti_Activity* record = nullptr;
     CUptiResult result = CUPTI_SUCCESS;
     while (valid && (result = next_record_(buffer, valid, &record)) == CUPTI_SUCCESS) {
       ++counts_.records;
-      if (sink_) deliver(*record);
+      try {
+        deliver(*record);
+      } catch (const std::exception& error) {
+        ++counts_.lost;
+        note(fmt::format("[cupti] a record could not be kept: {}", error.what()));
+      }
     }
     if (result == CUPTI_SUCCESS || result == CUPTI_ERROR_MAX_LIMIT_REACHED) return;
     ++counts_.unread;
-    note("cuptiActivityGetNextRecord", result);
+    note(failure("cuptiActivityGetNextRecord", result));
   }
 
-  void note(const char* function, CUptiResult result) {
-    if (counts_.failure.empty()) counts_.failure = failure(function, result);
+  void note(const std::string& failure) {
+    if (counts_.failure.empty()) counts_.failure = failure;
   }
 
   // ---- records ------------------------------------------------------------------------------------------------------
@@ -400,26 +454,26 @@ class Cupti final : public CuptiApi {
   decltype(&cuptiSubscribe_v2) const subscribe_v2_ = library_.find<decltype(cuptiSubscribe_v2)>("cuptiSubscribe_v2");
 #endif
 
-  bool anonymous_client_ = false;
+  bool anonymous_client_ = false, our_clock_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
+  Limits limits_;  // as long as it collects
+  std::atomic<uint64_t> collection_{0};
+  std::atomic<size_t> in_flight_{0};
   mutable std::mutex mutex_;  // of what follows, and one sink call at a time
   RecordSink* sink_ = nullptr;
-  Limits limits_;
-  size_t in_flight_ = 0;
   Counts counts_;
 };
 
 }  // namespace
 
-// Kept until the process ends: a thread of CUPTI's may still be on its way out of one.
-std::shared_ptr<CuptiApi> CuptiApi::load(const std::vector<std::string>& candidates) {
+CuptiApi& CuptiApi::load(const std::vector<std::string>& candidates) {
   static std::mutex mutex;
-  static auto& opened = *new std::map<std::string, std::shared_ptr<Cupti>>;
+  static auto& opened = *new std::map<std::string, std::unique_ptr<Cupti>>;  // threads of CUPTI's may run in one
   std::lock_guard lock(mutex);
   Library library = find_library(candidates);
-  std::shared_ptr<Cupti>& cupti = opened[library.path()];
-  if (!cupti) cupti = std::make_shared<Cupti>(std::move(library));
-  return cupti;
+  std::unique_ptr<Cupti>& cupti = opened[library.path()];
+  if (!cupti) cupti = std::make_unique<Cupti>(std::move(library));
+  return *cupti;
 }
 
 }  // namespace amanda::tools

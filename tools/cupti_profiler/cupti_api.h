@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,20 +31,23 @@ class CuptiApi {
  public:
   struct Limits {
     size_t buffer_bytes = 1 << 20;
-    size_t buffers = 64;  // with CUPTI at one time; it drops records, counted, rather than get more
+    size_t buffers = 64;  // with CUPTI at one time; it drops records, counted, rather than get more. Libraries before
+                          // CUDA 12.9 crash without a buffer: they get more
   };
   struct Counts {
     uint64_t buffers = 0;  // delivered
     uint64_t records = 0;  // in these; of all kinds
     uint64_t dropped = 0;  // records that CUPTI had no room for
     uint64_t unread = 0;   // buffers not read to their end: CUPTI reported a failure there
+    uint64_t lost = 0;     // records that the sink threw at
     std::string failure;   // the first of these; or a sign that another client has taken the records
   };
 
   /// Opens the library: what AMANDA_CUPTI names, or nothing else if that is set; a copy that the process has loaded
   /// already; the first of `candidates` that exists; the toolkit's (CUDA_HOME, CUDA_PATH, /usr/local/cuda); what the
-  /// loader finds. Throws `Error` naming what was tried.
-  static std::shared_ptr<CuptiApi> load(const std::vector<std::string>& candidates);
+  /// loader finds. Stays open until the process ends. Throws `Error` naming what was tried, or why it is refused: no
+  /// record layout is known of libraries before CUDA 11.8 or after CUDA 13.
+  static CuptiApi& load(const std::vector<std::string>& candidates);
 
   virtual ~CuptiApi() = default;
 

@@ -1,6 +1,7 @@
 #include "cupti_profiler/cupti_profiler.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 namespace amanda::tools {
 namespace {
@@ -33,11 +34,22 @@ int64_t bytes_of(const Values& values, const FrameworkProbe& probe) {
 
 }  // namespace
 
-// ---- what was measured
-// ------------------------------------------------------------------------------------------------
+// ---- what was measured ----------------------------------------------------------------------------------------------
 
 KernelProfile::KernelProfile(const CuptiProfilerOptions& options)
-    : runs_(std::make_shared<OperatorRuns>(options.probe, options.max_events)), kernels_(options.max_events) {}
+    : kernels_(std::make_shared<KernelCollection>(options.max_events)),
+      runs_(std::make_shared<OperatorRuns>(options.probe, options.max_events, kernels_)) {}
+
+// A scope may still be open, where the interpreter ends for instance; CUPTI goes on, and runs may keep kernels_ alive.
+KernelProfile::~KernelProfile() {
+  if (!collecting_) return;
+  runs_->tell_kernels(false);
+  if (process_ == getpid()) {
+    warn(failure_of([&] { kernels_->stop(); }));
+  } else {
+    kernels_->abandon();
+  }
+}
 
 std::string KernelProfile::gpu_status() const {
   std::lock_guard lock(mutex_);
@@ -49,62 +61,99 @@ std::vector<std::string> KernelProfile::notes() const {
   const auto note = [&](uint64_t count, const char* what) {
     if (count) notes.push_back(fmt::format("{} {}", count, what));
   };
-  const CuptiApi::Counts cupti = kernels_.cupti_counts();
-  const Correlation::Counts correlation = kernels_.correlation_counts();
+  const CuptiApi::Counts cupti = kernels_->cupti_counts();
+  const Correlation::Counts correlation = kernels_->correlation_counts();
   note(cupti.dropped, "records were dropped by CUPTI: there was no buffer for them");
+  note(cupti.lost, "records could not be kept");
   note(cupti.unread, "buffers of records could not be read to their end");
   note(correlation.outside, "activities of the device were caused outside operators");
   note(correlation.unmatched, "activities of the device have no cause among the records: it is not known or was lost");
-  note(kernels_.dropped_events(), "later activities of the device are in no trace; tables count them");
+  note(correlation.untimed, "activities of the device have no times: tables count them, with 0 ns");
+  note(kernels_->dropped_events(), "later activities of the device are in no trace; tables count them");
   note(runs_->dropped_events(), "later operator runs are in no trace; tables count them");
   note(runs_->unheard(), "operator runs have no bytes: another profiler was told of allocations");
-  if (const std::string failure = kernels_.failure(); !failure.empty()) notes.push_back(failure);
+  if (const std::string failure = kernels_->failure(); !failure.empty()) notes.push_back(failure);
   return notes;
 }
 
 void KernelProfile::reset() {
+  synchronize();
+  if (collecting_) warn(failure_of([&] { kernels_->flush(); }));
   runs_->reset();
-  kernels_.reset();
+  kernels_->reset();
 }
 
+// Who logs or waits for the device does so without the mutex: it may let other Python threads run, which ask for it.
 void KernelProfile::enter(const CuptiProfilerOptions& options) {
+  const std::string before = gpu_status();
+  const std::string status = begin(options);
+  if (!status.empty() && status != before) log_warning("[cupti_profiler] " + status);
+}
+
+std::string KernelProfile::begin(const CuptiProfilerOptions& options) {
   std::lock_guard lock(mutex_);
-  if (entries_++ > 0 || !options.gpu) return;
+  if (process_ != getpid()) forget_parent();
+  if (entries_++ > 0 || !options.gpu) return gpu_status_;
   try {
     const FrameworkProbe& probe = options.probe;
     if (const char* other = probe.other_profiler ? probe.other_profiler() : nullptr) {
       throw Error(fmt::format("[cupti] {} is on, and only one profiler can collect kernels; end it first", other));
     }
-    kernels_.start(options.candidates);
+    kernels_->start(options.candidates);
     collecting_ = true;
     gpu_status_.clear();
-    runs_->set_kernels(&kernels_);
-  } catch (const Error& error) {
-    const std::string status =
-        fmt::format("no GPU kernels are collected, operators are timed on the host: {}", error.what());
-    if (status != gpu_status_) log_warning("[cupti_profiler] " + status);
-    gpu_status_ = status;
+    runs_->tell_kernels(true);
+  } catch (const std::exception& error) {
+    gpu_status_ = fmt::format("no GPU kernels are collected, operators are timed on the host: {}", error.what());
   }
+  return gpu_status_;
 }
 
 void KernelProfile::exit() {
+  synchronize();
+  warn(end());
+}
+
+std::string KernelProfile::end() {
   std::lock_guard lock(mutex_);
   const bool last = --entries_ == 0;
-  if (!collecting_) return;
+  if (!collecting_) return "";
+  if (!last) return failure_of([&] { kernels_->flush(); });
+  collecting_ = false;
+  runs_->tell_kernels(false);
+  return failure_of([&] { kernels_->stop(); });
+}
+
+void KernelProfile::forget_parent() {
+  process_ = getpid();
+  entries_ = 0;
+  collecting_ = false;
+  runs_->tell_kernels(false);
+  kernels_->abandon();
+}
+
+// The wait throws what a kernel did wrong.
+void KernelProfile::synchronize() {
+  const auto wait = runs_->probe().synchronize;
+  if (collecting_ && wait) warn(failure_of(wait));
+}
+
+template <class Step>
+std::string KernelProfile::failure_of(const Step& step) {
   try {
-    if (const auto synchronize = runs_->probe().synchronize) synchronize();
-    if (!last) return kernels_.flush();
-    collecting_ = false;
-    runs_->set_kernels(nullptr);
-    kernels_.stop();
+    step();
+    return "";
   } catch (const std::exception& error) {
-    log_warning(fmt::format("[cupti_profiler] kernels may be missing: {}", error.what()));
-    kernels_.note(error.what());
+    kernels_->note(error.what());
+    return error.what();
   }
 }
 
-// ---- the tool
-// ---------------------------------------------------------------------------------------------------------
+void KernelProfile::warn(const std::string& failure) {
+  if (!failure.empty()) log_warning("[cupti_profiler] kernels may be missing: " + failure);
+}
+
+// ---- the tool -------------------------------------------------------------------------------------------------------
 
 CuptiProfiler::CuptiProfiler(CuptiProfilerOptions options)
     : Tool("cupti_profiler"), options_(std::move(options)), profile_(std::make_shared<KernelProfile>(options_)) {
@@ -120,10 +169,11 @@ void CuptiProfiler::on_exit(Scope&, const std::exception_ptr&) { profile_->exit(
 void CuptiProfiler::analyze(OpContext& context) {
   const std::shared_ptr<OperatorRuns>& runs = profile_->runs();
   const bool weigh = options_.operand_bytes && options_.probe.bytes_of;
-  const auto before = [runs, weigh, op = runs->tree().index_of(describe(context))](Values& values) {
+  const auto place = std::make_shared<OperatorRuns::Place>(runs->tree().index_of(describe(context)));
+  const auto before = [runs, weigh, place](Values& values) {
     auto& bracket = values.run<Bracket>();
     if (weigh) bracket.input_bytes = bytes_of(values, runs->probe());
-    bracket.begin(runs, op);
+    bracket.begin(runs, *place);
   };
   const auto after = [runs, weigh](Values& values) {
     auto& bracket = values.run<Bracket>();

@@ -4,6 +4,9 @@
 // by the first scope and closed by the last.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -32,26 +35,38 @@ struct CuptiProfilerOptions {
 class KernelProfile {
  public:
   explicit KernelProfile(const CuptiProfilerOptions& options);
+  ~KernelProfile();
+  KernelProfile(const KernelProfile&) = delete;
+  KernelProfile& operator=(const KernelProfile&) = delete;
 
   const std::shared_ptr<OperatorRuns>& runs() const { return runs_; }
-  KernelCollection& kernels() { return kernels_; }
+  KernelCollection& kernels() { return *kernels_; }
 
   /// Why there are no kernels, in a sentence; "": they are collected, or no scope was entered yet.
   std::string gpu_status() const;
   /// What the figures lack, a sentence each; none: nothing was lost.
   std::vector<std::string> notes() const;
+  /// To zero. What the device has under way is waited for, and belongs to what was before.
   void reset();
 
  private:
   friend class CuptiProfiler;
   void enter(const CuptiProfilerOptions& options);
+  std::string begin(const CuptiProfilerOptions& options);  // gpu_status()
   void exit();
+  std::string end();  // what failed
+  void forget_parent();
+  void synchronize();
+  template <class Step>
+  std::string failure_of(const Step& step);
+  static void warn(const std::string& failure);
 
+  const std::shared_ptr<KernelCollection> kernels_;
   const std::shared_ptr<OperatorRuns> runs_;
-  KernelCollection kernels_;
-  mutable std::mutex mutex_;  // of what follows
+  std::atomic<bool> collecting_{false};
+  mutable std::mutex mutex_;  // of what follows, and of beginning and end
   int64_t entries_ = 0;
-  bool collecting_ = false;
+  pid_t process_ = 0;  // that entered; a forked child has no scope
   std::string gpu_status_;
 };
 

@@ -1,11 +1,13 @@
 #include "cupti_profiler/kernel_collection.h"
 
 #include <cxxabi.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "amanda/error.h"
+#include "amanda/log.h"
 #include "cupti_profiler/operator_tree.h"
 
 namespace amanda::tools {
@@ -13,6 +15,7 @@ namespace {
 
 CuptiApi::Counts operator+(CuptiApi::Counts a, const CuptiApi::Counts& b) {
   a.buffers += b.buffers, a.records += b.records, a.dropped += b.dropped, a.unread += b.unread;
+  a.lost += b.lost;
   if (a.failure.empty()) a.failure = b.failure;
   return a;
 }
@@ -26,26 +29,38 @@ std::string demangled(const std::string& name) {
   return status == 0 && text ? text.get() : name;
 }
 
+KernelCollection::~KernelCollection() {
+  if (!collecting_) return;
+  try {
+    stop();
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("[cupti_profiler] kernels may be missing: {}", error.what()));
+  }
+}
+
 void KernelCollection::start(const std::vector<std::string>& candidates) {
-  auto cupti = CuptiApi::load(candidates);
-  cupti->start(*this, {});
-  cupti_ = std::move(cupti);
+  CuptiApi& cupti = CuptiApi::load(candidates);
+  cupti.start(*this, {});
+  cupti_ = &cupti;
+  collecting_ = true;
 }
 
 void KernelCollection::flush() {
-  cupti_->flush();
+  cupti_.load()->flush();
   std::lock_guard lock(mutex_);
   correlation_->settle();
 }
 
 void KernelCollection::stop() {
+  CuptiApi& cupti = *cupti_;
+  collecting_ = false;
   std::exception_ptr failed;
   try {
-    cupti_->stop();
+    cupti.stop();
   } catch (const Error&) {
     failed = std::current_exception();
   }
-  const CuptiApi::Counts counts = cupti_->counts();
+  const CuptiApi::Counts counts = cupti.counts();
   std::lock_guard lock(mutex_);
   correlation_->finish();
   ended_ = ended_ + counts;
@@ -54,7 +69,7 @@ void KernelCollection::stop() {
 
 bool KernelCollection::push(uint64_t run) noexcept {
   try {
-    cupti_->push(run);
+    cupti_.load()->push(run);
     return true;
   } catch (const Error& error) {
     note(error.what());
@@ -64,7 +79,7 @@ bool KernelCollection::push(uint64_t run) noexcept {
 
 void KernelCollection::pop() noexcept {
   try {
-    cupti_->pop();
+    cupti_.load()->pop();
   } catch (const Error& error) {
     note(error.what());
   }
@@ -144,10 +159,14 @@ std::string KernelCollection::failure() const {
   return failure_.empty() ? ended_.failure : failure_;
 }
 
-std::string KernelCollection::library() const { return cupti_ ? cupti_->path() : ""; }
+std::string KernelCollection::library() const {
+  const CuptiApi* cupti = cupti_;
+  return cupti ? cupti->path() : "";
+}
 
 void KernelCollection::reset() {
   std::lock_guard lock(mutex_);
+  correlation_->finish();
   totals_.clear();
   events_.clear();
   dropped_events_ = 0;

@@ -1,6 +1,7 @@
 // What the device did in each operator: CUPTI's records, joined and added up.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,15 +32,20 @@ std::string demangled(const std::string& name);
 class KernelCollection final : private RecordSink {
  public:
   explicit KernelCollection(size_t max_events) : max_events_(max_events) {}
+  ~KernelCollection();
+  KernelCollection(const KernelCollection&) = delete;
+  KernelCollection& operator=(const KernelCollection&) = delete;
 
   /// Throws what CuptiApi throws.
   void start(const std::vector<std::string>& candidates);
   void flush();  // throws `Error`
   void stop();   // throws `Error`; stops all the same
+  /// In a forked child, where CUPTI does not work: what the parent collects is left to it.
+  void abandon() { collecting_ = false; }
 
-  /// False, and no operator of this thread is told apart any more: CUPTI refused (see failure()).
+  /// False: CUPTI refused (see failure()), and there is nothing to pop.
   bool push(uint64_t run) noexcept;
-  void pop() noexcept;
+  void pop() noexcept;  // also after stop(): ids stay on a thread
 
   std::vector<KernelTotals> totals() const;
   std::vector<Attribution> events() const;  // the first ones, up to the maximum
@@ -60,7 +66,8 @@ class KernelCollection final : private RecordSink {
   void take(const Attribution& known);
 
   const size_t max_events_;
-  std::shared_ptr<CuptiApi> cupti_;
+  std::atomic<CuptiApi*> cupti_{nullptr};  // null until one was opened
+  std::atomic<bool> collecting_{false};
   mutable std::mutex mutex_;  // of what follows
   std::unique_ptr<Correlation> correlation_ =
       std::make_unique<Correlation>([this](const Attribution& known) { take(known); });

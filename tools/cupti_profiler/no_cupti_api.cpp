@@ -4,7 +4,7 @@
 
 namespace amanda::tools {
 
-std::shared_ptr<CuptiApi> CuptiApi::load(const std::vector<std::string>&) {
+CuptiApi& CuptiApi::load(const std::vector<std::string>&) {
   throw Error(
       "[cupti] this build has no CUPTI: cupti.h was not found; configure with -DAMANDA_CUPTI_INCLUDE_DIR=<folder of "
       "cupti.h>");

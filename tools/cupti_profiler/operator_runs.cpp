@@ -32,7 +32,6 @@ struct OperatorRuns::OpenRun {
 struct OperatorRuns::Stack {
   const uint32_t thread = static_cast<uint32_t>(syscall(SYS_gettid));
   std::vector<OpenRun> runs;  // outermost first
-  std::unordered_map<uint64_t, OperatorTree::Node*> children;
   void* listener = nullptr;
   std::weak_ptr<void> owner;
 };
@@ -41,7 +40,8 @@ namespace {
 thread_local void* listening = nullptr;  // the Stack whose innermost run is told of allocations
 }
 
-OperatorRuns::OperatorRuns(FrameworkProbe probe, size_t max_events) : probe_(probe), max_events_(max_events) {}
+OperatorRuns::OperatorRuns(FrameworkProbe probe, size_t max_events, std::shared_ptr<KernelCollection> kernels)
+    : probe_(probe), max_events_(max_events), kernels_(std::move(kernels)) {}
 
 OperatorRuns::Stack& OperatorRuns::stack() {
   thread_local std::vector<std::pair<OperatorRuns*, std::unique_ptr<Stack>>> stacks;
@@ -62,7 +62,7 @@ void OperatorRuns::heard(int64_t bytes, bool on_host) noexcept {
              : (on_host ? sums.freed_bytes : sums.device_freed_bytes)) += std::abs(bytes);
 }
 
-void OperatorRuns::begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t now) {
+void OperatorRuns::begin(Stack& stack, Place& place, Bracket& bracket, int64_t now) {
   if (stack.runs.empty() && probe_.listen) {
     stack.listener = probe_.listen(&OperatorRuns::heard);
     if (stack.listener) {
@@ -72,12 +72,15 @@ void OperatorRuns::begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t no
     }
   }
   const OperatorTree::Node& parent = stack.runs.empty() ? tree_.root() : *stack.runs.back().node;
-  OperatorTree::Node*& node = stack.children[uint64_t{parent.index} << 32 | op];
-  if (!node) node = &tree_.child(parent, op);
+  OperatorTree::Node* node = place.last.load(std::memory_order_acquire);
+  if (!node || node->parent != &parent) {
+    node = &tree_.child(parent, place.op);
+    place.last.store(node, std::memory_order_release);
+  }
   OpenRun run{.node = node, .id = run_id(node->index, ++numbers_), .entered_ns = now, .started_ns = now};
-  if (KernelCollection* kernels = kernels_) run.pushed = kernels->push(run.id);
   bracket.depth_ = stack.runs.size();
   bracket.run_ = run.id;
+  if (telling_) run.pushed = kernels_->push(run.id);
   run.started_ns = steady_now();
   stack.runs.push_back(run);
 }
@@ -109,9 +112,10 @@ void OperatorRuns::end(Stack& stack, size_t depth, int64_t now, int64_t operand_
   outer.overhead_ns += whole - measures.inclusive_ns;
 }
 
-// The innermost run is over, however it ended.
+// The innermost run is over, however it ended. Its id is popped even where the collection has ended meanwhile: left on
+// the thread, it would claim the kernels of the next one.
 void OperatorRuns::close_top(Stack& stack) {
-  if (KernelCollection* kernels = kernels_; kernels && stack.runs.back().pushed) kernels->pop();
+  if (stack.runs.back().pushed) kernels_->pop();
   stack.runs.pop_back();
   if (!stack.runs.empty() || !stack.listener) return;
   listening = nullptr;
@@ -125,16 +129,15 @@ void OperatorRuns::forget(Stack& stack, uint64_t id) {
   if (found == runs.end()) return;
   found->node->add_failed();
   std::vector<OpenRun> later(found + 1, runs.end());
-  KernelCollection* kernels = kernels_;
   while (runs.size() > static_cast<size_t>(found - runs.begin()) + 1) {
-    if (kernels && runs.back().pushed) kernels->pop();
+    if (runs.back().pushed) kernels_->pop();
     runs.pop_back();
   }
   if (later.empty()) return close_top(stack);
-  if (kernels && runs.back().pushed) kernels->pop();
+  if (runs.back().pushed) kernels_->pop();
   runs.pop_back();
   for (OpenRun& run : later) {
-    if (run.pushed) run.pushed = kernels && kernels->push(run.id);
+    if (run.pushed) run.pushed = kernels_->push(run.id);
     runs.push_back(run);
   }
 }
@@ -161,10 +164,10 @@ OperatorRuns::Bracket::~Bracket() {
   if (runs_ && &runs_->stack() == stack_) runs_->forget(*stack_, run_);
 }
 
-void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, uint32_t op) {
+void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, Place& place) {
   const int64_t now = steady_now();
   stack_ = &runs->stack();
-  runs->begin(*stack_, op, *this, now);
+  runs->begin(*stack_, place, *this, now);
   runs_ = runs;
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "cupti_profiler/framework_probe.h"
@@ -25,12 +24,20 @@ struct RunEvent {
 /// Brackets runs. Each thread has its own; the sums are shared.
 class OperatorRuns {
  public:
-  OperatorRuns(FrameworkProbe probe, size_t max_events);
+  OperatorRuns(FrameworkProbe probe, size_t max_events, std::shared_ptr<KernelCollection> kernels = nullptr);
 
-  /// Runs that begin while this is set tell their kernels apart; null: there are no kernels.
-  void set_kernels(KernelCollection* kernels) { kernels_ = kernels; }
+  /// Do runs that begin from now on tell `kernels` of themselves? Not at first.
+  void tell_kernels(bool tell) { telling_ = tell; }
 
   class Bracket;
+
+  /// Where runs of one operator begin. Remembers the node of the last run: most are inside the same operators each
+  /// time.
+  struct Place {
+    explicit Place(uint32_t op) : op(op) {}
+    const uint32_t op;  // in tree()
+    std::atomic<OperatorTree::Node*> last{nullptr};
+  };
 
   OperatorTree& tree() { return tree_; }
   const OperatorTree& tree() const { return tree_; }
@@ -46,7 +53,7 @@ class OperatorRuns {
   struct Stack;
 
   Stack& stack();
-  void begin(Stack& stack, uint32_t op, Bracket& bracket, int64_t now);
+  void begin(Stack& stack, Place& place, Bracket& bracket, int64_t now);
   void end(Stack& stack, size_t depth, int64_t now, int64_t operand_bytes);
   void forget(Stack& stack, uint64_t run);
   void close_top(Stack& stack);
@@ -54,9 +61,10 @@ class OperatorRuns {
 
   const FrameworkProbe probe_;
   const size_t max_events_;
+  const std::shared_ptr<KernelCollection> kernels_;
   const std::shared_ptr<void> alive_ = std::make_shared<char>();
   OperatorTree tree_;
-  std::atomic<KernelCollection*> kernels_{nullptr};
+  std::atomic<bool> telling_{false};
   std::atomic<uint64_t> numbers_{0}, unheard_{0};
   mutable std::mutex mutex_;  // of what follows
   std::vector<RunEvent> events_;
@@ -71,7 +79,7 @@ class OperatorRuns::Bracket {
   Bracket(const Bracket&) = delete;
   Bracket& operator=(const Bracket&) = delete;
 
-  void begin(const std::shared_ptr<OperatorRuns>& runs, uint32_t op);
+  void begin(const std::shared_ptr<OperatorRuns>& runs, Place& place);
   /// The operator is done; what follows until end() is no part of it.
   void stop();
   /// Runs that began inside this one and did not end, failed.

@@ -16,7 +16,7 @@ from amanda import _cupti
 from amanda._core import __version__
 
 _FIRST_DEVICE_PID = 1 << 22  # above every process's
-_LAUNCHES_TID = 0  # of launches whose operator is not known
+_LAUNCHES_TID = 0  # of launches whose operator is not known, or no longer kept
 
 
 def write(path: str | os.PathLike[str], profile: _cupti.KernelProfile, rank: int | None, notes: list[str]) -> None:
@@ -71,8 +71,6 @@ def _device_metadata(activities: list[_cupti.ActivityEvent], rank: int) -> Itera
         yield _metadata("process_sort_index", pid, 0, sort_index=1 + device)
         for stream in sorted({activity.stream for activity in activities if activity.device == device}):
             yield _metadata("thread_name", pid, stream, name=f"stream {stream}")
-    if any(activity.run is None and activity.launch for activity in activities):
-        yield _metadata("thread_name", os.getpid(), _LAUNCHES_TID, name="launches outside operators")
 
 
 def _slice(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: int, **args: Any) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def _slice(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: 
 
 
 def _operators(profile: _cupti.KernelProfile, runs: list[_cupti.RunEvent]) -> Iterator[dict[str, Any]]:
-    operators, nodes, pid = profile.operators(), profile.nodes(), os.getpid()
+    nodes, operators, pid = profile.nodes(), profile.operators(), os.getpid()  # in this order: they may run meanwhile
     for run in runs:
         node = nodes[run.node]
         op = operators[node.op]
@@ -111,8 +109,10 @@ def _operators(profile: _cupti.KernelProfile, runs: list[_cupti.RunEvent]) -> It
 
 
 def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunEvent]) -> Iterator[dict[str, Any]]:
-    pid, launched = os.getpid(), set()
+    pid, launched, named = os.getpid(), set(), False
     for number, activity in enumerate(activities):
+        if not 0 < activity.start_ns <= activity.end_ns:
+            continue  # its times are not known, as the notes say
         device = _FIRST_DEVICE_PID + activity.device
         args = {"device": activity.device, "stream": activity.stream, "correlation": activity.correlation_id}
         if activity.run is not None:
@@ -125,6 +125,9 @@ def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunE
         steps = [(run.start_ns, pid, thread)] if run else []
         if activity.launch:
             start, end = activity.launch
+            if thread == _LAUNCHES_TID and not named:
+                named = True
+                yield _metadata("thread_name", pid, thread, name="launches outside the operators shown")
             if (activity.correlation_id, start) not in launched:
                 launched.add((activity.correlation_id, start))
                 yield _slice("launch", "launch", pid, thread, start, end, correlation=activity.correlation_id)

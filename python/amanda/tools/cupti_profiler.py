@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from amanda import _cupti, _torch
 from amanda.tool import NativeTool
 from amanda.tools import _kernel_trace
-from amanda.tools._kernel_families import family_of
+from amanda.tools._kernel_rows import KernelRow, families_by_operator, kernel_rows
+from amanda.tools._operator_rows import OUTSIDE, GroupBy, OperatorRow, operator_rows
 from amanda.tools._optimizer_phase import OptimizerPhase
+from amanda.tools._profile_table import profile_table, roofline_table
+from amanda.tools._roofline import RooflineRow, roofline_rows
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -23,69 +25,7 @@ if TYPE_CHECKING:
 
     from amanda.tools.flops import Flops
 
-GroupBy = Literal["op", "operator", "module", "phase"]
-OUTSIDE = "(outside operators)"
-"""The row of what the device did for no operator that is seen."""
-
-
-@dataclasses.dataclass
-class OperatorRow:
-    """What operators of one kind add up to. "self" is without the operators inside; without it, with them.
-
-    Times are nanoseconds: on the host, wall time from just before the operator is called until it returns, threads added
-    up; on the device, time of kernels, copies and memsets, streams added up. Bytes are the host allocator's.
-    """
-
-    name: str  # "aten::conv2d", "ConvolutionBackward0"; by "module" the module's path
-    phase: str = ""  # "forward", "backward", "recompute" or "optimizer"; by "module": ""
-    module_path: str = ""  # by "operator" and "module"
-    source: str = ""  # by "operator": file:line
-    forward_name: str = ""  # of a backward operator, by "op" and "operator": "aten::conv2d"
-    calls: int = 0
-    failed: int = 0  # runs that raised an exception; not measured
-    host_ns: int = 0
-    host_self_ns: int = 0
-    device_ns: int = 0
-    device_self_ns: int = 0
-    kernels: int = 0  # and copies and memsets; with those of operators inside
-    allocated_bytes: int = 0
-    freed_bytes: int = 0
-    allocated_self_bytes: int = 0
-    freed_self_bytes: int = 0
-    device_allocated_bytes: int = 0
-    device_freed_bytes: int = 0
-    operand_bytes: int = 0  # read and written by the operator itself; 0 without `operand_bytes=True`
-
-
-@dataclasses.dataclass
-class KernelRow:
-    """All runs of one kernel, or all copies or memsets of one kind. Times are nanoseconds on the device."""
-
-    name: str  # demangled
-    kind: str  # "kernel", "memcpy" or "memset"
-    family: str  # "implicit GEMM", "flash attention", ...
-    count: int = 0
-    total_ns: int = 0
-    shortest_ns: int = 0
-    longest_ns: int = 0
-    bytes: int = 0  # copied or set
-    operators: dict[str, int] = dataclasses.field(default_factory=dict)  # nanoseconds by operator type
-
-
-@dataclasses.dataclass(frozen=True)
-class RooflineRow:
-    """What an operator type achieves in one module. A rate is None where it cannot be told."""
-
-    name: str
-    module_path: str
-    calls: int
-    flops: int
-    bytes: int | None  # None: made without `operand_bytes=True`
-    time_ns: int
-    on_device: bool  # is the time that of the device, or the host's?
-    flops_per_second: float | None
-    bytes_per_second: float | None
-    intensity: float | None  # operations per byte
+__all__ = ["OUTSIDE", "CuptiProfiler", "GroupBy", "KernelRow", "OperatorRow", "RooflineRow"]
 
 
 class CuptiProfiler(NativeTool):
@@ -93,6 +33,8 @@ class CuptiProfiler(NativeTool):
 
         profiler = CuptiProfiler()
         with amanda.apply(profiler):
+            train_step(model)  # the first one looks at each operator, which takes longer than the operator
+            profiler.reset()
             train_one_epoch(model)
         rich.print(profiler.table("module", top=10))
         profiler.export_chrome_trace("trace.json")  # for https://ui.perfetto.dev
@@ -119,6 +61,9 @@ class CuptiProfiler(NativeTool):
         ops: the operators asked for, as in `Tool.add_inst_for_op`; None: all of them.
         max_events: runs of operators, and activities of the device, kept for the trace: the first ones, about 100 bytes
             each. Tables count all.
+
+    Raises:
+        ValueError: `max_events` is negative.
     """
 
     def __init__(
@@ -131,6 +76,8 @@ class CuptiProfiler(NativeTool):
         ops: str | Iterable[str] | None = None,
         max_events: int = 1_000_000,
     ) -> None:
+        if max_events < 0:
+            raise ValueError(f"[cupti_profiler] max_events is how many runs to keep, 0 or more, got {max_events}")
         names = [ops] if isinstance(ops, str) else None if ops is None else list(ops)
         capsule, self._profile = _cupti.make_profiler(
             gpu, backward, nested, operand_bytes, names, max_events, _candidates(), _torch.framework_probe()
@@ -151,7 +98,7 @@ class CuptiProfiler(NativeTool):
         return self._profile.notes()
 
     def reset(self) -> None:
-        """Starts again from zero."""
+        """Starts again from zero, inside a scope, too: what the device has under way is waited for, and dropped."""
         self._profile.reset()
 
     # ---- tables -----------------------------------------------------------------------------------------------------
@@ -166,57 +113,11 @@ class CuptiProfiler(NativeTool):
         Raises:
             ValueError: `by` is something else.
         """
-        if by not in _KEYS:
-            raise ValueError(f'[cupti_profiler] rows are by "op", "operator", "module" or "phase", got {by!r}')
-        operators, nodes = self._profile.operators(), self._profile.nodes()
-        rows: dict[Any, OperatorRow] = {}
-
-        def row(key: Any, node: _cupti.Node) -> OperatorRow:
-            if key not in rows:
-                rows[key] = _KEYS[by].describe(key, operators[node.op], node.phase)
-            return rows[key]
-
-        def rows_around(node: _cupti.Node) -> list[OperatorRow]:
-            """Of the node and of those it runs in: each once, or recursion would count twice."""
-            holders: dict[Any, _cupti.Node] = {}
-            while node.index:
-                holders |= dict.fromkeys(_KEYS[by].around(operators[node.op], node), node)
-                node = nodes[node.parent]
-            return [row(key, holder) for key, holder in holders.items()]
-
-        outside = OperatorRow(OUTSIDE)
-        around: dict[int, list[OperatorRow]] = {0: [outside]}
-        own: dict[int, OperatorRow] = {0: outside}
-        for node in nodes[1:]:
-            if node.calls or node.failed:
-                own[node.index] = row(_KEYS[by].own(operators[node.op], node), node)
-                around[node.index] = rows_around(node)
-                _add_host(own[node.index], around[node.index], node)
-        for kernel in self._profile.kernels():
-            own.get(kernel.node, outside).device_self_ns += kernel.total_ns
-            for outer in around.get(kernel.node, [outside]):
-                outer.device_ns += kernel.total_ns
-                outer.kernels += kernel.count
-        found = [*rows.values(), *([outside] if outside.kernels else [])]
-        field = _busiest(found)
-        return sorted(found, key=lambda row: -getattr(row, field))
+        return operator_rows(self._profile, by)
 
     def kernel_rows(self) -> list[KernelRow]:
         """Every kernel, kind of copy and memset that the device ran; most time first."""
-        operators, nodes = self._profile.operators(), self._profile.nodes()
-        rows: dict[tuple[str, str], KernelRow] = {}
-        for kernel in self._profile.kernels():
-            row = rows.setdefault(
-                (kernel.name, kernel.kind), KernelRow(kernel.name, kernel.kind, _family(kernel), shortest_ns=2**62)
-            )
-            row.count += kernel.count
-            row.total_ns += kernel.total_ns
-            row.shortest_ns = min(row.shortest_ns, kernel.shortest_ns)
-            row.longest_ns = max(row.longest_ns, kernel.longest_ns)
-            row.bytes += kernel.bytes
-            operator = operators[nodes[kernel.node].op].name if kernel.node else OUTSIDE
-            row.operators[operator] = row.operators.get(operator, 0) + kernel.total_ns
-        return sorted(rows.values(), key=lambda row: -row.total_ns)
+        return kernel_rows(self._profile)
 
     def table(
         self, by: GroupBy | Literal["kernel"] = "op", *, sort: str | None = None, top: int | None = None
@@ -232,28 +133,7 @@ class CuptiProfiler(NativeTool):
             ImportError: rich is not installed.
             ValueError: there is no such grouping or field.
         """
-        try:
-            import rich.box
-            import rich.table
-            import rich.text
-        except ImportError as error:
-            raise ImportError(
-                "[cupti_profiler] tables need rich: pip install 'amanda[profile]'; rows() needs nothing"
-            ) from error
-        rows: Sequence[OperatorRow | KernelRow] = self.kernel_rows() if by == "kernel" else self.rows(by)
-        rows = _sorted(rows, sort, KernelRow if by == "kernel" else OperatorRow)
-        columns = _KERNEL_COLUMNS if by == "kernel" else _columns_of(rows, by)
-        caption = [status for status in [self.gpu_status, *self.notes] if status]
-        table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        table.caption = rich.text.Text("\n".join(caption)) if caption else None
-        for heading in columns:
-            number = heading not in _TEXTS
-            table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
-        for row in rows[:top]:
-            table.add_row(*(rich.text.Text(cell(row)) for cell in columns.values()))
-        if top is not None and len(rows) > top:
-            table.add_row(f"({len(rows) - top} more)", style="dim")
-        return table
+        return profile_table(self._rows(by), by, sort, top, "\n".join(self._remarks()))
 
     def to_pandas(self, by: GroupBy | Literal["kernel"] = "op") -> pandas.DataFrame:
         """`rows` or, by "kernel", `kernel_rows` as a table with a column for each field.
@@ -268,23 +148,19 @@ class CuptiProfiler(NativeTool):
             raise ImportError(
                 "[cupti_profiler] to_pandas needs pandas: pip install 'amanda[statistics]'; rows() needs nothing"
             ) from error
-        rows: Sequence[OperatorRow | KernelRow] = self.kernel_rows() if by == "kernel" else self.rows(by)
-        kind = KernelRow if by == "kernel" else OperatorRow
-        columns = [field.name for field in dataclasses.fields(kind)]
+        columns = [field.name for field in dataclasses.fields(KernelRow if by == "kernel" else OperatorRow)]
+        rows = self._rows(by)
         return pandas.DataFrame([[getattr(row, column) for column in columns] for row in rows], columns=columns)
+
+    def _rows(self, by: GroupBy | Literal["kernel"]) -> Sequence[OperatorRow | KernelRow]:
+        return self.kernel_rows() if by == "kernel" else self.rows(by)
 
     # ---- kernel families --------------------------------------------------------------------------------------------
 
     def kernel_families(self) -> dict[str, dict[str, int]]:
         """Which algorithms each operator type's kernels are: nanoseconds on the device by operator type, the innermost
         that is seen, and by family, such as "implicit GEMM", "Winograd" or "flash attention". Most time first."""
-        operators, nodes = self._profile.operators(), self._profile.nodes()
-        families: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        for kernel in self._profile.kernels():
-            operator = operators[nodes[kernel.node].op].name if kernel.node else OUTSIDE
-            families[operator][_family(kernel)] += kernel.total_ns
-        by_time = sorted(families.items(), key=lambda item: -item[1].total())
-        return {operator: dict(times.most_common()) for operator, times in by_time}
+        return families_by_operator(self._profile)
 
     def plot_kernel_families(self, top: int = 10, axes: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Draws `kernel_families`: a bar for each of the `top` operator types, a colour for each family.
@@ -325,32 +201,15 @@ class CuptiProfiler(NativeTool):
         written once: what has to move at least; in backward, the gradients alone. Rates are None where the two tools have
         not seen the same runs. Operators inside others are counted, so `nested=True` is needed.
         """
-        timed: dict[tuple[str, str], OperatorRow] = {}
-        for row in self.rows("operator"):
-            total = timed.setdefault((row.name, row.module_path), OperatorRow(row.name))
-            for field in ("calls", "host_ns", "device_ns", "operand_bytes"):
-                setattr(total, field, getattr(total, field) + getattr(row, field))
-        rows = []
-        for counted in flops.rows():
-            total = timed.get((counted.op, counted.module_path), OperatorRow(counted.op))
-            time_ns = total.device_ns or total.host_ns
-            seconds = time_ns / 1e9 if total.calls == counted.runs and time_ns else None
-            size = total.operand_bytes if self._weighs else None
-            rows.append(
-                RooflineRow(
-                    name=counted.op,
-                    module_path=counted.module_path,
-                    calls=counted.runs,
-                    flops=counted.flops,
-                    bytes=size,
-                    time_ns=time_ns,
-                    on_device=bool(total.device_ns),
-                    flops_per_second=counted.flops / seconds if seconds else None,
-                    bytes_per_second=size / seconds if seconds and size is not None else None,
-                    intensity=counted.flops / size if size else None,
-                )
-            )
-        return sorted(rows, key=lambda row: -row.time_ns)
+        return roofline_rows(self.rows("operator"), flops, self._weighs)
+
+    def roofline_table(self, flops: Flops, *, top: int | None = None) -> rich.table.Table:
+        """`roofline` as a table for `rich.print`, the `top` rows of it; "?" where a rate cannot be told.
+
+        Raises:
+            ImportError: rich is not installed.
+        """
+        return roofline_table(self.roofline(flops), top, "\n".join(self._remarks()))
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
         """Writes what was kept for a trace as JSON that Perfetto and chrome://tracing open.
@@ -363,122 +222,10 @@ class CuptiProfiler(NativeTool):
         Arguments:
             rank: of this process; None: that of torch.distributed, the environment's RANK, or 0.
         """
-        _kernel_trace.write(path, self._profile, rank, [note for note in [self.gpu_status, *self.notes] if note])
+        _kernel_trace.write(path, self._profile, rank, self._remarks())
 
-
-# ---- grouping -----------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Grouping:
-    own: Callable[[_cupti.ProfiledOperator, _cupti.Node], Any]  # the group that a node itself counts for
-    around: Callable[
-        [_cupti.ProfiledOperator, _cupti.Node], Iterable[Any]
-    ]  # and those that hold it, the first included
-    describe: Callable[[Any, _cupti.ProfiledOperator, str], OperatorRow]
-
-
-def _grouping(
-    own: Callable[[_cupti.ProfiledOperator, _cupti.Node], Any],
-    describe: Callable[[Any, _cupti.ProfiledOperator, str], OperatorRow],
-) -> _Grouping:
-    return _Grouping(own, lambda op, node: (own(op, node),), describe)
-
-
-def _prefixes(path: str) -> Iterator[str]:
-    yield ""
-    parts = path.split(".") if path else []
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
-
-
-def _describe_place(key: Any, op: _cupti.ProfiledOperator, phase: str) -> OperatorRow:
-    forward = op.forward_name if op.backward_op_id else ""
-    return OperatorRow(op.name, phase, op.module_path, op.source, forward)
-
-
-_KEYS: dict[str, _Grouping] = {
-    "op": _grouping(
-        lambda op, node: (op.name, node.phase),
-        lambda key, op, phase: OperatorRow(op.name, phase, forward_name=op.forward_name if op.backward_op_id else ""),
-    ),
-    "operator": _grouping(lambda op, node: (node.op, node.phase), _describe_place),
-    "module": _Grouping(
-        lambda op, node: op.module_path,
-        lambda op, node: _prefixes(op.module_path),
-        lambda key, op, phase: OperatorRow(key, module_path=key),
-    ),
-    "phase": _grouping(lambda op, node: node.phase, lambda key, op, phase: OperatorRow(key, key)),
-}
-
-
-def _add_host(own: OperatorRow, around: Iterable[OperatorRow], node: _cupti.Node) -> None:
-    measured = node.sum
-    own.calls += node.calls
-    own.failed += node.failed
-    own.host_self_ns += measured.exclusive_ns
-    own.allocated_self_bytes += measured.allocated_bytes
-    own.freed_self_bytes += measured.freed_bytes
-    own.operand_bytes += measured.operand_bytes
-    for row in around:
-        row.host_ns += measured.exclusive_ns
-        row.allocated_bytes += measured.allocated_bytes
-        row.freed_bytes += measured.freed_bytes
-        row.device_allocated_bytes += measured.device_allocated_bytes
-        row.device_freed_bytes += measured.device_freed_bytes
-
-
-# ---- tables -------------------------------------------------------------------------------------------------------------
-
-_TEXTS = ("op", "operator", "module", "phase", "source", "kernel", "family", "mostly by")
-
-_KERNEL_COLUMNS: dict[str, Callable[[Any], str]] = {
-    "kernel": lambda row: row.name,
-    "family": lambda row: row.family,
-    "count": lambda row: f"{row.count}",
-    "total ms": lambda row: f"{row.total_ns / 1e6:.2f}",
-    "mean µs": lambda row: f"{row.total_ns / row.count / 1e3:.1f}",
-    "mostly by": lambda row: max(row.operators, key=row.operators.__getitem__),
-}
-
-
-def _busiest(rows: Iterable[Any]) -> str:
-    return "device_ns" if any(row.device_ns for row in rows) else "host_ns"
-
-
-def _columns_of(rows: Sequence[Any], by: str) -> dict[str, Callable[[Any], str]]:
-    columns: dict[str, Callable[[Any], str]] = {by: lambda row: row.name or "(no module)"}
-    if by == "operator":
-        columns["module"] = lambda row: row.module_path
-        columns["source"] = lambda row: os.path.basename(row.source)
-    if by in ("op", "operator"):
-        columns["phase"] = lambda row: row.phase
-    columns["calls"] = lambda row: f"{row.calls}"
-    for where in ("device", "host") if _busiest(rows) == "device_ns" else ("host",):
-        columns[f"{where} ms"] = _milliseconds(f"{where}_ns")
-        columns[f"{where} self ms"] = _milliseconds(f"{where}_self_ns")
-        if where == "device":
-            columns["kernels"] = lambda row: f"{row.kernels}"
-    columns["allocated MB"] = lambda row: f"{row.allocated_bytes / 1e6:.2f}"
-    return columns
-
-
-def _milliseconds(field: str) -> Callable[[Any], str]:
-    return lambda row: f"{getattr(row, field) / 1e6:.2f}"
-
-
-def _sorted(rows: Sequence[Any], field: str | None, kind: type[Any]) -> Sequence[Any]:
-    if field is None:
-        return rows
-    fields = [known.name for known in dataclasses.fields(kind) if known.name != "operators"]
-    if field not in fields:
-        raise ValueError(f"[cupti_profiler] there is no field {field!r} to sort by; there are {', '.join(fields)}")
-    texts = bool(rows) and isinstance(getattr(rows[0], field), str)
-    return sorted(rows, key=lambda row: getattr(row, field), reverse=not texts)
-
-
-def _family(kernel: _cupti.KernelTotals) -> str:
-    return family_of(kernel.name) if kernel.kind == "kernel" else kernel.kind
+    def _remarks(self) -> list[str]:
+        return [remark for remark in [self.gpu_status, *self.notes] if remark]
 
 
 def _candidates() -> list[str]:

@@ -3,8 +3,10 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "amanda/torch.h"
@@ -36,6 +38,19 @@ class Listener final : public ProfilerStateBase {
   const Heard heard_;
 };
 
+// What a thread has that nobody else has told anything: the usual case, made once.
+const std::shared_ptr<ThreadLocalDebugInfo>& listener_alone(Heard heard) {
+  static const std::shared_ptr<ThreadLocalDebugInfo> alone = [heard] {
+    const auto before = ThreadLocalDebugInfo::current();
+    ThreadLocalDebugInfo::_forceCurrentDebugInfo(nullptr);
+    ThreadLocalDebugInfo::_push(DebugInfoKind::PROFILER_STATE, std::make_shared<Listener>(heard));
+    const auto made = ThreadLocalDebugInfo::current();
+    ThreadLocalDebugInfo::_forceCurrentDebugInfo(before);
+    return made;
+  }();
+  return alone;
+}
+
 // Of this thread, while an outermost operator runs. Never longer: torch.profiler refuses to start while the slot is
 // taken.
 struct Listening {
@@ -51,12 +66,21 @@ bool is_ours(c10::DebugInfoBase* info) { return dynamic_cast<Listener*>(info) !=
 
 void* listen(Heard heard) {
   Listening& here = listening();
-  c10::DebugInfoBase* holder = ThreadLocalDebugInfo::get(DebugInfoKind::PROFILER_STATE);
-  if (here.on || (holder && !is_ours(holder))) return nullptr;
-  static const std::shared_ptr<Listener> listener = std::make_shared<Listener>(heard);
+  if (here.on) return nullptr;
   here.before = ThreadLocalDebugInfo::current();
-  ThreadLocalDebugInfo::_push(DebugInfoKind::PROFILER_STATE, listener);
-  here.with_us = ThreadLocalDebugInfo::current();
+  if (!here.before) {
+    here.with_us = listener_alone(heard);
+    ThreadLocalDebugInfo::_forceCurrentDebugInfo(here.with_us);
+  } else {
+    c10::DebugInfoBase* holder = ThreadLocalDebugInfo::get(DebugInfoKind::PROFILER_STATE);
+    if (holder && !is_ours(holder)) {
+      here.before = nullptr;
+      return nullptr;
+    }
+    static const auto listener = std::make_shared<Listener>(heard);
+    ThreadLocalDebugInfo::_push(DebugInfoKind::PROFILER_STATE, listener);
+    here.with_us = ThreadLocalDebugInfo::current();
+  }
   here.on = true;
   return &here;
 }
@@ -92,13 +116,16 @@ const char* other_profiler() {
   return state && !is_ours(state) ? "torch.profiler" : nullptr;
 }
 
+// Waits without the interpreter lock: a host function on a stream may want it.
 void synchronize() {
+  std::optional<py::gil_scoped_release> unlocked;
+  if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
   const auto& cuda = at::detail::getCUDAHooks();
   if (!cuda.hasCUDA()) return;
   for (int device = 0; device < cuda.getNumGPUs(); ++device) {
     if (cuda.hasPrimaryContext(static_cast<c10::DeviceIndex>(device))) {
       cuda.deviceSynchronize(static_cast<c10::DeviceIndex>(device));
-    };
+    }
   }
 }
 
