@@ -10,14 +10,12 @@
 namespace {
 
 using amanda::OpContext;
-using amanda::Point;
 using amanda::Scope;
 using amanda::Values;
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-// ---- what is thrown, and how it arrives
-// ------------------------------------------------------------------------------
+// ---- what is thrown, and how it arrives ----
 
 struct Own : std::exception {
   const char* what() const noexcept override { return "boom"; }
@@ -82,8 +80,7 @@ struct Faulty : amanda::Tool {
   std::vector<std::string> told;  // why it was stopped
 };
 
-// ---- the program
-// -----------------------------------------------------------------------------------------------------
+// ---- the program ----
 
 /// Runs what it was given, in the backward pass, `depth` passes deep. Below 60, on a thread of the engine.
 struct Deep : torch::autograd::Function<Deep> {
@@ -164,8 +161,7 @@ class LogLines {
   std::vector<std::string> lines;
 };
 
-// ---- at each point of an operator
-// ------------------------------------------------------------------------------------
+// ---- at each point of an operator ----
 
 using Case = std::tuple<Where, Faulty::At>;
 
@@ -234,8 +230,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Faults,
                                           testing::Values(Faulty::kAnalysis, Faulty::kLateAnalysis, Faulty::kBefore,
                                                           Faulty::kReplace, Faulty::kAfter)));
 
-// ---- in what is told of scopes
-// ---------------------------------------------------------------------------------------
+// ---- in what is told of scopes ----
 
 struct Told : amanda::Tool {
   Told(std::string name, std::string& events) : Tool(std::move(name)), events_(events) {
