@@ -7,8 +7,9 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 PYTHON_BIN := .venv/bin/python
 SITE = $(shell $(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-CONFIGURE = cmake --preset release -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON_BIN) \
-  $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) --log-level=WARNING
+WITH_PYTHON = -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON_BIN) \
+  $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+CONFIGURE = cmake --preset release $(WITH_PYTHON) --log-level=WARNING
 # Builds, stages the package as a wheel would hold it, and lets .venv import it from there.
 BUILD = cmake --build --preset release -j $(or $(JOBS),2) && \
   cmake --install build/release --prefix build/stage >build/install.log && \
@@ -60,9 +61,9 @@ format: .venv/requirements.txt
 	clang-format -i $(CPP_FILES)
 	ruff check --fix . ; ruff format .
 
-# The core's tests under the address and undefined-behaviour, and the thread sanitizers.
+# The C++ tests under the address and undefined-behaviour sanitizers; the core's under the thread sanitizer.
 sanitize: .venv/requirements.txt
-	cmake --preset asan --log-level=WARNING && cmake --build --preset asan -j 2 && ctest --preset asan
+	cmake --preset asan $(WITH_PYTHON) --log-level=WARNING && cmake --build --preset asan -j 2 && ctest --preset asan
 	cmake --preset tsan --log-level=WARNING && cmake --build --preset tsan -j 2 && ctest --preset tsan
 
 # Python stubs of the extension modules, from what was built.

@@ -106,8 +106,8 @@ uint64_t Scope::enter_entry() {
     for (auto it = told.rbegin(); it != told.rend(); ++it) {
       try {
         (*it)->on_exit(*this, error);
-      } catch (const std::exception& e) {  // the first error is the one to report
-        log_warning(fmt::format("[amanda] {}: on_exit failed: {}", (*it)->name(), e.what()));
+      } catch (...) {  // the first error is the one to report
+        log_warning(fmt::format("[amanda] {}: on_exit failed: {}", (*it)->name(), describe(std::current_exception())));
       }
     }
     throw;

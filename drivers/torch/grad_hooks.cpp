@@ -112,6 +112,11 @@ class RunningNode {
 
 // Innermost last: a node may run a backward pass of its own. Nodes of a pass that failed are left over.
 thread_local std::vector<std::unique_ptr<RunningNode>>* running = nullptr;
+struct AtThreadsEnd {
+  ~AtThreadsEnd() {
+    if (running->empty()) delete std::exchange(running, nullptr);  // else a tool's Python objects: too late for them
+  }
+};
 
 std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
   if (!running) return nullptr;
@@ -122,11 +127,26 @@ std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
   return node;
 }
 
+// The engine catches std::exception. Past anything else it would not put its thread's state back, or, on a thread of
+// its own, end the program.
+template <class Fn>
+variable_list with_std_errors(const Fn& fn) {
+  try {
+    return fn();
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    std::throw_with_nested(
+        Error("[backward] a routine threw what is no std::exception, and PyTorch's engine carries nothing else: throw "
+              "a std::exception (what was thrown is nested in this error)"));
+  }
+}
+
 // Errors reach Python through threads and frames that know only Python's own.
 template <class Fn>
 variable_list with_python_errors(const Fn& fn) {
   try {
-    return fn();
+    return with_std_errors(fn);
   } catch (const Error&) {
     if (python_hooks.rethrow) python_hooks.rethrow();
     throw;
@@ -182,7 +202,10 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
     if (node->expects_end()) {
       // Most often it is there already. (Adding it here is too late only for other threads that run this very node.)
       ensure_post_hook(node_, record_);
-      if (!running) running = new std::vector<std::unique_ptr<RunningNode>>;
+      if (!running) {
+        running = new std::vector<std::unique_ptr<RunningNode>>;
+        static thread_local const AtThreadsEnd freed;
+      }
       running->push_back(std::move(node));
     }
     return edited;

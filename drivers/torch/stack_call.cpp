@@ -66,6 +66,12 @@ void assign(const c10::IValue& target, const c10::IValue& value) {
   for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) assign(targets[i], values[i]);
 }
 
+// A leaf that requires a gradient, or a view of one: an error of autograd's. Let it come, or not: operators without a
+// formula do not ask.
+bool is_refused_in_place(const at::Tensor& target) {
+  return target.requires_grad() && (target.is_leaf() || (target.is_view() && target._base().is_leaf()));
+}
+
 }  // namespace
 
 StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below,
@@ -179,7 +185,7 @@ bool StackCall::autograd_will_record_in_place() const {
   if (record_.metadata_in_place || !RoutineState::program_records_now()) return false;
   const c10::IValue& target = stack_[base_ + record_.mutated[0]];
   if (!target.isTensor() || !target.toTensor().defined() || target.toTensor().is_inference()) return false;
-  if (target.toTensor().is_leaf() && target.toTensor().requires_grad()) return false;  // an error; let it come
+  if (is_refused_in_place(target.toTensor())) return false;
   const c10::ArrayRef<OperandTensor> tensors = argument_tensors();
   return std::any_of(tensors.begin(), tensors.end(),
                      [](const OperandTensor& operand) { return operand.tensor->requires_grad(); });

@@ -11,20 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
-from torch.autograd.variable import Variable
 
-from amanda import _torch
+from amanda import _port, _torch
 
-_engine: Any = Variable._execution_engine
-_Engine: Any = type(_engine)
+_Engine: Any = type(_port.engine)
 
 
 class _QuietEngine(_Engine):  # type: ignore[misc]
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         were_caught = _torch.catch_operators(False)  # and the engine's threads do as this one does
         try:
-            return _engine.run_backward(*args, **kwargs)
+            return _port.engine.run_backward(*args, **kwargs)
         finally:
             _torch.catch_operators(were_caught)
 
@@ -43,21 +40,20 @@ def _caught(recompute: Callable[..., Any]) -> Callable[..., Any]:
 
 _checkpoint: Any = torch.utils.checkpoint
 _backward = _checkpoint.CheckpointFunction.backward
-_recompute = _checkpoint._run_fn_with_dynamo_disabled
 _quiet_engine = _QuietEngine()
-_caught_backward, _caught_recompute = _caught(_backward), _caught(_recompute)
+_caught_backward, _caught_recompute = _caught(_backward), _caught(_port.recompute)
 
 
 def watch() -> None:
-    Variable._execution_engine = _quiet_engine
+    _port.Variable._execution_engine = _quiet_engine
     _checkpoint.CheckpointFunction.backward = staticmethod(_caught_backward)
     _checkpoint._run_fn_with_dynamo_disabled = _caught_recompute
 
 
 def leave_alone() -> None:
-    if Variable._execution_engine is _quiet_engine:
-        Variable._execution_engine = _engine
+    if _port.Variable._execution_engine is _quiet_engine:
+        _port.Variable._execution_engine = _port.engine
     if _checkpoint.CheckpointFunction.backward is _caught_backward:
         _checkpoint.CheckpointFunction.backward = staticmethod(_backward)
     if _checkpoint._run_fn_with_dynamo_disabled is _caught_recompute:
-        _checkpoint._run_fn_with_dynamo_disabled = _recompute
+        _checkpoint._run_fn_with_dynamo_disabled = _port.recompute

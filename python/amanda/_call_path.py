@@ -17,13 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _deaths, _models, _operands, _roots, _torch
+from amanda import _deaths, _models, _operands, _port, _roots, _torch
 
-_RUN_MODULE = torch.nn.Module.__call__.__code__  # tracers put other functions in its place for a while
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
 _CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
-_FUNCTIONAL_CALL = torch.nn.utils.stateless._functional_call.__code__  # lends a module other tensors for a call
 _positions: dict[int, dict[int, Any]] = {}  # decoded, by code object (which is watched) and offset
 _lock = threading.RLock()  # two threads that first run a model must agree on its name
 _CACHE_ENTRY = 0  # the opcode of an instruction's inline cache
@@ -62,15 +60,15 @@ def resolve(
 @contextlib.contextmanager
 def _not_traced() -> Iterator[None]:
     """Under torch.jit.trace, sizes are tensors, and what is asked of them is recorded, and seen."""
-    state = torch._C._get_tracing_state()
+    state = _port.get_tracing_state()
     if state is None:
         yield
         return
-    torch._C._set_tracing_state(None)
+    _port.set_tracing_state(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        _port.set_tracing_state(state)
 
 
 def call_path(frame: FrameType | None) -> Path:
@@ -82,7 +80,7 @@ def call_path(frame: FrameType | None) -> Path:
     """
     frames = list(_outwards(frame))
     modules = [module for module in map(_module_run_by, frames) if module is not None]
-    lent = any(each.f_code is _FUNCTIONAL_CALL for each in frames)
+    lent = any(each.f_code is _port.FUNCTIONAL_CALL for each in frames)
     for module in reversed(modules):
         _models.learn(module)
         if not lent:
@@ -120,7 +118,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _module_run_by(frame: FrameType) -> Any:
-    if frame.f_code is not _RUN_MODULE:
+    if frame.f_code is not _port.RUN_MODULE:
         return None
     module = frame.f_locals.get("self")
     return module if isinstance(module, torch.nn.Module) else None

@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from amanda import _torch, scope
-
-_DYNAMO = "torch._dynamo"
+from amanda import _port, _torch, scope
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -31,7 +29,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _DYNAMO:
+        if name != _port.DYNAMO:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -47,12 +45,6 @@ class _WhenImported(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _eval_frame() -> Any:
-    """The module that runs compiled functions; None: not imported yet."""
-    module = sys.modules.get(f"{_DYNAMO}.eval_frame")
-    return module if hasattr(module, "_TorchDynamoContext") and hasattr(module, "_callback_from_stance") else None
-
-
 class _Hooks:
     """What a compiled function calls around itself: ours, and its own."""
 
@@ -66,9 +58,9 @@ class _Hooks:
         return iter((_enter_compiled, *self._own))
 
 
-_NAME = "enter_exit_hooks"
 _hooks = property(
-    lambda context: _Hooks(context.__dict__[_NAME]), lambda context, hooks: context.__dict__.update({_NAME: hooks})
+    lambda context: _Hooks(context.__dict__[_port.ENTER_EXIT_HOOKS]),
+    lambda context, hooks: context.__dict__.update({_port.ENTER_EXIT_HOOKS: hooks}),
 )
 _open = False
 _finder: _WhenImported | None = None
@@ -87,15 +79,15 @@ def _policy() -> str | None:
 def _is_torch_s_own() -> bool:
     """torch.cond and its like compile their branches in order to run at all: that is no doing of the program's."""
     frame: Any = sys._getframe()
-    while frame and frame.f_code.co_name != "compile_wrapper":
+    while frame and frame.f_code.co_name != _port.COMPILED_FUNCTION:
         frame = frame.f_back
     caller = frame.f_back if frame else None
     name = caller.f_globals.get("__name__", "") if caller else ""
-    return name.startswith(("torch._higher_order_ops.", "torch.nn.attention."))
+    return name.startswith(_port.COMPILES_TO_RUN)
 
 
 def _enter_compiled() -> Callable[[], None]:
-    if _policy() != "opaque" or _eval_frame()._stance.stance == "force_eager":
+    if _policy() != "opaque" or _port.runs_eagerly():
         return lambda: None
     _torch.enter_compiled()
     return _torch.leave_compiled
@@ -112,22 +104,15 @@ def _callback(callback: Any) -> Any:
             "[scope] functions compiled with torch.compile run eagerly in this scope; apply the tools with "
             'compiled="opaque" to run them compiled, and unseen (said once)'
         )
-    _satisfy_fullgraph()
+    _port.satisfy_fullgraph()
     return None
-
-
-def _satisfy_fullgraph() -> None:
-    """A function with fullgraph=True insists that some frame was compiled, where that is counted (from torch 2.12 on)."""
-    count = getattr(_eval_frame(), "set_fullgraph_compiled_frame_count", None)
-    if count is not None and count(-1) >= 0:  # it counts; and a number takes effect only where there is none
-        count(1)
 
 
 def _update() -> None:
     """Puts our part in place while scopes are open; again, when torch._dynamo was imported."""
     global _finder, _callback_of_torch
     with _lock:
-        frames = _eval_frame()
+        frames = _port.eval_frame()
         if frames is None:
             if _open and _finder is None:
                 _finder = _WhenImported(_update)
@@ -135,12 +120,12 @@ def _update() -> None:
             return
         cls = frames._TorchDynamoContext
         if _open:
-            cls.enter_exit_hooks = _hooks
+            setattr(cls, _port.ENTER_EXIT_HOOKS, _hooks)
             if frames._callback_from_stance is not _callback:
                 _callback_of_torch, frames._callback_from_stance = frames._callback_from_stance, _callback
             return
-        if cls.__dict__.get(_NAME) is _hooks:
-            del cls.enter_exit_hooks
+        if cls.__dict__.get(_port.ENTER_EXIT_HOOKS) is _hooks:
+            delattr(cls, _port.ENTER_EXIT_HOOKS)
         if frames._callback_from_stance is _callback:
             frames._callback_from_stance = _callback_of_torch
 
@@ -148,7 +133,7 @@ def _update() -> None:
 def leave_untraced(*functions: Any) -> None:
     """The compiler breaks its graph at these, and runs them as they are."""
     for function in functions:
-        function._torchdynamo_disable = True  # as torch.compiler.disable marks a function; that needs torch._dynamo
+        _port.leave_untraced(function)
 
 
 def watch() -> None:

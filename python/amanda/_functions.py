@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from amanda import _torch
+from amanda import _port, _torch
 
-_Base: Any = torch.autograd.function._SingleLevelFunction
+_Base: Any = _port.FunctionBase
 
 
 def _apply(cls: type[Any], *args: Any) -> Any:

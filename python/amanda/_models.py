@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from amanda import _deaths, _torch
+from amanda import _deaths, _port, _torch
 
 
 class Name(NamedTuple):
@@ -22,7 +21,7 @@ class Name(NamedTuple):
 
 
 # Of every module met.
-_names: Any = WeakIdKeyDictionary()
+_names: Any = _port.WeakIdKeyDictionary()
 _models_seen: collections.Counter[str] = collections.Counter()
 
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules import module as torch_module
-from torch.utils.weak import WeakIdKeyDictionary
 
-from amanda import _deaths, _models, _torch
+from amanda import _deaths, _models, _port, _torch
 
 
 class _Home(NamedTuple):
@@ -36,7 +35,7 @@ class _Home(NamedTuple):
 _numbered: dict[int, bool] = {}  # by the tensor's address: does it count whatever its type says?
 _homes: dict[int, list[_Home]] = {}  # by the tensor's address
 _kept: dict[int, dict[str, int]] = {}  # by the module's address and the name: the tensor's address
-_met: Any = WeakIdKeyDictionary()  # the modules whose buffers count
+_met: Any = _port.WeakIdKeyDictionary()  # the modules whose buffers count
 
 
 def operand(

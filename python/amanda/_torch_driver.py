@@ -15,7 +15,7 @@ def load() -> None:
     """Loads the driver, if torch is installed and this build has one.
 
     Raises:
-        ImportError: this build was made for another torch.
+        ImportError: this build was made for another torch, or this torch has not what it relies on.
     """
     _core.set_log_sink(logging.getLogger("amanda").warning)
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("amanda._torch") is None:
@@ -29,19 +29,19 @@ def load() -> None:
             f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
             "installed; build amanda again against it, or install that torch"
         )
-    from amanda import _backward_pass, _call_path, _compiled, _functions, _torch, scope
+    from amanda import _backward_pass, _call_path, _compiled, _functions, _port, _torch, scope
 
     _torch.install(
         _core.Error,
         _call_path.resolve,
         sorted(_codes_of(torch.utils.checkpoint), key=id),
-        [torch.autograd.graph._engine_run_backward.__code__],
-        _call_path._RUN_MODULE,
+        [_port.RUN_BACKWARD],
+        _port.RUN_MODULE,
         torch.nn.Parameter,
-        torch._C._functorch.get_unwrapped,
+        _port.get_unwrapped,
     )
     _core.register_bridge(_torch.bridge())
-    _spare_higher_order_operators(torch, _torch.dispatch_keys())
+    _spare_higher_order_operators(_port, _torch.dispatch_keys())
     _restore_keys_after_inference_mode(torch, _torch.restore_keys)
     scope.while_open(_functions.watch, _functions.leave_alone)
     scope.while_open(_backward_pass.watch, _backward_pass.leave_alone)
@@ -68,17 +68,17 @@ def _codes_of(module: ModuleType) -> set[CodeType]:
     return codes
 
 
-def _spare_higher_order_operators(torch: Any, names: tuple[str, str]) -> None:
+def _spare_higher_order_operators(port: Any, names: tuple[str, str]) -> None:
     """Keeps our keys out of `torch.cond` and its like: they look a kernel up for the highest key that is on."""
-    keys = [torch._C._parse_dispatch_key(name) for name in names]
+    keys = [port.parse_dispatch_key(name) for name in names]
 
     def spare(operator: Any) -> None:
         for key in keys:
-            operator.non_fallthrough_keys = operator.non_fallthrough_keys.remove(key)
+            port.spare(operator, key)
 
-    for operator in torch._ops._higher_order_ops.values():
+    for operator in port.higher_order_operators.values():
         spare(operator)
-    cls = torch._ops.HigherOrderOperator
+    cls = port.HigherOrderOperator
     construct = cls.__init__
 
     @functools.wraps(construct)

@@ -107,3 +107,14 @@ def test_a_number_replaced_by_itself(value):
     with amanda.apply(RunOriginal()):
         got = torch.tensor(value).item()
     assert (type(got), got) == (type(value), value)
+
+
+def test_an_in_place_operator_without_a_formula_on_a_view_of_a_leaf():
+    library = torch.library.Library("amanda_test_looking", "FRAGMENT")
+    library.define("zero_out(Tensor(a!) x) -> Tensor(a!)")
+    library.impl("zero_out", torch.no_grad()(lambda x: x.zero_()), "CPU")
+    x = torch.ones(3, requires_grad=True)
+    with amanda.apply(Look()):
+        y = torch.ops.amanda_test_looking.zero_out(x[:])  # autograd would refuse an operator that it knows
+    assert y.tolist() == [0.0] * 3
+    assert y.grad_fn.name() == "AsStridedBackward0"

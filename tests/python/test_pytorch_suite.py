@@ -48,3 +48,17 @@ def test_each_test_runs_on_both_sides_and_a_difference_is_told(tmp_path):
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     assert rows[0] == columns
     assert rows[2] == ["`test_some.py`", "6", "3", "2", "1", "0", "5", "0", "0", "1"]
+
+
+def test_a_part_of_the_tests(tmp_path):
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test_some.py").write_text(TESTS)
+    command = [sys.executable, ROOT / "tests" / "pytorch_suite", tmp_path, "test_some.py", "--every", "3"]
+    done = subprocess.run(
+        [*command, "--results", tmp_path / "results"], capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    record = tmp_path / "results" / "test_some.py.every-3.inside.jsonl"
+    ran = [line for line in record.read_text().splitlines() if '"started"' not in line]
+    assert ["test_after_that" in ran[0], "test_is_skipped" in ran[1]] == [True, True]
+    assert len(ran) == 2

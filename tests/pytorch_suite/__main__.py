@@ -3,6 +3,7 @@
     python tests/pytorch_suite PYTORCH                          # a copy of PyTorch's repository; the files of FILES
     python tests/pytorch_suite PYTORCH test_autograd.py nn/test_pooling.py
     python tests/pytorch_suite PYTORCH test_nn.py --again       # runs them anew; else results of an earlier run are used
+    python tests/pytorch_suite PYTORCH test_linalg.py --every 20
 
 Each file runs twice, in processes of its own. A test that ends differently is run again, alone with the others that did;
 if it then ends as outside, it is called unstable. What may differ, and why, is in `allowed.py`. Outcomes are
@@ -89,6 +90,7 @@ def arguments():
     option("--timeout", type=int, default=60, help="seconds for a test")
     option("--results", type=Path, default=ROOT / "build" / "pytorch_suite", help="where outcomes are kept")
     option("--shard", default="0/1", metavar="I/N", help="every N-th file, from the I-th on")
+    option("--every", type=int, default=1, metavar="N", help="of each file's tests, every N-th only")
     return parser.parse_args()
 
 
@@ -110,7 +112,8 @@ class Side:
 
     def __init__(self, options, file, in_scope, folder):
         self.options, self.file, self.in_scope = options, file, in_scope
-        self.record = folder / f"{file.replace('/', '.')}.{'inside' if in_scope else 'outside'}.jsonl"
+        part = "" if options.every == 1 else f".every-{options.every}"
+        self.record = folder / f"{file.replace('/', '.')}{part}.{'inside' if in_scope else 'outside'}.jsonl"
         self.log = self.record.with_suffix(".log")
 
     def done(self):
@@ -151,6 +154,7 @@ class Side:
             "AMANDA_SUITE_RECORD": str(self.record),
             "AMANDA_SUITE_SCOPE": str(int(self.in_scope)),
             "AMANDA_SUITE_SKIP": str(skip),
+            "AMANDA_SUITE_EVERY": str(self.options.every),
         }
         environment.pop("CI", None)
         if only is not None:

@@ -5,6 +5,7 @@ It is told what to do by the environment:
                           a line with the outcome "started" alone tells which test a process died in
     AMANDA_SUITE_SCOPE    1: with a scope; 0: outside
     AMANDA_SUITE_ONLY     a file with the tests to run, one a line; all, if not given
+    AMANDA_SUITE_EVERY    of the tests, every n-th only
     AMANDA_SUITE_SKIP     a file with tests that are not to run again
 """
 
@@ -48,7 +49,10 @@ def name_of(item_or_report):
 
 def pytest_collection_modifyitems(items):
     only, skip = lines_of("AMANDA_SUITE_ONLY"), lines_of("AMANDA_SUITE_SKIP") or set()
-    items[:] = [item for item in items if (only is None or name_of(item) in only) and name_of(item) not in skip]
+    every = int(os.environ["AMANDA_SUITE_EVERY"])
+    items[:] = [
+        item for item in items[::every] if (only is None or name_of(item) in only) and name_of(item) not in skip
+    ]
 
 
 def pytest_runtest_logstart(nodeid):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from amanda import _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools.statistics import _is_readable
@@ -190,7 +191,7 @@ class _BackwardOperator:
 def _norm_of(gradient: torch.Tensor | None) -> float | Literal["unreadable"] | None:
     if gradient is None:
         return None
-    with torch._C.DisableTorchFunctionSubclass():
+    with _port.WithoutTorchFunction():
         tensor = torch.func.debug_unwrap(gradient)
         if not _is_readable(tensor):
             return "unreadable"

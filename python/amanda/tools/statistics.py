@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from amanda import _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 
@@ -77,7 +78,7 @@ class OpStatistics(Tool):
         context.insert_after_op(self._record, operator=operator)
 
     def _record(self, *outputs: Any, operator: _Operator) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
+        with _port.WithoutTorchFunction():
             found = [_Summary.of(output) for output in outputs]  # not under the lock: most of the time goes here
         with self._lock:
             operator.calls += 1
