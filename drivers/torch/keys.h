@@ -32,6 +32,9 @@ void promote(const c10::OperatorHandle& op);
 /// Promotes all operators that `scopes` ask for.
 void promote_wanted(const ScopeStack& scopes);
 
+/// How many operators are.
+size_t count_promoted();
+
 /// What this thread's dispatch should be.
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
