@@ -112,9 +112,13 @@ bool identify(Call& call, const at::RecordFunction& function) {
     call.record = &op_types().of(*op);
     return true;
   }
-  const std::string_view name = function.name();
+  std::string_view name = function.name();
   if (!name.starts_with(kNodePrefix)) return false;
-  call.node = name.substr(kNodePrefix.size());
+  name.remove_prefix(kNodePrefix.size());
+  constexpr std::string_view kNamespace = "torch::autograd::";  // as in node_types.cpp
+  if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
+  call.node = "autograd::";
+  call.node += name;
   return true;
 }
 

@@ -52,7 +52,7 @@ class Census : public std::enable_shared_from_this<Census> {
     std::array<uint64_t, kSkips> skipped{};
   };
   struct Row {
-    std::string name;  // "aten::add", all overloads; "AddBackward0"
+    std::string name;  // "aten::add", all overloads; "autograd::AddBackward0"
     bool backward;
     Counts counts;
   };

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
 import importlib.util
+import io
 import os
 import platform
 import runpy
 import sys
+import types
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
@@ -38,13 +41,23 @@ class Program:
     @classmethod
     def of_script(cls, argv: list[str]) -> Program:
         """Raises `OSError`: the script can't be read."""
-        with open(argv[0], "rb"):
-            pass
-        return cls(argv, os.path.dirname(os.path.realpath(argv[0])), lambda: runpy.run_path(argv[0], None, "__main__"))
+        path = os.path.abspath(argv[0])
+        with io.open_code(path) as file:
+            source = file.read()
+        return cls(argv, os.path.dirname(os.path.realpath(path)), lambda: _run_script(path, source))
 
     @classmethod
     def of_module(cls, argv: list[str]) -> Program:
         return cls(argv, os.getcwd(), lambda: runpy.run_module(argv[0], None, "__main__", alter_sys=True))
+
+
+def _run_script(path: str, source: bytes) -> None:
+    """As `python path`. Not by runpy, which would change sys.argv[0], and take the module away at the end."""
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    sys.modules["__main__"] = main
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
 def environment() -> str:

@@ -18,7 +18,7 @@ class CoverageRow:
     """The calls of one operator type, all overloads; in backward, the runs of one kind of autograd node."""
 
     phase: Phase
-    operator: str  # "aten::add"; "AddBackward0"
+    operator: str  # "aten::add"; "autograd::AddBackward0"
     dispatched: int  # calls, as RecordFunction counts them: `seen` and all of `skipped`
     seen: int  # those that some tool of the scope was shown
     skipped: Mapping[str, int]  # the others, by reason

@@ -42,14 +42,17 @@ def recorded(program):
         program()
     # As recorded: `function_events` has taken out calls that are the only ones inside others of the same name.
     names = [event.name() for event in profile.kineto_results.events() if event.scope() == 0]
-    nodes = Counter(name.removeprefix(NODE) for name in names if name.startswith(NODE))
+    nodes = Counter(
+        name.removeprefix(NODE).removeprefix("torch::autograd::") for name in names if name.startswith(NODE)
+    )
     return Counter(name for name in names if "::" in name and not name.startswith(NODE)), nodes
 
 
 def dispatched(report):
     by_phase = Counter(), Counter()
     for row in report.rows:
-        by_phase[row.phase == "backward"][row.operator] += row.dispatched
+        backward = row.phase == "backward"
+        by_phase[backward][row.operator.removeprefix("autograd::") if backward else row.operator] += row.dispatched
     return by_phase
 
 
@@ -202,7 +205,8 @@ def test_counting_changes_no_bit(program):
     class Results(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **kwargs or {})
-            made.extend(x.clone() for x in tree_leaves(result) if isinstance(x, torch.Tensor))
+            if "empty" not in str(function):
+                made.extend(x.clone() for x in tree_leaves(result) if isinstance(x, torch.Tensor))
             return result
 
     def outcome(scope):
@@ -231,7 +235,7 @@ def test_gradients_are_bit_equal_and_a_second_pass_counts_again():
             model.zero_grad()
             model(x).sum().backward()
             assert all(torch.equal(p.grad, e) for p, e in zip(model.parameters(), expected, strict=True))
-            row = scope.coverage().row("torch::autograd::AccumulateGrad")  # once analysed, it is still shown
+            row = scope.coverage().row("autograd::AccumulateGrad")  # once analysed, it is still shown
             assert (row.dispatched, row.seen) == (4 * passes, 4 * passes)
 
 
@@ -257,11 +261,11 @@ def test_backward_parts_and_nodes_nobody_owns():
     x = torch.ones(2, requires_grad=True)
     before = x.exp()
     report = covered(lambda: (before * before.sin()).sum().backward(), everything())
-    assert report.row("ExpBackward0").skipped == {"unowned": 1}  # made before the scope
-    assert report.row("SinBackward0").seen == 1
+    assert report.row("autograd::ExpBackward0").skipped == {"unowned": 1}  # made before the scope
+    assert report.row("autograd::SinBackward0").seen == 1
     assert report.row("aten::cos").skipped == {"backward": 1}
     report = covered(lambda: x.exp().sum().backward(), tool())
-    assert report.row("ExpBackward0").skipped == {"unasked": 1}
+    assert report.row("autograd::ExpBackward0").skipped == {"unasked": 1}
 
 
 def test_what_a_checkpoint_recomputes_is_seen_again():
@@ -314,10 +318,11 @@ def test_compiled_functions():
     assert report.row("aten::linear").seen == report.row("aten::relu").seen == 1
     assert "opaque" not in skipped(report)
     report = covered(lambda: (compiled(x) * 2).backward(), compiled="opaque")
-    assert report.row("aten::mm").skipped["opaque"] == 1
-    assert report.row("aten::relu").skipped == {"opaque": 1}
-    assert report.row("CompiledFunctionBackward").skipped == {"unowned": 1}
-    assert report.row("aten::threshold_backward").skipped == {"backward": 1}
+    assert report.row("aten::relu").skipped.keys() == {"opaque"}  # several: it is compiled again for the scope
+    assert report.row("aten::mm").skipped.keys() == {"opaque", "backward"}
+    assert report.row("aten::mm").seen == 0
+    assert report.row("autograd::CompiledFunctionBackward").skipped == {"unowned": 1}
+    assert report.row("aten::threshold_backward").skipped["backward"] == 1
     assert report.row("aten::mul").seen == 1
     assert "lost" not in skipped(report)
     torch._dynamo.reset()

@@ -82,7 +82,7 @@ def test_a_training_loop(doctor):
     assert "\ndone\n" in done.stdout
     assert columns(done.stdout, "aten::linear") == (6, 6, "")
     assert columns(done.stdout, "aten::addmm") == (6, 0, "6 inner")
-    assert columns(done.stdout, "AddmmBackward0") == (6, 6, "")
+    assert columns(done.stdout, "autograd::AddmmBackward0") == (6, 6, "")
     seen = re.search(r"^backward: (\d+) dispatched, (\d+) seen, 0 skipped$", done.stdout, re.MULTILINE)
     assert seen
     assert seen[1] == seen[2]
@@ -118,7 +118,7 @@ def test_a_module(doctor):
     assert plain.stdout.strip() in done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("status", ["", "0", "3", "'a reason'", "None"])
+@pytest.mark.parametrize("status", ["", "3", "'a reason'"])
 def test_exit_statuses_are_the_program_s(doctor, status):
     script = f"import sys, torch; torch.ones(2); sys.exit({status})"
     plain = doctor("programs/script.py", script=script, python=())
@@ -139,7 +139,7 @@ def test_errors_are_shown_as_python_shows_them(doctor, script):
     plain = doctor("programs/script.py", script=script, python=())
     done = doctor("programs/script.py", script=script)
     assert plain.returncode == done.returncode == 1
-    assert done.stderr == plain.stderr.replace(os.path.join("", "programs"), "programs")
+    assert done.stderr == plain.stderr
     assert "\nforward: " in done.stdout
 
 
