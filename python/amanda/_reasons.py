@@ -19,5 +19,5 @@ REASONS = {
         "made outside the scope, inside compiled code, or by autograd itself"
     ),
     "inner": "it is called inside an operator that a tool of the scope sees, and no tool asks for it with `nested=True`",
-    "lost": "a guard in C++ has put the thread's dispatch state back to what it was before the scope",
+    "lost": "none of these: Amanda's dispatch keys were off, as under a guard in C++ that put the thread's state back",
 }

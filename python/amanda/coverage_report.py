@@ -31,7 +31,7 @@ class CoverageReport:
     ``print(report)`` shows it as a table. It does not change any more.
     """
 
-    rows: tuple[CoverageRow, ...]  # forward first; those called most often first
+    rows: tuple[CoverageRow, ...]  # forward first; those seen most often first
 
     def total(self, phase: Phase) -> CoverageRow:
         """The sums over all rows of a phase. Its `operator` is ``"all"``."""
@@ -79,7 +79,8 @@ class CoverageReport:
 def report_of(counts: Iterable[tuple[str, bool, int, dict[str, int]]]) -> CoverageReport:
     """For scopes: the report of a driver's counts."""
     rows = [_row("backward" if node else "forward", name, seen, skipped) for name, node, seen, skipped in counts]
-    return CoverageReport(tuple(sorted(rows, key=lambda row: (row.phase == "backward", -row.dispatched, row.operator))))
+    rows.sort(key=lambda row: (row.phase == "backward", -row.seen, -row.dispatched, row.operator))
+    return CoverageReport(tuple(rows))
 
 
 def _row(phase: Phase, operator: str, seen: int, skipped: Mapping[str, int]) -> CoverageRow:
