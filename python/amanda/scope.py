@@ -179,8 +179,8 @@ def apply(
             its dependents for the rest of the scope, with one log line, and let the program go on.
         compiled: what compiled functions (`torch.compile`) do in the scope: ``"eager"``, run as they were written, so that
             tools see their operators, and with the eager run's results; or ``"opaque"``, run compiled, and unseen.
-        coverage: count what PyTorch is asked for, for `Scope.coverage`. It costs each operator of the scope a few
-            microseconds.
+        coverage: count what PyTorch is asked for, for `Scope.coverage`. It costs each call, inner ones
+            included, about a microsecond.
 
     Raises:
         TypeError: one of them is no tool.
