@@ -142,6 +142,37 @@ std::vector<std::string> Engine::patterns(const ScopeStack& scopes) {
   return patterns;
 }
 
+// ---- reports --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+template <class Fits>
+bool any_active(const ScopeStack& scopes, const Engine::Tools& tools, const Fits& fits) {
+  const std::vector<ActiveTool>& active = scopes.tables().tools;
+  return std::any_of(active.begin(), active.end(), [&](const ActiveTool& one) {
+    return std::find(tools.begin(), tools.end(), one.tool) != tools.end() && fits(one);
+  });
+}
+
+}  // namespace
+
+bool Engine::shows(const ScopeStack& scopes, const OpSite& site, const Tools& tools) {
+  const ToolBits seeing = seen_by_tools(scopes, site, ThreadCalls::current()).any();
+  return any_active(scopes, tools, [&](const ActiveTool& one) { return (one.bit & seeing) != 0; });
+}
+
+bool Engine::is_asked_for(const ScopeStack& scopes, const Backend& backend, OpType type, const Tools& tools) {
+  const ToolBits asking = scopes.visibility(backend, type, 0).any();
+  return any_active(scopes, tools, [&](const ActiveTool& one) { return (one.bit & asking) != 0; });
+}
+
+bool Engine::asks_for_backward(const ScopeStack& scopes, const Tools& tools) {
+  return any_active(scopes, tools, [](const ActiveTool& one) {
+    return std::any_of(one.registrations->begin(), one.registrations->end(),
+                       [](const Registration& registration) { return registration.options.backward; });
+  });
+}
+
 void Engine::call_original(OpCall& call) {
   ReplacementFrame* frame = ReplacementFrame::current();
   if (!frame || frame->call.type() != call.type() || frame->call.id() != call.id()) return call.run({});

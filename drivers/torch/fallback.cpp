@@ -2,6 +2,7 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
+#include "census.h"
 #include "engine_threads.h"
 #include "grad_hooks.h"
 #include "op_types.h"
@@ -25,10 +26,13 @@ ScopeStack* observers(KeyRole role) {
 }
 
 bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set) {
-  return !call.record().noise && !belongs_to_backward() && !is_traced(key_set, call.argument_tensors());
+  if (!call.record().noise && !belongs_to_backward() && !is_traced(key_set, call.argument_tensors())) return true;
+  if (counts_calls()) note_refused(call.record());
+  return false;
 }
 
 void observe(ScopeStack& scopes, ForwardCall& call) {
+  if (C10_UNLIKELY(counts_calls())) note_shown(scopes, call, &call.record());
   try {
     Engine::on_op(scopes, call);
   } catch (const Error&) {

@@ -11,6 +11,7 @@
 #include <typeinfo>
 
 #include "amanda/error.h"
+#include "census.h"
 #include "engine_threads.h"
 #include "guards.h"
 #include "keys.h"
@@ -53,6 +54,7 @@ class RunningNode {
       : scopes_(scopes), record_(record) {
     for (Ownership& owner : record.owners()) {
       Part& part = parts_.emplace_back(scopes, node, type, std::move(owner));
+      if (counts_calls()) note_shown(scopes, part.call, nullptr);
       if (!part.run.seen()) parts_.pop_back();
     }
   }
@@ -267,6 +269,9 @@ variable_list NodeRecord::run(ScopeStack& scopes, Node& node, variable_list&& gr
     Engine::on_op(scopes, call);
     return call.give_grad_inputs();
   };
+  if (counts_calls()) {
+    for (const Ownership& owner : all) note_shown(scopes, NodeCall(node, type, owner), nullptr);
+  }
   return with_python_errors([&] {
     variable_list grad_inputs = run_inside(all.size(), std::move(grad_outputs));
     if (!c10::GradMode::is_enabled()) return grad_inputs;
@@ -304,7 +309,7 @@ Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& ty
   }
   NodeCall site(node, type, owner);
   const Engine::Interest wanted = Engine::interest(scopes, site);
-  if (!wanted.any()) return wanted;
+  if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
   publish_scopes_now();
   if (!record) record = record_of(node);
   if (wanted.after) ensure_post_hook(node, record);

@@ -121,6 +121,11 @@ void promote_wanted(const ScopeStack& scopes) {
   if (settled_registrations == registrations) settled().insert(patterns.begin(), patterns.end());
 }
 
+size_t count_promoted() {
+  std::lock_guard lock(promotion_mutex);
+  return promoted().size();
+}
+
 ThreadKeys& thread_keys() {
   thread_local constinit ThreadKeys keys;
   return keys;

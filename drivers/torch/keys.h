@@ -25,6 +25,8 @@ const Keys& keys();
 
 /// Installs the fallbacks, once and for good. Throws `Error` when no two keys are free.
 void install_keys();
+/// How many operators promote() catches so far.
+size_t count_promoted();
 
 /// Catches `op` on the filter key too, from now on and for the life of the process: taking a kernel out again fails
 /// under threads that have the key on.

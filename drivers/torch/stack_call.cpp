@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "amanda/error.h"
+#include "census.h"
 #include "gradient_edge.h"
 #include "guards.h"
 #include "keys.h"
@@ -20,6 +21,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 }
 
 at::Tensor private_copy(const at::Tensor& tensor) {
+  const OwnWork uncounted;
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   at::Tensor copy;
   {
@@ -220,6 +222,7 @@ void StackCall::run_on_private_copy() {
 void StackCall::rehearse() {
   const WithoutUserModes unseen;
   const WithoutSavedTensorHooks unpacked;
+  const OwnWork uncounted;
   run_with_ = arguments().vec();
   if (record_.random) random_before_.emplace(run_with_, stack_[base_ + record_.mutated[0]].toTensor().device());
   run_on_private_copy();
@@ -265,6 +268,7 @@ void StackCall::finish() {
   if (!rehearsed_.isNone()) run_after_rehearsal();
   if (originals_.empty()) return;
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
+  const OwnWork uncounted;
   assign_results();
 }
 

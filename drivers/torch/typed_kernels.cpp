@@ -145,4 +145,10 @@ void each_typed_kernel(KeyRole role,
   each(TypedOps(), role, install);
 }
 
+size_t count_typed_kernels() {
+  size_t count = 0;
+  each_typed_kernel(KeyRole::kAll, [&](const c10::OperatorHandle&, const c10::KernelFunction&) { ++count; });
+  return count;
+}
+
 }  // namespace amanda::pytorch

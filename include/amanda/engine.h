@@ -7,6 +7,8 @@
 
 namespace amanda {
 
+class Tool;
+
 class Engine {
  public:
   /// Makes a framework known. Throws `Error` when the driver was built for another seam version.
@@ -43,6 +45,15 @@ class Engine {
   static bool wants_all(const ScopeStack& scopes) noexcept;
   /// The patterns by which tools of these scopes ask for operators.
   static std::vector<std::string> patterns(const ScopeStack& scopes);
+
+  // For reports, not for each call: of some tools.
+  using Tools = std::vector<const Tool*>;  // only compared
+  /// Is a call, that on_op() is about to be told of, shown to one of them?
+  static bool shows(const ScopeStack& scopes, const OpSite& site, const Tools& tools);
+  /// Does one that is active ask for this operator type, nested or not?
+  static bool is_asked_for(const ScopeStack& scopes, const Backend& backend, OpType type, const Tools& tools);
+  /// Does one that is active ask for backward operators?
+  static bool asks_for_backward(const ScopeStack& scopes, const Tools& tools);
 
   /// Runs what `get_op()` stands for: inside a replacement, the replacement it wraps; else the original.
   static void call_original(OpCall& call);

@@ -2,6 +2,7 @@
 
 from amanda import _torch_driver, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
+from amanda.coverage_report import CoverageReport
 from amanda.op_context import OpContext
 from amanda.scope import Scope, apply
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
@@ -13,6 +14,7 @@ __all__ = [
     "ON_DEMAND",
     "Action",
     "CacheInfo",
+    "CoverageReport",
     "Error",
     "OpContext",
     "Operator",

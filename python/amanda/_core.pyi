@@ -141,6 +141,10 @@ class Scope:
         ...
     def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> None:
         ...
+    def tools(self) -> list:
+        """
+        For drivers: its tools, dependencies included, as numbers to compare.
+        """
 class Switch:
     """
     A switch of this thread, turned; see amanda.disabled() and its like.

@@ -2,10 +2,29 @@
 The PyTorch driver. Use it through the package `amanda`.
 """
 from __future__ import annotations
+import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'restore_keys', 'start_new_epoch', 'take_number', 'time_ids', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'walk_frames_directly', 'walks_frames_directly']
+class Census:
+    """
+    What PyTorch was asked for while it was open, and whether tools were shown it.
+    """
+    def __init__(self, tools: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+        """
+        `tools`: as amanda._core.Scope.tools() has them.
+        """
+    def close(self) -> None:
+        ...
+    def open(self) -> None:
+        """
+        Counts on this thread, until as many calls of close().
+        """
+    def rows(self) -> list:
+        """
+        Tuples: operator or node, is it a node, times seen, times skipped by reason.
+        """
 class NodeWindow:
     """
     The autograd nodes that this thread makes from now on.
@@ -20,9 +39,9 @@ def bridge() -> typing_extensions.CapsuleType:
     """
     For amanda._core.register_bridge.
     """
-def catch_operators(on: bool) -> bool:
+def caught_types() -> int:
     """
-    Has operators on this thread caught for its scopes, or not; returns whether they were.
+    Operators that filtered scopes have asked for in this process.
     """
 def dispatch_keys() -> tuple[str, str]:
     """
@@ -50,9 +69,17 @@ def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, eng
     """
 def leave_compiled() -> None:
     ...
+def record_callbacks() -> int:
+    """
+    For tests: callbacks of RecordFunction on this thread.
+    """
 def restore_keys() -> None:
     """
     Puts this thread's dispatch keys right again.
+    """
+def skip_reasons() -> list[str]:
+    """
+    Why a call may be skipped; each has its sentence in amanda._reasons.
     """
 def start_new_epoch() -> None:
     """
@@ -65,6 +92,10 @@ def take_number(address: typing.SupportsInt | typing.SupportsIndex) -> None:
 def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     """
     For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.
+    """
+def typed_kernels() -> int:
+    """
+    Operators that come in with their C++ operands.
     """
 def walk_frames_directly(on: bool) -> None:
     """

@@ -43,6 +43,7 @@ def load() -> None:
     _core.register_bridge(_torch.bridge())
     _spare_higher_order_operators(_port, _torch.dispatch_keys())
     _restore_keys_after_inference_mode(torch, _torch.restore_keys)
+    scope.count_with(_torch.Census)
     scope.while_open(_functions.watch, _functions.leave_alone)
     scope.while_open(_backward_pass.watch, _backward_pass.leave_alone)
     _compiled.leave_untraced(scope.apply, scope.Scope.__enter__, scope.Scope.__exit__)

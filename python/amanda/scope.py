@@ -7,13 +7,31 @@ import inspect
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal, ParamSpec, Protocol, TypeVar
 
 from amanda import _core, _roots
+from amanda.coverage_report import CoverageReport, report_of
 from amanda.tool import Tool, _maybe_a_class
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Census(Protocol):
+    """What a driver counts with. `rows` has tuples: operator or node, is it a node, times seen, times skipped."""
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def rows(self) -> list[tuple[str, bool, int, dict[str, int]]]: ...
+
+
+_make_census: Callable[[list[int]], Census] | None = None
+
+
+def count_with(make: Callable[[list[int]], Census]) -> None:
+    """For drivers: `make` is called with the numbers of a scope's tools, for ``apply(..., coverage=True)``."""
+    global _make_census
+    _make_census = make
 
 
 class Scope:
@@ -24,11 +42,16 @@ class Scope:
     """
 
     def __init__(
-        self, tools: tuple[Tool, ...], on_error: Literal["raise", "disable"], compiled: Literal["eager", "opaque"]
+        self,
+        tools: tuple[Tool, ...],
+        on_error: Literal["raise", "disable"],
+        compiled: Literal["eager", "opaque"],
+        make_census: Callable[[list[int]], Census] | None,
     ) -> None:
         self._tools = tools
         self.compiled = compiled
         self._core = _core.Scope([tool._core for tool in tools], on_error == "disable")
+        self._census = make_census(self._core.tools()) if make_census else None
         self._entries = _Entries()
 
     def __enter__(self) -> Scope:
@@ -37,6 +60,8 @@ class Scope:
         _here.scopes.append(self)
         _opened(entry, self)
         _roots.enter(entry)
+        if self._census:
+            self._census.open()
         return self
 
     def __exit__(
@@ -45,6 +70,8 @@ class Scope:
         if not self._entries.stack:
             raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")
         entry = self._entries.stack.pop()
+        if self._census:
+            self._census.close()
         _here.scopes.remove(self)
         _left(entry)
         _roots.leave(entry)
@@ -77,6 +104,19 @@ class Scope:
         if not isinstance(op_id, int | None):
             raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
+
+    def coverage(self) -> CoverageReport:
+        """What PyTorch was asked for while this scope was entered, and what its tools saw of it: up to now, and over all
+        times that it was entered.
+
+        Raises:
+            amanda.Error: the scope was made without ``coverage=True``.
+        """
+        if not self._census:
+            raise _core.Error(
+                "[scope] this scope does not count what its tools see; make it with amanda.apply(..., coverage=True)"
+            )
+        return report_of(self._census.rows())
 
 
 _open: dict[int, Scope] = {}  # an open scope stays, with its tools, whoever else forgets it
@@ -123,7 +163,10 @@ def entered_here() -> list[Scope]:
 
 
 def apply(
-    *tools: Tool, on_error: Literal["raise", "disable"] = "raise", compiled: Literal["eager", "opaque"] = "eager"
+    *tools: Tool,
+    on_error: Literal["raise", "disable"] = "raise",
+    compiled: Literal["eager", "opaque"] = "eager",
+    coverage: bool = False,
 ) -> Scope:
     """Makes a scope in which `tools`, and the tools they depend on, apply::
 
@@ -136,11 +179,13 @@ def apply(
             its dependents for the rest of the scope, with one log line, and let the program go on.
         compiled: what compiled functions (`torch.compile`) do in the scope: ``"eager"``, run as they were written, so that
             tools see their operators, and with the eager run's results; or ``"opaque"``, run compiled, and unseen.
+        coverage: count what PyTorch is asked for, for `Scope.coverage`. It costs each call, inner ones
+            included, about a microsecond.
 
     Raises:
         TypeError: one of them is no tool.
-        ValueError: an unknown `on_error` or `compiled`.
-        amanda.Error: the dependencies have a cycle.
+        ValueError: an unknown `on_error`, `compiled` or `coverage`.
+        amanda.Error: the dependencies have a cycle; `coverage` without PyTorch.
     """
     for tool in tools:
         if not isinstance(tool, Tool):
@@ -149,4 +194,11 @@ def apply(
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
     if compiled not in ("eager", "opaque"):
         raise ValueError(f'[scope] compiled is "eager" or "opaque", got {compiled!r}')
-    return Scope(tools, on_error, compiled)
+    if not isinstance(coverage, bool):
+        raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
+    if coverage and not _make_census:
+        raise _core.Error(
+            "[scope] coverage counts what PyTorch is asked for, and PyTorch is not installed, or this build has no driver "
+            "for it; apply the tools without coverage=True"
+        )
+    return Scope(tools, on_error, compiled, _make_census if coverage else None)

@@ -67,6 +67,14 @@ void bind_scope(py::module_& m) {
           "leave",
           [](Scope& scope, uint64_t entry, const py::object& error) { scope.leave_entry(entry, as_exception(error)); },
           py::arg("entry"), py::arg("error"))
+      .def(
+          "tools",
+          [](const Scope& scope) {
+            py::list tools;
+            for (const Tool* tool : scope.tools()) tools.append(reinterpret_cast<uintptr_t>(tool));
+            return tools;
+          },
+          "For drivers: its tools, dependencies included, as numbers to compare.")
       .def("cache_info", &Scope::cache_info)
       .def("cache_clear", &Scope::cache_clear, py::arg("op_id"));
 

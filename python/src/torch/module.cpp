@@ -8,6 +8,7 @@
 #include "amanda/torch.h"
 #include "bridge.h"
 #include "call_path.h"
+#include "census.h"
 #include "framework_probe.h"
 #include "identity.h"
 #include "keys.h"
@@ -16,6 +17,7 @@
 #include "python_function.h"
 #include "python_hooks.h"
 #include "torch_backend.h"
+#include "typed_kernels.h"
 
 namespace {
 
@@ -77,6 +79,24 @@ std::pair<int64_t, size_t> time_ids(const at::Tensor& x, const at::Tensor& weigh
   return {taken.count(), amanda::python::count_frames()};
 }
 
+std::shared_ptr<pytorch::Census> make_census(const std::vector<uintptr_t>& tools) {
+  amanda::Engine::Tools pointers;
+  for (uintptr_t tool : tools) pointers.push_back(reinterpret_cast<const amanda::Tool*>(tool));
+  return std::make_shared<pytorch::Census>(std::move(pointers));
+}
+
+py::list rows_of(const pytorch::Census& census) {
+  py::list rows;
+  for (const pytorch::Census::Row& row : census.rows()) {
+    py::dict skipped;
+    for (size_t i = 0; i < pytorch::kSkips; ++i) {
+      if (row.counts.skipped[i]) skipped[pytorch::kSkipNames[i]] = row.counts.skipped[i];
+    }
+    rows.append(py::make_tuple(row.name, row.backward, row.counts.seen, skipped));
+  }
+  return rows;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_torch, m) {
@@ -107,6 +127,20 @@ PYBIND11_MODULE(_torch, m) {
       py::arg("parameter"), py::arg("unwrap"), "Connects the driver with Python; called once, by the package.");
   py::class_<pytorch::NodeWindow>(m, "NodeWindow", "The autograd nodes that this thread makes from now on.")
       .def(py::init<>());
+  py::class_<pytorch::Census, std::shared_ptr<pytorch::Census>>(
+      m, "Census", "What PyTorch was asked for while it was open, and whether tools were shown it.")
+      .def(py::init(&make_census), py::arg("tools"), "`tools`: as amanda._core.Scope.tools() has them.")
+      .def("open", &pytorch::Census::open, "Counts on this thread, until as many calls of close().")
+      .def("close", &pytorch::Census::close)
+      .def("rows", &rows_of, "Tuples: operator or node, is it a node, times seen, times skipped by reason.");
+  m.def(
+      "skip_reasons", [] { return std::vector<std::string>(pytorch::kSkipNames.begin(), pytorch::kSkipNames.end()); },
+      "Why a call may be skipped; each has its sentence in amanda._reasons.");
+  m.def(
+      "record_callbacks", [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size(); },
+      "For tests: callbacks of RecordFunction on this thread.");
+  m.def("typed_kernels", &pytorch::count_typed_kernels, "Operators that come in with their C++ operands.");
+  m.def("caught_types", &pytorch::count_promoted, "Operators that filtered scopes have asked for in this process.");
   m.def("bind_function", &bind_function, py::arg("name"), py::arg("window"), py::arg("inputs"), py::arg("results"),
         "Tells what a torch.autograd.Function of that name has recorded in the window.");
   m.def(
