@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'walk_frames_directly', 'walks_frames_directly']
 class Census:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -38,6 +38,10 @@ def bind_function(name: str, window: NodeWindow, inputs: tuple, results: typing.
 def bridge() -> typing_extensions.CapsuleType:
     """
     For amanda._core.register_bridge.
+    """
+def catch_operators(on: bool) -> bool:
+    """
+    Has operators on this thread caught for its scopes, or not; returns whether they were.
     """
 def caught_types() -> int:
     """
