@@ -61,7 +61,7 @@ void Execution::run_action(const ScheduledAction& action) {
   } catch (...) {
     call_.discard();
     const std::exception_ptr error = std::current_exception();
-    if (action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
+    if (!action.scope->survives(error) || !action.routine->is_failure(error)) throw;
     action.scope->stop(*action.tool, where(action, call_), error);
   }
 }
@@ -82,7 +82,7 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
     } catch (...) {
       call.discard();
       const std::exception_ptr error = std::current_exception();
-      if (operator_failed_ || action.scope->on_error() == OnError::kRaise || !action.routine->is_failure(error)) throw;
+      if (operator_failed_ || !action.scope->survives(error) || !action.routine->is_failure(error)) throw;
       action.scope->stop(*action.tool, where(action, call), error);
       // The original would run on changed inputs, or on none.
       if (call.has_results() || call.versions(Point::kBefore) != versions) throw;

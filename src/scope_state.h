@@ -44,7 +44,9 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
 
   const std::vector<Tool*>& tools() const { return tools_; }
   uint64_t serial() const { return serial_; }  // never used again
-  OnError on_error() const { return options_.on_error; }
+  /// Does the scope go on after this failure of a tool? Without an exception the thread is being ended (pthread_exit,
+  /// or Python's end for a daemon thread), and must not be kept from it.
+  bool survives(const std::exception_ptr& error) const { return error && options_.on_error == OnError::kDisable; }
 
   /// The record of an operator; `make` makes a missing one.
   RecordPtr record(OpId id, const std::function<RecordPtr()>& make);

@@ -138,6 +138,7 @@ variable_list with_std_errors(const Fn& fn) {
   } catch (const std::exception&) {
     throw;
   } catch (...) {
+    if (!std::current_exception()) throw;  // no exception: the thread is being ended
     std::throw_with_nested(
         Error("[backward] a routine threw what is no std::exception, and PyTorch's engine carries nothing else: throw "
               "a std::exception (what was thrown is nested in this error)"));

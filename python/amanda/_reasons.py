@@ -19,5 +19,8 @@ REASONS = {
         "made outside the scope, inside compiled code, or by autograd itself"
     ),
     "inner": "it is called inside an operator that a tool of the scope sees, and no tool asks for it with `nested=True`",
-    "lost": "none of these: Amanda's dispatch keys were off, as under a guard in C++ that put the thread's state back",
+    "lost": (
+        "none of these: Amanda's dispatch keys were off, as in a callback that is queued for the end of a backward pass, or "
+        "under a guard in C++ that put the thread's state back"
+    ),
 }

@@ -1,4 +1,6 @@
 // Several threads under one scope object.
+#include <pthread.h>
+
 #include <atomic>
 #include <barrier>
 #include <thread>
@@ -167,6 +169,25 @@ TEST_F(ThreadTest, AFailureOnOneThreadStopsTheToolOnAll) {
   });
   EXPECT_EQ(told, 1);
   EXPECT_EQ(log().size(), 1u);
+}
+
+TEST_F(ThreadTest, AThreadThatIsEndedInARoutineEnds) {
+  using Analysis = std::function<void(OpContext&)>;
+  const std::vector<Analysis> endings = {
+      [](OpContext&) { pthread_exit(nullptr); },
+      [](OpContext& op) { op.insert_before_op([](Values&) { pthread_exit(nullptr); }); },
+      [](OpContext& op) { op.replace_op([](Values&) { pthread_exit(nullptr); }); },
+  };
+  for (size_t i = 0; i < endings.size(); ++i) {
+    const auto scope = this->scope({tool("ends" + std::to_string(i)).does(endings[i])}, OnError::kDisable);
+    std::jthread([&] {
+      auto in = scope->enter();
+      reference::call("add", {Array{1}, Array{2}});
+      note("went on");
+    }).join();
+    EXPECT_EQ(trace(), "");
+    EXPECT_TRUE(log().empty());
+  }
 }
 
 TEST_F(ThreadTest, SwitchesAreOfTheirThread) {
