@@ -5,7 +5,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <iterator>
 #include <list>
 #include <memory_resource>
 #include <typeinfo>
@@ -236,22 +238,29 @@ void forget_running_nodes() { running->clear(); }
 
 // ---- records --------------------------------------------------------------------------------------------------------
 
+std::mutex& NodeRecord::mutex() const {
+  static auto& locks = *new std::array<std::mutex, 64>;  // threads may outlive static objects
+  return locks[reinterpret_cast<uintptr_t>(this) / sizeof(NodeRecord) % locks.size()];
+}
+
 void NodeRecord::add(Ownership owner) {
-  std::lock_guard lock(mutex_);
   // A leaf's node may live as long as the program, under DDP for instance.
-  owners_.erase(std::remove_if(owners_.begin(), owners_.end(),
-                               [](const Ownership& known) { return Engine::is_over(*known.forward->seen_by); }),
-                owners_.end());
+  Owners over;  // destroyed outside the lock: they may hold Python objects
+  std::lock_guard lock(mutex());
+  const auto first_over = std::stable_partition(
+      owners_.begin(), owners_.end(), [](const Ownership& known) { return !Engine::is_over(*known.forward->seen_by); });
+  std::move(first_over, owners_.end(), std::back_inserter(over));
+  owners_.erase(first_over, owners_.end());
   owners_.push_back(std::move(owner));
 }
 
 bool NodeRecord::claim_post_hook() {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(mutex());
   return !std::exchange(has_post_hook_, true);
 }
 
 NodeRecord::Owners NodeRecord::owners() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(mutex());
   return owners_;
 }
 
@@ -284,11 +293,17 @@ variable_list NodeRecord::run(ScopeStack& scopes, Node& node, variable_list&& gr
   });
 }
 
-std::shared_ptr<NodeRecord> record_of(Node& node) {
-  if (std::shared_ptr<NodeRecord> known = find_record(node)) return known;
+namespace {
+std::shared_ptr<NodeRecord> make_record(Node& node, const NodeType& type) {
   auto record = std::make_shared<NodeRecord>();
-  node.add_pre_hook(std::make_unique<BeforeNode>(node, node_types().of(node), record));
+  node.add_pre_hook(std::make_unique<BeforeNode>(node, type, record));
   return record;
+}
+}  // namespace
+
+std::shared_ptr<NodeRecord> record_of(Node& node) {
+  std::shared_ptr<NodeRecord> known = find_record(node);
+  return known ? known : make_record(node, node_types().of(node));
 }
 
 Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
@@ -312,7 +327,7 @@ Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& ty
   const Engine::Interest wanted = Engine::interest(scopes, site);
   if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
   publish_scopes_now();
-  if (!record) record = record_of(node);
+  if (!record) record = make_record(node, type);
   if (wanted.after) ensure_post_hook(node, record);
   record->add(std::move(owner));
   return wanted;
