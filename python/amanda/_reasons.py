@@ -20,7 +20,7 @@ REASONS = {
     ),
     "inner": "it is called inside an operator that a tool of the scope sees, and no tool asks for it with `nested=True`",
     "lost": (
-        "none of these: Amanda's dispatch keys were off, as in a callback that is queued for the end of a backward pass, or "
-        "under a guard in C++ that put the thread's state back"
+        "none of these: Amanda's dispatch keys were off, as in a callback that is queued for the end of a backward pass, "
+        "or under a guard in C++ that put the thread's state back"
     ),
 }
