@@ -1,6 +1,5 @@
 #include "census.h"
 
-#include <ATen/ThreadLocalPythonObjects.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pthread.h>
 
@@ -14,6 +13,8 @@
 #include "engine_threads.h"
 #include "guards.h"
 #include "keys.h"
+#include "node_types.h"
+#include "thread_guest.h"
 #include "torch_backend.h"
 #include "tracing.h"
 
@@ -41,16 +42,15 @@ thread_local constinit size_t own_work = 0;
 
 // ---- which censuses count here -------------------------------------------------------------------------------------
 
-// As in engine_threads.cpp: what the engine, and jit.fork, copy to their threads along with our callback. A copy may
-// outlive the scope.
+// It travels along with our callback.
 struct Published {
   Censuses censuses;
   std::atomic<bool> over{false};
 };
 
-const std::string& key() {
-  static const auto* name = new std::string("amanda.census");
-  return *name;
+const ThreadGuest<Published>& guest() {
+  static const auto* guest = new ThreadGuest<Published>("amanda.census");
+  return *guest;
 }
 
 struct Thread {
@@ -61,16 +61,11 @@ struct Thread {
   ~Thread() { open_censuses -= open.size(); }
 
   void changed() {
-    using at::impl::ThreadLocalPythonObjects;
     if (published) published->over = true;
-    published.reset();
-    if (ThreadLocalPythonObjects::contains(key())) ThreadLocalPythonObjects::erase(key());
-    if (open.empty()) return remove_callback();
-    published = std::make_shared<Published>();
+    published = open.empty() ? nullptr : std::make_shared<Published>();
     for (const Open& one : open) published->censuses.push_back(one.census);
-    auto* disguised = reinterpret_cast<c10::SafePyObject*>(published.get());
-    ThreadLocalPythonObjects::set(key(), std::shared_ptr<c10::SafePyObject>(published, disguised));
-    add_callback();
+    guest().set(published);
+    published ? add_callback() : remove_callback();
   }
 
   // Guards that put all of a thread's state back may have taken the callback away, or brought it again.
@@ -92,10 +87,8 @@ struct Thread {
 // Of this thread, or of the one whose state it works with; null: nobody counts.
 const Censuses* counting_here() {
   if (const auto& own = per_thread<Thread>().published) return &own->censuses;
-  using at::impl::ThreadLocalPythonObjects;
-  if (!ThreadLocalPythonObjects::contains(key())) return nullptr;
-  const auto* inherited = reinterpret_cast<const Published*>(ThreadLocalPythonObjects::get(key()).get());
-  return inherited->over ? nullptr : &inherited->censuses;
+  const Published* inherited = guest().get();
+  return !inherited || inherited->over ? nullptr : &inherited->censuses;
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
@@ -115,10 +108,8 @@ bool identify(Call& call, const at::RecordFunction& function) {
   std::string_view name = function.name();
   if (!name.starts_with(kNodePrefix)) return false;
   name.remove_prefix(kNodePrefix.size());
-  constexpr std::string_view kNamespace = "torch::autograd::";  // as in node_types.cpp
-  if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
   call.node = "autograd::";
-  call.node += name;
+  call.node += plain_name(name);
   return true;
 }
 
@@ -176,8 +167,8 @@ void end(const at::RecordFunction&, at::ObserverContext* context) {
   if (!call) return;
   innermost = call->outer;
   for (const Call::Share& share : call->shares) {
-    const Skipped why = share.shown ? Skipped::kCount : why_skipped(*call, share);
-    share.census->count(call->record, call->node, share.shown ? nullptr : &why);
+    share.census->count(call->record, call->node,
+                        share.shown ? std::nullopt : std::optional(why_skipped(*call, share)));
   }
 }
 
@@ -235,7 +226,7 @@ void Census::close() {
   thread.changed();
 }
 
-void Census::count(const OpRecord* record, const std::string& node, const Skipped* why) {
+void Census::count(const OpRecord* record, const std::string& node, std::optional<Skipped> why) {
   std::lock_guard lock(mutex_);
   Counts& counts = record ? forward_[record] : backward_[node];
   ++(why ? counts.skipped[static_cast<size_t>(*why)] : counts.seen);

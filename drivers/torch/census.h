@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -66,8 +67,8 @@ class Census : public std::enable_shared_from_this<Census> {
   std::vector<Row> rows() const;
 
   const Engine::Tools& tools() const { return tools_; }
-  /// `record`: of a forward operator; null: of the node of that name. `why`: null if it was seen.
-  void count(const OpRecord* record, const std::string& node, const Skipped* why);
+  /// `record`: of a forward operator; null: of the node of that name. `why`: none if it was seen.
+  void count(const OpRecord* record, const std::string& node, std::optional<Skipped> why);
 
  private:
   const Engine::Tools tools_;

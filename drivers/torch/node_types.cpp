@@ -8,14 +8,12 @@
 #include "hash.h"
 
 namespace amanda::pytorch {
-namespace {
 
-std::string plain(const std::string& name) {
+std::string_view plain_name(std::string_view name) {
   constexpr std::string_view kNamespace = "torch::autograd::";
-  return name.starts_with(kNamespace) ? name.substr(kNamespace.size()) : name;
+  if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
+  return name;
 }
-
-}  // namespace
 
 // A name is computed anew by every name(), some by demangling: it is remembered by the class.
 const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
@@ -29,7 +27,7 @@ const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   const std::type_info& cls = typeid(node);
   Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
   if (known.cls == &cls) return *known.type;
-  const NodeType& type = named(plain(node.name()));
+  const NodeType& type = named(std::string(plain_name(node.name())));
   // One C++ class serves all Python functions, and one all nodes that stand in for others.
   const std::string_view mangled = cls.name();
   if (mangled.find("PyNode") == std::string_view::npos && mangled.find("ReplacedNode") == std::string_view::npos) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "amanda/backend.h"
@@ -39,5 +40,8 @@ class NodeTypes {
 };
 
 NodeTypes& node_types();
+
+/// A node's name as tools know it: without PyTorch's namespace.
+std::string_view plain_name(std::string_view name);
 
 }  // namespace amanda::pytorch
