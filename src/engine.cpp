@@ -52,8 +52,8 @@ Engine::Interest Engine::interest(ScopeStack& scopes, OpSite& backward) {
     plan =
         pending ? PlanUse(std::move(merged)) : ActionCache::keep(scopes, backward, seen, generation, std::move(merged));
   }
-  return {pending || !plan->at(Point::kBefore).empty(), !plan->replacements().empty(),
-          pending || !plan->at(Point::kAfter).empty(), plan->follows(), pending};
+  return {!plan->at(Point::kBefore).empty(), !plan->replacements().empty(), !plan->at(Point::kAfter).empty(),
+          plan->follows(), pending};
 }
 
 SightingPtr Engine::sighting(ScopeStack& scopes, OpSite& forward) {
@@ -81,7 +81,7 @@ bool Engine::is_over(const Sighting& seen_by) noexcept {
                      [](const Sighting::Seen& seen) { return seen.alive.expired(); });
 }
 
-BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) {
+BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) : call_(call) {
   ThreadCalls& here = ThreadCalls::current();
   const Visibility seen = seen_by_tools(scopes, call, here);
   static_assert(sizeof(OpRun) <= sizeof room_);
@@ -98,12 +98,21 @@ void BackwardRun::before() {
 bool BackwardRun::expects_end() const {
   if (!run_) return false;
   const Plan& plan = run_->plan();
-  return plan.after_pending() || !plan.replacements().empty() || !plan.at(Point::kAfter).empty();
+  return plan.after_pending() || !plan.at(Point::kAfter).empty();
 }
+bool BackwardRun::replaces() const { return run_ && !run_->plan().replacements().empty(); }
 bool BackwardRun::follows() const { return run_ && run_->plan().follows(); }
+void BackwardRun::operate() {
+  run_->operate();
+  operated_ = true;
+}
 void BackwardRun::finish() {
   if (!run_) return;
-  run_->operate();
+  if (operated_) {
+    call_.run({});
+  } else {
+    run_->operate();
+  }
   run_->after();
 }
 

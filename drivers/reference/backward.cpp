@@ -28,15 +28,22 @@ Gradients run_node(const GradientNode& node, size_t owners, Gradients grad_outpu
     Engine::on_op(*scopes, call);
     return std::move(call.grad_inputs());
   }
-  Gradients results;
-  GradientCall call(node, owner, std::move(grad_outputs), [&](const Gradients&) { return results; });
+  std::optional<Gradients> results;
+  GradientCall call(node, owner, std::move(grad_outputs),
+                    [&](const Gradients& given) { return results ? *results : inner(given); });
   const Engine::Interest interest = Engine::interest(*scopes, call);
   if (!interest.any()) return inner(call.grad_outputs());
   BackwardRun hooks(*scopes, call);
-  if (interest.before) hooks.before();
-  results = inner(call.grad_outputs());
-  if (!interest.before) hooks.before();  // a framework need not stop before a node where nothing is to run
-  if (!hooks.expects_end()) return results;
+  const bool begins = interest.before || interest.replace || interest.pending;
+  if (begins) hooks.before();
+  if (begins && hooks.replaces()) {
+    hooks.operate();
+    results = call.grad_inputs();
+  } else {
+    results = inner(call.grad_outputs());
+  }
+  if (!begins) hooks.before();  // a framework need not stop before a node where nothing is to run
+  if (!hooks.expects_end()) return *std::move(results);
   hooks.finish();
   return std::move(call.grad_inputs());
 }

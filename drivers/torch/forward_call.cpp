@@ -70,7 +70,7 @@ bool ForwardCall::bind_made(const NodeWindow& window, const std::vector<c10::IVa
   }
   const auto forward =
       std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands)});
-  return bind_nodes(*current_scopes(), made, tensors, forward, id(), /*made_by_forward=*/true);
+  return bind_nodes(*current_scopes(), made, forward, id(), /*made_by_forward=*/true);
 }
 
 }  // namespace amanda::pytorch

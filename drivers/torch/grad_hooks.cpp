@@ -17,8 +17,8 @@
 #include "engine_threads.h"
 #include "guards.h"
 #include "keys.h"
+#include "node_override.h"
 #include "python_hooks.h"
-#include "replaced_node.h"
 
 namespace amanda::pytorch {
 
@@ -36,26 +36,27 @@ namespace {
 void bind_made_by(ScopeStack& scopes, const Ownership& owner, const NodeWindow& window,
                   const variable_list& grad_inputs) {
   const SomeTensors levels = all_levels(grad_inputs);
-  bind_nodes(scopes, window.made(levels), levels, owner.forward, owner.id, /*made_by_forward=*/false);
+  bind_nodes(scopes, window.made(levels), owner.forward, owner.id, /*made_by_forward=*/false);
 }
 
 /// One owner's view of the execution.
 struct Part {
-  Part(ScopeStack& scopes, Node& node, const NodeType& type, Ownership whose)
-      : owner(std::move(whose)), call(node, type, owner), run(scopes, call) {}
+  Part(ScopeStack& scopes, Node& node, const NodeType& type, const Ownership& whose)
+      : owner(whose), call(node, type, owner), run(scopes, call) {}
 
-  const Ownership owner;
+  const Ownership& owner;
   NodeCall call;
   BackwardRun run;
 };
 
-// A node between its hooks.
+// A node between its hooks. Tools of outer operators are around those of inner ones, as in the forward pass. What an
+// owner's replacement wraps, inner owners included, runs only if the replacement runs it.
 class RunningNode {
  public:
   RunningNode(ScopeStack& scopes, Node& node, const NodeType& type, const NodeRecord& record)
-      : scopes_(scopes), record_(record) {
-    for (Ownership& owner : record.owners()) {
-      Part& part = parts_.emplace_back(scopes, node, type, std::move(owner));
+      : scopes_(scopes), node_(node), type_(type), record_(record), owners_(record.owners()) {
+    for (const Ownership& owner : owners_) {
+      Part& part = parts_.emplace_back(scopes, node, type, owner);
       if (counts_calls()) note_shown(scopes, part.call, nullptr);
       if (!part.run.seen()) parts_.pop_back();
     }
@@ -63,21 +64,36 @@ class RunningNode {
   RunningNode(const RunningNode&) = delete;
   RunningNode& operator=(const RunningNode&) = delete;
 
-  // Outer operators' tools are around inner ones', as in the forward pass.
   variable_list begin(variable_list grad_outputs) {
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
       NodeCall::Active active(part->call);
       part->call.take(std::move(grad_outputs));
       part->run.before();
       grad_outputs = part->call.give_grad_outputs();
+      if (!part->run.replaces()) continue;
+      replaced_ = true;
+      inside_ = &part->owner - owners_.begin();
+      parts_.erase(parts_.begin(), std::prev(part.base()));
+      break;
     }
     return grad_outputs;
   }
 
+  bool is_replaced() const { return replaced_; }
   bool expects_end() const {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
       return part.run.expects_end() || (part.run.follows() && c10::GradMode::is_enabled());
     });
+  }
+
+  /// Runs the replacement, where the engine would run the node.
+  variable_list operate(variable_list&& grad_outputs) {
+    Part& part = parts_.front();
+    NodeCall::Active active(part.call);
+    part.call.take(std::move(grad_outputs));
+    part.call.runs([&](variable_list&& gradients) { return run_inside(inside_, std::move(gradients)); });
+    part.run.operate();
+    return part.call.give_grad_inputs();
   }
 
   variable_list end(variable_list grad_inputs, const variable_list& grad_outputs) {
@@ -97,19 +113,40 @@ class RunningNode {
   }
 
  private:
+  // The node, and around it the tools of the first `owners` owners.
+  variable_list run_inside(size_t owners, variable_list&& grad_outputs) {
+    if (owners == 0) return run_node(node_, std::move(grad_outputs));
+    NodeCall call(node_, type_, owners_[owners - 1]);
+    call.runs([&](variable_list&& gradients) { return run_inside(owners - 1, std::move(gradients)); });
+    NodeCall::Active active(call);
+    call.take(std::move(grad_outputs));
+    Engine::on_op(scopes_, call);
+    return call.give_grad_inputs();
+  }
+
   void bind_made(const variable_list& grad_inputs) {
     if (!c10::GradMode::is_enabled()) return;
+    for (size_t i = 0; i < inside_; ++i) {
+      NodeCall site(node_, type_, owners_[i]);
+      if (Engine::interest(scopes_, site).follow) bind_made_by(scopes_, owners_[i], made_, grad_inputs);
+    }
     for (Part& part : parts_) {
       if (part.run.follows()) bind_made_by(scopes_, part.owner, made_, grad_inputs);
     }
   }
 
   ScopeStack& scopes_;
+  Node& node_;
+  const NodeType& type_;
   const NodeRecord& record_;
-  // Most nodes have one owner, for which there is room. None moves: executions hold references.
+  const NodeRecord::Owners owners_;
+  // Of the owners that have tools here. Most nodes have one, for which there is room. None moves: executions hold
+  // references.
   alignas(Part) std::byte room_[sizeof(Part) + 2 * alignof(std::max_align_t)];
   std::pmr::monotonic_buffer_resource memory_{room_, sizeof room_};
   std::pmr::list<Part> parts_{&memory_};
+  bool replaced_ = false;  // by the front part
+  size_t inside_ = 0;      // the owners that the replacement is around
   int task_ = torch::autograd::get_current_graph_task_id();
   NodeWindow made_;
 };
@@ -121,6 +158,14 @@ struct AtThreadsEnd {
     if (running->empty()) delete std::exchange(running, nullptr);  // else a tool's Python objects: too late for them
   }
 };
+
+void add_running(std::unique_ptr<RunningNode> node) {
+  if (!running) {
+    running = new std::vector<std::unique_ptr<RunningNode>>;
+    static thread_local const AtThreadsEnd freed;
+  }
+  running->push_back(std::move(node));
+}
 
 std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
   if (!running) return nullptr;
@@ -186,6 +231,8 @@ void ensure_post_hook(Node& node, const std::shared_ptr<NodeRecord>& record) {
   if (record->claim_post_hook()) node.add_post_hook(std::make_unique<AfterNode>(record));
 }
 
+variable_list run_replacement(Node& node, variable_list&& grad_outputs);
+
 class BeforeNode final : public torch::autograd::FunctionPreHook {
  public:
   BeforeNode(Node& node, const NodeType& type, std::shared_ptr<NodeRecord> record)
@@ -204,15 +251,10 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
   variable_list begin(ScopeStack& scopes, const variable_list& grad_outputs) {
     auto node = std::make_unique<RunningNode>(scopes, node_, type_, *record_);
     variable_list edited = node->begin(grad_outputs);
-    if (node->expects_end()) {
-      // Most often it is there already. (Adding it here is too late only for other threads that run this very node.)
-      ensure_post_hook(node_, record_);
-      if (!running) {
-        running = new std::vector<std::unique_ptr<RunningNode>>;
-        static thread_local const AtThreadsEnd freed;
-      }
-      running->push_back(std::move(node));
-    }
+    // Most often both are in place already. (It is too late only for other threads that run this very node.)
+    if (node->is_replaced()) override_apply(node_, &run_replacement);
+    if (node->expects_end()) ensure_post_hook(node_, record_);
+    if (node->is_replaced() || node->expects_end()) add_running(std::move(node));
     return edited;
   }
 
@@ -222,13 +264,61 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
 };
 
 std::shared_ptr<NodeRecord> find_record(Node& node) {
-  // Both classes are final: comparing types does, and costs a tenth of a cast.
-  if (typeid(node) == typeid(ReplacedNode)) return static_cast<ReplacedNode&>(node).record();
   for (const auto& hook : node.pre_hooks()) {
-    const auto& one = *hook;
+    const auto& one = *hook;  // the class is final: comparing types does, and costs a tenth of a cast
     if (typeid(one) == typeid(BeforeNode)) return static_cast<const BeforeNode&>(one).record();
   }
   return nullptr;
+}
+
+// Where the engine would run the node. Other threads, and passes in which the tools are not active, get the original.
+variable_list run_replacement(Node& node, variable_list&& grad_outputs) {
+  const std::shared_ptr<NodeRecord> record = find_record(node);
+  std::unique_ptr<RunningNode> running_node = record ? take_running(*record) : nullptr;
+  if (!running_node || !running_node->is_replaced()) {
+    if (running_node) add_running(std::move(running_node));
+    return run_original(node, std::move(grad_outputs));
+  }
+  return with_python_errors([&] {
+    variable_list grad_inputs = running_node->operate(std::move(grad_outputs));
+    if (running_node->expects_end()) add_running(std::move(running_node));
+    return grad_inputs;
+  });
+}
+
+// Several threads may use one leaf: its node is to get one record. The lock covers the list of hooks and nothing else:
+// tools' code, and destructors that need the interpreter lock, run outside it.
+std::unique_lock<std::mutex> lock_hooks(const NodeType& type) {
+  static auto* leaves = new std::mutex;
+  return type.accumulates ? std::unique_lock(*leaves) : std::unique_lock<std::mutex>();
+}
+
+std::shared_ptr<NodeRecord> find_record_of(Node& node, const NodeType& type) {
+  const auto lock = lock_hooks(type);
+  return find_record(node);
+}
+
+std::shared_ptr<NodeRecord> record_of(Node& node, const NodeType& type) {
+  const auto lock = lock_hooks(type);
+  if (std::shared_ptr<NodeRecord> known = find_record(node)) return known;
+  auto made = std::make_shared<NodeRecord>();
+  node.add_pre_hook(std::make_unique<BeforeNode>(node, type, made));
+  return made;
+}
+
+// To a tool that sees the node already it belongs as it did. False: no other tool sees it.
+bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
+  if (owners.empty()) return true;
+  std::vector<SightingPtr> known;
+  for (const Ownership& other : owners) known.push_back(other.forward->seen_by);
+  SightingPtr left = Engine::without(owner.forward->seen_by, known);
+  if (!left) return false;
+  if (left != owner.forward->seen_by) {
+    auto forward = std::make_shared<ForwardRun>(*owner.forward);
+    forward->seen_by = std::move(left);
+    owner.forward = std::move(forward);
+  }
+  return true;
 }
 
 }  // namespace
@@ -243,7 +333,7 @@ std::mutex& NodeRecord::mutex() const {
   return locks[reinterpret_cast<uintptr_t>(this) / sizeof(NodeRecord) % locks.size()];
 }
 
-void NodeRecord::add(Ownership owner) {
+bool NodeRecord::add(Ownership owner) {
   // A leaf's node may live as long as the program, under DDP for instance.
   Owners over;  // destroyed outside the lock: they may hold Python objects
   std::lock_guard lock(mutex());
@@ -251,7 +341,9 @@ void NodeRecord::add(Ownership owner) {
       owners_.begin(), owners_.end(), [](const Ownership& known) { return !Engine::is_over(*known.forward->seen_by); });
   std::move(first_over, owners_.end(), std::back_inserter(over));
   owners_.erase(first_over, owners_.end());
+  if (!restrict_to_new_tools(owner, owners_)) return false;
   owners_.push_back(std::move(owner));
+  return true;
 }
 
 bool NodeRecord::claim_post_hook() {
@@ -264,72 +356,16 @@ NodeRecord::Owners NodeRecord::owners() const {
   return owners_;
 }
 
-variable_list NodeRecord::run(ScopeStack& scopes, Node& node, variable_list&& grad_outputs) {
-  const NodeType& type = node_types().of(node);
-  const Owners all = owners();
-  const NodeWindow window;
-  // Outer operators' tools are around inner ones', as in the forward pass.
-  std::function<variable_list(size_t, variable_list &&)> run_inside = [&](size_t owners_left,
-                                                                          variable_list&& gradients) {
-    NodeCall call(node, type, all[owners_left - 1]);
-    if (owners_left > 1)
-      call.runs([&](variable_list&& inner) { return run_inside(owners_left - 1, std::move(inner)); });
-    NodeCall::Active active(call);
-    call.take(std::move(gradients));
-    Engine::on_op(scopes, call);
-    return call.give_grad_inputs();
-  };
-  if (counts_calls()) {
-    for (const Ownership& owner : all) note_shown(scopes, NodeCall(node, type, owner), nullptr);
-  }
-  return with_python_errors([&] {
-    variable_list grad_inputs = run_inside(all.size(), std::move(grad_outputs));
-    if (!c10::GradMode::is_enabled()) return grad_inputs;
-    for (const Ownership& owner : all) {
-      NodeCall site(node, type, owner);
-      if (Engine::interest(scopes, site).follow) bind_made_by(scopes, owner, window, grad_inputs);
-    }
-    return grad_inputs;
-  });
-}
-
-namespace {
-std::shared_ptr<NodeRecord> make_record(Node& node, const NodeType& type) {
-  auto record = std::make_shared<NodeRecord>();
-  node.add_pre_hook(std::make_unique<BeforeNode>(node, type, record));
-  return record;
-}
-}  // namespace
-
-std::shared_ptr<NodeRecord> record_of(Node& node) {
-  std::shared_ptr<NodeRecord> known = find_record(node);
-  return known ? known : make_record(node, node_types().of(node));
-}
-
 Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
-  // Several threads may use one leaf: its node is to get one record.
-  static auto* leaves = new std::mutex;
-  std::unique_lock<std::mutex> lock(*leaves, std::defer_lock);
-  if (type.accumulates) lock.lock();
-  std::shared_ptr<NodeRecord> record = find_record(node);
-  if (record) {
-    std::vector<SightingPtr> known;
-    for (const Ownership& other : record->owners()) known.push_back(other.forward->seen_by);
-    SightingPtr left = Engine::without(owner.forward->seen_by, known);
-    if (!left) return {};
-    if (left != owner.forward->seen_by) {
-      auto forward = std::make_shared<ForwardRun>(*owner.forward);
-      forward->seen_by = std::move(left);
-      owner.forward = std::move(forward);
-    }
+  if (const std::shared_ptr<NodeRecord> known = find_record_of(node, type)) {
+    if (!restrict_to_new_tools(owner, known->owners())) return {};
   }
   NodeCall site(node, type, owner);
   const Engine::Interest wanted = Engine::interest(scopes, site);
   if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
   publish_scopes_now();
-  if (!record) record = make_record(node, type);
-  if (wanted.after) ensure_post_hook(node, record);
-  record->add(std::move(owner));
+  const std::shared_ptr<NodeRecord> record = record_of(node, type);
+  if (record->add(std::move(owner)) && wanted.after) ensure_post_hook(node, record);
   return wanted;
 }
 

@@ -13,16 +13,14 @@ namespace amanda::pytorch {
 /// The scopes that a backward operator on this thread is seen by; null: nobody is to see it.
 ScopeStack* observing_scopes();
 
-/// What is known of one node. Its hook objects, or the node that replaces it, share it and die with the node.
+/// What is known of one node. Its hook objects share it and die with the node.
 class NodeRecord {
  public:
   using Owners = c10::SmallVector<Ownership, 1>;
 
-  void add(Ownership owner);
+  /// False: the tools that saw this owner see the node already, for another one.
+  bool add(Ownership owner);
   bool claim_post_hook();  // true once
-
-  /// All of it, where a ReplacedNode runs.
-  variable_list run(ScopeStack& scopes, Node& node, variable_list&& grad_outputs);
 
   Owners owners() const;
 
@@ -39,9 +37,6 @@ class NodeRecord {
 /// sees it already it belongs as it did: a leaf to its first user, and all else to the innermost operator that the tool
 /// sees.
 Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner);
-/// The node's record, made if it has none.
-std::shared_ptr<NodeRecord> record_of(Node& node);
-
 /// A backward pass that failed leaves nodes behind, on this thread, that have begun and will not end.
 bool has_running_nodes();
 void forget_running_nodes();

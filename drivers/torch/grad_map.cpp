@@ -10,7 +10,6 @@
 #include "gradient_edge.h"
 #include "hash.h"
 #include "python_hooks.h"
-#include "replaced_node.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -76,8 +75,8 @@ NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
   return made;
 }
 
-bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<at::Tensor> results,
-                const std::shared_ptr<const ForwardRun>& forward, OpId base, bool made_by_forward) {
+bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
+                OpId base, bool made_by_forward) {
   bool analysed = true;
   // The number of its gradients is a part of what a backward operator is: `cat` of two and of three tensors at one
   // place.
@@ -88,14 +87,11 @@ bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<
                      1;
   };
   c10::SmallVector<OpId, 8> ids;
-  std::vector<Node*> to_replace;
   for (size_t i = 0; i < made.nodes.size(); ++i) {
     Node& node = *made.nodes[i];
     const NodeType& type = node_types().of(node);
     ids.push_back(id_of(node, type, base, i));
-    const Engine::Interest interest = attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward});
-    analysed &= !interest.pending;
-    if (interest.replace) to_replace.push_back(&node);
+    analysed &= !attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward}).pending;
   }
   for (const NodeWindow::Leaf& leaf : made.leaves) {
     const NodeType& type = node_types().of(*leaf.accumulate);
@@ -104,7 +100,6 @@ bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<
                           leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent], leaf.edge);
     analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false}).pending;
   }
-  for (Node* node : to_replace) replace_node(*node, made.nodes, results);
   return analysed;
 }
 

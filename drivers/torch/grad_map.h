@@ -42,10 +42,9 @@ class NodeWindow {
   uint64_t first_;
 };
 
-/// Gives the nodes to their owner: the tools that saw it will see them. Nodes of which a replacement is known are
-/// replaced now, before anybody has used the results. `base`: what the nodes' ids start from; the forward id, or the id
-/// of the node that made them. Returns whether no analysis of them is still to be run.
-bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, c10::ArrayRef<at::Tensor> results,
-                const std::shared_ptr<const ForwardRun>& forward, OpId base, bool made_by_forward);
+/// Gives the nodes to their owner: the tools that saw it will see them. `base`: what the nodes' ids start from; the
+/// forward id, or the id of the node that made them. Returns whether no analysis of them is still to be run.
+bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
+                OpId base, bool made_by_forward);
 
 }  // namespace amanda::pytorch

@@ -7,6 +7,7 @@
 #include "amanda/error.h"
 #include "gradient_edge.h"
 #include "guards.h"
+#include "node_override.h"
 #include "python_hooks.h"
 #include "stack_value.h"
 #include "torch_backend.h"
@@ -135,16 +136,15 @@ namespace {
 
 thread_local NodeCall::Active* innermost = nullptr;
 
+}  // namespace
+
 variable_list run_node(Node& node, variable_list&& grad_outputs) {
-  variable_list grad_inputs = node(std::move(grad_outputs));
-  // What the engine does with a node's results: sums what was broadcast, converts dtypes.
+  variable_list grad_inputs = run_original(node, std::move(grad_outputs));
   torch::autograd::validate_outputs(node.next_edges(), grad_inputs, [&](const std::string& reason) {
     return "Function " + node.name() + " returned an " + reason;
   });
   return grad_inputs;
 }
-
-}  // namespace
 
 NodeCall::Active::Active(NodeCall& call) : call_(call), outer_(std::exchange(innermost, this)) {}
 NodeCall::Active::~Active() { innermost = outer_; }
@@ -162,6 +162,7 @@ variable_list NodeCall::call_original(variable_list grad_outputs) {
                          grad_outputs.size()));
   }
   NodeCall call(node_, type_, owner_);
+  call.original_ = original_;
   call.take(std::move(grad_outputs));
   Engine::call_original(call);
   return call.give_grad_inputs();

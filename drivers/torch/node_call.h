@@ -64,6 +64,9 @@ struct Ownership {
   bool made_by_forward;
 };
 
+/// Runs the node's own code, and does with its results what the engine does: sums what was broadcast, converts dtypes.
+variable_list run_node(Node& node, variable_list&& grad_outputs);
+
 class NodeCall final : public OpCall {
  public:
   NodeCall(Node& node, const NodeType& type, const Ownership& owner);

@@ -28,11 +28,8 @@ const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
   if (known.cls == &cls) return *known.type;
   const NodeType& type = named(std::string(plain_name(node.name())));
-  // One C++ class serves all Python functions, and one all nodes that stand in for others.
-  const std::string_view mangled = cls.name();
-  if (mangled.find("PyNode") == std::string_view::npos && mangled.find("ReplacedNode") == std::string_view::npos) {
-    known = {&cls, &type};
-  }
+  // One C++ class serves all Python functions.
+  if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) known = {&cls, &type};
   return type;
 }
 

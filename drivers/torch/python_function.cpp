@@ -48,7 +48,7 @@ void bind_python_function(const std::string& name, const NodeWindow& window, c10
   for (const NodeWindow::Leaf& leaf : made.leaves) operands->connect(leaf.accumulate);
   const auto forward = std::make_shared<ForwardRun>(
       ForwardRun{std::move(seen_by), record.type, identity.id, identity.raw_path, std::move(operands)});
-  bind_nodes(*scopes, made, levels, forward, identity.id, /*made_by_forward=*/true);
+  bind_nodes(*scopes, made, forward, identity.id, /*made_by_forward=*/true);
 }
 
 }  // namespace amanda::pytorch

@@ -10,6 +10,7 @@
 #include "guards.h"
 #include "keys.h"
 #include "node_call.h"
+#include "node_override.h"
 #include "op_types.h"
 #include "port.h"
 
@@ -40,7 +41,9 @@ void TorchBackend::end_routines(void* token) noexcept { RoutineState::end(static
 
 std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
   if (site.phase() == Phase::kBackward) {
-    if (point != Point::kReplace || !static_cast<NodeCall&>(site).node_type().accumulates) return {};
+    if (point != Point::kReplace) return {};
+    if (!can_override_nodes()) return "this PyTorch was built with a C++ ABI in which nodes cannot be overridden";
+    if (!static_cast<NodeCall&>(site).node_type().accumulates) return {};
     return "a gradient must be accumulated into its leaf; edit it before that, by insert_before_backward_op";
   }
   auto& call = static_cast<ForwardCall&>(site);

@@ -20,10 +20,9 @@ class Engine {
   /// What tools want of a backward operator that was just made.
   struct Interest {
     bool before = false, replace = false, after = false;
-    bool follow = false;  // backward operators that it makes itself are to be seen, too
-    bool any() const { return before || replace || after || follow; }
-
-    bool pending = false;  // an analysis is still to be run: `before` and `after` allow for what it may schedule
+    bool follow = false;   // backward operators that it makes itself are to be seen, too
+    bool pending = false;  // an analysis is still to be run, and may schedule anything
+    bool any() const { return before || replace || after || follow || pending; }
   };
   static Interest interest(ScopeStack& scopes, OpSite& backward);
   /// Who is to see the backward operators of a forward operator that ran unseen by on_op(); null: nobody asks.
@@ -59,8 +58,7 @@ class Engine {
   static void call_original(OpCall& call);
 };
 
-/// A backward operator, where the framework itself runs it and tells its beginning and end apart. The stages of
-/// on_op().
+/// A backward operator that the framework itself runs, with calls at its beginning and end: the stages of on_op().
 class BackwardRun {
  public:
   BackwardRun(ScopeStack& scopes, OpCall& call);
@@ -70,15 +68,20 @@ class BackwardRun {
 
   bool seen() const;         // by a tool that is active
   void before();             // analyses, actions
+  bool replaces() const;     // after before(): is operate() to run where the operator would?
   bool expects_end() const;  // after before(): is finish() needed?
   bool follows() const;      // after before(): are the backward operators that it makes itself to be seen, too?
-  /// The operator ran: call.run() only hands over its results, or a replacement's take their place.
+  /// Runs the replacement; call.run() runs the operator for it.
+  void operate();
+  /// The operator, or operate(), ran: call.run() only hands over the results.
   void finish();
 
  private:
   // An OpRun, in room of its own: every node that is seen has one.
   alignas(std::max_align_t) std::byte room_[320];
   class OpRun* run_ = nullptr;
+  OpCall& call_;
+  bool operated_ = false;
 };
 
 }  // namespace amanda

@@ -253,8 +253,7 @@ class OpContext(dict[str, Any]):
         """Calls ``fn(*selected_grad_outputs, **kwargs)`` instead of the backward operator; what it returns are the
         grad_inputs, one for each of the node's ``next_functions`` (None: undefined).
 
-        It takes effect at once. Decided during a backward pass, that first time the original runs too, and its results
-        are dropped; later it does not run.
+        It takes effect at once: decided during a backward pass, the original does not run in that pass either.
 
         Raises:
             amanda.Error: the operator is AccumulateGrad.

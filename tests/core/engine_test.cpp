@@ -101,7 +101,7 @@ TEST_F(EngineTest, AnOperatorThatRanElsewhereIsSeenBackwardsByWhoeverAsks) {
   EXPECT_EQ(Engine::sighting(*driver.scopes, add), nullptr);
   ProbeSite gradient(mul, Engine::sighting(*driver.scopes, mul));
   ASSERT_NE(gradient.seen_by, nullptr);
-  EXPECT_TRUE(Engine::interest(*driver.scopes, gradient).before);  // an analysis, to begin with
+  EXPECT_TRUE(Engine::interest(*driver.scopes, gradient).pending);
   ProbeSite unseen(add, nullptr);
   EXPECT_FALSE(Engine::interest(*driver.scopes, unseen).any());
   leave();

@@ -82,6 +82,24 @@ class ReplaceAll(amanda.Tool):
         return op(*grad_outputs)
 
 
+def leaf(*shape, **options):
+    return torch.randn(*shape, requires_grad=True, **options)
+
+
+def gradients(program, *leaves):
+    """The leaves' gradients after program(*leaves) went backward."""
+    for each in leaves:
+        each.grad = None
+    program(*leaves).sum().backward()
+    return [each.grad for each in leaves]
+
+
+def under(tools, program, *leaves, runs=3):
+    """Gradients of each run under the tools."""
+    with amanda.apply(*([tools] if isinstance(tools, amanda.Tool) else tools)):
+        return [gradients(program, *leaves) for _ in range(runs)]
+
+
 def graph_nodes(*results):
     """All autograd nodes that these tensors lead to: an oracle that knows nothing of operators."""
     found, open_ = set(), [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]

@@ -30,6 +30,13 @@ PyObject* show(const at::Tensor& tensor) {
   return THPVariable_Wrap(handle);
 }
 
+// A gradient is shown as PyTorch's own hooks show it: as itself. The engine then knows whether somebody keeps it, and
+// neither takes it over as a leaf's .grad nor adds to it in place. (No result of an operator that the program could put
+// into a Parameter is among gradients.)
+PyObject* show_gradient(const c10::IValue& value) {
+  return value.isTensor() ? THPVariable_Wrap(value.toTensor()) : Py_NewRef(Py_None);
+}
+
 // The schema's own type of an argument; dtypes and the like are integers on the stack.
 const c10::Type* element(const c10::TypePtr& type) {
   const auto optional = type->cast<c10::OptionalType>();
@@ -164,6 +171,7 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
 PyObject* TorchBridge::to_python(OpSite& site, Point side, size_t position) {
   const Value value = site.get(side, position);
   if (!value.ref) return Py_NewRef(Py_None);
+  if (site.phase() == Phase::kBackward) return show_gradient(pytorch::ivalue(value));
   return show(pytorch::ivalue(value), argument_of(site, side, position));
 }
 
