@@ -2,6 +2,9 @@
 
 # ruff: noqa: E731 -- routines, in one line
 
+import contextlib
+import threading
+
 import amanda
 import pytest
 import torch
@@ -445,3 +448,30 @@ def test_an_inner_loop_that_trains_through_its_own_updates():
     with amanda.apply(ReplaceAll()):
         for _ in range(3):
             assert same(step(), expected)
+
+
+# ---- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_without_the_scope_runs_the_original_of_the_same_node():
+    x = leaf(3)
+    results = {"in scope": [], "outside": []}
+    with amanda.apply(Scheduled("replace", "SinBackward0", lambda g: g * 5)) as scope:
+        y = x.sin().sum()
+
+    def run(name, context):
+        with context:
+            for _ in range(200):
+                results[name].append(torch.autograd.grad(y, x, retain_graph=True)[0])
+
+    threads = [
+        threading.Thread(target=run, args=arguments)
+        for arguments in [("in scope", scope), ("outside", contextlib.nullcontext())]
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(got.tolist() == [5.0] * 3 for got in results["in scope"])
+    assert all(torch.equal(got, x.detach().cos()) for got in results["outside"])
+    assert [len(each) for each in results.values()] == [200, 200]
