@@ -83,7 +83,7 @@ def _spare_higher_order_operators(port: Any, names: tuple[str, str]) -> None:
     construct = cls.__init__
 
     @functools.wraps(construct)
-    def construct_spared(self: Any, *args: Any, **kwargs: Any) -> None:
+    def construct_spared(self: Any, /, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
         spare(self)
 
@@ -96,8 +96,10 @@ def _restore_keys_after_inference_mode(torch: Any, restore: Any) -> None:
     leave = cls.__exit__
 
     @functools.wraps(leave)
-    def leave_and_restore(self: Any, *args: Any) -> None:
-        leave(self, *args)
-        restore()
+    def leave_and_restore(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return leave(self, *args, **kwargs)
+        finally:
+            restore()
 
     cls.__exit__ = leave_and_restore
