@@ -14,12 +14,12 @@ namespace {
 
 // Does the tensor stand for one of another run? Tracers hide their keys from the operators that they call themselves.
 bool is_stand_in(const at::Tensor& tensor) {
-  const c10::DispatchKeySet keys = tensor.key_set();
-  const bool by_python = keys.has(c10::DispatchKey::Python);
-  if (C10_LIKELY(!by_python && !keys.has_backend(c10::BackendComponent::MetaBit))) return false;
-  if (by_python && python_hooks.is_symbolic && python_hooks.is_symbolic(py_object(tensor))) return true;
   const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (!impl->has_symbolic_sizes_strides()) return false;
+  const bool by_python = impl->key_set().has(c10::DispatchKey::Python);
+  const bool symbolic_size = impl->has_symbolic_sizes_strides();
+  if (C10_LIKELY(!by_python && !symbolic_size)) return false;
+  if (by_python && python_hooks.is_symbolic && python_hooks.is_symbolic(py_object(tensor))) return true;
+  if (!symbolic_size) return false;
   const c10::SymIntArrayRef sizes = impl->sym_sizes_default();
   return std::any_of(sizes.begin(), sizes.end(), [](const c10::SymInt& size) { return is_symbol(size); });
 }
