@@ -189,7 +189,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
     routine(record->context);
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    if (!scope.survives(error) || !routine.is_failure(error)) throw;
+    if (!scope.survives(error) || !routine.is_failure(error) || site_.backend().is_programs(error)) throw;
     scope.stop(*active.tool, fmt::format("{}: the analysis of {}", active.tool->name(), op_name(site_)), error);
     return;
   }

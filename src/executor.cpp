@@ -61,9 +61,13 @@ void Execution::run_action(const ScheduledAction& action) {
   } catch (...) {
     call_.discard();
     const std::exception_ptr error = std::current_exception();
-    if (!action.scope->survives(error) || !action.routine->is_failure(error)) throw;
+    if (!survives(action, error)) throw;
     action.scope->stop(*action.tool, where(action, call_), error);
   }
+}
+
+bool Execution::survives(const ScheduledAction& action, const std::exception_ptr& error) const {
+  return action.scope->survives(error) && action.routine->is_failure(error) && !call_.backend().is_programs(error);
 }
 
 void Execution::run_operator(const Plan& plan, bool observe_inner) {
@@ -82,7 +86,7 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
     } catch (...) {
       call.discard();
       const std::exception_ptr error = std::current_exception();
-      if (operator_failed_ || !action.scope->survives(error) || !action.routine->is_failure(error)) throw;
+      if (operator_failed_ || !survives(action, error)) throw;
       action.scope->stop(*action.tool, where(action, call), error);
       // The original would run on changed inputs, or on none.
       if (call.has_results() || call.versions(Point::kBefore) != versions) throw;

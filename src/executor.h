@@ -32,6 +32,8 @@ class Execution {
   friend class Values;
   void run_point(const Plan& plan, Point point);
   void run_action(const ScheduledAction& action);
+  /// Does the program go on after this error of a routine?
+  bool survives(const ScheduledAction& action, const std::exception_ptr& error) const;
   void run_replacement(const Plan& plan, size_t index, OpCall& call);
 
   OpCall& call_;

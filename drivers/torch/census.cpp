@@ -14,6 +14,7 @@
 #include "guards.h"
 #include "keys.h"
 #include "node_types.h"
+#include "python_hooks.h"
 #include "thread_guest.h"
 #include "torch_backend.h"
 #include "tracing.h"
@@ -159,7 +160,9 @@ Skipped why_skipped(const Call& call, const Call::Share& share) {
   if (call.state) return *call.state;
   if (!share.asked) return Skipped::kUnasked;
   if (!call.record) return Skipped::kUnowned;
-  return is_inside_shown(call, *share.census) ? Skipped::kInner : Skipped::kLost;
+  if (is_inside_shown(call, *share.census)) return Skipped::kInner;
+  const bool engine_runs = python_hooks.in_backward_pass && python_hooks.in_backward_pass();
+  return engine_runs ? Skipped::kCallback : Skipped::kLost;
 }
 
 void end(const at::RecordFunction&, at::ObserverContext* context) {

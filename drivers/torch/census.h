@@ -35,15 +35,17 @@ enum class Skipped : uint8_t {
   kBackward,  // a backward operator is made of it
   kTraced,    // somebody records the program
   // What the scope's tools ask for.
-  kUnasked,  // no tool asks for it
-  kUnowned,  // a backward operator whose forward operator no tool saw
-  kInner,    // inside an operator that a tool sees
-  kLost,     // our keys were off, for none of these reasons
+  kUnasked,   // no tool asks for it
+  kUnowned,   // a backward operator whose forward operator no tool saw
+  kInner,     // inside an operator that a tool sees
+  kCallback,  // the engine calls it, outside of any node
+  kLost,      // our keys were off, for none of these reasons
   kCount,
 };
 inline constexpr size_t kSkips = static_cast<size_t>(Skipped::kCount);
-inline constexpr std::array<const char*, kSkips> kSkipNames = {
-    "own", "routine", "opaque", "off", "thread", "noise", "backward", "traced", "unasked", "unowned", "inner", "lost"};
+inline constexpr std::array<const char*, kSkips> kSkipNames = {"own",   "routine",  "opaque", "off",     "thread",
+                                                               "noise", "backward", "traced", "unasked", "unowned",
+                                                               "inner", "callback", "lost"};
 
 /// The counts of one scope, over all times it is entered, on any thread.
 class Census : public std::enable_shared_from_this<Census> {

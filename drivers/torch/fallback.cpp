@@ -26,8 +26,10 @@ ScopeStack* observers(KeyRole role) {
 }
 
 bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set) {
-  if (!call.record().noise && !belongs_to_backward() && !is_traced(key_set, call.argument_tensors())) return true;
-  if (counts_calls()) note_refused(call.record());
+  const OpRecord& record = call.record();
+  const bool symbols = record.takes_symbols && call.has_symbols();
+  if (!record.noise && !symbols && !belongs_to_backward() && !is_traced(key_set, call.argument_tensors())) return true;
+  if (counts_calls()) note_refused(record);
   return false;
 }
 

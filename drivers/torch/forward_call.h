@@ -27,6 +27,8 @@ class ForwardCall : public OpCall {
   const OpRecord& record() const { return record_; }
   /// Does a result share memory with an argument it may be a view of?
   virtual bool result_is_view() const = 0;
+  /// Is an argument that is no tensor a tracer's symbol?
+  virtual bool has_symbols() const = 0;
   /// As they are now; what is returned is valid until the next call.
   virtual c10::ArrayRef<OperandTensor> argument_tensors() const = 0;
   virtual c10::ArrayRef<OperandTensor> result_tensors() const = 0;

@@ -12,6 +12,12 @@
 namespace amanda::pytorch {
 namespace {
 
+// SymInt, or a list or an optional of it.
+bool is_symbolic(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::SymIntType) return true;
+  return !type->containedTypes().empty() && is_symbolic(type->containedType(0));
+}
+
 bool is_noise(std::string_view ns, std::string_view name) {
   return ns == "profiler" || ns == "prim" || name == "lift_fresh";
 }
@@ -36,6 +42,7 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
     record->metadata_in_place |= tag == at::Tag::inplace_view;
   }
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    record->takes_symbols |= is_symbolic(schema.arguments()[i].real_type());
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
     if (alias && alias->isWrite()) record->mutated.push_back(i);
   }

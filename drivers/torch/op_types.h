@@ -23,6 +23,7 @@ struct OpRecord {
   bool noise = false;              // framework bookkeeping, not an operator
   bool random = false;             // draws random numbers
   bool asynchronous = false;       // goes on after it has returned: a collective
+  bool takes_symbols = false;      // has arguments that a tracer may pass a SymInt for
   bool metadata_in_place = false;  // resize_, transpose_ ...: an in-place operator that is not about values
   std::vector<size_t> mutated;     // arguments that it writes to
   std::vector<std::optional<size_t>> result_mutated;  // per result: the written argument that it is

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,14 @@ struct PythonHooks {
   OpId (*resolve)(uint64_t raw_path, uint64_t name_hash, const std::vector<TensorOperand>& tensors) = nullptr;
   std::string (*describe)(uint64_t raw_path, Detail) = nullptr;  // of a resolved path: module path or source
   bool (*in_recompute)() = nullptr;                              // does this thread recompute a checkpointed region?
+  bool (*in_backward_pass)() = nullptr;  // does this thread's Python code run the engine, and recompute nothing?
   /// Of a tensor: its number, times two, if it has one; the lowest bit: does it count as a parameter by what it is, an
   /// nn.Parameter or a buffer of a known model? No number is given twice, and a tensor loses its own when it dies.
   uint64_t (*tag)(_object*) = nullptr;
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: somebody traces, no program runs
   at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;  // what a wrapper of torch.func wraps; undefined: it is none
-  void (*rethrow)() = nullptr;                           // in a handler: the exception, as Python code should see it
+  bool (*is_programs)(const std::exception_ptr&) = nullptr;  // did the program's own Python code raise it?
+  void (*rethrow)() = nullptr;  // in a handler: the exception, as Python code should see it
 
   /// Something died whose address may stand in a raw path: what was resolved before counts no more.
   std::atomic<uint64_t> epoch{1};

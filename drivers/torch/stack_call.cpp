@@ -87,6 +87,11 @@ StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10:
 StackCall::StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id)
     : ForwardCall(record, {.id = id}), op_(op), stack_(stack), base_(stack.size() - record.info.inputs.size()) {}
 
+bool StackCall::has_symbols() const {
+  const c10::ArrayRef<c10::IValue> all = arguments();
+  return std::any_of(all.begin(), all.end(), [](const c10::IValue& argument) { return is_symbol(argument); });
+}
+
 c10::ArrayRef<c10::IValue> StackCall::arguments() const {
   if (state_ != State::kReady) return inputs_;
   return torch::jit::last(stack_, record_.info.inputs.size());

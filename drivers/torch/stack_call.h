@@ -42,6 +42,7 @@ class StackCall final : public ForwardCall {
   bool bind_backward(const SightingPtr& seen_by) override;
 
   bool result_is_view() const override;
+  bool has_symbols() const override;
   c10::ArrayRef<OperandTensor> argument_tensors() const override { return tensors_ = tensors_of(arguments()); }
   c10::ArrayRef<OperandTensor> result_tensors() const override { return tensors_ = tensors_of(results()); }
 

@@ -56,6 +56,21 @@ OperandTensors tensors_of(c10::ArrayRef<c10::IValue> operands) {
   return tensors;
 }
 
+bool is_symbol(const c10::SymInt& number) {
+  if (!number.is_heap_allocated()) return false;
+  c10::SymNodeImpl* node = number.toSymNodeImplUnowned();
+  return !node->is_nested_int() && !number.maybe_as_int();
+}
+
+bool is_symbol(const c10::IValue& operand) {
+  if (operand.isSymInt()) return is_symbol(operand.toSymInt());
+  if (operand.isSymFloat()) return operand.toSymFloat().is_symbolic();
+  if (operand.isSymBool()) return operand.toSymBool().is_heap_allocated();
+  if (!operand.isList()) return false;
+  const auto members = operand.toListRef();
+  return std::any_of(members.begin(), members.end(), [](const c10::IValue& member) { return is_symbol(member); });
+}
+
 bool same_shape(const at::Tensor& a, const at::Tensor& b) {
   if (!a.is_nested() && !b.is_nested()) return a.sizes().equals(b.sizes());
   return a.is_nested() && b.is_nested() && a.is_same_size(b);

@@ -32,6 +32,10 @@ void each_tensor(const c10::IValue& operand, const Fn& fn) {
 
 OperandTensors tensors_of(c10::ArrayRef<c10::IValue> operands);
 
+/// Does it stand for a number that a tracer keeps open? Not the length of a jagged dimension: programs run with these.
+bool is_symbol(const c10::SymInt& number);
+bool is_symbol(const c10::IValue& operand);  // or a list of numbers with such a one
+
 /// The tensor's Python object, borrowed; null if it has none yet.
 inline _object* py_object(const at::TensorBase& tensor) {
   return reinterpret_cast<_object*>(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj());

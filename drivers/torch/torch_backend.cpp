@@ -13,6 +13,7 @@
 #include "node_override.h"
 #include "op_types.h"
 #include "port.h"
+#include "python_hooks.h"
 
 namespace amanda::pytorch {
 
@@ -38,6 +39,10 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
 
 void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
 void TorchBackend::end_routines(void* token) noexcept { RoutineState::end(static_cast<RoutineState*>(token)); }
+
+bool TorchBackend::is_programs(const std::exception_ptr& error) const {
+  return python_hooks.is_programs && python_hooks.is_programs(error);
+}
 
 std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
   if (site.phase() == Phase::kBackward) {

@@ -14,6 +14,7 @@ class TorchBackend final : public Backend {
   void switch_to(ScopeStack* scopes) override;
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
+  bool is_programs(const std::exception_ptr& error) const override;
   std::string refusal(OpSite& site, Point point, bool allow_view) const override;
 };
 

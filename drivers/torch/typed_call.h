@@ -4,6 +4,7 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/boxing/impl/boxing.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -35,6 +36,19 @@ OperandTensors tensors_of(const std::tuple<T...>& operands) {
   return tensors;
 }
 
+template <class T>
+bool is_symbolic(const T& operand) {
+  if constexpr (std::is_same_v<T, c10::SymInt>) {
+    return is_symbol(operand);
+  } else if constexpr (std::is_same_v<T, c10::SymIntArrayRef>) {
+    return std::any_of(operand.begin(), operand.end(), [](const c10::SymInt& number) { return is_symbol(number); });
+  } else if constexpr (std::is_same_v<T, std::optional<c10::SymInt>> || std::is_same_v<T, at::OptionalSymIntArrayRef>) {
+    return operand && is_symbolic(*operand);
+  } else {
+    return false;
+  }
+}
+
 /// Results as a tuple: an operator has one, or several.
 template <class T>
 struct Results {
@@ -56,6 +70,10 @@ class TypedCall final : public UnboxedCall {
             std::remove_reference_t<Args>&... arguments)
       : UnboxedCall(record, op, below, tensors_of(std::tie(arguments...))), typed_(op), operands_(arguments...) {
     static_assert(sizeof...(Args) + std::tuple_size_v<Tuple> <= ShownOperands::kMost);
+  }
+
+  bool has_symbols() const override {
+    return std::apply([](const auto&... operand) { return (is_symbolic(operand) || ...); }, operands_);
   }
 
   /// After the call: what the program gets.

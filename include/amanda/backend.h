@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -125,6 +126,8 @@ class Backend {
   virtual void switch_to(ScopeStack* scopes) = 0;      // on this thread, from now on; null: none
   virtual void* begin_routines(RoutineMode mode) = 0;  // not observed; kIsolated: no recording either
   virtual void end_routines(void* token) noexcept = 0;
+  /// Did the program raise this, while a tool's code ran? Then it is no failure of the tool.
+  virtual bool is_programs(const std::exception_ptr&) const { return false; }
   /// Why an operator can't be replaced, or (kBefore, kAfter) its operands edited; empty: they can. A replacement is
   /// asked about at analysis, an edit when it is made: looking is always allowed.
   virtual std::string refusal(OpSite&, Point, bool /*allow_view*/) const { return {}; }

@@ -10,12 +10,15 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from amanda import _port, _torch, scope
 
@@ -65,7 +68,7 @@ _hooks = property(
 _open = False
 _finder: _WhenImported | None = None
 _lock = threading.RLock()
-_said = False
+_run_eagerly: dict[str, None] = {}  # the functions of which it was said, in order
 _callback_of_torch: Any = None
 
 
@@ -78,12 +81,48 @@ def _policy() -> str | None:
 
 def _is_torch_s_own() -> bool:
     """torch.cond and its like compile their branches in order to run at all: that is no doing of the program's."""
-    frame: Any = sys._getframe()
-    while frame and frame.f_code.co_name != _port.COMPILED_FUNCTION:
-        frame = frame.f_back
+    frame = _frame_of_compiled()
     caller = frame.f_back if frame else None
     name = caller.f_globals.get("__name__", "") if caller else ""
     return name.startswith(_port.COMPILES_TO_RUN)
+
+
+def _frame_of_compiled() -> Any:
+    """The frame of the innermost function that stands for a compiled one; None: a block is compiled, no function."""
+    frame: Any = sys._getframe()
+    while frame and frame.f_code.co_name != _port.COMPILED_FUNCTION:
+        frame = frame.f_back
+    return frame
+
+
+def functions_run_eagerly() -> list[str]:
+    """The compiled functions that scopes of this process have run eagerly, as "module.name (file:line)"."""
+    return list(_run_eagerly)
+
+
+def _say(function: str) -> None:
+    """Says that it runs eagerly, once for each function."""
+    with _lock:
+        if function in _run_eagerly:
+            return
+        _run_eagerly[function] = None
+    logging.getLogger("amanda").warning(
+        "[scope] %s is compiled with torch.compile, and runs eagerly in this scope: its results may differ in the last "
+        "bits from those of the compiled function, and its random numbers are others. Apply the tools with "
+        'compiled="opaque" to run compiled functions as they are, unseen (said once for each function)',
+        function,
+    )
+
+
+def _name_of(frame: Any) -> str:
+    function = frame.f_locals.get(_port.FUNCTION) if frame else None
+    module = getattr(function, "__self__", None)
+    if isinstance(module, torch.nn.Module):  # what is compiled is its __call__
+        function = type(module).forward
+    code = getattr(inspect.unwrap(function) if inspect.isroutine(function) else function, "__code__", None)
+    if function is None or code is None:
+        return "a block"
+    return f"{function.__module__}.{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def _enter_compiled() -> Callable[[], None]:
@@ -95,15 +134,9 @@ def _enter_compiled() -> Callable[[], None]:
 
 def _callback(callback: Any) -> Any:
     """In the place of dynamo's function that makes of a compiled function's callback what runs: None, its own code."""
-    global _said
     if callback in (None, False) or _policy() != "eager":
         return _callback_of_torch(callback)
-    if not _said:
-        _said = True
-        logging.getLogger("amanda").warning(
-            "[scope] functions compiled with torch.compile run eagerly in this scope; apply the tools with "
-            'compiled="opaque" to run them compiled, and unseen (said once)'
-        )
+    _say(_name_of(_frame_of_compiled()))
     _port.satisfy_fullgraph()
     return None
 

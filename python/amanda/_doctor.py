@@ -111,9 +111,24 @@ def examine(program: Program, compiled: Literal["eager", "opaque"], top: int) ->
         sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     sys.stderr.flush()
-    print(f"\n{covered.coverage().table(top)}", flush=True)
+    print("\n".join(["", covered.coverage().table(top), *_run_eagerly()]), flush=True)
     if status is not None:
         raise SystemExit(status)
+
+
+def _run_eagerly() -> list[str]:
+    """Lines on functions that the program, or a library, compiles, and that did not run compiled."""
+    if importlib.util.find_spec("amanda._torch") is None or "torch" not in sys.modules:
+        return []
+    from amanda import _compiled
+
+    functions = _compiled.functions_run_eagerly()
+    if not functions:
+        return []
+    head = (
+        "compiled with torch.compile, but run eagerly here: results may differ from the compiled ones in the last bits"
+    )
+    return [head, *(f"  {function}" for function in functions)]
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:

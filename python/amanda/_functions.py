@@ -6,6 +6,7 @@ in front of that.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -15,16 +16,17 @@ from amanda import _port, _torch
 _Base: Any = _port.FunctionBase
 
 
-def _apply(cls: type[Any], *args: Any) -> Any:
+@functools.wraps(_Base.apply)
+def _apply(cls: type[Any], /, *args: Any, **kwargs: Any) -> Any:
     run = super(_Base, cls).apply
     if torch.compiler.is_compiling():
-        return run(*args)
+        return run(*args, **kwargs)
     window = _torch.NodeWindow()
-    results = run(*args)
+    results = run(*args, **kwargs)
     name = cls.__name__
     if not issubclass(cls, torch.autograd.Function):  # torch.func makes classes of its own for its levels
         name = name.removesuffix("Generated").removeprefix("Vmapped")
-    _torch.bind_function(name, window, args, results)
+    _torch.bind_function(name, window, (*args, *kwargs.values()), results)  # inputs of the node in this order
     return results
 
 

@@ -51,8 +51,15 @@ FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
 HigherOrderOperator = _get("_ops.HigherOrderOperator", _missing)
 higher_order_operators = _get("_ops._higher_order_ops", _missing)
 
+# The program's (pack, unpack) that are in use; None: none.
+saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks", _missing)
+# The function that stands for methods of torch.Tensor in Python which answer a TypeError with NotImplemented.
+ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
+TensorBase = _get("_C.TensorBase", _missing)
+
 parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
 parse_schema = _get("_C.parse_schema", _missing)
+is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
 get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps
 get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None: nobody traces
 set_tracing_state = _get("_C._set_tracing_state", _missing)
@@ -64,6 +71,17 @@ WeakIdKeyDictionary = _get("utils.weak.WeakIdKeyDictionary", _missing)
 StorageWeakRef = _get("multiprocessing.reductions.StorageWeakRef", _missing)
 
 _check(_missing)
+
+
+def binary_operators() -> list[Any]:
+    """The methods of tensors that may answer a TypeError with NotImplemented, as descriptors, or the code of functions."""
+    names = ["eq", "ne", "lt", "le", "gt", "ge"]
+    for name in ("add", "sub", "mul", "matmul", "div", "truediv", "floordiv", "mod", "pow"):
+        names += [name, f"r{name}", f"i{name}"]
+    for name in ("lshift", "rshift", "and", "or", "xor"):
+        names += [name, f"r{name}", f"i{name}"]
+    methods = (getattr(TensorBase, f"__{name}__", None) for name in names)
+    return [*filter(None, methods), ANSWERS_NOT_IMPLEMENTED]
 
 
 def spare(higher_order_operator: Any, key: Any) -> None:
@@ -79,6 +97,7 @@ ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls a
 # They compile their branches in order to run at all.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
 COMPILED_FUNCTION = "compile_wrapper"  # the function that stands for a compiled one
+FUNCTION = "fn"  # and its variable that holds the function that was compiled
 
 
 def eval_frame() -> Any:

@@ -19,8 +19,9 @@ REASONS = {
         "made outside the scope, inside compiled code, or by autograd itself"
     ),
     "inner": "it is called inside an operator that a tool of the scope sees, and no tool asks for it with `nested=True`",
-    "lost": (
-        "none of these: Amanda's dispatch keys were off, as in a callback that is queued for the end of a backward pass, "
-        "or under a guard in C++ that put the thread's state back"
+    "callback": (
+        "a callback calls it that is queued for the end of a backward pass, such as those of `DistributedDataParallel` and "
+        "FSDP: they copy and reduce gradients"
     ),
+    "lost": "none of these: Amanda's dispatch keys were off, as under a guard in C++ that put the thread's state back",
 }

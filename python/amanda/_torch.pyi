@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'walk_frames_directly', 'walks_frames_directly']
 class Census:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -70,6 +70,10 @@ def has_scopes() -> bool:
 def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
+    """
+def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
+    """
+    Tells exceptions of the program from those of tools; called once.
     """
 def leave_compiled() -> None:
     ...

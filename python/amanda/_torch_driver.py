@@ -29,7 +29,7 @@ def load() -> None:
             f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
             "installed; build amanda again against it, or install that torch"
         )
-    from amanda import _backward_pass, _call_path, _compiled, _functions, _port, _torch, scope
+    from amanda import _backward_pass, _call_path, _compiled, _functions, _port, _program_errors, _torch, scope
 
     _torch.install(
         _core.Error,
@@ -40,6 +40,7 @@ def load() -> None:
         torch.nn.Parameter,
         _port.get_unwrapped,
     )
+    _torch.install_errors(_program_errors.is_programs, _port.binary_operators())
     _core.register_bridge(_torch.bridge())
     _spare_higher_order_operators(_port, _torch.dispatch_keys())
     _restore_keys_after_inference_mode(torch, _torch.restore_keys)
@@ -83,7 +84,7 @@ def _spare_higher_order_operators(port: Any, names: tuple[str, str]) -> None:
     construct = cls.__init__
 
     @functools.wraps(construct)
-    def construct_spared(self: Any, *args: Any, **kwargs: Any) -> None:
+    def construct_spared(self: Any, /, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
         spare(self)
 
@@ -96,8 +97,10 @@ def _restore_keys_after_inference_mode(torch: Any, restore: Any) -> None:
     leave = cls.__exit__
 
     @functools.wraps(leave)
-    def leave_and_restore(self: Any, *args: Any) -> None:
-        leave(self, *args)
-        restore()
+    def leave_and_restore(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return leave(self, *args, **kwargs)
+        finally:
+            restore()
 
     cls.__exit__ = leave_and_restore

@@ -54,17 +54,10 @@ void add_note(const std::string& note) {
   PyErr_Restore(type, value, traceback);
 }
 
-namespace {
-thread_local bool is_failure = true;
+bool is_failure(const std::exception_ptr& error) {
+  py::gil_scoped_acquire gil;
+  return PyObject_IsInstance(python_exception(error).ptr(), PyExc_Exception) != 0;
 }
-
-void raise_error(PythonBridge& bridge) {
-  is_failure = PyErr_ExceptionMatches(PyExc_Exception);
-  bridge.raise_error();
-  __builtin_unreachable();
-}
-
-bool last_error_is_failure() { return std::exchange(is_failure, true); }
 
 }  // namespace amanda::python
 

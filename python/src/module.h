@@ -27,9 +27,7 @@ py::object owner_of(const Tool& tool);
 
 /// Adds "[amanda] in tool 'prune', ..." to the current Python error.
 void add_note(const std::string& note);
-/// Throws the current Python error the way the framework carries it.
-[[noreturn]] void raise_error(PythonBridge& bridge);
-/// Was the last error that raise_error() threw on this thread a failure, not an interrupt or an exit?
-bool last_error_is_failure();
+/// Is it an `Exception` in Python, not an interrupt or an exit?
+bool is_failure(const std::exception_ptr& error);
 
 }  // namespace amanda::python

@@ -98,8 +98,7 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
 void PyRoutine::operator()(Values& values) {
   py::gil_scoped_acquire gil;
   drain_released();
-  last_error_is_failure();  // what an earlier routine threw is of no concern
-  if (!callable_) return;   // retired
+  if (!callable_) return;  // retired
   const size_t selected = values.size();
   const size_t keywords = names_ ? PyTuple_GET_SIZE(names_.get()) : 0;
   PythonBridge& bridge = bridge_of(values.call().backend());
@@ -109,7 +108,7 @@ void PyRoutine::operator()(Values& values) {
   if (selected > 0) values.watch();
   for (size_t i = 0; i < selected; ++i) {
     operands.first()[i] = bridge.to_python(values.call(), side, values.position(i));
-    if (!operands.first()[i]) raise_error(bridge);
+    if (!operands.first()[i]) bridge.raise_error();
   }
   for (size_t i = 0; i < keywords; ++i) {
     PyObject* value = PyTuple_GET_ITEM(values_.get(), i);
@@ -125,7 +124,7 @@ void PyRoutine::operator()(Values& values) {
     OpCall& call = values.call();
     add_note(fmt::format("[amanda] in tool '{}': {} {} {}", values.tool().name(), name_, article(values.point()),
                          op_name(call.backend(), call.type(), call.forward_type())));
-    raise_error(bridge);
+    bridge.raise_error();
   }
   const PyRef held(result);
   if (values.point() == Point::kReplace) return put_results(values, result);
@@ -193,8 +192,7 @@ int PyAnalysis::traverse(visitproc visit, void* arg) const {
 void PyAnalysis::operator()(OpContext& context) {
   py::gil_scoped_acquire gil;
   drain_released();
-  last_error_is_failure();  // what an earlier routine threw is of no concern
-  if (!callable_) return;   // the tool was collected
+  if (!callable_) return;  // the tool was collected
   const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());
   ContextFaceSync face(context);
   PyObject* result = PyObject_CallOneArg(kept.ptr(), face.object());
@@ -202,7 +200,7 @@ void PyAnalysis::operator()(OpContext& context) {
     const OpType type = context.is_backward() ? context.backward_type() : context.type();
     add_note(fmt::format("[amanda] in tool '{}': analysis of {}", context.tool().name(),
                          op_name(context.backend(), type, context.type())));
-    raise_error(bridge_of(context.backend()));
+    bridge_of(context.backend()).raise_error();
   }
   Py_DECREF(result);
 }

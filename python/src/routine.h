@@ -13,7 +13,7 @@ class PyRoutine final : public Routine {
 
   void operator()(Values& values) override;
   std::string name() const override { return name_; }
-  bool is_failure(const std::exception_ptr&) const override { return last_error_is_failure(); }
+  bool is_failure(const std::exception_ptr& error) const override { return python::is_failure(error); }
   void retire() override;
   int traverse(visitproc visit, void* arg) const;
 
@@ -34,7 +34,7 @@ class PyAnalysis final : public Analysis {
   explicit PyAnalysis(py::object callable) : callable_(callable.release().ptr()) {}
 
   void operator()(OpContext& context) override;
-  bool is_failure(const std::exception_ptr&) const override { return last_error_is_failure(); }
+  bool is_failure(const std::exception_ptr& error) const override { return python::is_failure(error); }
   int traverse(visitproc visit, void* arg) const;
   void clear() { callable_.reset(); }
 

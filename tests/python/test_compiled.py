@@ -175,19 +175,36 @@ def test_opaque_inside_eager_runs_eagerly_and_both_see():
     assert outer.seen == inner.seen == ["aten::relu", "aten::mul", "aten::sum"]
 
 
-def test_it_is_said_once_that_compiled_functions_run_eagerly(caplog, monkeypatch):
+class Compiled(torch.nn.Module):
+    def forward(self, x):
+        return x.sin()
+
+
+def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
     from amanda import _compiled
 
-    monkeypatch.setattr(_compiled, "_said", False)
+    monkeypatch.setattr(_compiled, "_run_eagerly", {})
     compiled = torch.compile(function, backend="eager")
+    modules = torch.compile(Compiled(), backend="eager"), Compiled()
+    modules[1].compile(backend="eager")
     with amanda.apply(Names()):
         assert caplog.messages == []  # nobody has compiled anything yet
-        compiled(torch.ones(4))
-        compiled(torch.ones(4))
-    assert caplog.messages == [
-        "[scope] functions compiled with torch.compile run eagerly in this scope; apply the tools with "
-        'compiled="opaque" to run them compiled, and unseen (said once)'
+        for _ in range(2):
+            compiled(torch.ones(4))
+            torch.compile(function, backend="eager")(torch.ones(4))
+            for module in modules:
+                module(torch.ones(4))
+    places = [
+        f"{code.__module__}.{code.__qualname__} ({__file__}:{code.__code__.co_firstlineno})"
+        for code in (function, Compiled.forward)
     ]
+    assert caplog.messages == [
+        f"[scope] {place} is compiled with torch.compile, and runs eagerly in this scope: its results may differ in the "
+        "last bits from those of the compiled function, and its random numbers are others. Apply the tools with "
+        'compiled="opaque" to run compiled functions as they are, unseen (said once for each function)'
+        for place in places
+    ]
+    assert _compiled.functions_run_eagerly() == places
 
 
 def test_an_unknown_policy():

@@ -218,3 +218,27 @@ def test_the_page_on_limitations_has_the_reasons():
     exec((root / "scripts" / "reasons.py").read_text(), names)
     page = (root / "docs" / "limitations.md").read_text()
     assert names["rewritten"](page) == page, "run: python scripts/reasons.py"
+
+
+def test_callbacks_at_the_end_of_a_backward_pass():
+    def program():
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp()
+        y.register_hook(lambda _: engine.queue_callback(lambda: torch.sin(torch.ones(2))))
+        y.sum().backward()
+
+    engine = torch.autograd.Variable._execution_engine
+    report = covered(program)
+    assert report.row("aten::sin").skipped == {"callback": 1}
+    assert "lost" not in skipped(report)
+
+
+def test_nothing_of_ddp_is_lost(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", world_size=1, rank=0)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        report = covered(lambda: model(torch.ones(1, 2)).sum().backward())
+    finally:
+        torch.distributed.destroy_process_group()
+    assert report.row("aten::copy_").skipped["callback"] > 0
+    assert "lost" not in skipped(report)

@@ -164,11 +164,16 @@ def test_compiled_functions_run_as_asked_for(doctor):
         import torch
         torch.compile(lambda x: x.sin(), backend="aot_eager")(torch.ones(2))
     """
-    assert columns(doctor("--compiled", "eager", "programs/script.py", script=script).stdout, "aten::sin") == (1, 1, "")
+    done = doctor("--compiled", "eager", "programs/script.py", script=script)
+    assert columns(done.stdout, "aten::sin") == (1, 1, "")
+    head, function = done.stdout.splitlines()[-2:]
+    assert head.startswith("compiled with torch.compile, but run eagerly here: results may differ")
+    assert re.fullmatch(r"  __main__\.<lambda> \(.*programs/script\.py:3\)", function)
     done = doctor("--compiled", "opaque", "--top", "99", "programs/script.py", script=script)
     assert done.returncode == 0
     assert columns(done.stdout, "aten::sin")[1] == 0
     assert REASONS["opaque"] in done.stdout
+    assert "run eagerly" not in done.stdout
 
 
 @pytest.mark.parametrize(

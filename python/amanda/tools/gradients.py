@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from amanda import _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
-from amanda.tools.statistics import _is_readable
+from amanda.tools import _reading
 
 if TYPE_CHECKING:
     import pandas
@@ -43,6 +42,7 @@ class Row:
     min: float | None
     max: float | None
     mean: float | None
+    skipped: int = 0  # runs whose gradient could not be read
 
 
 class GradientStatistics(Tool):
@@ -58,13 +58,14 @@ class GradientStatistics(Tool):
     Learning Long-Term Dependencies with Gradient Descent is Difficult, IEEE Transactions on Neural Networks 5(2), 1994.
 
     Nothing is changed, and no gradient is kept: memory grows with the program, not with its steps. On CUDA the host
-    waits for each norm. Sparse, nested and other gradients without plain elements have their calls counted. Rows come
-    in the order in which backward operators ran first.
+    waits for each norm. Sparse, nested and other gradients without plain elements have their calls counted, and count as
+    `skipped`. Rows come in the order in which backward operators ran first.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._operators: dict[int, _BackwardOperator] = {}
+        self._skips = _reading.Skips("gradients")
         self._lock = threading.Lock()  # of the above
         self.add_inst_for_op(self._analyze, backward=True)
 
@@ -81,14 +82,25 @@ class GradientStatistics(Tool):
         context.insert_after_backward_op(self._record_inputs, operator=operator)
 
     def _record_outputs(self, *gradients: torch.Tensor | None, operator: _BackwardOperator) -> None:
-        norms = [_norm_of(gradient) for gradient in gradients]
+        norms = [self._norm_of(gradient) for gradient in gradients]
         with self._lock:
             operator.grad_outputs.add(norms)
 
     def _record_inputs(self, *gradients: torch.Tensor | None, operator: _BackwardOperator) -> None:
-        norms = [_norm_of(gradient) for gradient in gradients]
+        norms = [self._norm_of(gradient) for gradient in gradients]
         with self._lock:
             operator.grad_inputs.add(norms)
+
+    def _norm_of(self, gradient: torch.Tensor | None) -> float | Literal["skipped"] | None:
+        if gradient is None:
+            return None
+        norm = self._skips.read(gradient, _norm_of)
+        return "skipped" if norm is None else norm
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many gradients could not be read, by reason."""
+        return self._skips.counts()
 
     def rows(self) -> list[Row]:
         """The norms so far, in the order in which the backward operators ran first."""
@@ -110,7 +122,7 @@ class GradientStatistics(Tool):
         columns = [field.name for field in dataclasses.fields(Row)]
         table = pandas.DataFrame([dataclasses.astuple(row) for row in self.rows()], columns=columns)
         ids: dict[str, str] = dict.fromkeys(("op_id", "backward_op_id"), "uint64")
-        counts: dict[str, str] = dict.fromkeys(("position", "calls", "undefined", "nonfinite"), "int64")
+        counts: dict[str, str] = dict.fromkeys(("position", "calls", "undefined", "nonfinite", "skipped"), "int64")
         return table.astype(ids | counts | dict.fromkeys(("last", "min", "max", "mean"), "float64"))
 
 
@@ -119,6 +131,7 @@ class _Norms:
     """Of one gradient."""
 
     undefined: int = 0
+    skipped: int = 0
     nonfinite: int = 0
     finite: int = 0
     last: float | None = None
@@ -142,13 +155,15 @@ class _Gradients:
     calls: int = 0
     norms: list[_Norms] = dataclasses.field(default_factory=list)
 
-    def add(self, norms: list[float | Literal["unreadable"] | None]) -> None:
+    def add(self, norms: list[float | Literal["skipped"] | None]) -> None:
         self.calls += 1
         self.norms = self.norms or [_Norms() for _ in norms]
         for known, norm in zip(self.norms, norms, strict=True):
             if norm is None:
                 known.undefined += 1
-            elif norm != "unreadable":
+            elif norm == "skipped":
+                known.skipped += 1
+            else:
                 known.add(norm)
 
 
@@ -182,18 +197,15 @@ class _BackwardOperator:
                 min=norms.min if norms.finite else None,
                 max=norms.max if norms.finite else None,
                 mean=norms.sum / norms.finite if norms.finite else None,
+                skipped=norms.skipped,
             )
             for side, gradients in sides
             for position, norms in enumerate(gradients.norms)
         ]
 
 
-def _norm_of(gradient: torch.Tensor | None) -> float | Literal["unreadable"] | None:
-    if gradient is None:
-        return None
-    with _port.WithoutTorchFunction():
-        tensor = torch.func.debug_unwrap(gradient)
-        if not _is_readable(tensor):
-            return "unreadable"
-        dtype = torch.complex128 if tensor.is_complex() else torch.float64
-        return float(torch.linalg.vector_norm(tensor, dtype=dtype))
+def _norm_of(gradient: torch.Tensor) -> float:
+    if not (gradient.is_floating_point() or gradient.is_complex()):
+        gradient = gradient.double()  # of integers: a torch.autograd.Function may return them
+    dtype = torch.complex128 if gradient.is_complex() else torch.float64
+    return float(torch.linalg.vector_norm(gradient, dtype=dtype))

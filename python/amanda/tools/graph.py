@@ -16,6 +16,7 @@ import torch
 from amanda import _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
+from amanda.tools import _reading
 
 if TYPE_CHECKING:
     import networkx
@@ -171,9 +172,15 @@ class GraphTracing(Tool):
     def __init__(self) -> None:
         super().__init__()
         self.graph = Graph()
-        self._memory = _Memory(self.graph)
+        self._skips = _reading.Skips("graph")
+        self._memory = _Memory(self.graph, self._skips)
         self._lock = threading.RLock()  # of _memory
         self.add_inst_for_op(self._analyze)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How often a tensor could not be followed, since it has no storage that can be read, by reason."""
+        return self._skips.counts()
 
     def _analyze(self, context: OpContext) -> None:
         op = context.op
@@ -282,8 +289,9 @@ class _Read(NamedTuple):
 class _Memory:
     """The storages that are alive, and who made the tensors in them."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, skips: _reading.Skips) -> None:
         self._graph = graph
+        self._skips = skips
         self._storages: dict[int, _Storage] = {}
         self._limit = 128
         self._clock = itertools.count()
@@ -333,11 +341,15 @@ class _Memory:
 
     def _find(self, tensor: torch.Tensor) -> tuple[_Storage, _Place] | tuple[None, None]:
         tensor = torch.func.debug_unwrap(tensor)  # inside vmap and grad: what their wrappers hold
+        if _reading.is_symbolic(tensor):
+            self._skips.add("symbolic")
+            return None, None
         try:
             memory = tensor.untyped_storage()
             sizes, strides = ((), ()) if tensor.is_nested else (tuple(tensor.shape), tensor.stride())
             place = _Place(tensor.storage_offset(), sizes, strides, tensor.dtype, tensor.is_conj(), tensor.is_neg())
-        except RuntimeError:  # NotImplementedError included: it has none
+        except RuntimeError as error:  # NotImplementedError included: it has none
+            self._skips.add(_reading.why_unreadable(tensor) or "failed", str(error))
             return None, None
         storage = self._storages.get(memory._cdata)
         if storage is None:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
+from amanda import _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
+from amanda.tools import _reading
 
 if TYPE_CHECKING:
     import rich.table
@@ -53,7 +55,8 @@ class Profile(Tool):
     autograd records works on a copy, and that counts, too.
 
     *Output bytes* are elements times element size of the returned tensors, whatever memory they share: a view counts as
-    a copy would, a sparse tensor as a dense one, and what is not a tensor as nothing.
+    a copy would, a sparse tensor as a dense one, and what is not a tensor as nothing. Tensors whose size can't be read
+    count as nothing, too, and in `skipped`.
 
     An operator that raises is not counted. Counts go on over as many scopes and threads as the tool is used in.
 
@@ -65,6 +68,7 @@ class Profile(Tool):
     def __init__(self, max_events: int = 100_000) -> None:
         super().__init__()
         self.dropped_events = 0
+        self._skips = _reading.Skips("profile")
         self._max_events = max_events
         self._events: list[_Event] = []
         self._threads: dict[int, str] = {}
@@ -90,7 +94,8 @@ class Profile(Tool):
 
     def _record(self, *outputs: Any, place: _Place, run: dict[str, int]) -> None:
         start, duration = run["start"], run["stop"] - run["start"]
-        size = sum(map(_bytes_of, outputs))
+        with _port.WithoutTorchFunction():
+            size = sum(map(self._bytes_of, outputs))
         thread = threading.get_native_id()
         with self._lock:
             place.calls += 1
@@ -103,7 +108,17 @@ class Profile(Tool):
             else:
                 self.dropped_events += 1
 
+    def _bytes_of(self, output: Any) -> int:
+        if isinstance(output, (list, tuple)):
+            return sum(map(self._bytes_of, output))
+        return self._skips.size(output) or 0 if isinstance(output, torch.Tensor) else 0
+
     # ---- reporting --------------------------------------------------------------------------------------------------
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many outputs had a size that could not be read, by reason."""
+        return self._skips.counts()
 
     def rows(self, by: GroupBy = "op") -> list[Row]:
         """The measurements so far, per operator type or per module path; most time first.
@@ -151,6 +166,7 @@ class Profile(Tool):
         if rows:
             table.add_section()
             table.add_row("total", *_cells(_sum("", rows, all_ns)), style="bold")
+        table.caption = self._skips.caption() or None
         return table
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
@@ -207,12 +223,6 @@ class _Event(NamedTuple):
                 "output_bytes": self.output_bytes,
             },
         }
-
-
-def _bytes_of(output: Any) -> int:
-    if isinstance(output, torch.Tensor):
-        return int(output.numel() * output.element_size())
-    return sum(map(_bytes_of, output)) if isinstance(output, (list, tuple)) else 0
 
 
 def _sum(name: str, parts: Sequence[_Place | Row], all_ns: int) -> Row:

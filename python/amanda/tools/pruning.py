@@ -15,7 +15,7 @@ import torch
 from amanda import _core
 from amanda.op_context import OpContext
 from amanda.tool import Tool
-from amanda.tools import _fused_layers
+from amanda.tools import _fused_layers, _reading
 
 # The operators that multiply by a weight, and in matrix products the positions of the two factors.
 FACTORS = {"matmul": (0, 1), "mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
@@ -41,8 +41,9 @@ class WeightPruning(Tool):
 
     The weight is the argument of that name; in a matrix product the factor that is an `nn.Parameter` or a view of one
     (``x @ weight.t()``), the right one if both are. Products of activations, weights with fewer than two dimensions and
-    integer ones are left alone. A weight that several operators use has a mask in each. Weights inside operators that
-    are none of these, such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one operator in
+    integer ones are left alone; so are weights whose elements can't be read, such as distributed ones, which count in
+    `skipped`. A weight that several operators use has a mask in each. Weights inside operators that are none of these,
+    such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one operator in
     evaluation is an error, unless `ops` is given: it would not be pruned as in training.)
 
     Arguments:
@@ -66,9 +67,15 @@ class WeightPruning(Tool):
         if not callable(where):
             raise TypeError(f"[pruning] where= takes a function of an operator's context, got {where!r}")
         self._where = where
+        self._skips = _reading.Skips("pruning")
         self.add_inst_for_op(self._analyze, ops=ops)
         if ops is OPS:
             self.add_inst_for_op(_fused_layers.refuse, ops=_fused_layers.OPS)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many operators were left dense since their weight can't be read, by reason."""
+        return self._skips.counts()
 
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
         """The mask of `weight`: 1 stays, 0 goes, of the weight's shape. `dim` is the dimension that the operator sums
@@ -81,6 +88,9 @@ class WeightPruning(Tool):
             return
         position, dim = found
         weight = context.inputs[position]
+        if reason := _reading.why_unreadable(weight):
+            self._skips.add(reason)
+            return
         mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(self.get_mask(weight, dim)))
         if mask.shape != weight.shape:
             raise _core.Error(f"[pruning] {context.op.name} runs on several weights at once, under torch.vmap")

@@ -18,7 +18,7 @@ from torch.ao.quantization.observer import (
 from amanda import _core
 from amanda.op_context import OpContext
 from amanda.tool import Tool
-from amanda.tools import _fused_layers
+from amanda.tools import _fused_layers, _reading
 
 MakeObserver = Callable[[], UniformQuantizationObserverBase]
 Places = Mapping[str, Mapping[int | str, MakeObserver]]
@@ -78,7 +78,8 @@ class FakeQuantization(Tool):
     2018; R. Krishnamoorthi: Quantizing deep convolutional networks for efficient inference, arXiv:1806.08342, 2018.
 
     Observers belong to the tool and to a place in the program, `context.op_id`: they go on from scope to scope. What two
-    patterns ask for is quantised twice. Operands that are no floating tensors (the 3 in ``x + 3``) are left as they are.
+    patterns ask for is quantised twice. Operands that are no floating tensors (the 3 in ``x + 3``) are left as they are; so
+    are those whose elements can't be read (nested and distributed ones, for instance), which count in `skipped`.
     An input that is a new leaf with a gradient in each step makes a new place each time: give its operator ``x * 1``. A
     region that checkpointing recomputes is observed again, as by modules, and a moving range has moved on by then.
 
@@ -103,11 +104,17 @@ class FakeQuantization(Tool):
         self.observe = True
         self.quantize = True
         self._operands: dict[tuple[str, int, Side, int | str], _Operand] = {}
+        self._skips = _reading.Skips("quantization")
         self._lock = threading.Lock()  # of the above
         self._add("input", inputs)
         self._add("output", outputs or {})
         if "linear" in inputs:
             self.add_inst_for_op(_fused_layers.refuse, ops=_fused_layers.OPS)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many operands were left as they are since their elements can't be read, by reason."""
+        return self._skips.counts()
 
     def rows(self) -> list[Row]:
         """The scales and zero points so far, of the operands that were observed."""
@@ -137,6 +144,9 @@ class FakeQuantization(Tool):
 
     def _fake_quantize(self, value: Any, operand: _Operand) -> torch.Tensor | None:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return None
+        if reason := _reading.why_unreadable(value):
+            self._skips.add(reason)
             return None
         if self.observe:
             operand.look_at(value)

@@ -12,6 +12,7 @@ import torch
 from amanda import _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
+from amanda.tools import _reading
 
 if TYPE_CHECKING:
     import pandas
@@ -39,6 +40,7 @@ class Row:
     zeros: int
     nans: int
     infs: int  # of either sign
+    skipped: int = 0  # tensors that could not be read
 
     @property
     def sparsity(self) -> float:
@@ -59,8 +61,8 @@ class OpStatistics(Tool):
 
     Integer, boolean and complex outputs have their elements and zeros counted and nothing else. Nothing but the calls
     is counted for sparse, quantised and nested tensors, those without data (``device="meta"``), types that torch can't
-    convert (int4), and subclasses with a `__torch_dispatch__` of their own. Inside `torch.vmap` the elements are those
-    of all samples.
+    convert (int4), and subclasses with a `__torch_dispatch__` of their own: they count as `skipped`. Inside `torch.vmap`
+    the elements are those of all samples.
 
     An operator that raises is not counted; one that checkpointing runs again is counted again.
     """
@@ -68,6 +70,7 @@ class OpStatistics(Tool):
     def __init__(self) -> None:
         super().__init__()
         self._operators: dict[int, _Operator] = {}
+        self._skips = _reading.Skips("statistics")
         self._lock = threading.Lock()  # of the above
         self.add_inst_for_op(self._analyze)
 
@@ -79,7 +82,8 @@ class OpStatistics(Tool):
 
     def _record(self, *outputs: Any, operator: _Operator) -> None:
         with _port.WithoutTorchFunction():
-            found = [_Summary.of(output) for output in outputs]  # not under the lock: most of the time goes here
+            # Not under the lock: most of the time goes here.
+            found = [_Summary.of(output, self._skips) for output in outputs]
         with self._lock:
             operator.calls += 1
             if operator.outputs:
@@ -87,6 +91,11 @@ class OpStatistics(Tool):
                     summary.merge(new)
             else:
                 operator.outputs = found
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many outputs could not be read, by reason."""
+        return self._skips.counts()
 
     def rows(self) -> list[Row]:
         """The statistics so far, in the order in which the operators ran first."""
@@ -107,7 +116,8 @@ class OpStatistics(Tool):
             ) from error
         columns = [field.name for field in dataclasses.fields(Row)] + ["sparsity"]
         table = pandas.DataFrame([(*dataclasses.astuple(row), row.sparsity) for row in self.rows()], columns=columns)
-        counts: dict[str, str] = dict.fromkeys(("calls", "elements", "zeros", "nans", "infs"), "int64")
+        whole = ("calls", "elements", "zeros", "nans", "infs", "skipped")
+        counts: dict[str, str] = dict.fromkeys(whole, "int64")
         values: dict[str, str] = dict.fromkeys(("min", "max", "mean", "std", "sparsity"), "float64")
         return table.astype({"op_id": "uint64", "output": "Int64"} | counts | values)
 
@@ -135,6 +145,7 @@ class _Summary:
     zeros: int = 0
     nans: int = 0
     infs: int = 0
+    skipped: int = 0
     finite: int = 0
     min: float = math.inf
     max: float = -math.inf
@@ -142,16 +153,14 @@ class _Summary:
     squares: float = 0.0  # the sum of squared differences from the mean
 
     @classmethod
-    def of(cls, output: Any) -> _Summary:
+    def of(cls, output: Any, skips: _reading.Skips) -> _Summary:
         """Of a tensor, or of the members of a list; empty for whatever else."""
         summary = cls()
         if isinstance(output, (list, tuple)):
             for member in output:
-                summary.merge(cls.of(member))
+                summary.merge(cls.of(member, skips))
         elif isinstance(output, torch.Tensor):
-            tensor = torch.func.debug_unwrap(output)
-            if _is_readable(tensor):
-                summary._count(tensor)
+            return skips.read(output, cls._counted) or cls(skipped=1)
         return summary
 
     def merge(self, other: _Summary) -> None:
@@ -165,6 +174,7 @@ class _Summary:
         self.zeros += other.zeros
         self.nans += other.nans
         self.infs += other.infs
+        self.skipped += other.skipped
         if not other.finite:
             return
         total = self.finite + other.finite
@@ -192,13 +202,17 @@ class _Summary:
             zeros=self.zeros,
             nans=self.nans,
             infs=self.infs,
+            skipped=self.skipped,
         )
 
+    @classmethod
+    def _counted(cls, tensor: torch.Tensor) -> _Summary:
+        summary = cls()
+        summary._count(tensor)
+        return summary
+
     def _count(self, tensor: torch.Tensor) -> None:
-        try:
-            values = tensor if tensor.is_complex() else tensor.double()
-        except NotImplementedError:  # a type that torch stores but does not compute with
-            return
+        values = tensor if tensor.is_complex() else tensor.double()
         self.elements = values.numel()
         self.zeros = self.elements - int(values.count_nonzero())
         if not tensor.is_floating_point():
@@ -211,9 +225,3 @@ class _Summary:
             self.min, self.max = (extreme.item() for extreme in values.aminmax())
             variance, mean = torch.var_mean(values, correction=0)  # Welford's algorithm
             self.mean, self.squares = mean.item(), variance.item() * self.finite
-
-
-def _is_readable(tensor: torch.Tensor) -> bool:
-    """Has it elements to count, and is counting them no call of its own `__torch_dispatch__`?"""
-    plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    return plain and tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)

@@ -9,7 +9,7 @@
 
 #include "amanda/engine.h"
 #include "amanda/torch.h"
-#include "call_path.h"
+#include "errors.h"
 #include "gradient_edge.h"
 #include "node_call.h"
 #include "op_types.h"
@@ -201,35 +201,11 @@ PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwar
   } catch (const c10::Error&) {  // as torch's own bindings show it
     torch::translate_exception_to_python(std::current_exception());
   }
+  mark_as_operators();
   return nullptr;
 }
 
-// torch answers a TypeError inside `a + b` with NotImplemented, and Python tells its user that the operands don't go
-// together: the tool's error would be lost.
-void keep_type_error() {
-  if (!PyErr_ExceptionMatches(PyExc_TypeError)) return;
-  py::error_already_set error;  // takes it
-  if (!evaluates_binary_operator()) return error.restore();
-  const std::string text = "TypeError: " + py::str(error.value()).cast<std::string>();
-  py::raise_from(error, PyExc_RuntimeError, text.c_str());
-  py::error_already_set raised;
-  raised.value().attr("__notes__") = error.value().attr("__notes__");  // _core has put ours there
-  raised.restore();
-}
-
-PyObject* TorchBridge::python_exception(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const python_error& e) {
-    PyObject *type = Py_XNewRef(e.type), *value = Py_XNewRef(e.value), *traceback = Py_XNewRef(e.traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
-  } catch (...) {
-    return nullptr;
-  }
-}
+PyObject* TorchBridge::python_exception(const std::exception_ptr& error) { return carried_exception(error); }
 
 void TorchBridge::raise_error() {
   keep_type_error();

@@ -179,6 +179,15 @@ bool in_recompute() {
   return recomputing;
 }
 
+bool in_backward_pass() {
+  bool running = false;
+  walk([&](PyCodeObject* code, int, PyObject*) {
+    running = contains(engine_codes, code);
+    return !running && !contains(recompute_codes, code);
+  });
+  return running;
+}
+
 bool is_symbolic(PyObject* object) {
   if (!object) return false;
   for (PyTypeObject* type = Py_TYPE(object); type; type = type->tp_base) {
@@ -222,25 +231,8 @@ void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject*
   pytorch::python_hooks.resolve = &resolve;
   pytorch::python_hooks.describe = &describe;
   pytorch::python_hooks.in_recompute = &in_recompute;
+  pytorch::python_hooks.in_backward_pass = &in_backward_pass;
   pytorch::python_hooks.is_symbolic = &is_symbolic;
-}
-
-bool evaluates_binary_operator() {
-  static const std::pair<int, int> opcodes = [] {
-    PyObject* opmap = PyObject_GetAttrString(PyImport_ImportModule("opcode"), "opmap");
-    return std::pair(static_cast<int>(PyLong_AsLong(PyDict_GetItemString(opmap, "BINARY_OP"))),
-                     static_cast<int>(PyLong_AsLong(PyDict_GetItemString(opmap, "COMPARE_OP"))));
-  }();
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  if (!frame) return false;
-  PyCodeObject* code = PyFrame_GetCode(frame);
-  PyObject* instructions = PyCode_GetCode(code);  // as compiled, not as specialised
-  const int offset = PyFrame_GetLasti(frame);
-  const int opcode = offset >= 0 ? static_cast<unsigned char>(PyBytes_AS_STRING(instructions)[offset]) : -1;
-  Py_DECREF(instructions);
-  Py_DECREF(code);
-  Py_DECREF(frame);
-  return opcode == opcodes.first || opcode == opcodes.second;
 }
 
 bool walks_frames_directly() { return direct; }

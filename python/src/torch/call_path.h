@@ -9,9 +9,6 @@ namespace amanda::python {
 /// code objects that recompute checkpointed regions, and that run the autograd engine. With the interpreter lock.
 void install_call_path(PyObject* describe, PyObject* recomputing, PyObject* engine, PyObject* run_module);
 
-/// Does the running Python code evaluate `a + b`, `a < b` or the like? With the interpreter lock.
-bool evaluates_binary_operator();
-
 /// Is the walk over this interpreter's own frames in use (else the public API, slower)?
 bool walks_frames_directly();
 void walk_frames_directly(bool on);  // for tests: the ids are the same

@@ -9,6 +9,7 @@
 #include "bridge.h"
 #include "call_path.h"
 #include "census.h"
+#include "errors.h"
 #include "framework_probe.h"
 #include "identity.h"
 #include "keys.h"
@@ -125,6 +126,12 @@ PYBIND11_MODULE(_torch, m) {
       },
       py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
       py::arg("parameter"), py::arg("unwrap"), "Connects the driver with Python; called once, by the package.");
+  m.def(
+      "install_errors",
+      [](const py::object& is_programs, const py::object& methods) {
+        python::install_errors(is_programs.ptr(), methods.ptr());
+      },
+      py::arg("is_programs"), py::arg("methods"), "Tells exceptions of the program from those of tools; called once.");
   py::class_<pytorch::NodeWindow>(m, "NodeWindow", "The autograd nodes that this thread makes from now on.")
       .def(py::init<>());
   py::class_<pytorch::Census, std::shared_ptr<pytorch::Census>>(

@@ -1,0 +1,117 @@
+"""What the tools here can read of a tensor, and what they skip: one rule for all of them."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+import operator
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from amanda import _port
+
+T = TypeVar("T")
+
+
+class Skips:
+    """What a tool has left out, by reason. The first of each reason is told in the log."""
+
+    def __init__(self, tool: str) -> None:
+        self._tool = tool
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
+
+    def add(self, reason: str, detail: str = "") -> None:
+        with self._lock:
+            self._counts[reason] += 1
+            first = self._counts[reason] == 1
+        if first:
+            why = f"{REASONS[reason]}{f' ({detail})' if detail else ''}"
+            logging.getLogger("amanda").warning("[%s] skips what it can't read: %s (said once)", self._tool, why)
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+    def caption(self) -> str:
+        """For tables; empty if nothing was skipped."""
+        counts = self.counts()
+        return "skipped: " + ", ".join(f"{count} {reason}" for reason, count in counts.items()) if counts else ""
+
+    def read(self, tensor: torch.Tensor, function: Callable[[torch.Tensor], T]) -> T | None:
+        """`function(tensor)`, where the tensor is what its wrappers hold; None, and counted, where it can't be read.
+
+        `function` is given elements that it can compute with, and may still raise: that is counted, too.
+        """
+        with _port.WithoutTorchFunction():
+            reason, detail = why_unreadable(tensor), ""
+            if reason is None:
+                try:
+                    return function(torch.func.debug_unwrap(tensor))
+                except Exception as error:
+                    reason, detail = "failed", f"{type(error).__name__}: {error}"
+        self.add(reason, detail)
+        return None
+
+    def size(self, tensor: torch.Tensor) -> int | None:
+        """The bytes of the tensor's elements, be they readable or not; None, and counted, where that is not known."""
+        if is_symbolic(tensor):
+            self.add("symbolic")
+            return None
+        try:
+            # Not numel(): it is a method, and programs put others in its place. Nested tensors have nothing else.
+            count = tensor.numel() if tensor.is_nested else math.prod(tensor.shape)
+            return int(operator.index(count) * tensor.dtype.itemsize)
+        except Exception as error:
+            self.add("failed", f"{type(error).__name__}: {error}")
+            return None
+
+
+REASONS = {
+    "symbolic": "a tensor of a tracer, without elements",
+    "meta": "a tensor without elements, on the meta device",
+    "nested": "a nested tensor",
+    "sparse": "a sparse tensor",
+    "quantized": "a quantized tensor",
+    "distributed": "a distributed tensor, of which this process holds a part",
+    "subclass": "a tensor subclass with its own __torch_dispatch__",
+    "batched": "a tensor under an older vmap, such as is_grads_batched=True",
+    "failed": "reading it failed",
+}
+
+
+def why_unreadable(tensor: torch.Tensor) -> str | None:
+    """Why the tensor has no elements that a tool could compute with; None: it has."""
+    if _port.is_legacy_batched(tensor):
+        return "batched"
+    tensor = torch.func.debug_unwrap(tensor)
+    if _port.is_legacy_batched(tensor):
+        return "batched"
+    if is_symbolic(tensor):
+        return "symbolic"
+    if tensor.is_nested:
+        return "nested"
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return "distributed" if _is_distributed(tensor) else "subclass"
+    if tensor.is_meta:
+        return "meta"
+    if tensor.layout is not torch.strided:
+        return "sparse"
+    return "quantized" if tensor.is_quantized else None
+
+
+def is_symbolic(tensor: torch.Tensor) -> bool:
+    """Does somebody trace with it? Looking at its sizes closer would be written into the trace."""
+    if any(cls.__name__ in ("FakeTensor", "FunctionalTensor") for cls in type(tensor).__mro__):
+        return True
+    return not tensor.is_nested and not all(type(size) is int for size in tensor.shape)
+
+
+def _is_distributed(tensor: torch.Tensor) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")  # not imported: there is none
+    return module is not None and isinstance(tensor, module.DTensor)
