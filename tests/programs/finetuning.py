@@ -54,7 +54,11 @@ def peft_dora_and_ia3() -> dict[str, Any]:
     ids = torch.randint(0, 99, (2, 7))
     dora = peft.LoraConfig(r=2, use_dora=True, target_modules=["q_proj"], task_type="CAUSAL_LM")
     left = {}
-    for config in (dora, peft.IA3Config(task_type="CAUSAL_LM"), peft.PromptTuningConfig("CAUSAL_LM", num_virtual_tokens=3)):
+    for config in (
+        dora,
+        peft.IA3Config(task_type="CAUSAL_LM"),
+        peft.PromptTuningConfig("CAUSAL_LM", num_virtual_tokens=3),
+    ):
         model = peft.get_peft_model(language_model(), config)
         optimizer = torch.optim.AdamW(model.parameters(), 0.01)
         model(input_ids=ids, labels=ids).loss.backward()

@@ -34,8 +34,9 @@ def captum_attributions() -> dict[str, Any]:
 
 def torchlens_log() -> dict[str, Any]:
     model, images = convnet(), torch.randn(2, 1, 8, 8)
+    model(images).square().sum().backward()
     log = torchlens.trace(model, images)
-    return {layer: log[layer].out for layer in log.layer_labels}
+    return left_of(model) | {layer: log[layer].out for layer in log.layer_labels}
 
 
 def transformer_lens_hooks() -> dict[str, Any]:

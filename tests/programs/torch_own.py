@@ -103,7 +103,8 @@ def transformer() -> dict[str, Any]:
     model(source, target, tgt_mask=mask, tgt_is_causal=True).square().sum().backward()
     left = left_of(model)
     model.eval()
-    with torch.inference_mode():  # the fast path: one fused operator per layer, on nested tensors where there is padding
+    # The fast path: one fused operator per layer, on nested tensors where there is padding.
+    with torch.inference_mode():
         padding = torch.tensor([[False, False, True], [False, False, False]])
         left["eval"] = model.encoder(source, src_key_padding_mask=padding)
     return left
