@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test sweep stress bench setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test sweep stress programs bench setup build build-tests lint format sanitize stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -31,6 +31,10 @@ sweep: build
 stress: build
 	$(PYTHON_BIN) -m pytest -m slow
 
+# Programs of other libraries in a scope, each against itself without one; ARGS="-k peft" and others go to pytest.
+programs: build .venv-programs/requirements.txt
+	.venv-programs/bin/python -m pytest tests/programs $(ARGS)
+
 # Writes the tables of docs/performance.md; ARGS="--callgrind" and others: python tests/bench --help
 bench: build
 	$(PYTHON_BIN) tests/bench $(ARGS)
@@ -50,6 +54,14 @@ setup: .venv/requirements.txt
 .venv/requirements.txt: requirements.txt scripts/setup.sh
 	@scripts/setup.sh
 	@touch $@
+
+# Borrows torch, and what else .venv has. A .pth in a .pth'd folder has no effect: the staged package is named again.
+.venv-programs/requirements.txt: tests/programs/requirements.txt | .venv/requirements.txt
+	@echo "[programs] installing tests/programs/requirements.txt into .venv-programs"
+	@$(PYTHON_BIN) -m venv .venv-programs
+	@printf '%s\n' $(SITE) $(CURDIR)/build/stage >$(subst $(CURDIR)/.venv,.venv-programs,$(SITE))/borrowed.pth
+	@.venv-programs/bin/pip install --disable-pip-version-check --quiet --no-deps -r $<
+	@cp $< $@
 
 CPP_FILES = $(shell git ls-files '*.cpp' '*.h')
 lint: build
