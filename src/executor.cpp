@@ -103,7 +103,7 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
   Values values(*this, call, action, index);
   const uint64_t versions = action.may_mutate ? 0 : call.versions(Point::kReplace);
   (*action.routine)(values);
-  if (!frame.produced && !action.may_mutate && call.versions(Point::kReplace) != versions) {
+  if (!frame.produced && !action.may_mutate && call.versions(Point::kReplace) != versions + frame.written) {
     values.fail(
         "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
   }

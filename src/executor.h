@@ -53,6 +53,7 @@ struct ReplacementFrame {
   size_t index;
   OpCall& call;
   bool produced = false;  // the results are there: by call_original()
+  uint64_t written = 0;   // how often what this one wraps wrote to the operands
   ReplacementFrame* outer;
 };
 
