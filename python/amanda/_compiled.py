@@ -115,14 +115,17 @@ def _say(function: str) -> None:
 
 
 def _name_of(frame: Any) -> str:
+    """Of the compiled function: "module.name (file:line)", as far as it has these."""
     function = frame.f_locals.get(_port.FUNCTION) if frame else None
+    if function is None:
+        return "a block"
     module = getattr(function, "__self__", None)
     if isinstance(module, torch.nn.Module):  # what is compiled is its __call__
         function = type(module).forward
-    code = getattr(inspect.unwrap(function) if inspect.isroutine(function) else function, "__code__", None)
-    if function is None or code is None:
-        return "a block"
-    return f"{function.__module__}.{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{named.__module__}.{named.__qualname__}"
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
 def _enter_compiled() -> Callable[[], None]:

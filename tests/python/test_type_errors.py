@@ -101,6 +101,21 @@ def test_whoever_calls_the_operator(call):
     check(call, *operands(""))
 
 
+@pytest.mark.parametrize("point", ["analysis", "insert_before_op", "insert_after_op", "replace_op"])
+def test_wherever_the_tool_raises_it(point):
+    def fail(*operands):
+        return len(3)
+
+    tool = amanda.Tool("careless")
+    tool.add_inst_for_op(fail if point == "analysis" else lambda context: getattr(context, point)(fail))
+    x, y = operands("")
+    with pytest.raises(RuntimeError, match="TypeError: object of type 'int' has no len") as caught, amanda.apply(tool):
+        assert x not in [y]
+    assert type(caught.value.__cause__) is TypeError
+    with amanda.apply(tool, on_error="disable"):
+        assert sum([x, y]).tolist() == [4.0, 6.0]
+
+
 def test_an_operator_inside_the_one_that_answers():
     matrix = torch.eye(2)
     for call in (operator.matmul, lambda x, y: x @ y, lambda x, y: functools.reduce(operator.matmul, [x, y])):
