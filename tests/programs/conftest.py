@@ -11,6 +11,7 @@ THEIRS = [
     "ignore:HookedTransformer is deprecated:DeprecationWarning",
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
     "ignore:The PyTorch API of nested tensors is in prototype:UserWarning",
+    "ignore:Sparse CSR tensor support is in beta:UserWarning",
     "ignore:Full backward hook is firing when gradients are computed with respect to module outputs:UserWarning",
 ]
 

@@ -109,6 +109,20 @@ def accelerate_training() -> dict[str, Any]:
     return left_of(accelerator.unwrap_model(model), optimizer)
 
 
+def generation() -> dict[str, Any]:
+    model = language_model().eval()
+    ids = torch.randint(3, 99, (2, 5))
+    manners = {
+        "sampled": {"do_sample": True, "top_k": 5},
+        "beams": {"num_beams": 3},
+        "static cache": {"do_sample": False, "cache_implementation": "static"},
+    }
+    common = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 4, "pad_token_id": 0}
+    left = {name: model.generate(ids, **common, **options) for name, options in manners.items()}
+    model(ids, labels=ids).loss.backward()
+    return {**left, **left_of(model)}
+
+
 PROGRAMS = [
     peft_lora,
     peft_dora_and_ia3,
@@ -116,4 +130,5 @@ PROGRAMS = [
     trainer_with_reentrant_checkpointing,
     accelerate_offload,
     accelerate_training,
+    generation,
 ]

@@ -7,6 +7,11 @@ from typing import Any
 import diffusers
 import diffusers.training_utils
 import gpytorch
+import pyro
+import pyro.distributions as distributions
+import pyro.infer
+import pyro.infer.autoguide
+import pyro.optim
 import torch
 import torchdiffeq
 import zuko
@@ -73,6 +78,28 @@ class Dynamics(nn.Module):
         return self.layers(y**3)
 
 
+def pyro_inference() -> dict[str, Any]:
+    """Stochastic variational inference, and Hamiltonian Monte Carlo."""
+    pyro.clear_param_store()
+    x = torch.randn(12, 2)
+    y = x.sum(-1) + torch.randn(12) * 0.1
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> None:
+        weight = pyro.sample("weight", distributions.Normal(torch.zeros(2), torch.ones(2)).to_event(1))
+        scale = pyro.sample("scale", distributions.HalfNormal(1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", distributions.Normal(x @ weight, scale), obs=y)
+
+    guide = pyro.infer.autoguide.AutoNormal(model)
+    inference = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO())
+    losses = [inference.step(x, y) for _ in range(2)]
+    kernel = pyro.infer.NUTS(model, max_tree_depth=2)
+    chain = pyro.infer.MCMC(kernel, num_samples=2, warmup_steps=1, disable_progbar=True)
+    chain.run(x, y)
+    parameters = {name: value.detach() for name, value in pyro.get_param_store().items()}
+    return {"losses": losses, "samples": chain.get_samples(), **parameters}
+
+
 def torchdiffeq_adjoint() -> dict[str, Any]:
     left = {}
     for solve in (torchdiffeq.odeint, torchdiffeq.odeint_adjoint):
@@ -114,4 +141,4 @@ def diffusers_unet() -> dict[str, Any]:
     return {"sampled": torch.from_numpy(sampled), "ema": averages.shadow_params, **left_of(model, optimizer)}
 
 
-PROGRAMS = [gpytorch_exact, zuko_flows, torchdiffeq_adjoint, diffusers_unet]
+PROGRAMS = [gpytorch_exact, zuko_flows, pyro_inference, torchdiffeq_adjoint, diffusers_unet]

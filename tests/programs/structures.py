@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import e3nn.nn
 import monai.data
 import monai.losses
 import monai.networks.nets
@@ -12,6 +13,7 @@ import torch
 import torch_geometric.data
 import torch_geometric.nn
 import torch_geometric.transforms
+from e3nn import o3
 from library import left_of
 from torch import nn
 
@@ -52,4 +54,17 @@ def monai_segmentation() -> dict[str, Any]:
     return {"images": images, **left_of(model, optimizer)}
 
 
-PROGRAMS = [geometric_graphs, monai_segmentation]
+def e3nn_equivariant() -> dict[str, Any]:
+    """Tensor products that are generated and scripted."""
+    irreps = o3.Irreps("2x0e+1x1o")
+    product = o3.FullyConnectedTensorProduct(irreps, "0e+1o", irreps)
+    gate = e3nn.nn.Gate("2x0e", [torch.tanh], "1x0e", [torch.sigmoid], "1x1o")
+    linear = o3.Linear(irreps, gate.irreps_in)
+    positions = torch.randn(6, 3, requires_grad=True)
+    harmonics = o3.spherical_harmonics("0e+1o", positions, normalize=True)
+    output = gate(linear(product(irreps.randn(6, -1), harmonics)))
+    output.square().sum().backward()
+    return {"output": output, "positions": positions.grad, "product": left_of(product), "linear": left_of(linear)}
+
+
+PROGRAMS = [geometric_graphs, e3nn_equivariant, monai_segmentation]

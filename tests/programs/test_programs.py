@@ -75,6 +75,7 @@ PARAMETER = "nn.Parameter(x), as_subclass: what stands for a result of detach or
 TWICE = "a node runs twice when its replacement is decided: checkpoints refuse that, or add up gradients twice"
 OWN_OUTPUT = "a replaced node is not in the path of the output that it saved: double backward"
 WRITES = "what a Function's own backward writes to, called by a replacement, is taken for a write of the routine"
+MODES = "a replacement runs outside the program's TorchDispatchModes, and so does the original that it calls"
 UNREADABLE = "a shipped tool raises for what it cannot read: symbolic shapes, the older vmap, patched methods"
 
 # What is known to go wrong, and why.
@@ -87,6 +88,7 @@ KNOWN: dict[tuple[str, str], str] = {
     ("higher_maml", "replace backward"): OWN_OUTPUT,
     ("torchopt_maml", "replace backward"): OWN_OUTPUT,
     ("gpytorch_exact", "replace backward"): WRITES,
+    ("dispatch_modes", "replace backward"): MODES,  # and forward
     ("zuko_flows", "shipped tools"): UNREADABLE,
     ("torchlens_log", "shipped tools"): UNREADABLE,
     ("traced_and_exported", "shipped tools"): UNREADABLE,

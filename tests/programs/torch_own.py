@@ -11,9 +11,15 @@ import torch
 import torch.distributed as dist
 from library import left_of
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
 
 
 def compiled() -> dict[str, Any]:
@@ -122,6 +128,69 @@ def traced_and_exported() -> dict[str, Any]:
     return {**left, **left_of(model)}
 
 
+class Doubled(TorchDispatchMode):
+    """A mode of the program that changes what an operator gives."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        return result * 2 if function is torch.ops.aten.sin.default else result
+
+
+def dispatch_modes() -> dict[str, Any]:
+    layer, x = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        layer(x).square().sum().backward()
+    with Doubled():
+        doubled = (torch.sin(x), torch.cos(x))
+        (doubled[0].sum() + doubled[1].sum()).backward()
+    return {"flops": counter.get_total_flops(), "doubled": doubled, "x": x.grad, **left_of(layer)}
+
+
+def sparse_gradients() -> dict[str, Any]:
+    bag, table = nn.EmbeddingBag(20, 8, sparse=True), nn.Embedding(20, 8, sparse=True, max_norm=1.0)
+    optimizer = torch.optim.SparseAdam([*bag.parameters(), *table.parameters()])
+    for _ in range(2):
+        optimizer.zero_grad()
+        (bag(torch.randint(0, 20, (3, 4))).square().sum() + table(torch.tensor([1, 2, 2])).sum()).backward()
+        optimizer.step()
+    dense = torch.randn(4, 4, requires_grad=True)
+    coordinates = torch.randn(4, 4).relu().to_sparse().requires_grad_()
+    rows = torch.randn(4, 4).relu().to_sparse_csr().requires_grad_()
+    (torch.sparse.mm(coordinates, dense) + rows @ dense).sum().backward()
+    return {"gradients": [dense.grad, coordinates.grad, rows.grad], **left_of(bag, optimizer), "table": left_of(table)}
+
+
+def ragged() -> dict[str, Any]:
+    """Sequences of different lengths: packed, and in a jagged tensor."""
+    recurrent = nn.LSTM(4, 8, 2, batch_first=True, dropout=0.3, bidirectional=True, proj_size=3)
+    x = torch.randn(3, 5, 4, requires_grad=True)
+    packed = nn.utils.rnn.pack_padded_sequence(x, [5, 3, 2], batch_first=True)
+    output, _ = nn.utils.rnn.pad_packed_sequence(recurrent(packed)[0], batch_first=True)
+    output.square().sum().backward()
+    parts = [torch.randn(2, 4), torch.randn(3, 4)]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    layer, norm = nn.Linear(4, 4), nn.LayerNorm(4)
+    heads = layer(norm(jagged)).unflatten(-1, (2, 2)).transpose(1, 2)
+    attended = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
+    (attended * 2 + jagged).values().square().sum().backward()
+    return {"packed": [output, x.grad, left_of(recurrent)], "jagged": jagged.grad.values(), **left_of(layer)}
+
+
+def distributions() -> dict[str, Any]:
+    layer, x = nn.Linear(4, 4), torch.randn(5, 4)
+    mean, scale = layer(x)[:, :2], layer(x)[:, 2:].exp()
+    d = torch.distributions
+    normal = d.Normal(mean, scale)
+    mixture = d.MixtureSameFamily(d.Categorical(logits=mean), normal)
+    squashed = d.TransformedDistribution(normal, [d.TanhTransform(), d.AffineTransform(0, 2)])
+    samples = [
+        each.rsample() for each in (normal, squashed, d.Beta(scale, 1.0), d.Gamma(scale, 1.0), d.Dirichlet(scale))
+    ]
+    loss = d.kl_divergence(normal, d.Normal(0.0, 1.0)).sum() + mixture.log_prob(x[:, 0]).sum()
+    (loss + sum(sample.sum() for sample in samples)).backward()
+    return {"samples": samples, **left_of(layer)}
+
+
 def alone_in_a_group(program: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         where = f"file://{os.path.join(folder, 'store')}"
@@ -141,9 +210,26 @@ def train(model: nn.Module) -> dict[str, Any]:
     return left_of(model, optimizer)
 
 
+def local(left: dict[str, Any]) -> dict[str, Any]:
+    """The parts of distributed tensors that are here."""
+    return tree_map(lambda value: value.to_local() if isinstance(value, DTensor) else value, left)
+
+
 def ddp() -> dict[str, Any]:
     def program() -> dict[str, Any]:
         return train(nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))))
+
+    return alone_in_a_group(program)
+
+
+def tensor_parallel() -> dict[str, Any]:
+    """Distributed tensors, which are subclasses."""
+
+    def program() -> dict[str, Any]:
+        mesh = init_device_mesh("cpu", (1,))
+        model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        return local(train(model))
 
     return alone_in_a_group(program)
 
@@ -153,10 +239,7 @@ def fsdp2() -> dict[str, Any]:
         model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
         for layer in (model[0], model[2], model):
             fully_shard(layer)
-        left = train(model)
-        optimizer = left.pop("optimizer")
-        local = {name: value.to_local() for name, value in left.items()}
-        return {**local, "optimizer": [getattr(value, "_local_tensor", value) for value in optimizer]}
+        return local(train(model))
 
     return alone_in_a_group(program)
 
@@ -168,6 +251,11 @@ PROGRAMS = [
     checkpoints,
     transformer,
     traced_and_exported,
+    dispatch_modes,
+    sparse_gradients,
+    ragged,
+    distributions,
     ddp,
     fsdp2,
+    tensor_parallel,
 ]
