@@ -176,7 +176,9 @@ bool Engine::asks_for_backward(const ScopeStack& scopes, const Tools& tools) {
 void Engine::call_original(OpCall& call) {
   ReplacementFrame* frame = ReplacementFrame::current();
   if (!frame || frame->call.type() != call.type() || frame->call.id() != call.id()) return call.run({});
+  const uint64_t versions = frame->call.versions(Point::kReplace);
   frame->execution.run_wrapped(frame->plan, frame->index, call, {});
+  frame->written += frame->call.versions(Point::kReplace) - versions;
   if (frame->index > 0) call.finish();
 }
 

@@ -99,7 +99,7 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
   Values values(*this, call, action, index);
   const uint64_t versions = action.may_mutate ? 0 : call.versions(Point::kReplace);
   (*action.routine)(values);
-  if (!frame.produced && !action.may_mutate && call.versions(Point::kReplace) != versions) {
+  if (!frame.produced && !action.may_mutate && call.versions(Point::kReplace) != versions + frame.written) {
     values.fail(
         "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
   }
@@ -144,7 +144,7 @@ void Values::set(size_t i, Value value) {
     fail("set() is for inserted routines; a replacement gives its result by set_result()");
   action_.edited.store(true, std::memory_order_relaxed);
   try {
-    std::string reason = call_.backend().refusal(call_, action_.point, action_.allow_view);
+    std::string reason = call_.backend().refusal(call_, action_.point, action_.allow_view, position(i));
     if (!reason.empty()) throw Error(reason);
     call_.set(action_.point, position(i), value);
   } catch (const Error& reason) {

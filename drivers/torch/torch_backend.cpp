@@ -38,13 +38,21 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
 void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
 void TorchBackend::end_routines(void* token) noexcept { RoutineState::end(static_cast<RoutineState*>(token)); }
 
-std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
+std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view, size_t position) const {
   if (site.phase() == Phase::kBackward) {
     if (point != Point::kReplace || !static_cast<NodeCall&>(site).node_type().accumulates) return {};
     return "a gradient must be accumulated into its leaf; edit it before that, by insert_before_backward_op";
   }
   auto& call = static_cast<ForwardCall&>(site);
-  if (point == Point::kBefore) return {};
+  if (point != Point::kReplace && call.record().writes_late) {
+    return "it writes to tensors that its schema calls read-only, maybe after it has returned; nothing can stand for "
+           "those";
+  }
+  if (point == Point::kBefore) {
+    if (allow_view || !call.is_viewed(position)) return {};
+    return "the operator's result is a view of it, and would no longer share memory with the program's tensor; pass "
+           "allow_view=True if nothing relies on that";
+  }
   if (call.record().metadata_in_place)
     return "it changes its tensor's shape or storage in place; nothing can stand for that";
   if (!allow_view && call.result_is_view()) {

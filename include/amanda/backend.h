@@ -125,9 +125,9 @@ class Backend {
   virtual void switch_to(ScopeStack* scopes) = 0;      // on this thread, from now on; null: none
   virtual void* begin_routines(RoutineMode mode) = 0;  // not observed; kIsolated: no recording either
   virtual void end_routines(void* token) noexcept = 0;
-  /// Why an operator can't be replaced, or (kBefore, kAfter) its operands edited; empty: they can. A replacement is
-  /// asked about at analysis, an edit when it is made: looking is always allowed.
-  virtual std::string refusal(OpSite&, Point, bool /*allow_view*/) const { return {}; }
+  /// Why an operator can't be replaced, or (kBefore, kAfter) its operand at `position` edited; empty: it can. A
+  /// replacement is asked about at analysis, an edit when it is made: looking is always allowed.
+  virtual std::string refusal(OpSite&, Point, bool /*allow_view*/, size_t /*position*/) const { return {}; }
 
   size_t index() const { return index_; }  // among attached backends
 

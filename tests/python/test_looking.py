@@ -118,3 +118,13 @@ def test_an_in_place_operator_without_a_formula_on_a_view_of_a_leaf():
         y = torch.ops.amanda_test_looking.zero_out(x[:])  # autograd would refuse an operator that it knows
     assert y.tolist() == [0.0] * 3
     assert y.grad_fn.name() == "AsStridedBackward0"
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_under_vmap():
+    batch = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    expected = torch.vmap(torch.sin)(batch)
+    with amanda.apply(Look()):
+        got = torch.vmap(torch.sin)(batch)
+    assert got.is_nested
+    assert all(torch.equal(a, b) for a, b in zip(got.unbind(), expected.unbind(), strict=True))
