@@ -148,7 +148,7 @@ void Values::set(size_t i, Value value) {
     fail("set() is for inserted routines; a replacement gives its result by set_result()");
   action_.edited.store(true, std::memory_order_relaxed);
   try {
-    std::string reason = call_.backend().refusal(call_, action_.point, action_.allow_view);
+    std::string reason = call_.backend().refusal(call_, action_.point, action_.allow_view, position(i));
     if (!reason.empty()) throw Error(reason);
     call_.set(action_.point, position(i), value);
   } catch (const Error& reason) {

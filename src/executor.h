@@ -53,7 +53,7 @@ struct ReplacementFrame {
   size_t index;
   OpCall& call;
   bool produced = false;  // the results are there: by call_original()
-  uint64_t written = 0;   // how often what this one wraps wrote to the operands
+  uint64_t written = 0;   // by how much get_op()() itself has changed versions(kReplace): more than its type says
   ReplacementFrame* outer;
 };
 

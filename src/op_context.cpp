@@ -129,7 +129,7 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   const bool here = phase == now.site.phase();  // or on operators that are still to be made
   if (!here) check_later(now.site, phase, who);
   if (here && point == Point::kReplace) {
-    if (std::string reason = now.site.backend().refusal(now.site, point, allow_view); !reason.empty()) {
+    if (std::string reason = now.site.backend().refusal(now.site, point, allow_view, 0); !reason.empty()) {
       throw Error(fmt::format("{}: {}", who, reason));
     }
   }
@@ -156,7 +156,8 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
 }
 
 Action OpContext::insert_before_op(RoutinePtr routine, BeforeOp options) {
-  return schedule(Phase::kForward, Point::kBefore, std::move(routine), options.inputs, options.differentiable, false);
+  return schedule(Phase::kForward, Point::kBefore, std::move(routine), options.inputs, options.differentiable,
+                  options.allow_view);
 }
 Action OpContext::insert_after_op(RoutinePtr routine, AfterOp options) {
   return schedule(Phase::kForward, Point::kAfter, std::move(routine), options.outputs, options.differentiable,

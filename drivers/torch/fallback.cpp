@@ -1,5 +1,7 @@
 #include "fallback.h"
 
+#include <cxxabi.h>
+
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "census.h"
@@ -37,8 +39,14 @@ void observe(ScopeStack& scopes, ForwardCall& call) {
   if (C10_UNLIKELY(counts_calls())) note_shown(scopes, call, &call.record());
   try {
     Engine::on_op(scopes, call);
+  } catch (const abi::__forced_unwind&) {  // the thread ends
+    throw;
   } catch (const Error&) {
+    call.abandon();
     if (python_hooks.rethrow) python_hooks.rethrow();
+    throw;
+  } catch (...) {
+    call.abandon();
     throw;
   }
 }

@@ -65,12 +65,17 @@ bool ForwardCall::bind_made(const NodeWindow& window, const std::vector<c10::IVa
       if (node && !known) made.leaves.push_back({std::move(node), NodeWindow::kOperand, at});
     });
   }
-  if (operands) {
-    for (const NodeWindow::Leaf& leaf : made.leaves) operands->connect(leaf.accumulate);
-  }
+  auto connected = [&](std::shared_ptr<ForwardOperands> kept) {
+    for (const NodeWindow::Leaf& leaf : made.leaves) kept->connect(leaf.accumulate);
+    return kept;
+  };
+  if (operands) operands = connected(std::move(operands));
   const auto forward =
       std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands)});
-  return bind_nodes(*current_scopes(), made, forward, id(), /*made_by_forward=*/true);
+  const bool analysed = bind_nodes(*current_scopes(), made, forward, id(), /*made_by_forward=*/true);
+  // Other shapes, or autocast, make other nodes at the same place: only now it is known that they are new.
+  if (!analysed && !forward->operands) forward->operands = connected(operands_now());
+  return analysed;
 }
 
 }  // namespace amanda::pytorch

@@ -29,6 +29,10 @@ class ForwardCall : public OpCall {
   virtual bool result_is_view() const = 0;
   /// Is an argument that is no tensor a tracer's symbol?
   virtual bool has_symbols() const = 0;
+  /// Before it runs: will a result share memory with the operand at `position`, as the program passed it?
+  virtual bool is_viewed(size_t position) = 0;
+  /// A routine or an analysis raised: where the operator has run, its effect on the program is completed.
+  virtual void abandon() noexcept = 0;
   /// As they are now; what is returned is valid until the next call.
   virtual c10::ArrayRef<OperandTensor> argument_tensors() const = 0;
   virtual c10::ArrayRef<OperandTensor> result_tensors() const = 0;
@@ -44,11 +48,13 @@ class ForwardCall : public OpCall {
       : record_(record), identity_(std::move(identity)) {}
   ~ForwardCall() = default;
 
+  virtual std::shared_ptr<ForwardOperands> operands_now() const = 0;  // after the run
+
   const Identity& identity();
   void remember_results();  // for the identities of the operators that use them
 
   /// Gives the backward operators that were made to those who see them. `written`: what the operator wrote to and does
-  /// not return.
+  /// not return. Without `operands`, those of operands_now() are taken if an analysis turns out to be pending.
   bool bind_made(const NodeWindow& window, const std::vector<c10::IValue>& written,
                  const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                  const SightingPtr& seen_by);

@@ -1,5 +1,8 @@
 #include "gradient_edge.h"
 
+// clang-format off: what the older vmap's header declares in `at` makes calls in the other one ambiguous.
+#include <ATen/functorch/BatchedTensorImpl.h>
+// clang-format on
 #include <ATen/LegacyBatchedTensorImpl.h>
 #include <ATen/ops/_make_dual.h>
 #include <ATen/ops/_unpack_dual.h>
@@ -29,9 +32,15 @@ bool recorded_by(const RoutineState& routine, const at::Tensor& value) {
   return node && node->sequence_nr() >= routine.first_node() && node->sequence_nr() != UINT64_MAX;
 }
 
+// Does forward mode run here? Inside a kernel that autograd called it does not: tangents are worked out above.
+bool differentiates_forward() {
+  return torch::autograd::ForwardADLevel::try_get_by_idx(0) &&
+         !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
+}
+
 // Straight-through in forward mode, too: `value` with the tangent of `old`, while some dual level is open.
 at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
-  if (!torch::autograd::ForwardADLevel::try_get_by_idx(0) || !same_shape(old, value)) return value;
+  if (!differentiates_forward() || !same_shape(old, value)) return value;
   const at::Tensor tangent = std::get<1>(at::_unpack_dual(old, 0));
   if (!tangent.defined()) return value;
   return at::_make_dual(std::get<0>(at::_unpack_dual(value, 0)), tangent, 0);
@@ -58,9 +67,12 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   if (const auto* batched = at::maybeGetBatchedImpl(tensor)) {  // the older vmap's, which detach() does not know
     return at::makeBatched(alias_of(batched->value()), at::BatchDims(batched->bdims().begin(), batched->bdims().end()));
   }
+  if (tensor.key_set().has(c10::DispatchKey::BatchedNestedTensor)) {  // vmap has no rule for detach() on these
+    const auto* batched = at::functorch::maybeGetBatchedImpl(tensor);
+    return at::functorch::makeBatched(alias_of(batched->value()), batched->bdim(), batched->level());
+  }
   const c10::DispatchKeySet wrappers =
-      kFunctorchWrappers |
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Batched, c10::DispatchKey::BatchedNestedTensor});
+      kFunctorchWrappers | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Batched});
   if (tensor.key_set().has_any(wrappers)) {
     c10::AutoGradMode no_grad(false);
     return tensor.detach();
@@ -92,7 +104,7 @@ at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value) {
   const bool records = RoutineState::program_records_now() && old.requires_grad();
   const bool wrapped = old.key_set().has_any(kFunctorchWrappers);
   const at::Tensor stand_in = wrapped ? value : with_tangent_of(old, value);
-  const bool differentiates = records || (wrapped && torch::autograd::ForwardADLevel::try_get_by_idx(0));
+  const bool differentiates = records || (wrapped && differentiates_forward());
   if (!differentiates) return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
   at::Tensor handle = alias_of(stand_in);
   if (!same_shape(handle, old)) {

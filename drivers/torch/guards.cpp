@@ -80,6 +80,17 @@ RoutineState::~RoutineState() {
   thread_.innermost = outer_;
 }
 
+const OriginalResults& RoutineState::keep(OriginalResults results) {
+  std::unique_ptr<const OriginalResults>& kept = Thread::current().innermost->kept_;
+  kept = std::make_unique<const OriginalResults>(std::move(results));
+  return *kept;
+}
+
+const OriginalResults* RoutineState::kept(OpType type) {
+  const RoutineState* innermost = current();
+  return innermost && innermost->kept_ && innermost->kept_->type() == type ? innermost->kept_.get() : nullptr;
+}
+
 const RoutineState* RoutineState::current() { return Thread::current().innermost; }
 
 bool RoutineState::program_records_now() {

@@ -8,10 +8,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <memory>
 #include <optional>
 
 #include "amanda/backend.h"
 #include "keys.h"
+#include "original_results.h"
 
 namespace amanda::pytorch {
 
@@ -56,6 +58,10 @@ class RoutineState {
   /// Does the program, not the routine that may be running, record gradients here?
   static bool program_records_now();
 
+  /// By the innermost: what the last operator that a routine called gave it. Null: of another type, or none.
+  static const OriginalResults& keep(OriginalResults results);
+  static const OriginalResults* kept(OpType type);
+
   RoutineMode mode() const { return mode_; }
   uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
@@ -75,6 +81,7 @@ class RoutineState {
   c10::impl::ExcludeDispatchKeyGuard unobserved_;
   std::optional<c10::InferenceMode> no_inference_mode_;
   bool grad_mode_ = false;
+  std::unique_ptr<const OriginalResults> kept_;
 };
 
 }  // namespace amanda::pytorch

@@ -22,7 +22,8 @@ namespace {
 std::optional<Keys> chosen;
 
 Keys choose_keys() {
-  // In order of preference. None is used by torch itself; torch's own tests register on GenericMode.
+  // In order of preference. None is used by torch itself; torch's own tests register on GenericMode. DeferredInit is
+  // below torch.func and Python's modes: on it, tools would see what a transform calls in place of what it transforms.
   constexpr c10::DispatchKey kCandidates[] = {c10::DispatchKey::TESTING_ONLY_GenericWrapper,
                                               c10::DispatchKey::TESTING_ONLY_GenericMode,
                                               c10::DispatchKey::DeferredInit};

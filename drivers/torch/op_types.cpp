@@ -1,5 +1,6 @@
 #include "op_types.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -22,6 +23,12 @@ bool is_noise(std::string_view ns, std::string_view name) {
   return ns == "profiler" || ns == "prim" || name == "lift_fresh";
 }
 
+bool is_written_undeclared(std::string_view op, std::string_view argument) {
+  return std::any_of(undeclared_writes().begin(), undeclared_writes().end(), [&](const UndeclaredWrites& one) {
+    return one.op == op && std::find(one.arguments.begin(), one.arguments.end(), argument) != one.arguments.end();
+  });
+}
+
 std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& schema, c10::ArrayRef<at::Tag> tags) {
   const std::string qualified = schema.name();
   const size_t colons = qualified.find("::");
@@ -35,8 +42,11 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
 
   auto record = std::make_unique<OpRecord>(OpRecord{.type = type, .info = std::move(info), .schema = schema});
   record->name_hash = fnv1a(record->info.overload, fnv1a(qualified + "."));
+  // A program may define its own operators anew, with another schema: that is another operator.
+  if (record->info.ns != "aten") record->name_hash = fnv1a(record->info.schema, record->name_hash);
   record->noise = is_noise(record->info.ns, record->info.name);
   record->asynchronous = record->info.ns == "c10d" || record->info.ns.starts_with("_c10d_functional");
+  record->writes_late = record->info.ns == "c10d" && record->info.name.ends_with('_');
   for (at::Tag tag : tags) {
     record->random |= tag == at::Tag::nondeterministic_seeded;
     record->metadata_in_place |= tag == at::Tag::inplace_view;
@@ -44,7 +54,11 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     record->takes_symbols |= is_symbolic(schema.arguments()[i].real_type());
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
-    if (alias && alias->isWrite()) record->mutated.push_back(i);
+    if (alias && alias->isWrite()) {
+      record->mutated.push_back(i);
+    } else if (is_written_undeclared(qualified, record->info.inputs[i])) {
+      record->undeclared.push_back(i);
+    }
   }
   for (const c10::Argument& result : schema.returns()) {
     std::optional<size_t> is;
@@ -63,6 +77,25 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
 }
 
 }  // namespace
+
+const std::vector<UndeclaredWrites>& undeclared_writes() {
+  static const auto* list = [] {
+    const std::vector<std::string_view> statistics{"running_mean", "running_var"};
+    return new std::vector<UndeclaredWrites>{
+        {"aten::batch_norm", statistics},
+        {"aten::_batch_norm_impl_index", statistics},
+        {"aten::native_batch_norm", statistics},
+        {"aten::cudnn_batch_norm", statistics},
+        {"aten::miopen_batch_norm", statistics},
+        {"aten::batch_norm_update_stats", statistics},
+        {"aten::batch_norm_gather_stats", statistics},
+        {"aten::batch_norm_gather_stats_with_counts", statistics},
+        {"aten::instance_norm", statistics},
+        {"fsdp::all_gather_copy_in", {"all_gather_output"}},
+    };
+  }();
+  return *list;
+}
 
 const OpRecord& OpTypes::of(const c10::OperatorHandle& op) {
   struct Known {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -25,7 +26,9 @@ struct OpRecord {
   bool asynchronous = false;       // goes on after it has returned: a collective
   bool takes_symbols = false;      // has arguments that a tracer may pass a SymInt for
   bool metadata_in_place = false;  // resize_, transpose_ ...: an in-place operator that is not about values
+  bool writes_late = false;        // a collective that writes to arguments its schema calls read-only
   std::vector<size_t> mutated;     // arguments that it writes to
+  std::vector<size_t> undeclared;  // arguments that it may write to, though its schema calls them read-only
   std::vector<std::optional<size_t>> result_mutated;  // per result: the written argument that it is
   std::optional<size_t> viewed;                       // an argument, not written, that some result may be a view of
 };
@@ -56,5 +59,12 @@ class OpTypes {
 };
 
 OpTypes& op_types();
+
+/// The operators that write to arguments their schemas call read-only, with the arguments' names.
+struct UndeclaredWrites {
+  std::string_view op;  // "aten::batch_norm", all overloads
+  std::vector<std::string_view> arguments;
+};
+const std::vector<UndeclaredWrites>& undeclared_writes();
 
 }  // namespace amanda::pytorch

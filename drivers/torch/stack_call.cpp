@@ -1,10 +1,13 @@
 #include "stack_call.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/isclose.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "amanda/error.h"
 #include "census.h"
@@ -20,15 +23,72 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+// How many elements of its storage a strided tensor covers, from its first element on, gaps included.
+int64_t extent_of(const at::Tensor& tensor) {
+  int64_t extent = 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);
+  return extent;
+}
+
+// clone() makes tensors with gaps, or whose elements share memory, contiguous.
+bool clone_changes_strides(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kWrappers(
+      {c10::DispatchKey::Python, c10::DispatchKey::Batched, c10::DispatchKey::BatchedNestedTensor});
+  constexpr int64_t kMostGaps = 16;  // a column of a large matrix: the gaps would be most of the copy
+  return tensor.layout() == at::kStrided && !tensor.is_nested() && !tensor.is_quantized() && tensor.has_storage() &&
+         !tensor.key_set().has_any(kFunctorchWrappers | kWrappers) &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && !tensor.is_non_overlapping_and_dense() &&
+         tensor.numel() > 0 && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor() &&
+         extent_of(tensor) <= kMostGaps * tensor.numel();
+}
+
+at::Tensor copy_with_strides(const at::Tensor& tensor) {
+  const at::Tensor detached = tensor.detach();
+  if (!clone_changes_strides(tensor)) return detached.clone();
+  return detached.as_strided({extent_of(tensor)}, {1}).clone().as_strided(tensor.sizes(), tensor.strides(), 0);
+}
+
 at::Tensor private_copy(const at::Tensor& tensor) {
   const OwnWork uncounted;
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   at::Tensor copy;
   {
     c10::AutoGradMode no_grad(false);
-    copy = tensor.detach().clone();
+    copy = copy_with_strides(tensor);
   }
   return stand_in_for(tensor, copy);
+}
+
+// To the bit, but for the sign of zero and the kinds of NaN.
+bool same_values(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_same(b)) return true;
+  if (!a.defined() || !b.defined() || !same_shape(a, b)) return false;
+  const OwnWork uncounted;
+  c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
+  c10::AutoGradMode no_grad(false);
+  const bool has_nan = a.is_floating_point() || a.is_complex();
+  return at::isclose(a.detach(), b.detach(), 0.0, 0.0, has_nan).all().item<bool>();
+}
+
+bool is_one_of(const std::vector<size_t>& positions, size_t position) {
+  return std::find(positions.begin(), positions.end(), position) != positions.end();
+}
+
+thread_local constinit uint64_t edits_here = 0;  // that routines made on this thread
+
+bool same_members(const c10::IValue& a, const c10::IValue& b) {
+  if (!a.isTensorList() || !b.isTensorList()) return false;
+  const auto as = a.toTensorVector(), bs = b.toTensorVector();
+  return std::equal(as.begin(), as.end(), bs.begin(), bs.end(),
+                    [](const at::Tensor& one, const at::Tensor& other) { return one.is_same(other); });
+}
+
+// Which earlier member of the list is the same tensor as that one; itself, if none is.
+size_t first_of(const std::vector<at::Tensor>& members, size_t i) {
+  for (size_t j = 0; j < i; ++j) {
+    if (members[j].is_same(members[i])) return j;
+  }
+  return i;
 }
 
 // Each member of a list that is to stand for another list, with the gradient edge of the one in its place.
@@ -52,6 +112,15 @@ c10::IValue private_copy(const c10::IValue& operand) {
   return list;
 }
 
+// Members that are one tensor in `old` are one in the result, too: the operator writes to it through each of them.
+c10::IValue with_same_members(const c10::IValue& old, const c10::IValue& list) {
+  if (!old.isTensorList() || !list.isTensorList()) return list;
+  const auto olds = old.toTensorVector();
+  auto members = list.toTensorVector();
+  for (size_t i = 0; i < std::min(olds.size(), members.size()); ++i) members[i] = members[first_of(olds, i)];
+  return c10::List<at::Tensor>(members);
+}
+
 void assign(const at::Tensor& target, const at::Tensor& value) {
   if (!target.defined() || !value.defined() || target.is_same(value)) return;
   if (!same_shape(target, value)) {  // only out= may change its shape
@@ -65,7 +134,9 @@ void assign(const c10::IValue& target, const c10::IValue& value) {
   if (target.isTensor() && value.isTensor()) return assign(target.toTensor(), value.toTensor());
   if (!target.isTensorList() || !value.isTensorList()) return;
   const auto targets = target.toTensorVector(), values = value.toTensorVector();
-  for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) assign(targets[i], values[i]);
+  for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) {
+    if (first_of(targets, i) == i) assign(targets[i], values[i]);
+  }
 }
 
 // A leaf that requires a gradient, or a view of one: an error of autograd's. Let it come, or not: operators without a
@@ -171,11 +242,20 @@ void StackCall::watch_backward(bool keep_operands) {
   if (keep_operands) {
     operands_ = std::make_shared<ForwardOperands>();
     operands_->keep_inputs(program_inputs());
+  } else {
+    inputs_ = program_inputs();
   }
   for (size_t i : record_.mutated) {
     const auto& returned = record_.result_mutated;
     if (std::find(returned.begin(), returned.end(), i) == returned.end()) written_.push_back(arguments()[i]);
   }
+}
+
+std::shared_ptr<ForwardOperands> StackCall::operands_now() const {
+  auto operands = std::make_shared<ForwardOperands>();
+  operands->keep_inputs(inputs_);
+  operands->keep_outputs(results());
+  return operands;
 }
 
 bool StackCall::bind_backward(const SightingPtr& seen_by) {
@@ -230,16 +310,26 @@ void StackCall::rehearse() {
   const OwnWork uncounted;
   run_with_ = arguments().vec();
   if (record_.random) random_before_.emplace(run_with_, stack_[base_ + record_.mutated[0]].toTensor().device());
+  const uint64_t edits = edits_here;
   run_on_private_copy();
   rehearsed_ = stack_[base_];
+  inner_shown_ = observe_inner_;
+  inner_edited_ = edits_here != edits;
 }
 
 void StackCall::run_after_rehearsal() {
+  if (inner_edited_) {  // its inner operators were edited: the result stays what it is, and is assigned
+    rehearsed_ = {};
+    if (bind_when_run_) bind_backward(std::exchange(bind_when_run_, nullptr));
+    return;
+  }
   if (random_before_) random_before_->put_back();
   const at::Tensor rehearsed = rehearsed_.toTensor(), shown = stack_[base_].toTensor();
   torch::jit::drop(stack_, record_.info.outputs.size());
   stack_.insert(stack_.end(), run_with_.begin(), run_with_.end());
   observe_inner_ = false;
+  std::optional<OwnWork> shown_before;
+  if (inner_shown_) shown_before.emplace();
   if (made_) made_.emplace();
   if (result_edited_) {
     run_on_private_copy();
@@ -270,11 +360,34 @@ void StackCall::assign_results() {
 }
 
 void StackCall::finish() {
+  finished_ = true;
   if (!rehearsed_.isNone()) run_after_rehearsal();
-  if (originals_.empty()) return;
+  if (originals_.empty() && undeclared_.empty()) return;
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   const OwnWork uncounted;
   assign_results();
+  assign_undeclared();
+}
+
+void StackCall::assign_undeclared() {
+  c10::AutoGradMode no_grad(false);
+  for (const UndeclaredWrite& write : undeclared_) {
+    const at::Tensor &original = write.original.toTensor(), &copy = write.copy.toTensor();
+    if (!original.defined() || same_values(write.given.toTensor(), copy)) continue;
+    // Most of these operators do not count what they write, and what autograd has saved must stay valid then.
+    const bool counted = version_sum(tensors_of(write.copy)) != write.version;
+    (counted ? original.detach() : original.variable_data()).copy_(copy);
+  }
+}
+
+void StackCall::abandon() noexcept {
+  discard();
+  const bool ran = state_ == State::kRan || (state_ == State::kSkipped && has_all_results());
+  if (!ran || finished_) return;
+  try {
+    finish();
+  } catch (...) {  // what the program gets is the first error
+  }
 }
 
 // ---- edits ---------------------------------------------------------------------------------------------------------
@@ -287,13 +400,41 @@ bool StackCall::result_is_view() const {
   return shared;
 }
 
+// A run on the program's own operands tells, for operators that may copy or not. Where it would be seen, or where the
+// operator raises, the schema's word counts.
+bool StackCall::is_viewed(size_t position) {
+  if (record_.viewed != position || state_ != State::kReady) return false;
+  if (record_.info.ns != "aten" || !runs_unseen()) return true;
+  const WithoutUserModes unseen;
+  const WithoutSavedTensorHooks unpacked;
+  const OwnWork uncounted;
+  const c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
+  const c10::AutoGradMode no_grad(false);
+  torch::jit::Stack trial = program_inputs();
+  const c10::IValue viewed = trial[position];
+  try {
+    below_ ? op_.redispatchBoxed(*below_, &trial) : op_.callBoxed(&trial);
+  } catch (const std::exception&) {
+    return true;
+  }
+  bool shared = false;
+  each_tensor(viewed, [&](const at::Tensor& operand) {
+    for (const OperandTensor& result : tensors_of(trial)) {
+      shared |= !operand.has_storage() || storage_of(*result.tensor) == storage_of(operand);
+    }
+  });
+  return shared;
+}
+
 void StackCall::set(Point side, size_t position, Value value) {
   const c10::IValue& given = *static_cast<const c10::IValue*>(value.ref);
   const bool after = side == Point::kAfter;
   const c10::Argument& argument = after ? record_.schema.returns()[position] : record_.schema.arguments()[position];
   const bool replaced = after && state_ != State::kRan;  // a replacement's result stands for nothing that ran
   c10::IValue old = replaced ? c10::IValue() : stack_[base_ + position];
-  check_stand_in(argument, old, given);
+  if (!after && same_members(old, given)) return;
+  const OriginalResults* kept = replaced ? RoutineState::kept(type()) : nullptr;
+  if (!kept || !kept->is(position, given)) check_stand_in(argument, old, given);
   if (replaced && state_ == State::kReady && record_.result_mutated[position]) {
     old = stack_[base_ + *record_.result_mutated[position]];
   }
@@ -301,6 +442,7 @@ void StackCall::set(Point side, size_t position, Value value) {
     check_in_place(*record_.result_mutated[position], old, given);
   } else if (!after && argument.alias_info() && argument.alias_info()->isWrite()) {
     check_in_place(position, old, given);
+    check_members(old, given);
   }
   staged_.push_back({side, position, given});
 }
@@ -329,9 +471,34 @@ void StackCall::check_in_place(size_t written, const c10::IValue& old, const c10
   }
 }
 
+void StackCall::check_members(const c10::IValue& old, const c10::IValue& given) const {
+  if (!old.isTensorList() || !given.isTensorList()) return;
+  const auto olds = old.toTensorVector(), values = given.toTensorVector();
+  if (olds.size() != values.size())
+    throw Error(c10::str("the operator writes to a list of ", olds.size(), " tensors, got ", values.size()));
+  std::unordered_map<const c10::StorageImpl*, std::vector<size_t>> by_storage;
+  for (size_t i = 0; i < olds.size(); ++i) {
+    if (!olds[i].defined() || !olds[i].has_storage()) continue;
+    std::vector<size_t>& others = by_storage[storage_of(olds[i])];
+    for (size_t j : others) {
+      if (olds[i].is_same(olds[j])) {
+        if (same_values(values[i], values[j])) break;
+        throw Error(c10::str("its members ", j, " and ", i,
+                             " are one tensor, which the operator writes to; the values for them differ"));
+      }
+      const auto overlap = at::get_overlap_status(olds[i], olds[j]);
+      if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial) {
+        throw Error(c10::str("its members ", j, " and ", i,
+                             " share memory that the operator writes to; nothing can stand for both"));
+      }
+    }
+    others.push_back(i);
+  }
+}
+
 void StackCall::put_argument(size_t position, c10::IValue value) {
   c10::IValue& slot = stack_[base_ + position];
-  const bool written = std::find(record_.mutated.begin(), record_.mutated.end(), position) != record_.mutated.end();
+  const bool written = is_one_of(record_.mutated, position);
   c10::IValue stand_in = operand_in_place_of(slot, value);
   if (std::none_of(edited_inputs_.begin(), edited_inputs_.end(),
                    [&](const EditedInput& known) { return known.position == position; })) {
@@ -339,8 +506,10 @@ void StackCall::put_argument(size_t position, c10::IValue value) {
   }
   if (written) {
     if (!has_original(position)) originals_.emplace_back(position, slot);
-    stand_in = private_copy(stand_in);  // the tool may hold the value it gave
+    stand_in = with_same_members(slot, private_copy(stand_in));  // the tool may hold the value it gave
     result_edited_ = true;
+  } else if (is_one_of(record_.undeclared, position) && stand_in.isTensor() && stand_in.toTensor().defined()) {
+    stand_in = keep_undeclared(slot, stand_in);
   }
   slot = std::move(stand_in);
 }
@@ -355,7 +524,28 @@ void StackCall::put_result(size_t position, c10::IValue value) {
   slot = operand_in_place_of(slot, value);
 }
 
+c10::IValue StackCall::keep_undeclared(const c10::IValue& old, const c10::IValue& given) {
+  c10::IValue copy = private_copy(given.toTensor());
+  const uint64_t version = version_sum(tensors_of(copy));
+  for (UndeclaredWrite& write : undeclared_) {
+    if (!write.copy.is(old)) continue;  // of an edit before this one
+    write.given = given, write.copy = copy, write.version = version;
+    return copy;
+  }
+  undeclared_.push_back({old, given, copy, version});
+  return copy;
+}
+
+bool StackCall::has_all_results() const {
+  for (size_t i = 0; i < results().size(); ++i) {
+    if (results()[i].isNone() && record_.schema.returns()[i].type()->kind() != c10::TypeKind::OptionalType)
+      return false;
+  }
+  return true;
+}
+
 void StackCall::commit() {
+  edits_here += staged_.size();
   for (Staged& edit : staged_) {
     if (edit.side == Point::kAfter) {
       put_result(edit.position, std::move(edit.value));

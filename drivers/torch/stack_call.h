@@ -22,6 +22,9 @@ namespace amanda::pytorch {
 // with the random state put back. Then it runs for real, as it is or as above. (A custom operator may do more than its
 // schema says, so it is not rehearsed, but prepared for an edit.) Nothing is rehearsed before the eyes of the program's
 // own modes and subclasses. A routine that first only looked and now edits is refused once, while autograd records.
+//
+// If a routine raises after the run, abandon() does what finish() would have done: the tensor is changed, as it is
+// where the operator ran on the tensor itself.
 class StackCall final : public ForwardCall {
  public:
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack,
@@ -43,6 +46,8 @@ class StackCall final : public ForwardCall {
 
   bool result_is_view() const override;
   bool has_symbols() const override;
+  bool is_viewed(size_t position) override;
+  void abandon() noexcept override;
   c10::ArrayRef<OperandTensor> argument_tensors() const override { return tensors_ = tensors_of(arguments()); }
   c10::ArrayRef<OperandTensor> result_tensors() const override { return tensors_ = tensors_of(results()); }
 
@@ -50,6 +55,7 @@ class StackCall final : public ForwardCall {
   template <class Push>
   void ran(RunHints hints, std::optional<NodeWindow> made, const Push& push) {
     begin_run(hints);
+    if (made) inputs_ = program_inputs();
     torch::jit::drop(stack_, record_.info.inputs.size());
     push(stack_);
     made_ = std::move(made);
@@ -62,11 +68,17 @@ class StackCall final : public ForwardCall {
     size_t position;
     c10::IValue value;
   };
+  /// An argument that the operator may write to though its schema calls it read-only, and that a tool has edited.
+  struct UndeclaredWrite {
+    c10::IValue original, given, copy;  // the program's, the tool's, and what the operator gets
+    uint64_t version;                   // of the copy, before the run
+  };
   enum class State : uint8_t { kReady, kRan, kSkipped };
 
   c10::ArrayRef<c10::IValue> arguments() const;
   c10::ArrayRef<c10::IValue> results() const;
   std::vector<c10::IValue> program_inputs() const;
+  std::shared_ptr<ForwardOperands> operands_now() const override;
   void begin_run(RunHints hints);
   void redispatch();
   bool autograd_will_record_in_place() const;
@@ -76,7 +88,11 @@ class StackCall final : public ForwardCall {
   void rehearse();
   void run_after_rehearsal();
   void check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const;
+  void check_members(const c10::IValue& old, const c10::IValue& given) const;
   void assign_results();
+  void assign_undeclared();
+  c10::IValue keep_undeclared(const c10::IValue& old, const c10::IValue& given);
+  bool has_all_results() const;
   void put_argument(size_t position, c10::IValue value);
   void put_result(size_t position, c10::IValue value);
 
@@ -98,6 +114,9 @@ class StackCall final : public ForwardCall {
   c10::IValue rehearsed_;  // the result that was shown, if there was a rehearsal
   std::optional<RandomState> random_before_;
   bool result_edited_ = false;
+  bool inner_shown_ = false, inner_edited_ = false;  // in the trial run
+  bool finished_ = false;
+  std::vector<UndeclaredWrite> undeclared_;
 
   // For the operator's backward operators.
   std::optional<NodeWindow> made_;

@@ -35,6 +35,12 @@ void check_tensor(const at::Tensor& old, const at::Tensor& value) {
 }
 
 bool has_type(const c10::Argument& argument, const c10::IValue& value) {
+  switch (argument.type()->kind()) {  // a plain value will do for a symbolic one
+    case c10::TypeKind::SymIntType: return value.isInt() || value.isSymInt();
+    case c10::TypeKind::SymFloatType: return value.isDouble() || value.isSymFloat();
+    case c10::TypeKind::SymBoolType: return value.isBool() || value.isSymBool();
+    default: break;
+  }
   if (value.isTensor()) {
     if (argument.type()->kind() == c10::TypeKind::TensorType) return value.toTensor().defined();
     if (const auto optional = argument.type()->cast<c10::OptionalType>()) {

@@ -44,7 +44,7 @@ bool TorchBackend::is_programs(const std::exception_ptr& error) const {
   return python_hooks.is_programs && python_hooks.is_programs(error);
 }
 
-std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) const {
+std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view, size_t position) const {
   if (site.phase() == Phase::kBackward) {
     if (point != Point::kReplace) return {};
     if (!can_override_nodes()) return "this PyTorch was built with a C++ ABI in which nodes cannot be overridden";
@@ -52,7 +52,15 @@ std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view) co
     return "a gradient must be accumulated into its leaf; edit it before that, by insert_before_backward_op";
   }
   auto& call = static_cast<ForwardCall&>(site);
-  if (point == Point::kBefore) return {};
+  if (point != Point::kReplace && call.record().writes_late) {
+    return "it writes to tensors that its schema calls read-only, maybe after it has returned; nothing can stand for "
+           "those";
+  }
+  if (point == Point::kBefore) {
+    if (allow_view || !call.is_viewed(position)) return {};
+    return "the operator's result is a view of it, and would no longer share memory with the program's tensor; pass "
+           "allow_view=True if nothing relies on that";
+  }
   if (call.record().metadata_in_place)
     return "it changes its tensor's shape or storage in place; nothing can stand for that";
   if (!allow_view && call.result_is_view()) {

@@ -45,6 +45,16 @@ void UnboxedCall::watch_backward(bool keep_operands) {
   if (c10::GradMode::is_enabled()) made_.emplace();
 }
 
+std::shared_ptr<ForwardOperands> UnboxedCall::operands_now() const {
+  torch::jit::Stack arguments, results;
+  push_arguments(arguments);
+  push_results(results);
+  auto operands = std::make_shared<ForwardOperands>();
+  operands->keep_inputs(arguments);
+  operands->keep_outputs(results);
+  return operands;
+}
+
 bool UnboxedCall::bind_backward(const SightingPtr& seen_by) {
   if (boxed_) return boxed_->bind_backward(seen_by);
   if (!made_ || made_->is_empty()) return false;

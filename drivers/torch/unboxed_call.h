@@ -69,6 +69,10 @@ class UnboxedCall : public ForwardCall {
   void watch_backward(bool keep_operands) final;
   bool bind_backward(const SightingPtr& seen_by) final;
   bool result_is_view() const final { return const_cast<UnboxedCall*>(this)->boxed().result_is_view(); }
+  bool is_viewed(size_t position) final { return boxed().is_viewed(position); }
+  void abandon() noexcept final {
+    if (boxed_) boxed_->abandon();
+  }
   c10::ArrayRef<OperandTensor> argument_tensors() const final {
     return boxed_ ? boxed_->argument_tensors() : arguments_;
   }
@@ -81,6 +85,7 @@ class UnboxedCall : public ForwardCall {
               OperandTensors arguments)
       : ForwardCall(record), op_(op), below_(below), arguments_(std::move(arguments)) {}
   ~UnboxedCall() = default;
+  std::shared_ptr<ForwardOperands> operands_now() const final;
 
   // What only the operator's C++ types know.
   virtual OperandTensors unboxed_results() const = 0;

@@ -52,6 +52,7 @@ class Positions {
 struct BeforeOp {
   Positions inputs{};
   bool differentiable = false;  // record the routine; the value's own graph is kept
+  bool allow_view = false;      // the result may stop being a view of the program's operand
 };
 
 struct AfterOp {

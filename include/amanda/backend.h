@@ -128,9 +128,9 @@ class Backend {
   virtual void end_routines(void* token) noexcept = 0;
   /// Did the program raise this, while a tool's code ran? Then it is no failure of the tool.
   virtual bool is_programs(const std::exception_ptr&) const { return false; }
-  /// Why an operator can't be replaced, or (kBefore, kAfter) its operands edited; empty: they can. A replacement is
-  /// asked about at analysis, an edit when it is made: looking is always allowed.
-  virtual std::string refusal(OpSite&, Point, bool /*allow_view*/) const { return {}; }
+  /// Why an operator can't be replaced, or (kBefore, kAfter) its operand at `position` edited; empty: it can. A
+  /// replacement is asked about at analysis, an edit when it is made: looking is always allowed.
+  virtual std::string refusal(OpSite&, Point, bool /*allow_view*/, size_t /*position*/) const { return {}; }
 
   size_t index() const { return index_; }  // among attached backends
 

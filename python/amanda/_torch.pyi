@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly']
 class Census:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -104,6 +104,10 @@ def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | 
 def typed_kernels() -> int:
     """
     Operators that come in with their C++ operands.
+    """
+def undeclared_writes() -> set:
+    """
+    (operator, argument): what operators write to though their schemas call it read-only.
     """
 def walk_frames_directly(on: bool) -> None:
     """

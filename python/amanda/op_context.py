@@ -144,6 +144,7 @@ class OpContext(dict[str, Any]):
         *,
         with_run: bool = False,
         differentiable: bool = False,
+        allow_view: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
         """Calls ``fn(*selected_inputs, **kwargs)`` before the operator, each time it runs.
@@ -154,6 +155,8 @@ class OpContext(dict[str, Any]):
             inputs: positions or names; None: all, []: none.
             with_run: passes ``run``, a dict shared by the tool's routines of one execution.
             differentiable: records the routine; else a value takes over the gradient edge of what it stands for.
+            allow_view: `fn` may put another tensor in place of one that the operator's result is a view of, which ends
+                their sharing of memory.
             kwargs: handed to `fn`.
 
         Raises:
@@ -161,7 +164,7 @@ class OpContext(dict[str, Any]):
             ValueError: the operator has no such position.
             amanda.Error: the analysis routine has returned.
         """
-        return self._handle.insert_before_op(fn, inputs, with_run, differentiable, kwargs)
+        return self._handle.insert_before_op(fn, inputs, with_run, differentiable, allow_view, kwargs)
 
     def insert_after_op(
         self,

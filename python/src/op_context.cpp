@@ -227,11 +227,12 @@ void bind_op_context(py::module_& m) {
       .def(
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
-             const py::dict& kwargs) {
+             bool allow_view, const py::dict& kwargs) {
             return h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
-                                            {positions(inputs, "inputs"), differentiable});
+                                            {positions(inputs, "inputs"), differentiable, allow_view});
           },
-          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
+          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
+          py::arg("kwargs"))
       .def(
           "insert_after_op",
           [](const ContextHandle& h, py::object fn, const py::object& outputs, bool with_run, bool differentiable,

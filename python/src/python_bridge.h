@@ -33,6 +33,11 @@ class PythonBridge {
   virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
   /// Does this position take a list?
   virtual bool is_list(OpSite& site, Point side, size_t position) = 0;
+  /// `object` is what to_python() gave for the input at `position`: is it still that very operand, with nothing
+  /// recorded on it since?
+  virtual bool is_operand(OpSite& site, size_t position, PyObject* object) = 0;
+  /// Is `object` what call() gave the routine that runs for the result at `position`? An undefined one is None.
+  virtual bool is_result(OpSite& site, size_t position, PyObject* object) = 0;
   /// The Python exception inside what raise_error() threw, a new reference; null if it is none.
   virtual PyObject* python_exception(const std::exception_ptr& error) = 0;
   /// Throws the current Python error in the form that the framework carries to its Python caller.

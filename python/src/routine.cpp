@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "op_context.h"
@@ -127,7 +128,7 @@ void PyRoutine::operator()(Values& values) {
     bridge.raise_error();
   }
   const PyRef held(result);
-  if (values.point() == Point::kReplace) return put_results(values, result);
+  if (values.point() == Point::kReplace) return put_results(values, operands.first(), result);
   if (result != Py_None) put_edits(values, operands.first(), result);
 }
 
@@ -160,10 +161,17 @@ void PyRoutine::put_edits(Values& values, PyObject** operands, PyObject* result)
   for (size_t i = 0; i < selected; ++i) put(i, item(result, i));
 }
 
-void PyRoutine::put_results(Values& values, PyObject* result) {
+void PyRoutine::put_results(Values& values, PyObject** operands, PyObject* result) {
   const size_t expected = values.num_results();
   PythonBridge& bridge = bridge_of(values.call().backend());
   auto put = [&](size_t i, PyObject* value) {
+    // An operator may return what it was given, and a routine was perhaps given another handle on that.
+    const auto* operand = std::find(operands, operands + values.size(), value);
+    if (operand != operands + values.size()) {
+      const size_t position = values.position(operand - operands);
+      if (bridge.is_operand(values.call(), position, value))
+        return values.set_result(i, values.call().get(Point::kBefore, position));
+    }
     try {
       bridge.from_python(values.call(), Point::kAfter, i, value,
                          [&](Value converted) { values.set_result(i, converted); });
@@ -173,7 +181,8 @@ void PyRoutine::put_results(Values& values, PyObject* result) {
   };
   const bool gradients = values.call().phase() == Phase::kBackward;  // None is an undefined one
   if (expected == 1) {
-    if (result == Py_None && !gradients) values.fail("it returned None; a replacement returns the operator's result");
+    if (result == Py_None && !gradients && !bridge.is_result(values.call(), 0, result))
+      values.fail("it returned None; a replacement returns the operator's result");
     return put(0, result);
   }
   if (expected == 0 && result == Py_None) return;

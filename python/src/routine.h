@@ -19,7 +19,7 @@ class PyRoutine final : public Routine {
 
  private:
   void put_edits(Values& values, PyObject** operands, PyObject* result);
-  void put_results(Values& values, PyObject* result);
+  void put_results(Values& values, PyObject** operands, PyObject* result);
 
   PyRef callable_;
   PyRef names_;   // of the keywords, as vectorcall takes them; null: none

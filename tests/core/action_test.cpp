@@ -117,6 +117,21 @@ TEST_F(ActionTest, TheResultOfAViewIsEditedOnlyIfItMayStopBeingOne) {
   EXPECT_EQ(call("flatten"), (Array{10, 10}));
 }
 
+TEST_F(ActionTest, TheOperandOfAViewIsEditedOnlyWhenTheToolDeclaredIt) {
+  auto edit = [&](Values& values) { values.set(0, reference::value(tens)); };
+  before(edit);
+  EXPECT_EQ(error_of_call("flatten"),
+            "[action] a: a C++ routine before ref::flatten: input 0 (a): the result is a view of it, and another value "
+            "would share no data; say allow_view if that will do");
+}
+
+TEST_F(ActionTest, TheOperandOfAViewIsEditedOnRequest) {
+  auto edit = [&](Values& values) { values.set(0, reference::value(tens)); };
+  tool("a").does([=](OpContext& op) { op.insert_before_op(edit, {.allow_view = true}); });
+  apply({tool("a")});
+  EXPECT_EQ(call("flatten"), (Array{10, 10}));
+}
+
 TEST_F(ActionTest, MutatingAnInputRaises) {
   before([&](Values& values) { Array(input(values)).assign({0, 0}); });
   EXPECT_EQ(error_of_call("add"),

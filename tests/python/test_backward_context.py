@@ -204,6 +204,30 @@ def test_nodes_that_come_later_are_shown_their_operands_too():
     assert tool.answers["TBackward0"] == [["NoneType", "Parameter", "Parameter"]]
 
 
+@pytest.mark.parametrize("ops", [None, "linear"])
+@pytest.mark.parametrize("how", ["more dimensions", "autocast", "boxed"])
+def test_nodes_of_other_shapes_are_shown_their_own_operands(how, ops):
+    """A place that has been analysed for one shape makes other nodes for another."""
+    layer = nn.Linear(3, 3)
+    seen = {}
+    tool = Asking(lambda c: seen.setdefault(c.backward_op.__name__, [*c.inputs[1:3], *c.outputs]), ops=ops)
+    if how == "boxed":  # an edit makes it so
+        tool.add_inst_for_op(lambda c: c.insert_before_op(lambda x: x.clone(), [0]), ops="linear")
+    with amanda.apply(tool):
+        for run in range(4):
+            if run == 3:
+                seen.clear()
+            x = torch.ones(2, 3) if run < 3 or how == "autocast" else torch.ones(4, 2, 3)
+            with torch.autocast("cpu", enabled=run == 3 and how == "autocast"):
+                y = layer(x)
+            y.sum().backward()
+            layer.zero_grad()
+    new = seen["ToCopyBackward0" if how == "autocast" else "ViewBackward0"]
+    assert new[0] is layer.weight
+    assert new[1] is layer.bias
+    assert new[2].shape == y.shape
+
+
 def test_a_context_keeps_no_tensor_alive():
     tool = Asking(lambda c: len(c.inputs) + len(c.grad_outputs))
     x = leaf(3)

@@ -182,6 +182,21 @@ def test_bookkeeping():
     assert report.row("aten::relu").seen == 1
 
 
+def test_a_rehearsal_is_our_own():
+    """The operators inside are seen once, in the rehearsal or in the run for real."""
+
+    def program():
+        (torch.ones(2, requires_grad=True) * 1).relu_()
+
+    for nested in (False, True):
+        tool = amanda.Tool()
+        tool.add_inst_for_op(lambda c: c.insert_after_op(lambda y: None), ops=["relu_", "clamp_min_"], nested=nested)
+        with amanda.apply(tool, coverage=True) as scope:
+            program()
+        row = scope.coverage().row("aten::clamp_min_")
+        assert (row.seen, row.skipped) == ((1, {"own": 1}) if nested else (0, {"own": 1, "inner": 1}))
+
+
 def test_other_threads_are_not_counted():
     def program():
         thread = threading.Thread(target=lambda: torch.sin(torch.ones(2)))

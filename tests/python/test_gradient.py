@@ -287,3 +287,49 @@ def test_an_edited_in_place_result_keeps_its_tangent(after):
         y = dual * 1
         torch.relu_(y)
         assert torch.autograd.forward_ad.unpack_dual(y).tangent.tolist() == [5, 5]
+
+
+# ---- below autograd --------------------------------------------------------------------------------------------------
+
+
+def copies(*values):
+    return [v.clone() if isinstance(v, torch.Tensor) else None for v in values]
+
+
+@pytest.mark.parametrize("point", ["insert_before_op", "insert_after_op"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, x: torch.func.jvp(f, (x,), (torch.ones_like(x),)),
+        lambda f, x: torch.func.hessian(f)(x),
+        lambda f, x: torch.func.jacfwd(torch.func.jacrev(f))(x),
+        lambda f, x: torch.autograd.functional.jvp(f, x, torch.ones_like(x), strict=True),
+    ],
+)
+def test_equal_copies_at_every_level_change_no_derivative(point, transform):
+    def f(x):
+        return torch.nn.functional.linear(x * 2, torch.ones(2, 2), torch.ones(2)).tanh().sin().sum()
+
+    tool = amanda.Tool()
+    ops = ["linear", "addmm", "mul", "tanh", "sin", "sum", "mv", "add"]
+    tool.add_inst_for_op(lambda c: getattr(c, point)(copies), ops=ops, nested=True)
+    x = torch.tensor([0.1, 0.2])
+    expected = transform(f, x)
+    with amanda.apply(tool):
+        for _ in range(2):
+            torch.testing.assert_close(transform(f, x), expected)
+
+
+@pytest.mark.parametrize("point", ["insert_before_op", "insert_after_op"])
+def test_equal_copies_below_autograd_keep_the_tangent(point):
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda c: getattr(c, point)(copies), ops=["linear", "addmm", "tanh"], nested=True)
+    forward = torch.autograd.forward_ad
+    with forward.dual_level():
+        dual = forward.make_dual(torch.ones(1, 2), torch.ones(1, 2))
+        weight, bias = torch.ones(2, 2), torch.ones(2)
+        expected = forward.unpack_dual(torch.nn.functional.linear(dual, weight, bias).tanh())
+        with amanda.apply(tool):
+            got = forward.unpack_dual(torch.nn.functional.linear(dual, weight, bias).tanh())
+    assert torch.equal(got.primal, expected.primal)
+    assert torch.equal(got.tangent, expected.tangent)

@@ -201,6 +201,47 @@ def test_a_foreach_operators_input_is_edited(before):
     assert [t[0].item() for t in tensors] == [121.0, 121.0]
 
 
+def test_members_that_are_one_tensor_stay_one(before):
+    def copies(tensors):
+        return [t.clone() for t in tensors]
+
+    a, b = torch.zeros(2), torch.zeros(2)
+    with amanda.apply(before("_foreach_add_", copies, ["self"])):
+        torch._foreach_add_([a, b, a], 1.0)
+    assert (a.tolist(), b.tolist()) == ([2.0, 2.0], [1.0, 1.0])
+
+
+def test_members_that_are_one_tensor_can_have_one_value_only(before, says):
+    a = torch.zeros(2)
+    text = "its members 0 and 1 are one tensor, which the operator writes to; the values for them differ"
+
+    def routine(tensors):
+        return [t + i for i, t in enumerate(tensors)]
+
+    with says(amanda.Error, f"[action] tool: routine before aten::_foreach_add_: input 0 (self): {text}"):
+        with amanda.apply(before("_foreach_add_", routine, ["self"])):
+            torch._foreach_add_([a, a], 1.0)
+    assert a.tolist() == [0.0, 0.0]
+
+
+def test_members_that_share_memory_are_not_edited_in_silence(before, says):
+    def routine(tensors):
+        return [t.clone() for t in tensors]
+
+    a = torch.zeros(2)
+    text = "its members 0 and 1 share memory that the operator writes to; nothing can stand for both"
+    with says(amanda.Error, f"[action] tool: routine before aten::_foreach_add_: input 0 (self): {text}"):
+        with amanda.apply(before("_foreach_add_", routine, ["self"])):
+            torch._foreach_add_([a, a[1:]], 1.0)
+
+
+def test_members_handed_back_are_no_edit(before):
+    a = torch.zeros(2)
+    with amanda.apply(before("_foreach_add_", lambda tensors: list(tensors), ["self"])):
+        torch._foreach_add_([a, a[1:]], 1.0)
+    assert a.tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("foreach", [False, True])
 def test_an_optimizer_step_is_unharmed(foreach, recorder):
     def step():
@@ -313,6 +354,57 @@ def test_a_list_of_views_is_edited_on_request(after, says):
             torch.unbind(x)
     with amanda.apply(after("unbind", routine, allow_view=True)):
         assert [part.tolist() for part in torch.unbind(x)] == [[2.0, 2.0]] * 2
+
+
+OPERAND_OF_VIEW = (
+    "the operator's result is a view of it, and would no longer share memory with the program's tensor; pass "
+    "allow_view=True if nothing relies on that"
+)
+
+
+def same_again(*values):
+    return [v.clone() if isinstance(v, torch.Tensor) else None for v in values]
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+@pytest.mark.parametrize(
+    ("ops", "view"),
+    [
+        ("view", lambda x: x.view(6)),
+        ("transpose", lambda x: x.transpose(0, 1)),
+        ("reshape", lambda x: x.reshape(6)),
+        ("to", lambda x: x.to(torch.float32)),
+        ("detach", lambda x: x.detach()),
+        ("unbind", lambda x: x.unbind()[0]),
+        ("slice", lambda x: x[1:]),
+    ],
+)
+def test_what_a_view_is_made_of_is_not_edited_by_accident(ops, view, differentiable, before, says):
+    x = torch.zeros(2, 3)
+    text = f"[action] tool: same_again before aten::{ops}: input 0 (self): {OPERAND_OF_VIEW}"
+    with says(amanda.Error, text), amanda.apply(before(ops, same_again, differentiable=differentiable)):
+        view(x)
+    with amanda.apply(before(ops, lambda *values: None)):
+        view(x).add_(1)
+    assert x.sum().item() > 0  # looking cuts nothing
+    with amanda.apply(before(ops, same_again, allow_view=True, differentiable=differentiable)):
+        torch.testing.assert_close(view(x), view(x.clone()))
+
+
+def test_the_operand_of_an_operator_that_copies_is_edited(before):
+    x = torch.ones(2, 3)
+    with amanda.apply(before(["reshape", "to", "contiguous"], doubled, [0])):
+        assert x.T.reshape(6).tolist() == [2.0] * 6
+        assert x.to(torch.float64).tolist() == [[2.0] * 3] * 2
+        assert x.T.contiguous().tolist() == [[2.0] * 2] * 3
+
+
+def test_the_other_operands_of_a_view_are_edited(before):
+    x = torch.zeros(4)
+    with amanda.apply(before("view", lambda size: [4, 1], ["size"])):
+        y = x.view(2, 2)
+    y.add_(1)
+    assert (y.shape, x.tolist()) == ((4, 1), [1.0] * 4)
 
 
 # ---- what can't be done ----------------------------------------------------------------------------------------------
@@ -454,3 +546,100 @@ def test_a_custom_in_place_operator_runs_once_under_a_tool_that_looks(after):
     with amanda.apply(after("add_one_", lambda value: None)), torch.no_grad():
         torch.ops.amanda_once.add_one_(torch.zeros(1))
     assert len(runs) == 1
+
+
+# ---- a routine that raises after the operator has run ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("runs_before", [0, 1, 2])
+def test_the_tensor_is_changed_when_a_look_at_the_result_fails(recording, runs_before, after):
+    def look(y):
+        if fails:
+            raise ValueError("look")
+
+    fails = False
+    with amanda.apply(after("add_", look)):
+        for run in range(runs_before + 1):
+            x = torch.ones(2, requires_grad=recording) * 1
+            fails = run == runs_before
+            with pytest.raises(ValueError, match="look") if fails else contextlib.nullcontext():
+                x.add_(1)
+    assert x.tolist() == [2.0, 2.0]
+    assert x._version == 1
+    if recording:
+        assert x.grad_fn.name() == "AddBackward0"
+
+
+def test_the_tensor_is_changed_when_an_analysis_of_the_result_fails():
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda context: 1 / 0, ops="add_", require_outputs=True)
+    x = torch.ones(2, requires_grad=True) * 1
+    with amanda.apply(tool), pytest.raises(ZeroDivisionError):
+        x.add_(1)
+    assert x.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_edits_made_before_the_failure_remain(recording, after):
+    def fail(y):
+        raise ValueError("late")
+
+    late = after("add_", fail, name="late")
+    late.depends_on(after("add_", lambda y: y * 10, name="early"))
+    x = torch.ones(2, requires_grad=recording) * 1
+    with amanda.apply(late), pytest.raises(ValueError, match="late"):
+        x.add_(1)
+    assert x.tolist() == [20.0, 20.0]
+
+
+def test_nothing_is_changed_when_a_routine_before_it_fails(before):
+    def fail(*values):
+        raise ValueError("early")
+
+    x = torch.ones(2, requires_grad=True) * 1
+    with amanda.apply(before("add_", fail)), pytest.raises(ValueError, match="early"):
+        x.add_(1)
+    assert (x.tolist(), x._version) == ([1.0, 1.0], 0)
+
+
+# ---- what a first look shows -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda base: base[:, ::2],
+        lambda base: base.T,
+        lambda base: base[:, 0],
+        lambda base: base[1:, 1:3],
+        lambda base: base.as_strided((2, 3), (1, 2)),
+    ],
+)
+def test_a_first_look_shows_the_results_strides(part, after):
+    seen = []
+    base = torch.randn(4, 6, requires_grad=True) * 1
+    tensor = part(base)
+    with amanda.apply(after("relu_", lambda y: seen.append((y.shape, y.stride(), y.tolist())))):
+        for _ in range(2):
+            tensor.relu_()
+    assert seen == [(tensor.shape, tensor.stride(), tensor.tolist())] * 2
+
+
+def test_pytorchs_own_error_for_overlapping_elements_is_kept(after):
+    x = (torch.ones(1, requires_grad=True) * 1).expand(3)
+    with amanda.apply(after("relu_", lambda y: None)), pytest.raises(RuntimeError, match="more than one element of"):
+        x.relu_()
+
+
+def test_an_edit_inside_a_rehearsed_operator_remains(after):
+    class Inner(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.add_inst_for_op(lambda c: c.insert_after_op(lambda y: y + 5), ops="clamp_min_", nested=True)
+
+    results = []
+    with amanda.apply(Inner(), after("relu_", lambda y: None)):
+        for _ in range(2):
+            results.append(torch.relu_(torch.ones(2, requires_grad=True) * 1).tolist())
+    assert results == [[6.0, 6.0]] * 2

@@ -150,3 +150,13 @@ def test_a_gradient_that_a_tool_keeps_stays_as_it_was():
         assert torch.equal(train(start.clone().requires_grad_()), expected)
     assert len(tool.kept) > 20
     assert all(torch.equal(kept, then) for kept, then in tool.kept)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_under_vmap():
+    batch = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    expected = torch.vmap(torch.sin)(batch)
+    with amanda.apply(Look()):
+        got = torch.vmap(torch.sin)(batch)
+    assert got.is_nested
+    assert all(torch.equal(a, b) for a, b in zip(got.unbind(), expected.unbind(), strict=True))

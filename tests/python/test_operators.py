@@ -320,6 +320,29 @@ def test_a_library_that_comes_and_goes(recorder):
         assert everything.ran[-1] == "relu"
 
 
+def test_an_operator_with_another_schema_is_analysed_anew():
+    analysed, ran = [], []
+
+    def analyse(context):
+        analysed.append(context.op.schema)
+        last = len(context.op.input_names) - 1
+        context.insert_before_op(lambda value: ran.append(value), inputs=[last])
+
+    tool = amanda.Tool()
+    tool.add_inst_for_op(analyse, ops="amanda_test_anew::*")
+    scope = amanda.apply(tool)
+    for parameters in ("Tensor x", "Tensor x", "Tensor x, int y=3"):
+        library = torch.library.Library("amanda_test_anew", "FRAGMENT")
+        library.define(f"shift({parameters}) -> Tensor")
+        library.impl("shift", lambda x, y=3: x + y, "CPU")
+        with scope:
+            torch.ops.amanda_test_anew.shift.default(X)
+        library._destroy()
+    assert analysed == [f"amanda_test_anew::shift({p}) -> Tensor" for p in ("Tensor x", "Tensor x, int y=3")]
+    assert ran[0] is ran[1] is X
+    assert ran[2] == 3
+
+
 # ---- not operators ---------------------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,13 @@
 
 # ruff: noqa: SIM117 -- outside the error that is expected, inside where it comes from
 
+import pathlib
+import weakref
+
 import amanda
 import pytest
 import torch
+from faithful import RunOriginal
 from torch.autograd import gradcheck, gradgradcheck
 
 X = torch.tensor([-1.0, 2.0])
@@ -243,3 +247,120 @@ def test_a_replacement_that_mutates_its_input_is_refused(says, replace):
     with says(amanda.Error, f"[action] tool: routine replacing aten::relu: {text}"):
         with amanda.apply(replace("relu", routine)):
             torch.relu(torch.ones(1))
+
+
+# ---- by itself: whatever the original can return ---------------------------------------------------------------------
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_tensor_becomes_a_subclass(grad):
+    x = torch.ones(2, requires_grad=grad)
+    with amanda.apply(RunOriginal()):
+        parameter = torch.nn.Parameter(x)
+        part = x.as_subclass(Subclass)
+        made = Subclass([1.0, 2.0])
+        sized = Subclass(2, 3)
+    assert (type(parameter), parameter.data_ptr()) == (torch.nn.Parameter, x.data_ptr())
+    assert (type(part), part.data_ptr(), part.requires_grad) == (Subclass, x.data_ptr(), grad)
+    assert (type(made), made.tolist(), type(sized)) == (Subclass, [1.0, 2.0], Subclass)
+
+
+def test_a_parameter_trains_that_was_made_of_a_replaced_detach():
+    with amanda.apply(RunOriginal()):
+        layer = torch.nn.Linear(2, 1)
+        layer.weight = torch.nn.Parameter(torch.ones(1, 2))
+        layer(torch.ones(1, 2)).sum().backward()
+    assert layer.weight.grad.tolist() == [[1.0, 1.0]]
+
+
+def test_undefined_results_are_none_and_stay_undefined():
+    arguments = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3), torch.ones(1, 1, 1, 1)
+    rest = [0], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, False, False]
+    expected = torch.ops.aten.convolution_backward(*arguments, *rest)
+    with amanda.apply(RunOriginal()):
+        got = torch.ops.aten.convolution_backward(*arguments, *rest)
+    assert expected[1] is got[1] is None
+    assert torch.equal(expected[0], got[0])
+
+
+def test_symbolic_types_take_plain_values():
+    with amanda.apply(RunOriginal()):
+        assert torch.ops.aten.sym_is_contiguous(torch.ones(2, 2)) is True
+
+
+def test_what_the_routine_does_to_the_result_is_not_lost():
+    """The result of the original is put back as it was only if it still is what it was."""
+
+    def changed(op, x):
+        y = op(x)
+        y.mul_(3)
+        return y
+
+    def hooked(op, x):
+        y = op(x)
+        y.register_hook(lambda gradient: gradient * 3)
+        return y
+
+    def named(op, x):
+        y = op(x)
+        y.name_of_mine = "y"
+        return y
+
+    for routine in (changed, hooked, named):
+        tool = amanda.Tool()
+        tool.add_inst_for_op(lambda c, routine=routine: c.replace_op(lambda v: routine(c.op, v)), ops="sin")
+        x = torch.zeros(2, requires_grad=True)
+        with amanda.apply(tool):
+            y = torch.sin(x)
+        y.sum().backward()
+        assert x.grad.tolist() == ([1.0, 1.0] if routine is named else [3.0, 3.0])
+        assert getattr(y, "name_of_mine", None) == ("y" if routine is named else None)
+
+
+def test_a_result_keeps_its_graph_inside_the_routine():
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda c: c.replace_op(lambda x: c.op(x) * c.op(x)), ops="sin")
+    x = torch.ones(2, requires_grad=True)
+    with amanda.apply(tool):
+        torch.sin(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().sin() * x.detach().cos())
+
+
+def test_a_replacement_in_forward_mode():
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda c: c.replace_op(lambda x: c.op(x) * 2), ops="sin")
+    with amanda.apply(tool):
+        _, tangent = torch.func.jvp(torch.sin, (torch.zeros(2),), (torch.ones(2),))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.sin(torch.autograd.forward_ad.make_dual(torch.zeros(2), torch.ones(2)))
+            other = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    assert tangent.tolist() == other.tolist() == [2.0, 2.0]
+
+
+def test_results_are_let_go_of():
+    references = []
+
+    def routine(x, op):
+        y = op(x)
+        references.append(weakref.ref(y))
+        return torch.zeros(2)
+
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda c: c.replace_op(routine, op=c.op), ops="sin")
+    with amanda.apply(tool):
+        torch.sin(torch.ones(2))
+        assert references[0]() is None
+
+
+def test_the_page_on_limitations_lists_what_cant_be_replaced():
+    root = pathlib.Path(__file__).parents[2]
+    names = {"__name__": "replacements", "__file__": str(root / "scripts" / "replacements.py")}
+    exec((root / "scripts" / "replacements.py").read_text(), names)
+    kept, failed = names["refused"]()
+    assert not failed
+    page = (root / "docs" / "limitations.md").read_text()
+    assert names["rewritten"](page, kept) == page, "run: python scripts/replacements.py"

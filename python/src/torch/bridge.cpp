@@ -11,6 +11,7 @@
 #include "amanda/torch.h"
 #include "errors.h"
 #include "gradient_edge.h"
+#include "guards.h"
 #include "node_call.h"
 #include "op_types.h"
 #include "stack_call.h"
@@ -96,17 +97,33 @@ c10::IValue take(PyObject* object, const c10::Argument& argument) {
   }
 }
 
-PyObject* show_results(const torch::jit::Stack& stack, const c10::FunctionSchema& schema) {
-  // These go to Python code as an operator's results do: no other handle.
+PyObject* show_results(const torch::jit::Stack& stack, const pytorch::OpRecord& record) {
+  const pytorch::OriginalResults* kept = nullptr;
+  if (pytorch::RoutineState::current()) kept = &pytorch::RoutineState::keep({record.type, stack});
   auto result = [&](size_t i) {
-    return stack[i].isTensor() ? THPVariable_Wrap(stack[i].toTensor())
-                               : torch::jit::toPyObject(stack[i]).release().ptr();
+    if (stack[i].isTensor()) return THPVariable_Wrap(kept ? kept->shown(i) : stack[i].toTensor());
+    return torch::jit::toPyObject(stack[i]).release().ptr();
   };
   if (stack.empty()) return Py_NewRef(Py_None);
   if (stack.size() == 1) return result(0);
-  PyObject* tuple = PyTuple_New(schema.returns().size());
+  PyObject* tuple = PyTuple_New(record.schema.returns().size());
   for (size_t i = 0; i < stack.size(); ++i) PyTuple_SET_ITEM(tuple, i, result(i));
   return tuple;
+}
+
+bool has_attributes(PyObject* object) {
+  PyObject** dict = _PyObject_GetDictPtr(object);
+  return dict && *dict && PyDict_GET_SIZE(*dict) > 0;
+}
+
+// What a routine that called the operator was given at this position, if that is what it returns; else null.
+const c10::IValue* original_result(const OpSite& site, Point side, size_t position, PyObject* object) {
+  if (site.phase() != Phase::kForward || side != Point::kAfter) return nullptr;
+  const pytorch::OriginalResults* kept = pytorch::RoutineState::kept(site.type());
+  if (!kept) return nullptr;
+  if (object == Py_None) return kept->behind(position, at::Tensor());
+  if (!THPVariable_Check(object) || has_attributes(object)) return nullptr;
+  return kept->behind(position, THPVariable_Unpack(object));
 }
 
 // Every position may be given positionally: keyword-only ones are moved to the keywords.
@@ -163,7 +180,7 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
     pytorch::StackCall call(record, *op, stack, id);
     Engine::call_original(call);
   }
-  return show_results(stack, record.schema);
+  return show_results(stack, record);
 }
 
 }  // namespace
@@ -183,8 +200,22 @@ PyObject* TorchBridge::forward_to_python(OpSite& site, Point side, size_t positi
 
 void TorchBridge::from_python(OpSite& site, Point side, size_t position, PyObject* object,
                               const std::function<void(Value)>& put) {
+  if (const c10::IValue* result = original_result(site, side, position, object)) {
+    return put({const_cast<c10::IValue*>(result)});
+  }
   c10::IValue value = take(object, argument_of(site, side, position));
   put({&value});
+}
+
+bool TorchBridge::is_operand(OpSite& site, size_t position, PyObject* object) {
+  const Value value = site.get(Point::kBefore, position);
+  if (!value.ref || !pytorch::ivalue(value).isTensor() || !THPVariable_Check(object)) return false;
+  const at::Tensor &operand = pytorch::ivalue(value).toTensor(), &shown = THPVariable_Unpack(object);
+  return operand.requires_grad() == shown.requires_grad() && operand.grad_fn() == shown.grad_fn();
+}
+
+bool TorchBridge::is_result(OpSite& site, size_t position, PyObject* object) {
+  return original_result(site, Point::kAfter, position, object) != nullptr;
 }
 
 bool TorchBridge::is_list(OpSite& site, Point side, size_t position) {

@@ -16,6 +16,8 @@ class TorchBridge final : public PythonBridge {
                    const std::function<void(Value)>& put) override;
   PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) override;
   bool is_list(OpSite& site, Point side, size_t position) override;
+  bool is_operand(OpSite& site, size_t position, PyObject* object) override;
+  bool is_result(OpSite& site, size_t position, PyObject* object) override;
   PyObject* python_exception(const std::exception_ptr& error) override;
   [[noreturn]] void raise_error() override;
 };

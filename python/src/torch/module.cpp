@@ -146,6 +146,16 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "record_callbacks", [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size(); },
       "For tests: callbacks of RecordFunction on this thread.");
+  m.def(
+      "undeclared_writes",
+      [] {
+        py::set names;
+        for (const auto& [op, arguments] : pytorch::undeclared_writes()) {
+          for (std::string_view argument : arguments) names.add(py::make_tuple(std::string(op), std::string(argument)));
+        }
+        return names;
+      },
+      "(operator, argument): what operators write to though their schemas call it read-only.");
   m.def("typed_kernels", &pytorch::count_typed_kernels, "Operators that come in with their C++ operands.");
   m.def("caught_types", &pytorch::count_promoted, "Operators that filtered scopes have asked for in this process.");
   m.def("bind_function", &bind_function, py::arg("name"), py::arg("window"), py::arg("inputs"), py::arg("results"),

@@ -1,0 +1,40 @@
+// What an operator gave a replacement that called it.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <optional>
+#include <vector>
+
+#include "amanda/backend.h"
+
+namespace amanda::pytorch {
+
+/// Kept until the routine returns, so that a result it hands on can be put back as it was: an undefined tensor is None
+/// in Python, and a tensor that has got a Python object can't become an `nn.Parameter` or another subclass any more.
+class OriginalResults {
+ public:
+  OriginalResults(OpType type, std::vector<c10::IValue> results);
+
+  OpType type() const { return type_; }
+  /// How a routine is shown a tensor among the results: itself, or another handle that acts as the same tensor.
+  at::Tensor shown(size_t position) const;
+  /// The result at `position`, if `value` stands for it unchanged; else null. An undefined tensor: none.
+  const c10::IValue* behind(size_t position, const at::Tensor& value) const;
+  /// Is that value the result at `position` itself?
+  bool is(size_t position, const c10::IValue& value) const {
+    return position < results_.size() && results_[position].is(value);
+  }
+
+ private:
+  struct Handle {
+    at::Tensor tensor;  // undefined: it is shown as itself
+    uint32_t version = 0;
+  };
+
+  OpType type_;
+  std::vector<c10::IValue> results_;
+  std::vector<Handle> handles_;
+};
+
+}  // namespace amanda::pytorch
