@@ -13,6 +13,7 @@
 #include <typeinfo>
 
 #include "amanda/error.h"
+#include "amanda/mutex.h"
 #include "census.h"
 #include "engine_threads.h"
 #include "guards.h"
@@ -22,9 +23,9 @@
 
 namespace amanda::pytorch {
 
-ScopeStack* observing_scopes() {
-  if (c10::impl::tls_is_dispatch_key_excluded(keys().all)) return nullptr;  // inside an operator
-  if (thread_keys().unobserved != 0) return nullptr;                        // a tool's own backward pass
+CurrentScopes observing_scopes() {
+  if (c10::impl::tls_is_dispatch_key_excluded(keys().all)) return {};  // inside an operator
+  if (thread_keys().unobserved != 0) return {};                        // a tool's own backward pass
   return current_scopes();
 }
 
@@ -52,11 +53,11 @@ struct Part {
 // A node between its hooks.
 class RunningNode {
  public:
-  RunningNode(ScopeStack& scopes, Node& node, const NodeType& type, const NodeRecord& record)
-      : scopes_(scopes), record_(record) {
+  RunningNode(CurrentScopes scopes, Node& node, const NodeType& type, const NodeRecord& record)
+      : scopes_(std::move(scopes)), record_(record) {
     for (Ownership& owner : record.owners()) {
-      Part& part = parts_.emplace_back(scopes, node, type, std::move(owner));
-      if (counts_calls()) note_shown(scopes, part.call, nullptr);
+      Part& part = parts_.emplace_back(*scopes_, node, type, std::move(owner));
+      if (counts_calls()) note_shown(*scopes_, part.call, nullptr);
       if (!part.run.seen()) parts_.pop_back();
     }
   }
@@ -100,11 +101,11 @@ class RunningNode {
   void bind_made(const variable_list& grad_inputs) {
     if (!c10::GradMode::is_enabled()) return;
     for (Part& part : parts_) {
-      if (part.run.follows()) bind_made_by(scopes_, part.owner, made_, grad_inputs);
+      if (part.run.follows()) bind_made_by(*scopes_, part.owner, made_, grad_inputs);
     }
   }
 
-  ScopeStack& scopes_;
+  const CurrentScopes scopes_;
   const NodeRecord& record_;
   // Most nodes have one owner, for which there is room. None moves: executions hold references.
   alignas(Part) std::byte room_[sizeof(Part) + 2 * alignof(std::max_align_t)];
@@ -127,7 +128,11 @@ std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
   auto found = std::find_if(running->rbegin(), running->rend(), [&](const auto& node) { return node->is(record); });
   if (found == running->rend()) return nullptr;
   std::unique_ptr<RunningNode> node = std::move(*found);
-  running->erase(std::prev(found.base()), running->end());
+  const auto first = std::prev(found.base());
+  // Let go of outside the list: that may run code of a tool's, which comes here again.
+  const std::vector<std::unique_ptr<RunningNode>> left(std::make_move_iterator(first),
+                                                       std::make_move_iterator(running->end()));
+  running->erase(first, running->end());
   return node;
 }
 
@@ -192,17 +197,17 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
       : node_(node), type_(type), record_(std::move(record)) {}
 
   variable_list operator()(const variable_list& grad_outputs) override {
-    ScopeStack* scopes = observing_scopes();
+    CurrentScopes scopes = observing_scopes();
     if (!scopes) return grad_outputs;
-    return with_python_errors([&] { return begin(*scopes, grad_outputs); });
+    return with_python_errors([&] { return begin(std::move(scopes), grad_outputs); });
   }
   AMANDA_NOT_COMPILED
 
   const std::shared_ptr<NodeRecord>& record() const { return record_; }
 
  private:
-  variable_list begin(ScopeStack& scopes, const variable_list& grad_outputs) {
-    auto node = std::make_unique<RunningNode>(scopes, node_, type_, *record_);
+  variable_list begin(CurrentScopes scopes, const variable_list& grad_outputs) {
+    auto node = std::make_unique<RunningNode>(std::move(scopes), node_, type_, *record_);
     variable_list edited = node->begin(grad_outputs);
     if (node->expects_end()) {
       // Most often it is there already. (Adding it here is too late only for other threads that run this very node.)
@@ -234,12 +239,12 @@ std::shared_ptr<NodeRecord> find_record(Node& node) {
 }  // namespace
 
 bool has_running_nodes() { return running && !running->empty(); }
-void forget_running_nodes() { running->clear(); }
+void forget_running_nodes() { std::exchange(*running, {}); }  // as above
 
 // ---- records --------------------------------------------------------------------------------------------------------
 
-std::mutex& NodeRecord::mutex() const {
-  static auto& locks = *new std::array<std::mutex, 64>;  // threads may outlive static objects
+Mutex& NodeRecord::mutex() const {
+  static auto& locks = *new std::array<Mutex, 64>;  // threads may outlive static objects
   return locks[reinterpret_cast<uintptr_t>(this) / sizeof(NodeRecord) % locks.size()];
 }
 
@@ -308,8 +313,8 @@ std::shared_ptr<NodeRecord> record_of(Node& node) {
 
 Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
   // Several threads may use one leaf: its node is to get one record.
-  static auto* leaves = new std::mutex;
-  std::unique_lock<std::mutex> lock(*leaves, std::defer_lock);
+  static auto* leaves = new Mutex;
+  std::unique_lock<Mutex> lock(*leaves, std::defer_lock);
   if (type.accumulates) lock.lock();
   std::shared_ptr<NodeRecord> record = find_record(node);
   if (record) {

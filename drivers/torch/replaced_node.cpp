@@ -37,7 +37,8 @@ void ReplacedNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args
 
 variable_list ReplacedNode::apply(variable_list&& grad_outputs) {
   const NodeWindow window;
-  ScopeStack* scopes = observing_scopes();
+  CurrentScopes scopes = observing_scopes();
+  scopes.hold();
   variable_list grad_inputs =
       scopes ? record_->run(*scopes, *original_, std::move(grad_outputs)) : (*original_)(std::move(grad_outputs));
   // With create_graph=True: a result that the original has saved leads to the original.

@@ -12,12 +12,11 @@ import importlib.machinery
 import importlib.util
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from amanda import _port, _torch, scope
+from amanda import _fork, _port, _torch, scope
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -64,7 +63,7 @@ _hooks = property(
 )
 _open = False
 _finder: _WhenImported | None = None
-_lock = threading.RLock()
+_lock = _fork.rlock()
 _said = False
 _callback_of_torch: Any = None
 
