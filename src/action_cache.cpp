@@ -3,6 +3,7 @@
 #include <array>
 
 #include "amanda/per_thread.h"
+#include "backends.h"
 #include "generation.h"
 
 namespace amanda {
@@ -25,12 +26,16 @@ Front& front(const ScopeStack& scopes, OpId id) {
 uint64_t ActionCache::generation() { return plan_generation.load(std::memory_order_acquire); }
 
 PlanUse ActionCache::find(const ScopeStack& scopes, OpSite& site, const Visibility& seen) {
-  if (!scopes.cache_enabled()) return {};
+  if (!scopes.cache_enabled()) {
+    refresh_if_stale();
+    return {};
+  }
   const ScopeStack::PlanKey key{site.id(), seen};
   if (key.id == 0) return {};
   const uint64_t generation = ActionCache::generation();
   Front& entry = front(scopes, key.id);
   if (entry.stack != scopes.serial() || entry.generation != generation || !(entry.key == key)) {
+    refresh_if_stale();  // another thread may have changed this one's tools
     PlanPtr plan = scopes.find_plan(key, generation);
     if (!plan) return {};
     entry = {scopes.serial(), generation, key, PlanUse(std::move(plan))};

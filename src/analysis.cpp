@@ -16,7 +16,7 @@ namespace {
 class AnalysisLock {
  public:
   AnalysisLock(ScopeState& scope, Record& record) : scope_(scope), record_(record) {
-    std::unique_lock lock(scope_.mutex());
+    std::unique_lock lock(scope_.mutex().native());
     if (record_.analysed_by != std::thread::id{}) {
       lock.unlock();
       const WaitHooks& hooks = current_wait_hooks();
@@ -45,13 +45,13 @@ class AnalysisLock {
 
 AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen)
     : scopes_(scopes),
-      tables_(&scopes.tables()),
+      tables_(scopes.share_tables()),
       site_(site),
       info_(site.backend().info(site.forward_type())),
       seen_(seen) {}
 
 PlanPtr AnalysisSession::run(Point point) {
-  tables_ = &scopes_.tables();
+  tables_ = scopes_.share_tables();
   for (const ActiveTool& active : tables_->tools) {
     if (!is_active(active)) continue;
     RecordPtr record;
@@ -106,7 +106,7 @@ bool AnalysisSession::takes_from_forward(const ScheduledAction& action) const {
 RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
   RecordPtr record = known_record(*active.scope);
   if (!record) {
-    record = active.scope->record(site_.id(), [&] {
+    record = active.scope->record(key(site_.id()), [&] {
       auto made = std::make_shared<Record>();
       copy_keys(*active.scope, made->context);
       return made;
@@ -118,7 +118,7 @@ RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
 
 RecordPtr AnalysisSession::existing_record(ScopeState& scope) const {
   RecordPtr record = known_record(scope);
-  return record || site_.id() == 0 ? record : scope.find(site_.id());
+  return record || site_.id() == 0 ? record : scope.find(key(site_.id()));
 }
 
 RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
@@ -132,15 +132,15 @@ RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
 void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
   const bool backward = site_.phase() == Phase::kBackward;
   if (backward) {
-    if (RecordPtr forward = scope.find(site_.forward_id())) return copy_keys(scope, forward, context);
+    if (RecordPtr forward = scope.find(key(site_.forward_id()))) return copy_keys(scope, forward, context);
   }
   RecordPtr from;
   ScopeState* owner = nullptr;
   for (ScopeState* outer : scopes_.scopes()) {  // the nearest counts
     if (outer == &scope) break;
     RecordPtr found = known_record(*outer);
-    if (!found) found = outer->find(site_.id());
-    if (!found && backward) found = outer->find(site_.forward_id());
+    if (!found) found = outer->find(key(site_.id()));
+    if (!found && backward) found = outer->find(key(site_.forward_id()));
     if (!found) continue;
     from = std::move(found);
     owner = outer;
@@ -218,7 +218,7 @@ PlanPtr AnalysisSession::merge() {
       if (!applies(active, registration)) {
         if (!backward) wants_backward |= !registration.options.ops.is_on_demand();
         if (!backward) continue;
-        if (!forward) forward = active.scope->find(site_.forward_id());
+        if (!forward) forward = active.scope->find(key(site_.forward_id()));
         if (!forward) continue;
         std::lock_guard lock(active.scope->mutex());
         for (const ScheduledPtr& action : forward->of(active.tool, i).actions) {

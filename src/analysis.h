@@ -36,6 +36,7 @@ class AnalysisSession {
   RecordPtr record_of(const ActiveTool& active);
   RecordPtr existing_record(ScopeState& scope) const;
   RecordPtr known_record(ScopeState& scope) const;  // of this session
+  RecordKey key(OpId id) const { return {seen_.backend, id}; }
   void copy_keys(ScopeState& scope, OpContext& context) const;
   void copy_keys(ScopeState& owner, const RecordPtr& from, OpContext& context) const;
   bool is_active(const ActiveTool& active) const;
@@ -45,7 +46,7 @@ class AnalysisSession {
   void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point);
 
   const ScopeStack& scopes_;
-  const ScopeStack::Tables* tables_;  // as they are when run() is called
+  std::shared_ptr<const ScopeStack::Tables> tables_;  // as they are when run() is called
   OpSite& site_;
   const OpInfo& info_;  // of the forward operator
   const Visibility& seen_;

@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "action_cache.h"
 #include "amanda/error.h"
+#include "amanda/mutex.h"
 #include "analysis.h"
 #include "backends.h"
 #include "executor.h"
@@ -138,6 +142,18 @@ bool Engine::wants(const ScopeStack& scopes, const Backend& backend, OpType type
   return !scopes.visibility(backend, type, 0).nobody();
 }
 
+std::shared_ptr<ScopeStack> Engine::scopes_here() { return scopes_of_this_thread(); }
+
+std::shared_ptr<ScopeStack> Engine::borrow(const std::weak_ptr<ScopeStack>& of_another_thread) {
+  std::shared_ptr<ScopeStack> open = of_another_thread.lock();
+  return open ? ScopeStackUse::begin(std::move(open), {}) : nullptr;
+}
+
+bool Engine::sees_nothing_inside(const ScopeStack& scopes) noexcept {
+  const ToolBits inside = ThreadCalls::current().inside;
+  return inside != 0 && !scopes.observes_inner(inside);
+}
+
 bool Engine::wants_all(const ScopeStack& scopes) noexcept { return scopes.tables().any_wants_all; }
 
 std::vector<std::string> Engine::patterns(const ScopeStack& scopes) {
@@ -194,10 +210,15 @@ void Engine::call_original(OpCall& call) {
 // ---- attached drivers -----------------------------------------------------------------------------------------------
 
 namespace {
-std::vector<Backend*> backends;
-}
+// Read without a lock, on every thread that enters a scope.
+std::array<Backend*, kMaxBackends> backends;
+std::atomic<size_t> num_backends{0};
+Mutex attaching;
+}  // namespace
 
-const std::vector<Backend*>& attached_backends() { return backends; }
+std::span<Backend* const> attached_backends() {
+  return {backends.data(), num_backends.load(std::memory_order_acquire)};
+}
 
 void Engine::attach(Backend& backend, int seam_version) {
   if (seam_version != kSeamVersion) {
@@ -205,13 +226,18 @@ void Engine::attach(Backend& backend, int seam_version) {
         fmt::format("[engine] the driver '{}' was built for seam version {}, this core has {}; rebuild the driver",
                     backend.name_space(), seam_version, kSeamVersion));
   }
-  if (std::find(backends.begin(), backends.end(), &backend) != backends.end()) return;
-  if (backends.size() == kMaxBackends) {
-    throw Error(fmt::format("[engine] '{}' would be driver {}; at most {} can be attached", backend.name_space(),
-                            kMaxBackends + 1, kMaxBackends));
+  {
+    std::lock_guard lock(attaching);
+    const std::span<Backend* const> known = attached_backends();
+    if (std::find(known.begin(), known.end(), &backend) != known.end()) return;
+    if (known.size() == kMaxBackends) {
+      throw Error(fmt::format("[engine] '{}' would be driver {}; at most {} can be attached", backend.name_space(),
+                              kMaxBackends + 1, kMaxBackends));
+    }
+    backend.index_ = known.size();
+    backends[known.size()] = &backend;
+    num_backends.store(known.size() + 1, std::memory_order_release);
   }
-  backend.index_ = backends.size();
-  backends.push_back(&backend);
   refresh_this_thread();
 }
 

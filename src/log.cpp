@@ -4,10 +4,12 @@
 #include <mutex>
 #include <utility>
 
+#include "amanda/mutex.h"
+
 namespace amanda {
 namespace {
 
-std::mutex mutex;
+Mutex mutex;
 LogSink& sink() {
   static auto* current = new LogSink([](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   return *current;  // leaked: static destructors must not touch a binding's sink

@@ -37,7 +37,7 @@ void OpRun::operate() {
 void OpRun::after() {
   if (plan_->after_pending()) plan_ = analyse(Point::kAfter);
   if (watched_ && plan_->backward())
-    plan_->set_analysed_mask(call_.bind_backward(plan_->backward()) ? gradient_mask_ : 0);
+    plan_->set_analysed_mask(call_.bind_backward(scopes_, plan_->backward()) ? gradient_mask_ : 0);
   if (plain_) return;
   execution_.run_after(*plan_);
   call_.finish();

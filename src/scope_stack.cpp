@@ -90,22 +90,37 @@ bool ScopeStack::contains(const Tool* tool) const {
 
 uint64_t ScopeStack::tool_generation_now() { return tool_generation.load(std::memory_order_relaxed); }
 
-const ScopeStack::Tables& ScopeStack::rebuild() const {
+std::shared_ptr<const ScopeStack::Tables> ScopeStack::share_tables() const {
   std::lock_guard lock(mutex_);
+  const auto& current = all_tables_.back();
+  if (current->generation == tool_generation_now()) return current;
+  return rebuild_locked();
+}
+
+std::shared_ptr<const ScopeStack::Tables> ScopeStack::rebuild() const {
+  std::lock_guard lock(mutex_);
+  return rebuild_locked();
+}
+
+std::shared_ptr<const ScopeStack::Tables> ScopeStack::rebuild_locked() const {
   const uint64_t generation = tool_generation.load();
-  if (const Tables* current = tables_.load(); current && current->generation == generation) return *current;
+  const Tables* current = tables_.load();
+  if (current && current->generation == generation) return all_tables_.back();
   auto made = make_tables(generation);
-  if (const Tables* current = tables_.load(); current && current->tools == made->tools) {
+  if (current && current->tools == made->tools) {
     current->generation.store(generation);  // it was another tool: a loop that makes tools must not fill the memory
-    return *current;
+    return all_tables_.back();
   }
   all_tables_.push_back(std::move(made));
   tables_.store(all_tables_.back().get(), std::memory_order_release);
-  return *all_tables_.back();
+  // A thread that begins to use the stack after this has seen the number finds the new tables. (A read would not do.)
+  const bool alone = uses_.fetch_add(0, std::memory_order_acq_rel) <= 1;
+  if (alone) all_tables_.erase(all_tables_.begin(), all_tables_.end() - 1);
+  return all_tables_.back();
 }
 
-std::unique_ptr<ScopeStack::Tables> ScopeStack::make_tables(uint64_t generation) const {
-  auto tables = std::make_unique<Tables>();
+std::shared_ptr<ScopeStack::Tables> ScopeStack::make_tables(uint64_t generation) const {
+  auto tables = std::make_shared<Tables>();
   tables->generation = generation;
   for (ActiveTool active : tools_) {
     if (active.scope->stopped(active.tool)) continue;
@@ -141,7 +156,7 @@ Visibility ScopeStack::visibility(const Backend& backend, OpType type, ToolBits 
     }
     return found;
   });
-  Visibility seen{wants.outer & ~inside, wants.nested & inside, 0};
+  Visibility seen{wants.outer & ~inside, wants.nested & inside, 0, backend.index()};
   if (now.any_on_demand && !seen.nobody()) {
     ToolBits all = seen.outer | seen.nested;
     for (auto it = now.tools.rbegin(); it != now.tools.rend(); ++it) {  // dependents come after what they depend on
@@ -156,7 +171,7 @@ Visibility ScopeStack::visibility(const Backend& backend, OpType type, ToolBits 
 
 Visibility ScopeStack::visibility(const Sighting& sighting) const {
   if (sighting.stack == serial_) return sighting.seen;
-  Visibility seen;
+  Visibility seen{.backend = sighting.seen.backend};
   for (const ActiveTool& active : tables().tools) {
     for (const Sighting::Seen& known : sighting.tools) {
       if (known.tool != active.tool || known.scope != active.scope->serial()) continue;
@@ -187,6 +202,50 @@ bool ScopeStack::observes_inner(ToolBits inside) const {
   return (now.askers & ~inside) != 0 || now.nested_askers != 0;
 }
 
+namespace {
+
+/// On how many threads each tool is open. Tools are only compared: a use may be over after they are.
+struct OpenTools {
+  static OpenTools& get() {
+    static auto* all = new OpenTools;  // leaked: threads may outlive static objects
+    return *all;
+  }
+  Mutex mutex;
+  std::unordered_map<const Tool*, size_t> threads;
+};
+
+}  // namespace
+
+ScopeStackUse::ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners)
+    : stack_(std::move(stack)), owners_(std::move(owners)) {
+  stack_->uses_.fetch_add(1);
+  OpenTools& open = OpenTools::get();
+  std::lock_guard lock(open.mutex);
+  for (const ActiveTool& active : stack_->tools_) ++open.threads[active.tool];
+}
+
+ScopeStackUse::~ScopeStackUse() {
+  stack_->uses_.fetch_sub(1);
+  OpenTools& open = OpenTools::get();
+  std::lock_guard lock(open.mutex);
+  for (const ActiveTool& active : stack_->tools_) {
+    if (auto found = open.threads.find(active.tool); --found->second == 0) open.threads.erase(found);
+  }
+}
+
+size_t ScopeStackUse::count(const Tool& tool) {
+  OpenTools& open = OpenTools::get();
+  std::lock_guard lock(open.mutex);
+  const auto found = open.threads.find(&tool);
+  return found == open.threads.end() ? 0 : found->second;
+}
+
+std::shared_ptr<ScopeStack> ScopeStackUse::begin(std::shared_ptr<ScopeStack> stack, Owners owners) {
+  ScopeStack* raw = stack.get();
+  auto use = std::make_shared<ScopeStackUse>(std::move(stack), std::move(owners));
+  return {std::move(use), raw};
+}
+
 PlanPtr ScopeStack::find_plan(const PlanKey& key, uint64_t generation) const {
   std::lock_guard lock(mutex_);
   if (plans_generation_ != generation) return nullptr;
@@ -204,7 +263,7 @@ void ScopeStack::keep_plan(const PlanKey& key, uint64_t generation, PlanPtr plan
   }
   constexpr size_t kMostPlans = 1 << 17;
   if (plans_.size() >= kMostPlans) stale.swap(plans_);
-  plans_[key] = std::move(plan);
+  plans_[key].swap(plan);  // the old one, too
 }
 
 }  // namespace amanda

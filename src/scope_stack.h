@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/mutex.h"
 #include "scope_state.h"
 
 namespace amanda {
@@ -31,6 +32,7 @@ struct Visibility {
   ToolBits outer = 0;     // asked for the type, and are inside no other operator they see
   ToolBits nested = 0;    // are inside one, and asked for nested calls of the type
   ToolBits demanded = 0;  // have a dependent that sees the call
+  size_t backend = 0;     // whose operator it is: two drivers may give one id
   bool nobody() const { return (outer | nested) == 0; }
   ToolBits any() const { return outer | nested | demanded; }
   bool operator==(const Visibility&) const = default;
@@ -54,10 +56,10 @@ class WantTable {
   };
   using Chunk = std::array<Cell, kChunk>;
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};
-  std::mutex mutex_;
+  Mutex mutex_;
 };
 
-/// Entered scopes, outermost first. Keeps none of them alive: the threads that entered them do.
+/// Entered scopes, outermost first. Keeps none of them alive: who uses it does, see ScopeStackUse.
 class ScopeStack {
  public:
   /// Tools that were in `previous` keep their bits (threads may be inside their operators).
@@ -71,7 +73,7 @@ class ScopeStack {
   bool cache_enabled() const { return cache_enabled_; }
   uint64_t serial() const { return serial_; }  // never used again
 
-  /// What follows from the tools' registrations; rebuilt when some tool changes. Valid as long as the stack.
+  /// What follows from the tools' registrations; rebuilt when some tool changes.
   struct Tables {
     mutable std::atomic<uint64_t> generation;  // up to which they are known to hold
     std::vector<ActiveTool> tools;             // in the order they run
@@ -81,10 +83,12 @@ class ScopeStack {
     bool any_wants_all = false;
     mutable std::array<WantTable, kMaxBackends> wants;  // by backend
   };
+  /// Valid until the next call on this thread; who calls tools meanwhile shares them.
   const Tables& tables() const {
     const Tables* current = tables_.load(std::memory_order_acquire);
-    return current->generation == tool_generation_now() ? *current : rebuild();
+    return current->generation == tool_generation_now() ? *current : *rebuild();
   }
+  std::shared_ptr<const Tables> share_tables() const;
   Visibility visibility(const Backend& backend, OpType type, ToolBits inside) const;
   /// Of a backward operator: the tools that saw its forward operator and are active here, in the same scope.
   Visibility visibility(const Sighting& sighting) const;
@@ -107,23 +111,48 @@ class ScopeStack {
 
  private:
   static uint64_t tool_generation_now();
-  const Tables& rebuild() const;
-  std::unique_ptr<Tables> make_tables(uint64_t generation) const;
+  std::shared_ptr<const Tables> rebuild() const;
+  std::shared_ptr<const Tables> rebuild_locked() const;
+  std::shared_ptr<Tables> make_tables(uint64_t generation) const;
 
   std::vector<ScopeState*> scopes_;
   std::vector<uint64_t> serials_;
   bool cache_enabled_;
   uint64_t serial_;
   std::vector<ActiveTool> tools_;  // as entered; registrations not filled in
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   mutable std::atomic<const Tables*> tables_{nullptr};
-  mutable std::vector<std::unique_ptr<Tables>> all_tables_;  // older ones may still be read
+  // The last is the current one. Another thread may still read older ones: they go when there is no other.
+  mutable std::vector<std::shared_ptr<const Tables>> all_tables_;
+  friend class ScopeStackUse;
+  mutable std::atomic<size_t> uses_{0};
   struct KeyHash {
-    size_t operator()(const PlanKey& key) const { return key.id ^ key.seen.outer * 0x9E3779B97F4A7C15ull; }
+    size_t operator()(const PlanKey& key) const {
+      return (key.id + key.seen.backend) ^ key.seen.outer * 0x9E3779B97F4A7C15ull;
+    }
   };
   mutable std::unordered_map<PlanKey, PlanPtr, KeyHash> plans_;
   mutable uint64_t plans_generation_ = 0;
   mutable std::vector<SightingPtr> sightings_;  // one for each way in which operators are seen
+};
+
+/// Counts a use of a stack, by a thread that has it open or works with it on behalf of one, and keeps the stack and its
+/// scopes alive.
+class ScopeStackUse {
+ public:
+  using Owners = std::vector<std::shared_ptr<const void>>;
+
+  /// `owners`: keep the scopes alive. The stack that is returned keeps the use.
+  static std::shared_ptr<ScopeStack> begin(std::shared_ptr<ScopeStack> stack, Owners owners);
+  ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners);
+  ~ScopeStackUse();
+  static size_t count(const Tool& tool);  // uses of stacks with this tool
+  ScopeStackUse(const ScopeStackUse&) = delete;
+  ScopeStackUse& operator=(const ScopeStackUse&) = delete;
+
+ private:
+  const std::shared_ptr<ScopeStack> stack_;
+  const Owners owners_;
 };
 
 }  // namespace amanda

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <new>
 #include <utility>
 
 #include "amanda/log.h"
@@ -56,15 +57,15 @@ ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
   }
 }
 
-RecordPtr ScopeState::record(OpId id, const std::function<RecordPtr()>& make) {
-  if (RecordPtr known = find(id)) return known;
+RecordPtr ScopeState::record(RecordKey key, const std::function<RecordPtr()>& make) {
+  if (RecordPtr known = find(key)) return known;
   RecordPtr made = make();  // outside the lock: it may copy a binding's keys
-  if (id == 0) return made;
+  if (key.id == 0) return made;
   RecordPtr evicted;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
-  auto [known, added] = records_.try_emplace(id, made);
+  auto [known, added] = records_.try_emplace(key, made);
   if (!added) return known->second;
-  queue_for_eviction(id);
+  queue_for_eviction(key);
   if (evictable_.size() > kMaxEmptyRecords) evicted = evict_unused();
   return made;
 }
@@ -72,20 +73,20 @@ RecordPtr ScopeState::record(OpId id, const std::function<RecordPtr()>& make) {
 // CLOCK, an approximation of least recently used: what was looked up since it last came up gets another round. A hit
 // looks up no record, so plans are merged anew twice a round: whatever is in use shows then, and a hit stays as cheap
 // as it is.
-void ScopeState::queue_for_eviction(OpId id) {
-  evictable_.push_back(id);
+void ScopeState::queue_for_eviction(RecordKey key) {
+  evictable_.push_back(key);
   if (++queued_ % (kMaxEmptyRecords / 2) == 0) plans_changed();
 }
 
 RecordPtr ScopeState::evict_unused() {
   while (evictable_.size() > kMaxEmptyRecords) {
-    const OpId id = evictable_.front();
+    const RecordKey key = evictable_.front();
     evictable_.pop_front();
-    auto found = records_.find(id);
+    auto found = records_.find(key);
     if (found == records_.end()) continue;  // cleared
     Record& record = *found->second;
     if (std::exchange(record.used, false) || record.analysed_by != std::thread::id{}) {
-      queue_for_eviction(id);
+      queue_for_eviction(key);
     } else if (record.is_empty()) {
       RecordPtr evicted = std::move(found->second);
       records_.erase(found);
@@ -95,9 +96,9 @@ RecordPtr ScopeState::evict_unused() {
   return nullptr;
 }
 
-RecordPtr ScopeState::find(OpId id) {
+RecordPtr ScopeState::find(RecordKey key) {
   std::lock_guard lock(mutex_);
-  auto found = records_.find(id);
+  auto found = records_.find(key);
   if (found == records_.end()) return nullptr;
   found->second->used = true;
   return found->second;
@@ -105,11 +106,11 @@ RecordPtr ScopeState::find(OpId id) {
 
 void ScopeState::each_record(const std::function<void(Record&)>& fn) {
   std::lock_guard lock(mutex_);
-  for (auto& [id, record] : records_) fn(*record);
+  for (auto& [key, record] : records_) fn(*record);
 }
 
 void ScopeState::clear(OpId id) {
-  std::unordered_map<OpId, RecordPtr> dropped;  // destroyed outside the lock: it holds a binding's objects
+  decltype(records_) dropped;  // destroyed outside the lock: it holds a binding's objects
   {
     std::lock_guard lock(mutex_);
     if (id == 0) {
@@ -118,7 +119,7 @@ void ScopeState::clear(OpId id) {
     } else {
       for (auto it = records_.begin(); it != records_.end();) {  // its backward operators' records, too
         auto next = std::next(it);
-        if (it->first == id || it->second->context.op_id() == id) dropped.insert(records_.extract(it));
+        if (it->first.id == id || it->second->context.op_id() == id) dropped.insert(records_.extract(it));
         it = next;
       }
     }
@@ -150,6 +151,15 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
       log_warning(
           fmt::format("[amanda] on_disable of '{}' failed: {}", tool->name(), describe(std::current_exception())));
     }
+  }
+}
+
+// A child has one thread: nobody else there analyses, or waits.
+void ScopeState::after_fork(void* state) {
+  auto& self = *static_cast<ScopeState*>(state);
+  new (&self.analysed_) std::condition_variable;
+  for (auto& [key, record] : self.records_) {
+    if (record->analysed_by != std::this_thread::get_id()) record->analysed_by = {};
   }
 }
 

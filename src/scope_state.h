@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "amanda/mutex.h"
 #include "amanda/op_context.h"
 #include "amanda/scope.h"
 #include "plan.h"
@@ -38,6 +39,16 @@ struct Record {
 };
 using RecordPtr = std::shared_ptr<Record>;
 
+/// Two drivers may give one id to operators of theirs.
+struct RecordKey {
+  size_t backend;  // its index
+  OpId id;
+  bool operator==(const RecordKey&) const = default;
+};
+struct RecordKeyHash {
+  size_t operator()(const RecordKey& key) const { return key.id + key.backend; }
+};
+
 class ScopeState : public std::enable_shared_from_this<ScopeState> {
  public:
   ScopeState(std::vector<Tool*> tools, ScopeOptions options);
@@ -49,14 +60,14 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   bool survives(const std::exception_ptr& error) const { return error && options_.on_error == OnError::kDisable; }
 
   /// The record of an operator; `make` makes a missing one.
-  RecordPtr record(OpId id, const std::function<RecordPtr()>& make);
-  RecordPtr find(OpId id);
+  RecordPtr record(RecordKey key, const std::function<RecordPtr()>& make);
+  RecordPtr find(RecordKey key);
   /// Calls `fn` on each record, under the scope's lock.
   void each_record(const std::function<void(Record&)>& fn);
-  void clear(OpId id);
+  void clear(OpId id);  // of every driver
 
   /// Guards the inside of all records. Never held while a callback runs.
-  std::mutex& mutex() { return mutex_; }
+  Mutex& mutex() { return mutex_; }
   std::condition_variable& analysed() { return analysed_; }
 
   std::shared_ptr<ToolStatus> status(const Tool* tool) const { return statuses_.at(tool); }
@@ -66,22 +77,24 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
 
   /// The stack of these scopes, this one innermost; kept, so that entering again finds its plans.
   std::shared_ptr<ScopeStack> kept_stack(const std::vector<ScopeState*>& scopes, bool cache_enabled);
+  const std::shared_ptr<const void>& tools_owner() const { return options_.tools_owner; }
 
   std::atomic<uint64_t> hits{0}, misses{0};
   CacheInfo cache_info();
 
  private:
-  void queue_for_eviction(OpId id);
+  void queue_for_eviction(RecordKey key);
   RecordPtr evict_unused();
+  static void after_fork(void* state);
 
   std::vector<Tool*> tools_;
   ScopeOptions options_;
   uint64_t serial_;
-  std::mutex mutex_;
+  Mutex mutex_{&after_fork, this};
   std::condition_variable analysed_;
-  std::unordered_map<OpId, RecordPtr> records_;
-  std::deque<OpId> evictable_;  // the next to come up first; those that hold something by then leave it, and stay
-  size_t queued_ = 0;           // ever
+  std::unordered_map<RecordKey, RecordPtr, RecordKeyHash> records_;
+  std::deque<RecordKey> evictable_;  // the next to come up first; those that hold something by then leave it, and stay
+  size_t queued_ = 0;                // ever
   std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
   std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle
 };

@@ -27,11 +27,17 @@ bool glob(const std::string& pattern, const std::string& text) {
 
 }  // namespace
 
-OpFilter::OpFilter(std::vector<std::string> patterns) : kind_(Kind::kPatterns), patterns_(std::move(patterns)) {
-  for (const std::string& pattern : patterns_) {
+OpFilter::OpFilter(std::vector<std::string> patterns)
+    : kind_(Kind::kPatterns), patterns_(std::make_shared<const std::vector<std::string>>(std::move(patterns))) {
+  for (const std::string& pattern : *patterns_) {
     if (pattern.empty())
       throw std::invalid_argument("[tool] an operator pattern is empty; give a name such as \"conv2d\"");
   }
+}
+
+const std::vector<std::string>& OpFilter::patterns() const {
+  static const std::vector<std::string> none;
+  return patterns_ ? *patterns_ : none;
 }
 
 OpFilter OpFilter::on_demand() {
@@ -42,7 +48,7 @@ OpFilter OpFilter::on_demand() {
 
 bool OpFilter::matches(const OpInfo& info) const {
   if (kind_ != Kind::kPatterns) return kind_ == Kind::kAll;
-  for (const std::string& pattern : patterns_) {
+  for (const std::string& pattern : *patterns_) {
     const bool qualified = pattern.find("::") != std::string::npos;
     const bool overload = pattern.find('.', qualified ? pattern.find("::") : 0) != std::string::npos;
     std::string text = qualified ? info.ns + "::" + info.name : info.name;
@@ -64,6 +70,7 @@ void Tool::add_inst_for_op(std::function<void(OpContext&)> analysis, InstOptions
 }
 
 void Tool::add_inst_for_op(std::shared_ptr<Analysis> analysis, InstOptions options) {
+  const OpFilter filter = options.ops;
   {
     std::lock_guard lock(mutex_);
     auto changed = std::make_shared<std::vector<Registration>>(*registrations_);
@@ -74,6 +81,9 @@ void Tool::add_inst_for_op(std::shared_ptr<Analysis> analysis, InstOptions optio
   if (!applied_) return;
   tools_changed();
   refresh_this_thread();
+  if (filter.is_on_demand() || !is_open_elsewhere(*this)) return;
+  const std::vector<std::string> patterns = filter.matches_all() ? std::vector<std::string>{"*"} : filter.patterns();
+  for (Backend* backend : attached_backends()) backend->expect(patterns);
 }
 
 void Tool::depends_on(Tool& tool) {

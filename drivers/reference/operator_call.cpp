@@ -127,7 +127,7 @@ void OperatorCall::commit() {
   held_.clear();
 }
 
-bool OperatorCall::bind_backward(const SightingPtr& seen_by) {
+bool OperatorCall::bind_backward(ScopeStack& /*scopes*/, const SightingPtr& seen_by) {
   auto weak = [](const Operands& operands) {
     std::vector<std::optional<Array::Weak>> weak;
     for (const Operand& operand : operands) {

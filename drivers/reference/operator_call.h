@@ -33,7 +33,7 @@ class OperatorCall final : public OpCall {
   void discard() noexcept override { held_.clear(); }
   uint64_t versions(Point side) const override;
   void watch_backward(bool /*keep_operands*/) override { watch_.emplace(); }  // it always keeps them, weakly
-  bool bind_backward(const SightingPtr& seen_by) override;
+  bool bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) override;
 
   const Operands& inputs() const { return inputs_; }
   Operands& results() { return results_; }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "amanda/mutex.h"
 #include "amanda/reference/call.h"
 #include "amanda/reference/operator.h"
 #include "derivatives.h"
@@ -34,7 +35,7 @@ Operands split(const Array& a) {
 // ---- the table ------------------------------------------------------------------------------------------------------
 
 struct Table {
-  std::mutex mutex;
+  Mutex mutex;
   std::deque<Operator> operators;  // grows without moving: references are handed out
   std::unordered_map<std::string, const Operator*> by_name;
   OpType accumulate;

@@ -134,8 +134,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto call = std::make_unique<Call>();
   if (!identify(*call, function)) return nullptr;
   call->outer = innermost;
-  const ScopeStack* scopes = current_scopes();
-  call->state = state_of(*call, scopes);
+  const CurrentScopes scopes = current_scopes();
+  call->state = state_of(*call, scopes.get());
   for (const std::shared_ptr<Census>& census : *censuses) {
     const Engine::Tools& tools = census->tools();
     const bool asked =

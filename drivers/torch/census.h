@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "amanda/engine.h"
+#include "amanda/mutex.h"
 #include "op_types.h"
 
 namespace amanda::pytorch {
@@ -74,7 +75,7 @@ class Census : public std::enable_shared_from_this<Census> {
 
  private:
   const Engine::Tools tools_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<const OpRecord*, Counts> forward_;
   std::unordered_map<std::string, Counts> backward_;
 };

@@ -3,8 +3,9 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <atomic>
-#include <memory>
 
+#include "amanda/engine.h"
+#include "amanda/scope.h"
 #include "keys.h"
 #include "port.h"
 #include "thread_guest.h"
@@ -12,8 +13,12 @@
 namespace amanda::pytorch {
 namespace {
 
+/// What travels. It keeps nothing alive: a copy of a thread's state may live on, and where it is used the scopes are
+/// borrowed first.
 struct Published {
-  std::atomic<ScopeStack*> scopes;  // null once the caller has others: a copy of the state may live on
+  const std::weak_ptr<ScopeStack> scopes;
+  const std::shared_ptr<Published> covered;  // another thread's, on a thread of the engine that has scopes of its own
+  std::atomic<bool> over{false};             // their thread has others now
 };
 
 const ThreadGuest<Published>& guest() {
@@ -21,15 +26,45 @@ const ThreadGuest<Published>& guest() {
   return *guest;
 }
 
+/// This thread's own, and the end of the thread, where PyTorch's table of guests is gone first.
+struct Own {
+  Own() { guest().get(); }  // the table is made, so it outlives this
+  ~Own() { gone = true; }
+  std::shared_ptr<Published> published;
+  static thread_local bool gone;
+};
+thread_local bool Own::gone = false;
+
+Own& own() {
+  thread_local Own own;
+  return own;
+}
+
 thread_local bool is_published = false;
 
+// Touches what this thread has put there only: a thread of the engine has its caller's.
 void put(ScopeStack* scopes) {
-  if (Published* old = guest().get()) old->scopes = nullptr;
+  if (Own::gone || (!scopes && !is_published)) return;
+  std::shared_ptr<Published>& mine = own().published;
+  const std::shared_ptr<Published> there = guest().share();
+  const bool is_mine = mine && there == mine;
+  std::shared_ptr<Published> covered = is_mine ? mine->covered : there;
+  if (mine) mine->over = true;
   is_published = scopes != nullptr;
-  guest().set(scopes ? std::make_shared<Published>(scopes) : nullptr);
+  if (scopes) {
+    mine = std::make_shared<Published>(Engine::scopes_here(), std::move(covered));
+    guest().set(mine);
+  } else {
+    if (is_mine) guest().set(std::move(covered));
+    mine.reset();
+  }
 }
 
 }  // namespace
+
+void CurrentScopes::hold() {
+  if (scopes_ && !held_) held_ = Engine::scopes_here();
+}
 
 void publish_scopes(ScopeStack* scopes) {
   static const bool device_threads = at::getAccelerator(/*checked=*/false).has_value();
@@ -40,11 +75,12 @@ void publish_scopes_now() {
   if (!is_published && thread_keys().scopes) put(thread_keys().scopes);
 }
 
-ScopeStack* current_scopes() {
-  if (ScopeStack* own = thread_keys().scopes) return own;
-  if (!port::inside_backward()) return nullptr;
+CurrentScopes current_scopes() {
+  if (ScopeStack* mine = thread_keys().scopes) return CurrentScopes(mine);
+  if (!port::inside_backward() || !is_enabled()) return {};
   const Published* inherited = guest().get();
-  return inherited ? inherited->scopes.load() : nullptr;
+  if (!inherited || inherited->over) return {};
+  return CurrentScopes(Engine::borrow(inherited->scopes));
 }
 
 }  // namespace amanda::pytorch

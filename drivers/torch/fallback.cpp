@@ -15,16 +15,15 @@
 
 namespace amanda::pytorch {
 
-ScopeStack* observers(KeyRole role) {
+ScopeStack* observers(KeyRole role, CurrentScopes& held) {
   const ThreadKeys& thread = thread_keys();
   if (C10_UNLIKELY(thread.unobserved != 0)) return nullptr;
-  ScopeStack* scopes = thread.scopes;
-  if (C10_UNLIKELY(thread.role != role)) {
-    scopes = current_scopes();
-    if (scopes == thread.scopes) thread.restore();  // not on a thread of the engine: it has the caller's keys
-  }
-  if (C10_UNLIKELY(scopes && has_running_nodes()) && !port::inside_backward()) forget_running_nodes();
-  return scopes;
+  // First: it lets go of tools' objects, which may leave a scope.
+  if (C10_UNLIKELY(has_running_nodes()) && !port::inside_backward()) forget_running_nodes();
+  if (C10_LIKELY(thread.role == role)) return thread.scopes;
+  held = current_scopes();
+  if (held.get() == thread.scopes) thread.restore();  // not on a thread of the engine: it has the caller's keys
+  return held.get();
 }
 
 bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set) {
@@ -55,11 +54,12 @@ namespace {
 
 void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet key_set, torch::jit::Stack* stack) {
   const c10::DispatchKeySet rest = below(role, key_set);
-  ScopeStack* scopes = observers(role);
-  if (C10_UNLIKELY(!scopes)) return op.redispatchBoxed(rest, stack);
   const OpRecord& record = op_types().of(op);
   StackCall call(record, op, rest, *stack);
   if (!is_observed(call, rest)) return op.redispatchBoxed(rest, stack);
+  CurrentScopes held;
+  ScopeStack* scopes = observers(role, held);
+  if (C10_UNLIKELY(!scopes)) return op.redispatchBoxed(rest, stack);
   observe(*scopes, call);
 }
 

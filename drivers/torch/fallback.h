@@ -3,14 +3,15 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "engine_threads.h"
 #include "forward_call.h"
 #include "keys.h"
 
 namespace amanda::pytorch {
 
-/// Who sees what this thread caught on the key of `role`; null: nobody.
-ScopeStack* observers(KeyRole role);
-/// Is a caught call an operator of the program?
+/// Who sees what this thread caught on the key of `role`; null: nobody. `held` keeps those of another thread alive.
+ScopeStack* observers(KeyRole role, CurrentScopes& held);
+/// Is a caught call an operator of the program? May run Python code, so it is asked before observers() are.
 bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set);
 /// Runs the call under its observers. Errors are thrown as the caller knows them.
 void observe(ScopeStack& scopes, ForwardCall& call);

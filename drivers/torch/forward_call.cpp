@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "engine_threads.h"
 #include "gradient_edge.h"
 #include "python_hooks.h"
 #include "torch_backend.h"
@@ -46,7 +45,7 @@ uint64_t ForwardCall::gradient_mask() const {
   return any ? mask | 1 : 0;
 }
 
-bool ForwardCall::bind_made(const NodeWindow& window, const std::vector<c10::IValue>& written,
+bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                             const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                             const SightingPtr& seen_by) {
   SomeTensors tensors;
@@ -72,7 +71,7 @@ bool ForwardCall::bind_made(const NodeWindow& window, const std::vector<c10::IVa
   if (operands) operands = connected(std::move(operands));
   const auto forward =
       std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands)});
-  const bool analysed = bind_nodes(*current_scopes(), made, forward, id(), /*made_by_forward=*/true);
+  const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true);
   // Other shapes, or autocast, make other nodes at the same place: only now it is known that they are new.
   if (!analysed && !forward->operands) forward->operands = connected(operands_now());
   return analysed;

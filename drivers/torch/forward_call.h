@@ -55,7 +55,7 @@ class ForwardCall : public OpCall {
 
   /// Gives the backward operators that were made to those who see them. `written`: what the operator wrote to and does
   /// not return. Without `operands`, those of operands_now() are taken if an analysis turns out to be pending.
-  bool bind_made(const NodeWindow& window, const std::vector<c10::IValue>& written,
+  bool bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                  const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                  const SightingPtr& seen_by);
 

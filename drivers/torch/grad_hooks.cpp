@@ -13,6 +13,7 @@
 #include <typeinfo>
 
 #include "amanda/error.h"
+#include "amanda/mutex.h"
 #include "census.h"
 #include "engine_threads.h"
 #include "guards.h"
@@ -22,9 +23,9 @@
 
 namespace amanda::pytorch {
 
-ScopeStack* observing_scopes() {
-  if (c10::impl::tls_is_dispatch_key_excluded(keys().all)) return nullptr;  // inside an operator
-  if (thread_keys().unobserved != 0) return nullptr;                        // a tool's own backward pass
+CurrentScopes observing_scopes() {
+  if (c10::impl::tls_is_dispatch_key_excluded(keys().all)) return {};  // inside an operator
+  if (thread_keys().unobserved != 0) return {};                        // a tool's own backward pass
   return current_scopes();
 }
 
@@ -53,11 +54,11 @@ struct Part {
 // owner's replacement wraps, inner owners included, runs only if the replacement runs it.
 class RunningNode {
  public:
-  RunningNode(ScopeStack& scopes, Node& node, const NodeType& type, const NodeRecord& record)
-      : scopes_(scopes), node_(node), type_(type), record_(record), owners_(record.owners()) {
+  RunningNode(CurrentScopes scopes, Node& node, const NodeType& type, const NodeRecord& record)
+      : scopes_(std::move(scopes)), node_(node), type_(type), record_(record), owners_(record.owners()) {
     for (const Ownership& owner : owners_) {
-      Part& part = parts_.emplace_back(scopes, node, type, owner);
-      if (counts_calls()) note_shown(scopes, part.call, nullptr);
+      Part& part = parts_.emplace_back(*scopes_, node, type, owner);
+      if (counts_calls()) note_shown(*scopes_, part.call, nullptr);
       if (!part.run.seen()) parts_.pop_back();
     }
   }
@@ -120,7 +121,7 @@ class RunningNode {
     call.runs([&](variable_list&& gradients) { return run_inside(owners - 1, std::move(gradients)); });
     NodeCall::Active active(call);
     call.take(std::move(grad_outputs));
-    Engine::on_op(scopes_, call);
+    Engine::on_op(*scopes_, call);
     return call.give_grad_inputs();
   }
 
@@ -128,14 +129,14 @@ class RunningNode {
     if (!c10::GradMode::is_enabled()) return;
     for (size_t i = 0; i < inside_; ++i) {
       NodeCall site(node_, type_, owners_[i]);
-      if (Engine::interest(scopes_, site).follow) bind_made_by(scopes_, owners_[i], made_, grad_inputs);
+      if (Engine::interest(*scopes_, site).follow) bind_made_by(*scopes_, owners_[i], made_, grad_inputs);
     }
     for (Part& part : parts_) {
-      if (part.run.follows()) bind_made_by(scopes_, part.owner, made_, grad_inputs);
+      if (part.run.follows()) bind_made_by(*scopes_, part.owner, made_, grad_inputs);
     }
   }
 
-  ScopeStack& scopes_;
+  const CurrentScopes scopes_;
   Node& node_;
   const NodeType& type_;
   const NodeRecord& record_;
@@ -172,7 +173,11 @@ std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
   auto found = std::find_if(running->rbegin(), running->rend(), [&](const auto& node) { return node->is(record); });
   if (found == running->rend()) return nullptr;
   std::unique_ptr<RunningNode> node = std::move(*found);
-  running->erase(std::prev(found.base()), running->end());
+  const auto first = std::prev(found.base());
+  // Let go of outside the list: that may run code of a tool's, which comes here again.
+  const std::vector<std::unique_ptr<RunningNode>> left(std::make_move_iterator(first),
+                                                       std::make_move_iterator(running->end()));
+  running->erase(first, running->end());
   return node;
 }
 
@@ -239,17 +244,17 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
       : node_(node), type_(type), record_(std::move(record)) {}
 
   variable_list operator()(const variable_list& grad_outputs) override {
-    ScopeStack* scopes = observing_scopes();
+    CurrentScopes scopes = observing_scopes();
     if (!scopes) return grad_outputs;
-    return with_python_errors([&] { return begin(*scopes, grad_outputs); });
+    return with_python_errors([&] { return begin(std::move(scopes), grad_outputs); });
   }
   AMANDA_NOT_COMPILED
 
   const std::shared_ptr<NodeRecord>& record() const { return record_; }
 
  private:
-  variable_list begin(ScopeStack& scopes, const variable_list& grad_outputs) {
-    auto node = std::make_unique<RunningNode>(scopes, node_, type_, *record_);
+  variable_list begin(CurrentScopes scopes, const variable_list& grad_outputs) {
+    auto node = std::make_unique<RunningNode>(std::move(scopes), node_, type_, *record_);
     variable_list edited = node->begin(grad_outputs);
     // Most often both are in place already. (It is too late only for other threads that run this very node.)
     if (node->is_replaced()) override_apply(node_, &run_replacement);
@@ -288,9 +293,9 @@ variable_list run_replacement(Node& node, variable_list&& grad_outputs) {
 
 // Several threads may use one leaf: its node is to get one record. The lock covers the list of hooks and nothing else:
 // tools' code, and destructors that need the interpreter lock, run outside it.
-std::unique_lock<std::mutex> lock_hooks(const NodeType& type) {
-  static auto* leaves = new std::mutex;
-  return type.accumulates ? std::unique_lock(*leaves) : std::unique_lock<std::mutex>();
+std::unique_lock<Mutex> lock_hooks(const NodeType& type) {
+  static auto* leaves = new Mutex;
+  return type.accumulates ? std::unique_lock(*leaves) : std::unique_lock<Mutex>();
 }
 
 std::shared_ptr<NodeRecord> find_record_of(Node& node, const NodeType& type) {
@@ -324,12 +329,12 @@ bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
 }  // namespace
 
 bool has_running_nodes() { return running && !running->empty(); }
-void forget_running_nodes() { running->clear(); }
+void forget_running_nodes() { std::exchange(*running, {}); }  // as above
 
 // ---- records --------------------------------------------------------------------------------------------------------
 
-std::mutex& NodeRecord::mutex() const {
-  static auto& locks = *new std::array<std::mutex, 64>;  // threads may outlive static objects
+Mutex& NodeRecord::mutex() const {
+  static auto& locks = *new std::array<Mutex, 64>;  // threads may outlive static objects
   return locks[reinterpret_cast<uintptr_t>(this) / sizeof(NodeRecord) % locks.size()];
 }
 

@@ -5,13 +5,15 @@
 #include <mutex>
 #include <vector>
 
+#include "amanda/mutex.h"
+#include "engine_threads.h"
 #include "grad_map.h"
 #include "node_call.h"
 
 namespace amanda::pytorch {
 
-/// The scopes that a backward operator on this thread is seen by; null: nobody is to see it.
-ScopeStack* observing_scopes();
+/// The scopes that a backward operator on this thread is seen by; none: nobody is to see it.
+CurrentScopes observing_scopes();
 
 /// What is known of one node. Its hook objects share it and die with the node.
 class NodeRecord {
@@ -27,7 +29,7 @@ class NodeRecord {
  private:
   // A leaf's node can get owners while it runs on another thread. Records share a few locks: every node that is seen
   // has a record, and the allocator takes twice as long from 128 bytes on.
-  std::mutex& mutex() const;
+  Mutex& mutex() const;
 
   Owners owners_;  // inner operators before outer ones
   bool has_post_hook_ = false;

@@ -9,6 +9,7 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
+#include "amanda/mutex.h"
 #include "amanda/tool.h"
 #include "engine_threads.h"
 #include "fallback.h"
@@ -63,7 +64,7 @@ const std::unordered_map<std::string, c10::KernelFunction>& typed_filter_kernels
   return *kernels;
 }
 
-std::mutex promotion_mutex;
+Mutex promotion_mutex;
 std::unordered_set<std::string>& promoted() {
   static auto* names = new std::unordered_set<std::string>;
   return *names;
@@ -101,8 +102,7 @@ void promote(const c10::OperatorHandle& op) {
                                                        : c10::KernelFunction::makeFromBoxedFunction<&catch_filtered>());
 }
 
-void promote_wanted(const ScopeStack& scopes) {
-  std::vector<std::string> patterns = Engine::patterns(scopes);
+void promote_wanted(std::vector<std::string> patterns) {
   const uint64_t registrations = op_types().registrations();
   {
     std::lock_guard lock(promotion_mutex);
@@ -145,11 +145,18 @@ void include(KeyRole role) {
 
 void ThreadKeys::restore() const { include(role); }
 
+void ThreadKeys::unblind() const {
+  if (unobserved != 0 || Engine::sees_nothing_inside(*scopes)) return;
+  c10::impl::tls_set_dispatch_key_excluded(keys().filter, false);
+  c10::impl::tls_set_dispatch_key_excluded(keys().all, false);
+}
+
 bool catch_operators(bool on) {
   const bool was_on =
       c10::impl::tls_is_dispatch_key_included(keys().filter) || c10::impl::tls_is_dispatch_key_included(keys().all);
-  if (on != was_on) include(role_for(on ? current_scopes() : nullptr));
-  return was_on;
+  const CurrentScopes scopes = current_scopes();
+  if (on != was_on) include(role_for(on ? scopes.get() : nullptr));
+  return was_on || !scopes;
 }
 
 }  // namespace amanda::pytorch

@@ -31,8 +31,8 @@ size_t count_promoted();
 /// Catches `op` on the filter key too, from now on and for the life of the process: taking a kernel out again fails
 /// under threads that have the key on.
 void promote(const c10::OperatorHandle& op);
-/// Promotes all operators that `scopes` ask for.
-void promote_wanted(const ScopeStack& scopes);
+/// Promotes all operators that these patterns ask for.
+void promote_wanted(std::vector<std::string> patterns);
 
 /// The key that operators are caught with for these scopes.
 KeyRole role_for(const ScopeStack* scopes);
@@ -47,11 +47,15 @@ struct ThreadKeys {
 
   /// Puts the thread's key bits as `role` says; guards that save and restore all bits may have changed them.
   void restore() const;
+  /// Inside an operator, where nobody was to see its parts, a guard keeps the keys off: until it ends, or somebody is
+  /// to see them after all.
+  void unblind() const;
 };
 ThreadKeys& thread_keys();
 
-/// Has operators on this thread caught for its scopes, or not, and says whether they were. A backward pass turns it
-/// off: what its nodes call is no operator of the program's. What a checkpoint recomputes there is, and turns it on.
+/// Has operators on this thread caught for its scopes, or not. A backward pass turns it off: what its nodes call is no
+/// operator of the program's. What a checkpoint recomputes there is, and turns it on. Returns what to put back: false
+/// if it was off; without scopes it is on, for those that are entered meanwhile.
 bool catch_operators(bool on);
 
 }  // namespace amanda::pytorch

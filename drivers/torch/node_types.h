@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "amanda/backend.h"
+#include "amanda/mutex.h"
 
 namespace amanda::pytorch {
 
@@ -34,7 +35,7 @@ class NodeTypes {
  private:
   const NodeType& named(const std::string& name);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<NodeType> types_;
   std::unordered_map<std::string, const NodeType*> by_name_;
 };

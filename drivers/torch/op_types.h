@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/mutex.h"
 
 namespace amanda::pytorch {
 
@@ -49,7 +50,7 @@ class OpTypes {
   class Listener;
   const OpRecord& add(const c10::FunctionSchema& schema, const c10::OperatorHandle& op);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<std::unique_ptr<const OpRecord>> records_;
   // By the schema's address, which a deregistered operator gives back: the listener forgets it, and `epoch_` tells the
   // threads' own tables.

@@ -31,7 +31,8 @@ class FunctionSite final : public OpSite {
 
 void bind_python_function(const std::string& name, const NodeWindow& window, c10::ArrayRef<c10::IValue> inputs,
                           c10::ArrayRef<at::Tensor> outputs) {
-  ScopeStack* scopes = observing_scopes();
+  CurrentScopes scopes = observing_scopes();
+  scopes.hold();  // letting go of tensors may run code that leaves one
   const OperandTensors tensors = tensors_of(inputs);
   if (!scopes || is_traced(c10::DispatchKeySet(c10::DispatchKeySet::FULL), tensors) || belongs_to_backward()) return;
   const SomeTensors levels = all_levels(outputs);

@@ -258,11 +258,14 @@ std::shared_ptr<ForwardOperands> StackCall::operands_now() const {
   return operands;
 }
 
-bool StackCall::bind_backward(const SightingPtr& seen_by) {
-  if (!rehearsed_.isNone()) bind_when_run_ = seen_by;
+bool StackCall::bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) {
+  if (!rehearsed_.isNone()) {
+    bind_when_run_ = seen_by;
+    bind_under_ = &scopes;
+  }
   if (!made_ || bind_when_run_ || made_->is_empty()) return false;
   if (operands_) operands_->keep_outputs(results());
-  return bind_made(*made_, written_, edited_inputs_, std::move(operands_), seen_by);
+  return bind_made(scopes, *made_, written_, edited_inputs_, std::move(operands_), seen_by);
 }
 
 // ---- in-place operators: see the note in the header ----------------------------------------------------------------
@@ -338,7 +341,7 @@ void StackCall::run_after_rehearsal() {
     redispatch();
   }
   rehearsed_ = {};
-  if (bind_when_run_) bind_backward(std::exchange(bind_when_run_, nullptr));
+  if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
   if (!result_edited_) return;
   const at::Tensor result = stack_[base_].toTensor();
   // An edit that took over the edge of what was shown takes over that of the real result; a graph of its own stays.

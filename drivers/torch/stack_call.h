@@ -42,7 +42,7 @@ class StackCall final : public ForwardCall {
   void discard() noexcept override { staged_.clear(); }
   uint64_t versions(Point side) const override;
   void watch_backward(bool keep_operands) override;
-  bool bind_backward(const SightingPtr& seen_by) override;
+  bool bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) override;
 
   bool result_is_view() const override;
   bool has_symbols() const override;
@@ -123,6 +123,7 @@ class StackCall final : public ForwardCall {
   std::shared_ptr<ForwardOperands> operands_;
   std::vector<c10::IValue> written_;  // what it writes to and does not return
   SightingPtr bind_when_run_;         // only rehearsed so far
+  ScopeStack* bind_under_ = nullptr;  // then
 };
 
 }  // namespace amanda::pytorch

@@ -23,6 +23,12 @@ class ThreadGuest {
     if (!ThreadLocalPythonObjects::contains(name_)) return nullptr;
     return reinterpret_cast<T*>(ThreadLocalPythonObjects::get(name_).get());
   }
+  std::shared_ptr<T> share() const {
+    using at::impl::ThreadLocalPythonObjects;
+    if (!ThreadLocalPythonObjects::contains(name_)) return nullptr;
+    const std::shared_ptr<c10::SafePyObject>& disguised = ThreadLocalPythonObjects::get(name_);
+    return {disguised, reinterpret_cast<T*>(disguised.get())};
+  }
 
   /// Null takes it away.
   void set(std::shared_ptr<T> guest) const {

@@ -31,11 +31,14 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
   ThreadKeys& thread = thread_keys();
   thread.scopes = scopes;
   thread.role = role_for(scopes);
-  if (thread.role == KeyRole::kFilter) promote_wanted(*scopes);
+  if (thread.role == KeyRole::kFilter) promote_wanted(Engine::patterns(*scopes));
   thread.restore();
+  if (scopes) thread.unblind();
   publish_scopes(scopes);
   if (has_running_nodes() && !port::inside_backward()) forget_running_nodes();
 }
+
+void TorchBackend::expect(const std::vector<std::string>& patterns) { promote_wanted(patterns); }
 
 void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
 void TorchBackend::end_routines(void* token) noexcept { RoutineState::end(static_cast<RoutineState*>(token)); }

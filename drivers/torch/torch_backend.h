@@ -12,6 +12,7 @@ class TorchBackend final : public Backend {
   Capabilities capabilities() const override;
   const OpInfo& info(OpType type) const override;
   void switch_to(ScopeStack* scopes) override;
+  void expect(const std::vector<std::string>& patterns) override;
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   bool is_programs(const std::exception_ptr& error) const override;

@@ -109,9 +109,10 @@ struct Typed<Op, Result(Args...)> {
   template <KeyRole kRole>
   static Result run(c10::DispatchKeySet key_set, Args... args) {
     const c10::DispatchKeySet rest = below(kRole, key_set);
-    if (ScopeStack* scopes = observers(kRole)) {
-      TypedCall<Result, Args...> call(*record, *handle, rest, args...);
-      if (is_observed(call, rest)) {
+    TypedCall<Result, Args...> call(*record, *handle, rest, args...);
+    if (is_observed(call, rest)) {
+      CurrentScopes held;
+      if (ScopeStack* scopes = observers(kRole, held)) {
         observe(*scopes, call);
         return call.take_result();
       }

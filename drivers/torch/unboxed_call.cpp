@@ -55,10 +55,10 @@ std::shared_ptr<ForwardOperands> UnboxedCall::operands_now() const {
   return operands;
 }
 
-bool UnboxedCall::bind_backward(const SightingPtr& seen_by) {
-  if (boxed_) return boxed_->bind_backward(seen_by);
+bool UnboxedCall::bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) {
+  if (boxed_) return boxed_->bind_backward(scopes, seen_by);
   if (!made_ || made_->is_empty()) return false;
-  return bind_made(*made_, {}, {}, nullptr, seen_by);
+  return bind_made(scopes, *made_, {}, {}, nullptr, seen_by);
 }
 
 }  // namespace amanda::pytorch

@@ -67,7 +67,7 @@ class UnboxedCall : public ForwardCall {
   }
   uint64_t versions(Point side) const final;
   void watch_backward(bool keep_operands) final;
-  bool bind_backward(const SightingPtr& seen_by) final;
+  bool bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) final;
   bool result_is_view() const final { return const_cast<UnboxedCall*>(this)->boxed().result_is_view(); }
   bool is_viewed(size_t position) final { return boxed().is_viewed(position); }
   void abandon() noexcept final {

@@ -11,7 +11,7 @@
 
 namespace amanda {
 
-inline constexpr int kSeamVersion = 1;  // checked by Engine::attach
+inline constexpr int kSeamVersion = 2;  // checked by Engine::attach
 
 using OpId = uint64_t;    // a place in the program; 0: not identified
 using OpType = uint32_t;  // dense, interned by the driver once per operator type
@@ -102,8 +102,9 @@ class OpCall : public OpSite {
   // on, until bind_backward().
   /// `keep_operands`: an analysis of one of them may ask for the forward operands; as far as they stay alive.
   virtual void watch_backward(bool /*keep_operands*/) {}
-  /// These tools see them. False: some analysis of them is still to be run.
-  virtual bool bind_backward(const SightingPtr& /*seen_by*/) { return true; }
+  /// These tools see them, under the scopes that the operator began under: it may have left them meanwhile. False: some
+  /// analysis of them is still to be run.
+  virtual bool bind_backward(ScopeStack& /*scopes*/, const SightingPtr& /*seen_by*/) { return true; }
 
  protected:
   ~OpCall() = default;
@@ -122,8 +123,11 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name_space() const = 0;  // "pytorch/2.13/eager"
   virtual Capabilities capabilities() const = 0;
-  virtual const OpInfo& info(OpType type) const = 0;   // cold: filters are matched once per type
-  virtual void switch_to(ScopeStack* scopes) = 0;      // on this thread, from now on; null: none
+  virtual const OpInfo& info(OpType type) const = 0;  // cold: filters are matched once per type
+  virtual void switch_to(ScopeStack* scopes) = 0;     // on this thread, from now on; null: none
+  /// A tool of another thread's scopes asks for these operators, too, from now on; "*": for all. That thread is told by
+  /// switch_to() once it runs one of them.
+  virtual void expect(const std::vector<std::string>& /*patterns*/) {}
   virtual void* begin_routines(RoutineMode mode) = 0;  // not observed; kIsolated: no recording either
   virtual void end_routines(void* token) noexcept = 0;
   /// Did the program raise this, while a tool's code ran? Then it is no failure of the tool.

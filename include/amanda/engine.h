@@ -38,6 +38,13 @@ class Engine {
   static void run(const Plan& plan, Point point, OpCall& call);
   static bool has_actions(const Plan& plan, Point point) noexcept;
 
+  /// This thread's open scopes, kept alive with their tools as long as the pointer lives; null: none, or switched off.
+  static std::shared_ptr<ScopeStack> scopes_here();
+  /// Those of another thread, to work with on its behalf; null: it has left them.
+  static std::shared_ptr<ScopeStack> borrow(const std::weak_ptr<ScopeStack>& of_another_thread);
+  /// Is this thread inside an operator, and nobody is to see what is inside it?
+  static bool sees_nothing_inside(const ScopeStack& scopes) noexcept;
+
   /// Does any tool of these scopes ask for this operator type, nested or not?
   static bool wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept;
   /// Does some tool ask for every type? Then filtering by type is not worth installing.

@@ -20,6 +20,8 @@ enum class OnError : uint8_t { kRaise, kDisable };
 
 struct ScopeOptions {
   OnError on_error = OnError::kRaise;
+  /// Keeps the tools alive, for bindings: until the scope is destroyed, left, and used by no thread.
+  std::shared_ptr<const void> tools_owner{};
 };
 
 /// Operators on which nothing was scheduled and no key was left are remembered up to this number, those in use.
@@ -56,6 +58,8 @@ class Scope {
   CacheInfo cache_info() const;
   /// Forgets what was analysed, keys included: of one operator and its backward operators, or (0) of all.
   void cache_clear(OpId op_id = 0);
+  /// Does a thread have it open, or work with it still?
+  bool in_use() const { return state_.use_count() > 1; }
   /// Everything that analyses left behind, for a binding's garbage collector. `routine` and `context` must not block.
   void visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const;
 
@@ -77,6 +81,8 @@ class Scope::Guard {
 };
 
 /// A switch of this thread, put back by its destructor: `Switch off = disabled();`
+///
+/// Of those that are turned, the last one counts. They are put back in any order.
 class [[nodiscard]] Switch {
  public:
   enum class Which : uint8_t { kInstrumentation, kCache };
@@ -90,7 +96,7 @@ class [[nodiscard]] Switch {
  private:
   Which which_;
   std::thread::id thread_ = std::this_thread::get_id();
-  bool previous_;
+  uint64_t turn_;  // among this thread's
   bool armed_ = true;
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/mutex.h"
 
 namespace amanda {
 
@@ -32,12 +33,12 @@ class OpFilter {
   bool matches(const OpInfo& info) const;  // on_demand: false
   bool matches_all() const { return kind_ == Kind::kAll; }
   bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
-  const std::vector<std::string>& patterns() const { return patterns_; }
+  const std::vector<std::string>& patterns() const;
 
  private:
   enum class Kind : uint8_t { kAll, kPatterns, kOnDemand };
   Kind kind_ = Kind::kAll;
-  std::vector<std::string> patterns_;
+  std::shared_ptr<const std::vector<std::string>> patterns_;  // shared: registrations are copied
 };
 
 struct InstOptions {
@@ -90,7 +91,7 @@ class Tool {
  private:
   friend class ScopeState;
   std::string name_, name_space_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   Registrations registrations_;
   std::vector<Tool*> dependencies_;
   std::atomic<uint64_t> version_{0};

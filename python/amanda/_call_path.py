@@ -10,20 +10,19 @@ import contextlib
 import hashlib
 import itertools
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _deaths, _models, _operands, _port, _roots, _torch
+from amanda import _deaths, _fork, _models, _operands, _port, _roots, _torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
 _CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
 _positions: dict[int, dict[int, Any]] = {}  # decoded, by code object (which is watched) and offset
-_lock = threading.RLock()  # two threads that first run a model must agree on its name
+_lock = _fork.rlock()  # two threads that first run a model must agree on its name
 _CACHE_ENTRY = 0  # the opcode of an instruction's inline cache
 
 

@@ -13,14 +13,13 @@ import importlib.util
 import inspect
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from amanda import _port, _torch, scope
+from amanda import _fork, _port, _torch, scope
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -67,7 +66,7 @@ _hooks = property(
 )
 _open = False
 _finder: _WhenImported | None = None
-_lock = threading.RLock()
+_lock = _fork.rlock()
 _run_eagerly: dict[str, None] = {}  # the functions of which it was said, in order
 _callback_of_torch: Any = None
 

@@ -131,8 +131,10 @@ class Scope:
     """
     The core's side of a scope; amanda.Scope holds one.
     """
-    def __init__(self, tools: collections.abc.Sequence[Tool], disable_on_error: bool) -> None:
-        ...
+    def __init__(self, tools: collections.abc.Sequence[Tool], owners: typing.Any, disable_on_error: bool) -> None:
+        """
+        `owners`: what keeps the tools alive, and is kept alive while they are in use.
+        """
     def cache_clear(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def cache_info(self) -> CacheInfo:

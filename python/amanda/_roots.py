@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import CodeType, FrameType
 
 
@@ -18,16 +19,15 @@ class _Entered(threading.local):
 _entered = _Entered()
 
 
-def enter(entry: int) -> None:
-    """Remembers the calling frame, outside this package and the standard library's context managers."""
+def enter(entry: int) -> Callable[[], object]:
+    """Remembers the calling frame, outside this package and the standard library's context managers. Returns what
+    forgets it."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _enters_for_others(frame.f_code.co_filename):
         frame = frame.f_back
-    _entered.frames[entry] = (id(frame), frame.f_code)
-
-
-def leave(entry: int) -> None:
-    _entered.frames.pop(entry, None)
+    frames = _entered.frames  # at the thread's end there is no way back to it
+    frames[entry] = (id(frame), frame.f_code)
+    return lambda: frames.pop(entry, None)
 
 
 def is_root(frame: FrameType) -> bool:

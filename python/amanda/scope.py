@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, ParamSpec, Protocol, TypeVar
 
-from amanda import _core, _roots
+from amanda import _core, _fork, _roots
 from amanda.coverage_report import CoverageReport, report_of
 from amanda.tool import Tool, _maybe_a_class
 
@@ -50,32 +53,27 @@ class Scope:
     ) -> None:
         self._tools = tools
         self.compiled = compiled
-        self._core = _core.Scope([tool._core for tool in tools], on_error == "disable")
+        self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._census = make_census(self._core.tools()) if make_census else None
-        self._entries = _Entries()
 
     def __enter__(self) -> Scope:
-        entry = self._core.enter()
-        self._entries.stack.append(entry)
-        _here.scopes.append(self)
-        _opened(entry, self)
-        _roots.enter(entry)
-        if self._census:
-            self._census.open()
+        entry = _Entry(self)
+        try:
+            entry.open()
+        except BaseException as error:
+            entry.close(error)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._entries.stack:
+        entry = next((entry for entry in reversed(_here.entries) if entry.scope is self), None)
+        if entry is None:
             raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")
-        entry = self._entries.stack.pop()
-        if self._census:
-            self._census.close()
-        _here.scopes.remove(self)
-        _left(entry)
-        _roots.leave(entry)
-        self._core.leave(entry, error)
+        failure = entry.close(error)
+        if failure:
+            raise failure
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorates a function: its body runs in the scope."""
@@ -119,8 +117,50 @@ class Scope:
         return report_of(self._census.rows())
 
 
-_open: dict[int, Scope] = {}  # an open scope stays, with its tools, whoever else forgets it
-_lock = threading.RLock()  # a collection may leave a scope while another is entered
+class _Entry:
+    """A scope, entered once. What entering does is taken back step by step, as far as it got."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.number = 0
+        self._steps_back: list[Callable[[BaseException | None], object]] = []
+
+    def open(self) -> None:
+        scope, back, here = self.scope, self._steps_back, _here.entries
+        self.number = number = scope._core.enter()
+        back.append(lambda error: scope._core.leave(number, error))
+        here.append(self)
+        back.append(lambda error: here.remove(self))
+        _opened(number, scope)
+        back.append(lambda error: _left(number))
+        forget_root = _roots.enter(number)
+        back.append(lambda error: forget_root())
+        if scope._census:
+            back.append(lambda error: scope._census.close() if scope._census else None)
+            scope._census.open()
+
+    def close(self, error: BaseException | None) -> BaseException | None:
+        """Takes every step back, whatever one of them raises; returns what was raised first."""
+        first: BaseException | None = None
+        while self._steps_back:
+            try:
+                self._steps_back.pop()(error)
+            except BaseException as failure:
+                first = first or failure
+        return first
+
+    def thread_has_ended(self, on_its_thread: bool) -> None:
+        """Nobody will leave it. Elsewhere than on its thread, what the thread had is gone."""
+        if on_its_thread:
+            failure = self.close(None)
+            if failure:
+                raise failure
+        else:
+            _left(self.number)
+
+
+_open: dict[int, Scope] = {}  # by entry, of all threads
+_lock = _fork.rlock()  # a collection may leave a scope while another is entered
 _while_open: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
 
@@ -130,28 +170,55 @@ def while_open(begin: Callable[[], None], end: Callable[[], None]) -> None:
 
 
 def _opened(entry: int, scope: Scope) -> None:
-    with _lock:
+    with _lock, contextlib.ExitStack() as begun:
         if not _open:
-            for begin, _ in _while_open:
+            for begin, end in _while_open:
+                begun.callback(end)  # what fails may have begun
                 begin()
         _open[entry] = scope
+        begun.pop_all()
 
 
 def _left(entry: int) -> None:
     with _lock:
         if _open.pop(entry, None) is not None and not _open:
-            for _, end in _while_open:
-                end()
+            _end_all()
 
 
-class _Entries(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[int] = []
+def _end_all() -> None:
+    with contextlib.ExitStack() as stack:
+        for _, end in reversed(_while_open):
+            stack.callback(end)
+
+
+def _forget_in_child() -> None:
+    """A forked child has the scopes of no thread."""
+    if _open:
+        _open.clear()
+        _end_all()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class _ThreadsEnd:
+    """Goes with its thread, and takes along the scopes that are open there."""
+
+    def __init__(self, entries: list[_Entry]) -> None:
+        self._entries, self._thread = entries, threading.get_ident()
+
+    def __del__(self) -> None:
+        if sys is None or sys.is_finalizing():  # scopes may be open at the end of the interpreter
+            return
+        on_its_thread = self._thread == threading.get_ident()
+        for entry in reversed(list(self._entries)):
+            entry.thread_has_ended(on_its_thread)
 
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.scopes: list[Scope] = []
+        self.entries: list[_Entry] = []  # in the order in which they were entered
+        self.end = _ThreadsEnd(self.entries)
 
 
 _here = _Here()
@@ -159,7 +226,7 @@ _here = _Here()
 
 def entered_here() -> list[Scope]:
     """For drivers: the scopes that this thread has entered, one as often as it was."""
-    return _here.scopes
+    return [entry.scope for entry in _here.entries]
 
 
 def apply(

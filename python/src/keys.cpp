@@ -41,16 +41,52 @@ bool is(py::handle object) {
 
 template <class T>
 std::any as_vector(const py::list& list) {
+  std::vector<T> values;
   for (py::handle item : list) {
     if (!is<T>(item)) return {};
+    if constexpr (std::is_same_v<T, std::string>) {
+      std::optional<std::string> text = encoded(item);
+      if (!text) return {};
+      values.push_back(std::move(*text));
+    } else {
+      values.push_back(item.cast<T>());
+    }
   }
-  return list.cast<std::vector<T>>();
+  return values;
+}
+
+template <class T>
+py::object as_python(const T& value) {
+  return py::cast(value);
+}
+py::object as_python(const std::string& text) { return decoded(text); }
+py::object as_python(const std::vector<std::string>& texts) {
+  py::list list;
+  for (const std::string& text : texts) {
+    const py::object item = decoded(text);
+    if (!item) return {};
+    list.append(item);
+  }
+  return list;
 }
 
 }  // namespace
 
-bool is_shared(const std::any& value) {
-  return visit_shared(value, [](const auto&) {});
+std::optional<std::string> encoded(py::handle text) {
+  Py_ssize_t size = 0;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (bytes) return std::string(bytes, static_cast<size_t>(size));
+  if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) throw py::error_already_set();
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+py::object decoded(const std::string& text) {
+  PyObject* object = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+  if (object) return py::reinterpret_steal<py::object>(object);
+  if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) throw py::error_already_set();
+  PyErr_Clear();
+  return {};
 }
 
 bool equal(const std::any& a, const std::any& b) {
@@ -63,8 +99,8 @@ bool equal(const std::any& a, const std::any& b) {
 }
 
 py::object to_python(const std::any& value) {
-  py::object object = py::none();
-  visit_shared(value, [&](const auto& typed) { object = py::cast(typed); });
+  py::object object;
+  visit_shared(value, [&](const auto& typed) { object = as_python(typed); });
   return object;
 }
 
@@ -72,7 +108,10 @@ std::any from_python(py::handle object) {
   if (is<bool>(object)) return object.cast<bool>();
   if (is<int64_t>(object)) return object.cast<int64_t>();
   if (is<double>(object)) return object.cast<double>();
-  if (is<std::string>(object)) return object.cast<std::string>();
+  if (is<std::string>(object)) {
+    std::optional<std::string> text = encoded(object);
+    return text ? std::any(std::move(*text)) : std::any();
+  }
   if (!PyList_CheckExact(object.ptr()) || PyList_GET_SIZE(object.ptr()) == 0) return {};
   const auto list = py::reinterpret_borrow<py::list>(object);
   if (is<bool>(list[0])) return as_vector<bool>(list);

@@ -13,6 +13,11 @@ std::map<const Backend*, PythonBridge*>& bridges() {
   return *known;
 }
 
+py::object lenient(const std::string& text) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
 void* leave_interpreter() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
 void enter_interpreter(void* thread) {
   if (thread) PyEval_RestoreThread(static_cast<PyThreadState*>(thread));
@@ -42,12 +47,20 @@ py::object python_exception(const std::exception_ptr& error) {
   }
 }
 
+std::string text_of(py::handle text) {
+  const auto bytes =
+      py::reinterpret_steal<py::bytes>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return bytes;
+}
+
 void add_note(const std::string& note) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   if (value) {
-    PyObject* done = PyObject_CallMethod(value, "add_note", "s", note.c_str());
+    const py::object text = lenient(note);
+    PyObject* done = PyObject_CallMethod(value, "add_note", "O", text.ptr());
     if (!done) PyErr_Clear();
     Py_XDECREF(done);
   }
@@ -85,7 +98,12 @@ PYBIND11_MODULE(_core, m) {
         set_log_sink([held](const std::string& line) {
           if (!Py_IsInitialized()) return;
           py::gil_scoped_acquire gil;
-          py::handle(held->get())(line);
+          const py::error_scope raised;  // some lines are about an error that is on its way
+          try {                          // where nothing may be thrown lines are logged, too
+            py::handle(held->get())(lenient(line));
+          } catch (py::error_already_set& error) {
+            error.discard_as_unraisable("amanda: the log");
+          }
         });
       },
       py::arg("sink"), "Calls `sink(line)` for each warning.");

@@ -25,6 +25,8 @@ py::object python_exception(const std::exception_ptr& error);
 /// The Python tool that a core's tool belongs to; None for a C++ tool.
 py::object owner_of(const Tool& tool);
 
+/// A Python string for messages and names: what UTF-8 can't hold is escaped.
+std::string text_of(py::handle text);
 /// Adds "[amanda] in tool 'prune', ..." to the current Python error.
 void add_note(const std::string& note);
 /// Is it an `Exception` in Python, not an interrupt or an exit?

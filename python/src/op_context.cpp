@@ -28,17 +28,17 @@ Positions positions(const py::object& selected, const char* keyword) {
   if (selected.is_none()) return {};
   if (py::isinstance<py::str>(selected) || !py::isinstance<py::iterable>(selected)) {
     throw py::type_error(fmt::format("[context] {0}= takes a list of positions or names, such as {0}=[0]; got {1}",
-                                     keyword, py::repr(selected).cast<std::string>()));
+                                     keyword, text_of(py::repr(selected))));
   }
   std::vector<std::variant<int64_t, std::string>> list;
   for (py::handle item : selected) {
     if (py::isinstance<py::int_>(item) && !PyBool_Check(item.ptr())) {
       list.push_back(item.cast<int64_t>());
     } else if (py::isinstance<py::str>(item)) {
-      list.push_back(item.cast<std::string>());
+      list.push_back(text_of(item));
     } else {
-      throw py::type_error(fmt::format("[context] {}= takes positions (int) and names (str); got {}", keyword,
-                                       py::repr(item).cast<std::string>()));
+      throw py::type_error(
+          fmt::format("[context] {}= takes positions (int) and names (str); got {}", keyword, text_of(py::repr(item))));
     }
   }
   return Positions(std::move(list));
@@ -46,8 +46,7 @@ Positions positions(const py::object& selected, const char* keyword) {
 
 RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwargs, bool with_run) {
   if (!PyCallable_Check(fn.ptr())) {
-    throw py::type_error(
-        fmt::format("[context] {} takes a routine to call; got {}", method, py::repr(fn).cast<std::string>()));
+    throw py::type_error(fmt::format("[context] {} takes a routine to call; got {}", method, text_of(py::repr(fn))));
   }
   return std::make_shared<PyRoutine>(fn, kwargs, with_run);
 }
@@ -108,10 +107,11 @@ ContextFaceSync::ContextFaceSync(OpContext& context)
   auto dict = py::reinterpret_borrow<py::dict>(face_.object());
   auto& shared = face_.shared_;
   for (const auto& [key, value] : context_.keys()) {
-    if (!is_shared(value)) continue;
     auto known = shared.find(key);
     if (known != shared.end() && equal(known->second, value)) continue;
-    dict[py::str(key)] = to_python(value);
+    const py::object name = decoded(key), object = to_python(value);
+    if (!name || !object) continue;
+    dict[name] = object;
     shared[key] = value;
   }
   for (auto it = shared.begin(); it != shared.end();) {
@@ -124,10 +124,7 @@ ContextFaceSync::ContextFaceSync(OpContext& context)
   }
 }
 
-ContextFaceSync::~ContextFaceSync() {
-  // An analysis may have raised: its keys are brought over all the same, and its error is left alone.
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
+void ContextFaceSync::bring_back() {
   auto dict = py::reinterpret_borrow<py::dict>(face_.object());
   auto& shared = face_.shared_;
   for (auto it = shared.begin(); it != shared.end();) {
@@ -140,16 +137,25 @@ ContextFaceSync::~ContextFaceSync() {
   }
   for (auto [key, object] : dict) {
     if (!PyUnicode_CheckExact(key.ptr())) continue;
+    const std::optional<std::string> name = encoded(key);
+    if (!name) continue;
     std::any converted = from_python(object);
-    const std::string name = key.cast<std::string>();
     if (!converted.has_value()) {
-      if (shared.erase(name)) context_.keys().erase(name);
+      if (shared.erase(*name)) context_.keys().erase(*name);
       continue;
     }
-    shared[name] = converted;
-    context_.keys()[name] = std::move(converted);
+    shared[*name] = converted;
+    context_.keys()[*name] = std::move(converted);
   }
-  PyErr_Restore(type, value, traceback);
+}
+
+void ContextFaceSync::bring_back_after_error() {
+  const py::error_scope raised;  // puts it back
+  try {
+    bring_back();
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("amanda: the keys of a context");
+  }
 }
 
 void bind_op_context(py::module_& m) {

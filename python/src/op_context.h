@@ -4,6 +4,7 @@
 #include <any>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "module.h"
@@ -36,7 +37,10 @@ class PyContextFace final : public ContextFace {
 class ContextFaceSync {
  public:
   explicit ContextFaceSync(OpContext& context);
-  ~ContextFaceSync();
+  /// After the analysis. Throws what the keys themselves raise when they are compared.
+  void bring_back();
+  /// The same where the analysis raised: its error stays as it is.
+  void bring_back_after_error();
   PyObject* object() const { return face_.object(); }
 
  private:
@@ -44,10 +48,12 @@ class ContextFaceSync {
   PyContextFace& face_;
 };
 
-// Values that both languages share: bool, int64, double, string, and vectors of them.
-bool is_shared(const std::any& value);
+// Values that both languages share: bool, int64, double, string, and vectors of them. A string that is no UTF-8, or
+// that UTF-8 can't hold (a lone surrogate, as in what os.fsdecode gives), stays with its language.
 bool equal(const std::any& a, const std::any& b);
-py::object to_python(const std::any& value);
-std::any from_python(py::handle object);  // empty: not of a shared type
+py::object to_python(const std::any& value);          // null: not of a shared type
+std::any from_python(py::handle object);              // empty: not of a shared type
+std::optional<std::string> encoded(py::handle text);  // none: UTF-8 can't hold it
+py::object decoded(const std::string& text);          // null: it is no UTF-8
 
 }  // namespace amanda::python

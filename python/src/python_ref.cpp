@@ -3,10 +3,12 @@
 #include <mutex>
 #include <vector>
 
+#include "amanda/mutex.h"
+
 namespace amanda::python {
 namespace {
 
-std::mutex mutex;
+Mutex mutex;
 std::vector<PyObject*>& queue() {
   static auto* objects = new std::vector<PyObject*>;  // leaked: threads may outlive static destructors
   return *objects;

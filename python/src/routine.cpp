@@ -16,8 +16,7 @@ struct RunDict {
 
 std::string name_of(py::handle callable) {
   py::object name = py::getattr(callable, "__name__", py::none());
-  return py::isinstance<py::str>(name) ? name.cast<std::string>()
-                                       : py::str(py::type::of(callable).attr("__name__")).cast<std::string>();
+  return text_of(py::isinstance<py::str>(name) ? name : py::str(py::type::of(callable).attr("__name__")));
 }
 
 const char* operand_name(const Values& values) {
@@ -99,9 +98,13 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
 void PyRoutine::operator()(Values& values) {
   py::gil_scoped_acquire gil;
   drain_released();
-  if (!callable_) return;  // retired
+  // Whatever runs Python code from here on may retire this routine: clear the cache, leave the scope.
+  const auto callable = py::reinterpret_borrow<py::object>(callable_.get());
+  const auto names = py::reinterpret_borrow<py::object>(names_.get());
+  const auto kwargs = py::reinterpret_borrow<py::object>(values_.get());
+  if (!callable) return;  // retired
   const size_t selected = values.size();
-  const size_t keywords = names_ ? PyTuple_GET_SIZE(names_.get()) : 0;
+  const size_t keywords = names ? PyTuple_GET_SIZE(names.ptr()) : 0;
   PythonBridge& bridge = bridge_of(values.call().backend());
   const Point side = values.point() == Point::kAfter ? Point::kAfter : Point::kBefore;
 
@@ -112,15 +115,12 @@ void PyRoutine::operator()(Values& values) {
     if (!operands.first()[i]) bridge.raise_error();
   }
   for (size_t i = 0; i < keywords; ++i) {
-    PyObject* value = PyTuple_GET_ITEM(values_.get(), i);
+    PyObject* value = PyTuple_GET_ITEM(kwargs.ptr(), i);
     if (with_run_ && i + 1 == keywords) value = values.run<RunDict>().dict.get();
     operands.first()[selected + i] = Py_NewRef(value);
   }
-  // The routine may retire itself.
-  const auto kept = py::reinterpret_borrow<py::object>(callable_.get());
-  const auto names = py::reinterpret_borrow<py::object>(names_.get());
   PyObject* result =
-      PyObject_Vectorcall(kept.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
+      PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {
     OpCall& call = values.call();
     add_note(fmt::format("[amanda] in tool '{}': {} {} {}", values.tool().name(), name_, article(values.point()),
@@ -201,17 +201,19 @@ int PyAnalysis::traverse(visitproc visit, void* arg) const {
 void PyAnalysis::operator()(OpContext& context) {
   py::gil_scoped_acquire gil;
   drain_released();
-  if (!callable_) return;  // the tool was collected
-  const py::object kept = py::reinterpret_borrow<py::object>(callable_.get());
+  const py::object callable = py::reinterpret_borrow<py::object>(callable_.get());
+  if (!callable) return;  // the tool was collected
   ContextFaceSync face(context);
-  PyObject* result = PyObject_CallOneArg(kept.ptr(), face.object());
+  PyObject* result = PyObject_CallOneArg(callable.ptr(), face.object());
   if (!result) {
+    face.bring_back_after_error();
     const OpType type = context.is_backward() ? context.backward_type() : context.type();
     add_note(fmt::format("[amanda] in tool '{}': analysis of {}", context.tool().name(),
                          op_name(context.backend(), type, context.type())));
     bridge_of(context.backend()).raise_error();
   }
   Py_DECREF(result);
+  face.bring_back();
 }
 
 }  // namespace amanda::python

@@ -15,27 +15,44 @@ std::exception_ptr as_exception(const py::object& error) {
   return std::make_exception_ptr(py::error_already_set());
 }
 
+/// Keeps the Python objects of its tools alive, as long as some thread works with them.
+class PyScope final : public Scope {
+ public:
+  PyScope(const std::vector<Tool*>& tools, const py::object& owners, OnError on_error)
+      : PyScope(tools, std::make_shared<const PyRef>(py::object(owners).release().ptr()), on_error) {}
+
+  int traverse(visitproc visit, void* arg) const {
+    if (!in_use()) Py_VISIT(owners_->get());  // else it is not this object alone that holds them
+    int stop = 0;
+    Scope::visit(
+        [&](Routine& routine) {
+          if (auto* ours = dynamic_cast<PyRoutine*>(&routine); ours && !stop) stop = ours->traverse(visit, arg);
+        },
+        [&](OpContext& context) {
+          if (auto* ours = dynamic_cast<PyContextFace*>(context.face().get()); ours && !stop) {
+            stop = ours->traverse(visit, arg);
+          }
+        });
+    return stop;
+  }
+
+ private:
+  PyScope(const std::vector<Tool*>& tools, std::shared_ptr<const PyRef> owners, OnError on_error)
+      : Scope(tools, ScopeOptions{on_error, owners}), owners_(std::move(owners)) {}
+
+  const std::shared_ptr<const PyRef> owners_;
+};
+
 void collect_garbage(PyHeapTypeObject* heap_type) {
   PyTypeObject* type = &heap_type->ht_type;
   type->tp_flags |= Py_TPFLAGS_HAVE_GC;
   type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     if (!py::detail::is_holder_constructed(self)) return 0;
-    int stop = 0;
-    py::cast<Scope&>(py::handle(self))
-        .visit(
-            [&](Routine& routine) {
-              if (auto* ours = dynamic_cast<PyRoutine*>(&routine); ours && !stop) stop = ours->traverse(visit, arg);
-            },
-            [&](OpContext& context) {
-              if (auto* ours = dynamic_cast<PyContextFace*>(context.face().get()); ours && !stop) {
-                stop = ours->traverse(visit, arg);
-              }
-            });
-    return stop;
+    return py::cast<PyScope&>(py::handle(self)).traverse(visit, arg);
   };
   type->tp_clear = [](PyObject* self) {
-    if (py::detail::is_holder_constructed(self)) py::cast<Scope&>(py::handle(self)).cache_clear();
+    if (py::detail::is_holder_constructed(self)) py::cast<PyScope&>(py::handle(self)).cache_clear();
     return 0;
   };
 }
@@ -55,28 +72,31 @@ void bind_scope(py::module_& m) {
             .format(info.hits, info.misses, kMaxEmptyRecords, info.size);
       });
 
-  py::class_<Scope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.",
-                    py::custom_type_setup(&collect_garbage))
-      .def(py::init([](const std::vector<Tool*>& tools, bool disable_on_error) {
-             return std::make_unique<Scope>(tools,
-                                            ScopeOptions{disable_on_error ? OnError::kDisable : OnError::kRaise});
+  py::class_<PyScope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.",
+                      py::custom_type_setup(&collect_garbage))
+      .def(py::init([](const std::vector<Tool*>& tools, const py::object& owners, bool disable_on_error) {
+             return std::make_unique<PyScope>(tools, owners, disable_on_error ? OnError::kDisable : OnError::kRaise);
            }),
-           py::arg("tools"), py::arg("disable_on_error"))
-      .def("enter", &Scope::enter_entry)
+           py::arg("tools"), py::arg("owners"), py::arg("disable_on_error"),
+           "`owners`: what keeps the tools alive, and is kept alive while they are in use.")
+      .def("enter", [](PyScope& scope) { return scope.enter_entry(); })
       .def(
           "leave",
-          [](Scope& scope, uint64_t entry, const py::object& error) { scope.leave_entry(entry, as_exception(error)); },
+          [](PyScope& scope, uint64_t entry, const py::object& error) {
+            scope.leave_entry(entry, as_exception(error));
+          },
           py::arg("entry"), py::arg("error"))
       .def(
           "tools",
-          [](const Scope& scope) {
+          [](const PyScope& scope) {
             py::list tools;
             for (const Tool* tool : scope.tools()) tools.append(reinterpret_cast<uintptr_t>(tool));
             return tools;
           },
           "For drivers: its tools, dependencies included, as numbers to compare.")
-      .def("cache_info", &Scope::cache_info)
-      .def("cache_clear", &Scope::cache_clear, py::arg("op_id"));
+      .def("cache_info", [](const PyScope& scope) { return scope.cache_info(); })
+      .def(
+          "cache_clear", [](PyScope& scope, OpId op_id) { scope.cache_clear(op_id); }, py::arg("op_id"));
 
   py::class_<Switch>(m, "Switch", "A switch of this thread, turned; see amanda.disabled() and its like.")
       .def(py::init([](const std::string& which, bool on) {

@@ -41,7 +41,7 @@ std::unique_ptr<Tool> adopt_tool(const py::object& capsule) {
   }
   if (!PyCapsule_IsValid(capsule.ptr(), kToolCapsule)) {
     throw py::type_error(fmt::format("[tool] a C++ tool comes in a capsule named '{}', got {}", kToolCapsule,
-                                     py::repr(capsule).cast<std::string>()));
+                                     text_of(py::repr(capsule))));
   }
   std::unique_ptr<Tool> tool(static_cast<Tool*>(PyCapsule_GetPointer(capsule.ptr(), kToolCapsule)));
   PyCapsule_SetDestructor(capsule.ptr(), nullptr);
@@ -52,7 +52,7 @@ std::unique_ptr<Tool> adopt_tool(const py::object& capsule) {
 OpFilter filter(const py::object& ops) {
   if (ops.is_none()) return {};
   std::vector<std::string> patterns;
-  for (py::handle pattern : ops) patterns.push_back(pattern.cast<std::string>());
+  for (py::handle pattern : ops) patterns.push_back(text_of(pattern));
   return OpFilter(std::move(patterns));
 }
 
@@ -94,9 +94,10 @@ py::object owner_of(const Tool& tool) {
 void bind_tool(py::module_& m) {
   py::class_<Tool, std::unique_ptr<Tool>>(m, "Tool", "The core's side of a tool; amanda.Tool holds one.",
                                           py::custom_type_setup(&collect_garbage))
-      .def(py::init([](const py::object& owner, std::string name, std::string name_space) -> std::unique_ptr<Tool> {
-             return std::make_unique<PyTool>(owner, std::move(name), std::move(name_space));
-           }),
+      .def(py::init(
+               [](const py::object& owner, const py::str& name, const py::str& name_space) -> std::unique_ptr<Tool> {
+                 return std::make_unique<PyTool>(owner, text_of(name), text_of(name_space));
+               }),
            py::arg("owner"), py::arg("name"), py::arg("namespace"))
       .def_property_readonly("name", &Tool::name)
       .def(

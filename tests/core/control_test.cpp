@@ -45,6 +45,27 @@ TEST_F(SwitchTest, AScopeEnteredWhileDisabledStaysSilentUntilEnabled) {
   EXPECT_EQ(trace(), "add a< add a>");
 }
 
+TEST_F(SwitchTest, SwitchesArePutBackInAnyOrder) {
+  apply({tool("a")});
+  Switch first = disabled(), second = disabled();
+  first.put_back();
+  EXPECT_FALSE(is_enabled());
+  second.put_back();
+  EXPECT_TRUE(is_enabled());
+  Switch off = disabled(), on = enabled();
+  off.put_back();
+  EXPECT_TRUE(is_enabled());
+  on.put_back();
+  EXPECT_TRUE(is_enabled());
+  Switch uncached = cache_disabled(), uncached_again = cache_disabled();
+  uncached.put_back();
+  EXPECT_FALSE(is_cache_enabled());
+  uncached_again.put_back();
+  EXPECT_TRUE(is_cache_enabled());
+  call("add");
+  EXPECT_EQ(trace(), "a< add a>");
+}
+
 TEST_F(SwitchTest, DisabledInsideAnOperatorHidesWhatFollows) {
   reference::define({{"test", "switches", "", {}, {"result"}, ""}, [&](const Operands&) -> Operands {
                        call("add");

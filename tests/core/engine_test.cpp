@@ -1,6 +1,9 @@
 // What the core tells drivers, and what they may ask it.
 #include <amanda/engine.h>
 
+#include <barrier>
+#include <thread>
+
 #include "trace_test.h"
 
 namespace amanda {
@@ -11,11 +14,17 @@ struct ProbeDriver final : Backend {
   std::string_view name_space() const override { return "probe"; }
   Capabilities capabilities() const override { return {}; }
   const OpInfo& info(OpType type) const override { return infos[type]; }
-  void switch_to(ScopeStack* now) override { scopes = now; }
+  void switch_to(ScopeStack* now) override {
+    if (refuses && now && now != scopes) throw std::runtime_error("not now");
+    scopes = now;
+  }
+  void expect(const std::vector<std::string>& patterns) override { expected = patterns; }
   void* begin_routines(RoutineMode) override { return nullptr; }
   void end_routines(void*) noexcept override {}
 
   static inline thread_local ScopeStack* scopes = nullptr;
+  static inline thread_local std::vector<std::string> expected;  // for other threads
+  static inline thread_local bool refuses = false;
   OpInfo infos[3] = {
       {"probe", "add", "", {}, {}, ""}, {"probe", "mul", "", {}, {}, ""}, {"probe", "Gradient", "", {}, {}, ""}};
 };
@@ -57,7 +66,7 @@ class EngineTest : public TraceTest {
 TEST_F(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
   ProbeDriver old;
   EXPECT_EQ(error_of([&] { Engine::attach(old, kSeamVersion + 1); }),
-            "[engine] the driver 'probe' was built for seam version 2, this core has 1; rebuild the driver");
+            "[engine] the driver 'probe' was built for seam version 3, this core has 2; rebuild the driver");
 }
 
 TEST_F(EngineTest, DriversAreToldOfTheScopesOfTheThread) {
@@ -107,6 +116,77 @@ TEST_F(EngineTest, AnOperatorThatRanElsewhereIsSeenBackwardsByWhoeverAsks) {
   leave();
   apply({tool("b")});  // another scope object
   EXPECT_FALSE(Engine::interest(*driver.scopes, gradient).any());
+}
+
+TEST_F(EngineTest, ADriverThatRefusesTheScopesIsToldOfThoseBeforeAgain) {
+  apply({tool("a").tells_lifecycle()});
+  ScopeStack* outer = driver.scopes;
+  const auto inner = scope({tool("b").tells_lifecycle()});
+  driver.refuses = true;
+  EXPECT_EQ(error_of<std::runtime_error>([&] { inner->enter_entry(); }), "not now");
+  driver.refuses = false;
+  EXPECT_EQ(driver.scopes, outer);
+  call("add");
+  EXPECT_EQ(trace(), "a+ b+ b-error a< add a>");
+}
+
+TEST_F(EngineTest, AScopeIsLeftEvenIfADriverRefusesThoseThatAreLeft) {
+  apply({tool("a").tells_lifecycle()});
+  const auto inner = scope({tool("b").tells_lifecycle()});
+  const uint64_t entry = inner->enter_entry();
+  driver.refuses = true;
+  EXPECT_EQ(error_of<std::runtime_error>([&] { inner->leave_entry(entry, nullptr); }), "not now");
+  driver.refuses = false;
+  call("add");
+  EXPECT_EQ(trace(), "a+ b+ b- a< add a>");
+}
+
+TEST_F(EngineTest, ARefusedSwitchIsNotTurned) {
+  apply({tool("a")});
+  Switch off = disabled();
+  driver.refuses = true;
+  EXPECT_EQ(error_of<std::runtime_error>([&] { Switch on = enabled(); }), "not now");
+  driver.refuses = false;
+  EXPECT_FALSE(is_enabled());
+  off.put_back();
+  EXPECT_TRUE(is_enabled());
+}
+
+// What another thread registers must be caught on the thread that has the tool open.
+TEST_F(EngineTest, DriversAreToldWhatAToolOfAnotherThreadAsksFor) {
+  apply({tool("a").asks({"mul"})});
+  std::jthread([&] {
+    tool("a").does([](OpContext&) {}, {.ops = {"add"}});
+    EXPECT_EQ(driver.expected, std::vector<std::string>{"add"});
+    tool("a").does([](OpContext&) {});
+    EXPECT_EQ(driver.expected, std::vector<std::string>{"*"});
+  }).join();
+  tool("a").does([](OpContext&) {}, {.ops = {"sub"}});
+  EXPECT_TRUE(driver.expected.empty());  // of its own thread they are told by switch_to()
+}
+
+TEST_F(EngineTest, BorrowedScopesOutliveTheThreadsOwnEntry) {
+  auto owner = std::make_shared<int>();
+  const std::weak_ptr<int> tools = owner;
+  tool("a").register_once();
+  auto mine = std::make_unique<Scope>(std::vector<Tool*>{&tool("a")}, ScopeOptions{.tools_owner = std::move(owner)});
+  const uint64_t entry = mine->enter_entry();
+  const std::weak_ptr<ScopeStack> published = Engine::scopes_here();
+  std::barrier step(2);
+  std::jthread other([&] {
+    std::shared_ptr<ScopeStack> borrowed = Engine::borrow(published);
+    step.arrive_and_wait();
+    step.arrive_and_wait();  // meanwhile the thread that has them open leaves
+    EXPECT_FALSE(tools.expired());
+    EXPECT_TRUE(Engine::wants(*borrowed, driver, kAdd));
+  });
+  step.arrive_and_wait();
+  mine->leave_entry(entry, nullptr);
+  mine.reset();
+  step.arrive_and_wait();
+  other.join();
+  EXPECT_TRUE(tools.expired());
+  EXPECT_EQ(Engine::borrow(published), nullptr);
 }
 
 }  // namespace

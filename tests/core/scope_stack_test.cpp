@@ -19,5 +19,56 @@ TEST(ScopeStackTest, TheTablesStayWhenOtherToolsChange) {
   EXPECT_NE(&stack.tables(), before);
 }
 
+TEST(ScopeStackTest, FormerTablesGoWhereOneThreadUsesTheStack) {
+  Tool mine("mine");
+  ScopeState scope({&mine}, {});
+  const auto stack = std::make_shared<ScopeStack>(std::vector<ScopeState*>{&scope}, true, nullptr);
+  auto use = ScopeStackUse::begin(stack, {});
+  const std::weak_ptr<const ScopeStack::Tables> first = stack->share_tables();
+  mine.add_inst_for_op([](OpContext&) {});
+  stack->tables();
+  EXPECT_TRUE(first.expired());
+
+  const auto another = ScopeStackUse::begin(stack, {});
+  const std::weak_ptr<const ScopeStack::Tables> second = stack->share_tables();
+  mine.add_inst_for_op([](OpContext&) {});
+  stack->tables();
+  EXPECT_FALSE(second.expired());  // the other thread may be reading them
+  use.reset();
+  mine.add_inst_for_op([](OpContext&) {});
+  stack->tables();
+  EXPECT_TRUE(second.expired());
+}
+
+TEST(ScopeStateTest, RecordsOfTwoDriversAreTwo) {
+  Tool tool("tool");
+  ScopeState scope({&tool}, {});
+  const auto make = [] { return std::make_shared<Record>(); };
+  const RecordPtr one = scope.record({0, 7}, make), other = scope.record({1, 7}, make);
+  EXPECT_NE(one, other);
+  EXPECT_EQ(scope.find({0, 7}), one);
+  EXPECT_EQ(scope.cache_info().size, 2u);
+  scope.clear(7);
+  EXPECT_EQ(scope.cache_info().size, 0u);
+}
+
+TEST(ScopeStackTest, PlansOfTwoDriversAreTwo) {
+  Tool tool("tool");
+  ScopeState scope({&tool}, {});
+  const ScopeStack stack({&scope}, true, nullptr);
+  struct Site final : OpSite {
+    Backend& backend() const override { abort(); }
+    OpType type() const override { return 0; }
+    Phase phase() const override { return Phase::kForward; }
+    OpId id() override { return 7; }
+    size_t size(Point) const override { return 0; }
+    Value get(Point, size_t) override { return {}; }
+    std::string detail(Detail) override { return ""; }
+  } site;
+  const auto plan = std::make_shared<const Plan>(std::vector<ScheduledPtr>(), Plan::Outlook(), site);
+  stack.keep_plan({7, {.outer = 1, .backend = 0}}, 1, plan);
+  EXPECT_EQ(stack.find_plan({7, {.outer = 1, .backend = 0}}, 1), plan);
+  EXPECT_EQ(stack.find_plan({7, {.outer = 1, .backend = 1}}, 1), nullptr);
+}
 }  // namespace
 }  // namespace amanda

@@ -201,5 +201,26 @@ TEST_F(ThreadTest, SwitchesAreOfTheirThread) {
   EXPECT_EQ(trace(), "a< a>");
 }
 
+TEST_F(ThreadTest, AThreadThatEndsTakesItsScopesAlong) {
+  auto owner = std::make_shared<int>();
+  const std::weak_ptr<int> tools = owner;
+  auto mine = std::make_unique<Scope>(std::vector<Tool*>{&tool("a")}, ScopeOptions{.tools_owner = std::move(owner)});
+  std::jthread([&] { mine->enter_entry(); }).join();
+  mine.reset();
+  EXPECT_TRUE(tools.expired());
+}
+
+TEST_F(ThreadTest, ARegistrationOnAnotherThreadTakesEffect) {
+  std::atomic<int> seen = 0;
+  Tool shared("shared");
+  shared.add_inst_for_op([&](OpContext&) { ++seen; }, {.ops = {"add"}});
+  Scope scope(shared);
+  auto in = scope.enter();
+  reference::call("sub", {Array{1}, Array{2}});
+  std::jthread([&] { shared.add_inst_for_op([&](OpContext&) { seen += 10; }, {.ops = {"sub"}}); }).join();
+  reference::call("sub", {Array{1}, Array{2}});
+  EXPECT_EQ(seen, 10);
+}
+
 }  // namespace
 }  // namespace amanda

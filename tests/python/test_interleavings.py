@@ -3,8 +3,12 @@
 A failure prints the seed; `execute(plan(seed), scopes=None)` is the program without scopes.
 """
 
+import asyncio
 import contextlib
+import gc
+import os
 import random
+import signal
 import threading
 import time
 
@@ -47,6 +51,131 @@ class Failing(amanda.Tool):
     def maybe(self, *operands):
         if self.draw.random() < 0.02:
             raise self.draw.choice([ValueError, MemoryError, LookupError])("now and then")
+
+
+class Disturbance:
+    """What may happen anywhere: in routines, analyses, custom operators, hooks, finalizers and signal handlers."""
+
+    def __init__(self, seed):
+        self.draw = random.Random(seed)
+        self.scopes = []  # set by whoever runs a program
+        self.tools = []
+        self.here = threading.local()
+        self.forks = 20  # each costs some ten milliseconds
+
+    def begin(self):
+        self.here.opened, self.here.switches, self.here.busy = [], [], False
+
+    def end(self):
+        for switch in self.draw.sample(self.here.switches, len(self.here.switches)):
+            switch.__exit__(None, None, None)
+        self.here.switches.clear()
+
+    def maybe(self, *_):
+        if getattr(self.here, "busy", True) or self.draw.random() > 0.05:
+            return
+        self.here.busy = True
+        try:
+            self.draw.choice(
+                [self.leave, self.leave, self.clear, self.finalize, self.register, self.register_elsewhere, self.switch,
+                 self.put_back, self.put_back, self.fork, self.signal]
+            )()  # fmt: skip
+        finally:
+            self.here.busy = False
+
+    def leave(self):
+        if self.here.opened:
+            self.scopes[self.here.opened.pop(self.draw.randrange(len(self.here.opened)))].__exit__(None, None, None)
+
+    def clear(self):
+        self.draw.choice(self.scopes).cache_clear()
+
+    def finalize(self):
+        value = Finalized(self.draw.choice([self.clear, self.leave, self.put_back]))
+        value.itself = value
+        del value
+        gc.collect(0)
+
+    def register(self):
+        self.draw.choice(self.tools).add_inst_for_op(lambda context: None, ops=self.draw.choice(["sin", "relu", "mm"]))
+
+    def register_elsewhere(self):
+        thread = threading.Thread(target=self.register)
+        thread.start()
+        thread.join()
+
+    def switch(self):
+        switch = self.draw.choice([amanda.disabled, amanda.enabled, amanda.cache_disabled, amanda.cache_enabled])()
+        switch.__enter__()
+        self.here.switches.append(switch)
+
+    def put_back(self):
+        if self.here.switches:
+            switches = self.here.switches
+            switches.pop(self.draw.randrange(len(switches))).__exit__(None, None, None)
+
+    def fork(self):
+        if self.forks == 0:
+            return
+        self.forks -= 1
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(30)  # what hangs is ended
+                with amanda.apply(Look("relu")):  # which sees nothing in a routine
+                    code = 0 if torch.relu(torch.ones(2)).sum() == 2 else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def signal(self):
+        if threading.current_thread() is not threading.main_thread():
+            return
+        move = self.draw.choice([self.leave, self.clear, self.switch, self.put_back])
+        before = signal.signal(signal.SIGUSR1, lambda *_: move())
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+
+class Finalized:
+    def __init__(self, act):
+        self.act = act
+
+    def __del__(self):
+        self.act()
+
+
+class Disturbing(amanda.Tool):
+    """Has the disturbance happen at all points, and changes nothing."""
+
+    def __init__(self, disturbance):
+        super().__init__("disturbing")
+        self.disturb = disturbance.maybe
+        self.add_inst_for_op(self.analyse)
+        self.add_inst_for_op(self.analyse, require_outputs=True)
+        self.add_inst_for_op(self.analyse, backward=True)
+
+    def analyse(self, context):
+        self.disturb()
+        kind = "backward_op" if context.is_backward() else "op"
+        getattr(context, f"insert_before_{kind}")(self.disturb)
+        getattr(context, f"insert_after_{kind}")(self.disturb)
+
+
+disturbing = threading.local()  # .now: what happens in the custom operator of the program that this thread runs
+
+
+@torch.library.custom_op("interleavings::disturbed", mutates_args=())
+def disturbed_operator(x: torch.Tensor) -> torch.Tensor:
+    y = torch.sin(x)
+    getattr(disturbing, "now", lambda: None)()
+    return torch.cos(y) * 2
+
+
+disturbed_operator.register_autograd(lambda ctx, gradient: gradient * 3)
 
 
 # Each draws from the generator that it is given, so that threads don't share a stream.
@@ -111,9 +240,14 @@ def make_computations():
         y.sum().backward()
         return y, w.grad
 
+    def custom(g, x):
+        w = leaf(g, 3, 3)
+        disturbed_operator(x @ w).relu().sum().backward()
+        return w.grad
+
     # PyTorch's forward-mode levels are the process's: the last one is for programs of one thread.
     return [
-        plain, gradient, in_place, second, step, checkpointed, transformed, fails, fails_backward, out, convolution,
+        plain, gradient, in_place, second, step, checkpointed, transformed, fails, fails_backward, out, convolution, custom,
         forward_mode,
     ]  # fmt: skip
 
@@ -161,9 +295,17 @@ def plan(seed, length=40, alone=False):
     return [*steps, ("leave", depth)]
 
 
-def execute(steps, scopes):
+def execute(steps, scopes, opened=None):
     """Runs it, and returns all that it saw; without scopes if there are none."""
-    seen, modes = [], []
+    seen = []
+    for _ in execution(steps, scopes, seen, [] if opened is None else opened):
+        pass
+    return seen
+
+
+def execution(steps, scopes, seen, opened):
+    """Step by step. `opened`: scopes that are to be closed; others may close them before."""
+    modes = []
 
     def compute(which, seed):
         name = COMPUTATIONS[which].__name__
@@ -190,13 +332,15 @@ def execute(steps, scopes):
                     modes.pop().__exit__(LookupError, error, None)
         elif step == "open" and scopes:
             scopes[arguments[0]].__enter__()
-        elif step == "close" and scopes:
+            opened.append(arguments[0])
+        elif step == "close" and arguments[0] in opened:
+            opened.remove(arguments[0])
             scopes[arguments[0]].__exit__(None, None, None)
         elif step == "body":
             with contextlib.suppress(KeyError), scopes[arguments[0]] if scopes else contextlib.nullcontext():
                 compute(*arguments[1:])
                 raise KeyError
-    return seen
+        yield
 
 
 def some_scopes(seed):
@@ -259,6 +403,120 @@ def test_a_few_seconds_of_random_programs(count):
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_minute_of_random_programs(count):
     for_seconds(30, count, first=1000)
+
+
+# ---- what may happen anywhere ----------------------------------------------------------------------------------------
+
+
+def disturbed_scopes(seed):
+    disturbance = Disturbance(seed)
+    disturbance.tools = [Disturbing(disturbance), Look(), Look(["sin", "relu", "mm"], hand_back=True)]
+    look, filtered = disturbance.tools[1:]
+    scopes = [
+        amanda.apply(disturbance.tools[0]),
+        amanda.apply(look, Look("sin")),
+        amanda.apply(filtered),
+        amanda.apply(Disturbing(disturbance), Failing(seed), on_error="disable", coverage=True),
+        amanda.apply(Look("*", nested=True), Disturbing(disturbance)),
+    ]
+    disturbance.scopes = scopes
+    return disturbance, scopes
+
+
+def check_disturbed(seed, count):
+    plans = [plan((seed << 8) + i, alone=count == 1) for i in range(count)]
+    expected = [execute(each, None) for each in plans]
+    disturbance, scopes = disturbed_scopes(seed)
+    got, states = {}, []
+
+    def work(i):
+        state = thread_state()
+        disturbance.begin()
+        disturbing.now = disturbance.maybe
+        try:
+            got[i] = execute(plans[i], scopes, disturbance.here.opened)
+        except BaseException as error:
+            got[i] = error
+        finally:
+            disturbing.now = lambda: None
+            disturbance.here.busy = True
+            disturbance.end()
+        states.append(thread_state() == state and amanda.is_enabled() and amanda.is_cache_enabled())
+
+    if count == 1:
+        work(0)
+    else:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for i in range(count):
+        assert got[i] == expected[i], f"seed {seed}, thread {i}"
+    assert all(states), f"seed {seed}"
+
+
+def check_tasks(seed):
+    """Programs as tasks of one thread, which takes turns after each step: their scopes and switches overlap."""
+    own_modes = ["disabled", "enabled", "cache_disabled"]
+
+    def of_tasks(steps):  # PyTorch's modes are to be left in order
+        draw = random.Random(seed)
+        return [("enter", draw.choice(own_modes)) if step == "enter" else (step, *rest) for step, *rest in steps]
+
+    plans = [of_tasks(plan((seed << 8) + i)) for i in range(3)]
+
+    async def task(steps, scopes, opened):
+        seen = []
+        for _ in execution(steps, scopes, seen, opened):
+            await asyncio.sleep(0)
+        return seen
+
+    async def main(scopes, opened):
+        return await asyncio.gather(*(task(steps, scopes, opened) for steps in plans))
+
+    expected = asyncio.run(main(None, []))
+    disturbance, scopes = disturbed_scopes(seed)
+    state = thread_state()
+    disturbance.begin()
+    disturbing.now = disturbance.maybe
+    try:
+        assert asyncio.run(main(scopes, disturbance.here.opened)) == expected, f"seed {seed}"
+    finally:
+        disturbing.now = lambda: None
+        disturbance.here.busy = True
+        disturbance.end()
+    assert thread_state() == state, f"seed {seed}"
+    assert (amanda.is_enabled(), amanda.is_cache_enabled()) == (True, True), f"seed {seed}"
+
+
+def seeds_for_seconds(seconds, check, first=0):
+    end, seed = time.monotonic() + seconds, first
+    while time.monotonic() < end:
+        check(seed)
+        seed += 1
+
+
+FORKED = "ignore:.*multi-threaded.*fork.*:DeprecationWarning"
+
+
+@pytest.mark.filterwarnings(FORKED)
+def test_a_second_of_programs_that_are_disturbed():
+    seeds_for_seconds(1, lambda seed: check_disturbed(seed, 1))
+    seeds_for_seconds(1, check_tasks)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(FORKED)
+@pytest.mark.parametrize("count", [1, 3])
+def test_programs_that_are_disturbed(count):
+    seeds_for_seconds(15, lambda seed: check_disturbed(seed, count), first=2000)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(FORKED)
+def test_tasks_that_are_disturbed():
+    seeds_for_seconds(15, check_tasks, first=3000)
 
 
 # ---- stress ----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,15 @@
 """OpContext: what an analysis can ask of its operator."""
 
+import contextlib
+import os
 import weakref
 
 import amanda
 import pytest
 import torch
 import torch.nn.functional as F
+
+X = torch.tensor([-1.0, 2.0])
 
 
 def analysed(call, **options):
@@ -331,3 +335,55 @@ def test_the_tool_is_the_one_whose_analysis_runs():
     with amanda.apply(second):
         torch.relu(torch.ones(1))
     assert (first.seen, second.seen) == (first, second)
+
+
+SURROGATE = os.fsdecode(b"caf\xe9")  # no UTF-8 holds it
+
+
+@pytest.mark.parametrize("value", [SURROGATE, [SURROGATE], ["plain", SURROGATE], {SURROGATE: SURROGATE}])
+@pytest.mark.parametrize("fails", [False, True])
+def test_keys_and_values_that_utf8_cannot_hold(value, fails):
+    seen = []
+
+    def write(context):
+        context.update({SURROGATE: value, "key": value, "plain": "text"})
+        if fails:
+            raise ValueError("after all")
+
+    writer, reader = amanda.Tool("writer"), amanda.Tool("reader")
+    writer.add_inst_for_op(write, ops="relu")
+    reader.add_inst_for_op(lambda context: seen.append(dict(context)), ops="relu")
+    raises = pytest.raises(ValueError, match="after all") if fails else contextlib.nullcontext()
+    with amanda.apply(writer, reader), raises:
+        torch.relu(X)
+    assert seen == ([] if fails else [{SURROGATE: value, "key": value, "plain": "text"}])
+
+
+def test_a_shared_key_whose_value_becomes_one_that_utf8_cannot_hold():
+    seen = []
+    tool = amanda.Tool()
+    for value in ("text", SURROGATE, "again"):
+        tool.add_inst_for_op(lambda context, value=value: context.update(key=value), ops="relu")
+        tool.add_inst_for_op(lambda context: seen.append(context["key"]), ops="relu")
+    with amanda.apply(tool):
+        torch.relu(X)
+    assert seen == ["text", SURROGATE, "again"]
+
+
+def test_names_that_utf8_cannot_hold(log):
+    def routine(value):
+        raise ValueError("after all")
+
+    routine.__name__ = SURROGATE
+    tool = amanda.Tool(SURROGATE)
+    tool.add_inst_for_op(lambda context: context.insert_before_op(routine), ops=["relu", SURROGATE])
+    with amanda.apply(tool), pytest.raises(ValueError, match="after all") as caught:
+        torch.relu(X)
+    assert caught.value.__notes__ == ["[amanda] in tool 'caf\\udce9': caf\\udce9 before aten::relu"]
+    with amanda.apply(tool, on_error="disable"):
+        torch.relu(X)
+    assert "caf\\udce9" in log()[-1]
+    other = amanda.Tool("other")
+    other.add_inst_for_op(lambda context: context.insert_before_op(print, inputs=[SURROGATE]), ops="relu")
+    with amanda.apply(other), pytest.raises(ValueError, match="caf"):
+        torch.relu(X)

@@ -405,3 +405,130 @@ def test_64_tools_are_the_most(says):
         pass
     with amanda.apply(*tools[:64]):
         torch.relu(X)
+
+
+# ---- what fails while a scope is entered or left ---------------------------------------------------------------------
+
+
+class Fails(amanda.Tool):
+    """Fails in the hook that it is told, and notes all of them."""
+
+    def __init__(self, hook=None):
+        super().__init__()
+        self.hook, self.told = hook, []
+        self.add_inst_for_op(lambda context: self.told.append(context.op.__name__), ops=["sin", "cos"])
+
+    def note(self, hook):
+        self.told.append(hook)
+        if hook == self.hook:
+            raise ValueError(hook)
+
+    def on_enter(self):
+        self.note("on_enter")
+
+    def on_exit(self, error):
+        self.note("on_exit")
+
+
+def patched():
+    """What a scope puts in the place of something of PyTorch's."""
+    return torch.autograd.variable.Variable._execution_engine, torch.autograd.function._SingleLevelFunction.apply
+
+
+@pytest.mark.parametrize("coverage", [False, True])
+def test_entering_that_fails_is_taken_back(coverage):
+    before, first, second = patched(), Fails(), Fails("on_enter")
+    scope = amanda.apply(first, second, coverage=coverage)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="on_enter"), scope:
+            pass
+        torch.sin(X)
+        assert patched() == before
+    assert first.told == ["on_enter", "on_exit"] * 2
+    with pytest.raises(amanda.Error, match="was not entered on this thread"):
+        scope.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("where", ["begin", "again", "census", "roots"])
+def test_entering_is_taken_back_whatever_fails(where, monkeypatch):
+    before, tool = patched(), Fails()
+    scope = amanda.apply(tool, coverage=True)
+
+    def fail(*_):
+        raise ValueError(where)
+
+    with monkeypatch.context() as patch:
+        if where == "begin":
+            patch.setattr(amanda.scope, "_while_open", [*amanda.scope._while_open, (fail, lambda: None)])
+        elif where == "again":
+            patch.setattr(amanda.scope, "_while_open", [(fail, fail)])
+        elif where == "census":
+            patch.setattr(scope, "_census", type("Census", (), {"open": fail, "close": lambda self: None})())
+        else:
+            patch.setattr(amanda._roots, "enter", fail)
+        with pytest.raises(ValueError, match=where), scope:
+            pass
+        torch.sin(X)
+    assert patched() == before
+    assert tool.told == ["on_enter", "on_exit"]
+    with scope:
+        torch.cos(X)
+    assert tool.told == ["on_enter", "on_exit", "on_enter", "cos", "on_exit"]
+    assert patched() == before
+
+
+@pytest.mark.parametrize("where", ["on_exit", "census", "end"])
+def test_leaving_goes_through_whatever_fails(where, monkeypatch):
+    before, tool, other = patched(), Fails("on_exit" if where == "on_exit" else None), Fails()
+    scope = amanda.apply(other, tool, coverage=True)
+
+    def fail(*_):
+        raise ValueError(where)
+
+    with monkeypatch.context() as patch:
+        if where == "census":
+            patch.setattr(scope, "_census", type("Census", (), {"close": fail, "open": lambda self: None})())
+        elif where == "end":
+            patch.setattr(amanda.scope, "_while_open", [*amanda.scope._while_open, (lambda: None, fail)])
+        with pytest.raises(ValueError, match=where), scope:
+            torch.sin(X)
+    torch.cos(X)
+    assert patched() == before
+    assert other.told == ["on_enter", "sin", "on_exit"]
+
+
+# ---- registrations on a tool of an open scope ------------------------------------------------------------------------
+
+
+def test_registrations_on_an_open_tool_fill_no_memory(fresh_python):
+    out = fresh_python("""
+        import amanda, resource, torch
+        x = torch.ones(2)
+        tool = amanda.Tool()
+        with amanda.apply(tool):
+            torch.relu(x)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for i in range(3000):
+                tool.add_inst_for_op(print, ops=f"operator_{i}")
+            torch.relu(x)
+            print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+    """)
+    assert int(out) < 50  # MiB; it was 569
+
+
+@pytest.mark.parametrize("ops", ["sin", ["sin", "cos"], None])
+def test_a_registration_on_another_thread_takes_effect(ops):
+    tool, seen = amanda.Tool(), []
+    tool.add_inst_for_op(lambda context: None, ops="relu")
+    with amanda.apply(tool):
+        torch.relu(X)
+        torch.sin(X)
+        register = threading.Thread(
+            target=lambda: tool.add_inst_for_op(lambda context: seen.append(context.op.__name__), ops=ops)
+        )
+        register.start()
+        register.join()
+        torch.sin(X)
+        torch.cos(X)
+        torch.ops.aten.xlogy(X.abs(), X.abs())
+    assert seen == {"sin": ["sin"], "None": ["sin", "cos", "abs", "abs", "xlogy"]}.get(str(ops), ["sin", "cos"])

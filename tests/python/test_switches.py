@@ -1,8 +1,11 @@
 """The switches of a thread: instrumentation and its cache, on and off."""
 
+import asyncio
+import itertools
 import threading
 
 import amanda
+import pytest
 import torch
 
 X = torch.ones(2)
@@ -110,4 +113,37 @@ def test_a_switch_is_put_back_on_its_own_thread_only():
     assert failed == ["[scope] this switch was turned on another thread; put it back where it was turned"]
     assert not amanda.is_enabled()
     switch.put_back()
+    assert amanda.is_enabled()
+
+
+def test_switches_of_tasks_overlap(recorder):
+    tool = recorder(ops=["sin", "cos"])
+
+    async def task(switch, before, inside):
+        await asyncio.sleep(before)
+        with switch():
+            await asyncio.sleep(inside)
+
+    async def main(switch):
+        await asyncio.gather(task(switch, 0, 0.02), task(switch, 0.01, 0.02))
+
+    with amanda.apply(tool):
+        for switch in (amanda.disabled, amanda.cache_disabled, amanda.enabled, amanda.cache_enabled):
+            asyncio.run(main(switch))
+            assert amanda.is_enabled()
+            assert amanda.is_cache_enabled()
+        torch.sin(X)
+    assert tool.ran == ["sin"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_switches_end_in_any_order(order):
+    makers = [amanda.disabled, amanda.enabled, amanda.disabled, amanda.disabled]
+    turned = [make() for make in makers]
+    for switch in turned:
+        switch.__enter__()
+    for n, which in enumerate(order):
+        turned[which].__exit__(None, None, None)
+        left = [i for i in range(4) if i not in order[: n + 1]]
+        assert amanda.is_enabled() == (not left or makers[left[-1]] is amanda.enabled)
     assert amanda.is_enabled()

@@ -161,7 +161,7 @@ class ForwardRuns {
 
  private:
   static constexpr size_t kMaxRuns = 64;  // of different shapes, between a forward run and its backward one
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<Run> runs_;
 };
 
@@ -254,7 +254,7 @@ class Flops::Counter final : public Tool {
   const size_t index_;  // of the flag in counted_inside()
   const bool cpu_attention_;
   const std::shared_ptr<FlopCounts> counts_;
-  std::mutex mutex_;  // of the map
+  Mutex mutex_;  // of the map
   std::map<OpId, std::shared_ptr<ForwardRuns>> forward_runs_;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "amanda/amanda.h"
+#include "amanda/mutex.h"
 
 namespace amanda::tools {
 
@@ -53,7 +54,7 @@ class FlopCounts {
   Place& uncounted_place(const std::string& op);
 
  private:
-  mutable std::mutex mutex_;  // of the maps
+  mutable Mutex mutex_;  // of the maps
   std::map<std::tuple<std::string, std::string, bool>, Place> places_;
   std::map<std::string, Place> uncounted_;
 };

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 
 import torch
 
+from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 
@@ -43,7 +43,7 @@ class Coverage(Tool):
         super().__init__()
         modules = {path: module for path, module in model.named_modules() if path}
         self._leaves = frozenset(path for path, module in modules.items() if not any(module.children()))
-        self._lock = threading.Lock()  # of the places
+        self._lock = _fork.lock()  # of the places
         self._forward: dict[int, str] = {}  # an operator's id: the path of the module that calls it
         self._backward: dict[int, str] = {}
         self.add_inst_for_op(self._see_forward)

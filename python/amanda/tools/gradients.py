@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools import _reading
@@ -66,7 +66,7 @@ class GradientStatistics(Tool):
         super().__init__()
         self._operators: dict[int, _BackwardOperator] = {}
         self._skips = _reading.Skips("gradients")
-        self._lock = threading.Lock()  # of the above
+        self._lock = _fork.lock()  # of the above
         self.add_inst_for_op(self._analyze, backward=True)
 
     def _analyze(self, context: OpContext) -> None:

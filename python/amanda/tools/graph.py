@@ -7,13 +7,12 @@ import dataclasses
 import itertools
 import json
 import math
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from amanda import _port
+from amanda import _fork, _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools import _reading
@@ -51,7 +50,7 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # of everything below
+        self._lock = _fork.rlock()  # of everything below
         self._nodes: dict[NodeId, Node] = {}
         self._producers: dict[Node, dict[Node, set[int]]] = collections.defaultdict(dict)
         self._consumers: dict[Node, dict[Node, set[int]]] = collections.defaultdict(dict)  # the same sets of positions
@@ -174,7 +173,7 @@ class GraphTracing(Tool):
         self.graph = Graph()
         self._skips = _reading.Skips("graph")
         self._memory = _Memory(self.graph, self._skips)
-        self._lock = threading.RLock()  # of _memory
+        self._lock = _fork.rlock()  # of _memory
         self.add_inst_for_op(self._analyze)
 
     @property

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from amanda import _port
+from amanda import _fork, _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools import _reading
@@ -73,7 +73,7 @@ class Profile(Tool):
         self._events: list[_Event] = []
         self._threads: dict[int, str] = {}
         self._places: dict[tuple[str, str, str], _Place] = {}
-        self._lock = threading.Lock()  # of everything above
+        self._lock = _fork.lock()  # of everything above
         self.add_inst_for_op(self._analyze)
 
     # ---- measuring --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch.ao.quantization.observer import (
     UniformQuantizationObserverBase,
 )
 
-from amanda import _core
+from amanda import _core, _fork
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
@@ -105,7 +105,7 @@ class FakeQuantization(Tool):
         self.quantize = True
         self._operands: dict[tuple[str, int, Side, int | str], _Operand] = {}
         self._skips = _reading.Skips("quantization")
-        self._lock = threading.Lock()  # of the above
+        self._lock = _fork.lock()  # of the above
         self._add("input", inputs)
         self._add("output", outputs or {})
         if "linear" in inputs:
@@ -164,7 +164,7 @@ class _Operand:
     observer: UniformQuantizationObserverBase
     scale: torch.Tensor | None = None
     zero_point: torch.Tensor | None = None
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # of the last three
+    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # of the last three
 
     def look_at(self, value: torch.Tensor) -> None:
         seen = torch.func.debug_unwrap(value.detach())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from amanda import _port
+from amanda import _fork, _port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools import _reading
@@ -71,7 +70,7 @@ class OpStatistics(Tool):
         super().__init__()
         self._operators: dict[int, _Operator] = {}
         self._skips = _reading.Skips("statistics")
-        self._lock = threading.Lock()  # of the above
+        self._lock = _fork.lock()  # of the above
         self.add_inst_for_op(self._analyze)
 
     def _analyze(self, context: OpContext) -> None:

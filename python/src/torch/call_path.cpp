@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "amanda/mutex.h"
 #include "call_path.h"
 #include "hash.h"
 #include "port.h"
@@ -123,7 +124,7 @@ class Descriptions {
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<uint64_t, Described> places_, older_;
 };
 

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "amanda/mutex.h"
+
 namespace amanda::python {
 
 /// Tags of objects by address: read without a lock or the interpreter's, while others write. A seqlock over an open
@@ -37,7 +39,7 @@ class TagTable {
   class Change;
   void grow();
 
-  std::mutex mutex_;                         // writers
+  Mutex mutex_;                              // writers
   std::atomic<uint64_t> changes_{0};         // odd: one is being made
   std::atomic<Slots*> slots_{nullptr};       // the last of all_
   std::vector<std::unique_ptr<Slots>> all_;  // readers may still look into an outgrown one: together no larger than it

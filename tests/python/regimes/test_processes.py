@@ -1,7 +1,10 @@
 """Forked and spawned processes, and programs that are distributed over several."""
 
 import contextlib
+import gc
 import os
+import signal
+import threading
 
 import amanda
 import pytest
@@ -51,6 +54,8 @@ def test_a_distributed_model(recorder, tmp_path):
         assert model.module.weight.grad.tolist() == [[2.0] * 3] * 3
     finally:
         torch.distributed.destroy_process_group()
+        model = tool = None
+        gc.collect()  # its threads are joined here: in a forked child, that ends the process
 
 
 class Made(torch.utils.data.Dataset):
@@ -187,6 +192,7 @@ def test_a_collective_that_is_still_running_is_looked_at(after, tmp_path):
                 assert torch.equal(gathered, x)
     finally:
         torch.distributed.destroy_process_group()
+        gc.collect()  # as above
 
 
 @pytest.mark.slow
@@ -253,3 +259,96 @@ def train(model, rank):
             optimizer.step()
     plain = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
     return bits([each.detach() for each in plain])
+
+
+@pytest.mark.filterwarnings(FORKED)
+def test_a_fork_while_another_thread_names_places_and_forgets_them(recorder):
+    """Whatever lock the other thread holds, the child finds it free, and leaves its parent's `with` blocks."""
+    tool, stop = recorder(ops=["relu", "sin"]), threading.Event()
+    scope = amanda.apply(tool)
+
+    def name():
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        while not stop.is_set():
+            with amanda.apply(Look(), coverage=True):
+                for source in ("torch.relu(x)", "torch.sin(x)"):  # a new place each time
+                    exec(source, {"torch": torch, "x": X})
+                model(X)
+            with scope:
+                torch.relu(X)
+            scope.cache_clear()
+
+    def child():
+        signal.alarm(20)
+        torch.relu(X)
+        with amanda.apply(Look(), coverage=True), scope:
+            exec("torch.relu(x)", {"torch": torch, "x": X})
+            nn.Linear(2, 2)(X)
+        scope.cache_clear()
+        gc.collect()
+        return 3
+
+    busy = threading.Thread(target=name)
+    busy.start()
+    try:
+        with amanda.apply(recorder()):
+            codes = [forked(child) for _ in range(25)]
+    finally:
+        stop.set()
+        busy.join()
+    assert codes == [3] * 25
+
+
+@pytest.mark.filterwarnings(FORKED)
+def test_a_fork_while_another_thread_analyses(recorder):
+    """The analysis never ends in the child, where its thread is not: it is done there anew."""
+    analysing, go_on, analysed = threading.Event(), threading.Event(), []
+
+    def analyse(context):
+        analysed.append(context.op.__name__)
+        if threading.current_thread() is not threading.main_thread():
+            analysing.set()
+            go_on.wait(20)
+
+    def program():
+        with scope:
+            torch.relu(X)
+
+    tool = amanda.Tool()
+    tool.add_inst_for_op(analyse, ops="relu")
+    scope = amanda.apply(tool)
+    other = threading.Thread(target=program)
+    other.start()
+    analysing.wait(20)
+
+    def child():
+        signal.alarm(20)
+        with scope:
+            torch.relu(X)
+        program()
+        return len(analysed)
+
+    code = forked(child)
+    go_on.set()
+    other.join()
+    assert code in (2, 3)  # the place in child() is another one
+
+
+@pytest.mark.filterwarnings(FORKED)
+def test_a_forked_child_has_no_patches():
+    engine = torch.autograd.variable.Variable._execution_engine
+
+    def work(entered, go_on):
+        with amanda.apply(Look()):
+            entered.set()
+            go_on.wait(20)
+
+    entered, go_on = threading.Event(), threading.Event()
+    other = threading.Thread(target=work, args=(entered, go_on))
+    other.start()
+    entered.wait(20)
+    code = forked(lambda: int(torch.autograd.variable.Variable._execution_engine is engine))
+    go_on.set()
+    other.join()
+    assert code == 1
+    assert torch.autograd.variable.Variable._execution_engine is engine

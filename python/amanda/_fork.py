@@ -1,0 +1,53 @@
+"""Locks that are free in a forked child, and whole what they guard."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+_LONGEST = 5.0  # seconds: nobody holds one as long, unless it waits for the thread that forks
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_held: list[Any] = []
+
+
+def lock() -> threading.Lock:
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def rlock() -> Any:
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def _hold_all() -> None:
+    """Some thread may hold one lock and wait for another: so none is held while another is waited for."""
+    start = time.monotonic()
+    try:
+        while not _try_all() and time.monotonic() - start < _LONGEST:
+            time.sleep(0.0001)
+    except BaseException:  # an interrupt
+        _release_all()
+        raise
+
+
+def _try_all() -> bool:
+    for each in list(_locks):
+        if not each.acquire(blocking=False):
+            _release_all()
+            return False
+        _held.append(each)
+    return True
+
+
+def _release_all() -> None:
+    while _held:
+        _held.pop().release()
+
+
+os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_release_all)
