@@ -50,6 +50,9 @@ FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
 HigherOrderOperator = _get("_ops.HigherOrderOperator", _missing)
 higher_order_operators = _get("_ops._higher_order_ops", _missing)
 
+# Sets what compiles this thread's frames, and returns what did.
+set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame", _missing)
+
 parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
 parse_schema = _get("_C.parse_schema", _missing)
 get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps

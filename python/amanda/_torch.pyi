@@ -79,7 +79,7 @@ def has_scopes() -> bool:
     """
     Are scopes open on this thread?
     """
-def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any) -> None:
+def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
     """

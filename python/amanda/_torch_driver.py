@@ -39,6 +39,7 @@ def load() -> None:
         _port.RUN_MODULE,
         torch.nn.Parameter,
         _port.get_unwrapped,
+        _port.set_eval_frame,
     )
     _core.register_bridge(_torch.bridge())
     _spare_higher_order_operators(_port, _torch.dispatch_keys())

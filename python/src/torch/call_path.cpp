@@ -28,6 +28,7 @@ namespace {
 
 // Kept for the life of the process, like the classes and functions they come from.
 PyObject* resolve_function = nullptr;
+PyObject* set_eval_frame = nullptr;                        // torch's: of the compiler's callback
 PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
 std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
 bool direct = false;
@@ -149,6 +150,27 @@ Descriptions& descriptions() {
   return all;
 }
 
+// Where torch.compile runs a function, it compiles each Python frame that this thread enters: ours is not to be.
+class Uncompiled {
+ public:
+  Uncompiled() : before_(PyObject_CallOneArg(set_eval_frame, Py_None)) {
+    if (!before_) PyErr_Clear();
+  }
+  ~Uncompiled() {
+    if (!before_) return;
+    KeptError kept;
+    PyObject* ours = PyObject_CallOneArg(set_eval_frame, before_);
+    if (!ours) PyErr_Clear();
+    Py_XDECREF(ours);
+    Py_DECREF(before_);
+  }
+  Uncompiled(const Uncompiled&) = delete;
+  Uncompiled& operator=(const Uncompiled&) = delete;
+
+ private:
+  PyObject* before_;
+};
+
 PyObject* list_of(const std::vector<pytorch::TensorOperand>& tensors) {
   PyObject* operands = PyList_New(0);
   for (const auto& [position, tensor, counts] : tensors) {
@@ -169,6 +191,7 @@ struct Place {
 
 // False: a Python exception is set.
 bool find_place(uint64_t name_hash, PyObject* operands, Place& found) {
+  Uncompiled uncompiled;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   PyObject* place = PyObject_CallFunction(
       resolve_function, "OKOO", frame ? reinterpret_cast<PyObject*>(frame) : Py_None,
@@ -243,8 +266,10 @@ std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
 
 }  // namespace
 
-void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module) {
+void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module,
+                       PyObject* set_compiler) {
   resolve_function = Py_NewRef(resolve_place);
+  set_eval_frame = Py_NewRef(set_compiler);
   run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
   recompute_codes = sorted_codes(recomputing);
   engine_codes = sorted_codes(engine);

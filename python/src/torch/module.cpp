@@ -115,17 +115,19 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "install",
       [](const py::object& error, const py::object& resolve, const py::object& recomputing, const py::object& engine,
-         const py::object& run_module, const py::object& parameter, const py::object& unwrap) {
+         const py::object& run_module, const py::object& parameter, const py::object& unwrap,
+         const py::object& set_compiler) {
         pytorch::attach();
         unwrap_function = Py_NewRef(unwrap.ptr());
         pytorch::python_hooks.unwrapped = &unwrapped;
         error_class = Py_NewRef(error.ptr());
         pytorch::python_hooks.rethrow = &rethrow_as_python;
         python::install_numbers(parameter.ptr());
-        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr());
+        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), set_compiler.ptr());
       },
       py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
-      py::arg("parameter"), py::arg("unwrap"), "Connects the driver with Python; called once, by the package.");
+      py::arg("parameter"), py::arg("unwrap"), py::arg("set_compiler"),
+      "Connects the driver with Python; called once, by the package.");
   py::class_<pytorch::NodeWindow>(m, "NodeWindow", "The autograd nodes that this thread makes from now on.")
       .def(py::init<>());
   py::class_<pytorch::Census, std::shared_ptr<pytorch::Census>>(
