@@ -5,14 +5,13 @@
 #include <unordered_map>
 
 #include "hash.h"
+#include "lifetime.h"
 
 namespace amanda::pytorch {
 namespace {
 
-// Weak references tell a live tensor from another one at its address. (In a Python program they would be in the way of
-// torch.utils.swap_tensors; there the call path identifies, and this table stays empty.)
 struct Produced {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+  WeakTensor tensor;  // tells a live one from another at its address
   DataflowContext context;
 };
 
@@ -26,8 +25,7 @@ struct Producers {
       std::erase_if(known, [](const auto& entry) { return entry.second.tensor.expired(); });
       sweep_at = std::max<size_t>(1024, 2 * known.size());
     }
-    known.insert_or_assign(tensor.unsafeGetTensorImpl(),
-                           Produced{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), context});
+    known.insert_or_assign(tensor.unsafeGetTensorImpl(), Produced{WeakTensor(tensor), context});
   }
 
   DataflowContext of(const at::Tensor& tensor) {

@@ -21,7 +21,7 @@ struct Operand {
 uint64_t tag_of(const at::TensorBase& tensor) {
   constexpr uint64_t kNoObject = ~uint64_t{1};
   _object* object = py_object(tensor);
-  return object ? python_hooks.tag(object) : kNoObject;
+  return object ? python_hooks.tag(tensor.unsafeGetTensorImpl(), object) : kNoObject;
 }
 
 // A parameter is an nn.Parameter, a buffer of a known model, a view of one, or any leaf that requires a gradient: they

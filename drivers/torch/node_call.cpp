@@ -20,7 +20,7 @@ ForwardOperands::Tensor ForwardOperands::keep(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   if (tensor.requires_grad() && tensor.is_leaf()) return Leaf{tensor.unsafeGetTensorImpl()};
   if (tensor.is_leaf()) return {};
-  return WeakTensor(tensor.getIntrusivePtr());
+  return WeakTensor(tensor);
 }
 
 ForwardOperands::Operand ForwardOperands::keep(const c10::IValue& operand) {
@@ -57,10 +57,7 @@ void ForwardOperands::connect(const port::NodePtr& accumulate) {
 }
 
 at::Tensor ForwardOperands::alive(const Tensor& tensor) {
-  if (const auto* weak = std::get_if<WeakTensor>(&tensor)) {
-    auto strong = weak->lock();
-    return strong ? at::Tensor(std::move(strong)) : at::Tensor();
-  }
+  if (const auto* weak = std::get_if<WeakTensor>(&tensor)) return weak->lock();
   if (const auto* leaf = std::get_if<Leaf>(&tensor)) {
     const port::NodePtr node = leaf->accumulate.lock();
     if (node) return static_cast<torch::autograd::AccumulateGrad&>(*node).variable;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "amanda/engine.h"
+#include "lifetime.h"
 #include "node_types.h"
 #include "port.h"
 
@@ -17,8 +18,7 @@ namespace amanda::pytorch {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// A forward operator's operands, for the analyses of its backward operators. Keeps no tensor alive, and has no weak
-/// reference on a leaf either: torch.utils.swap_tensors would refuse to swap it.
+/// A forward operator's operands, for the analyses of its backward operators. Keeps no tensor alive.
 class ForwardOperands {
  public:
   /// As they are before the operator runs.
@@ -32,7 +32,6 @@ class ForwardOperands {
   c10::IValue get(Point side, size_t position) const;
 
  private:
-  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Leaf {
     const c10::TensorImpl* address;  // only compared
     port::WeakNodePtr accumulate{port::NodePtr()};

@@ -15,6 +15,8 @@ struct _object;  // PyObject
 
 namespace amanda::pytorch {
 
+class Lifetime;
+
 /// A tensor among an operator's operands.
 struct TensorOperand {
   size_t position;
@@ -32,11 +34,13 @@ struct PythonHooks {
   std::string (*describe)(uint64_t raw_path, Detail) = nullptr;  // of a resolved path: module path or source
   bool (*in_recompute)() = nullptr;                              // does this thread recompute a checkpointed region?
   bool (*in_backward_pass)() = nullptr;  // does this thread's Python code run the engine, and recompute nothing?
-  /// Of a tensor: its number, times two, if it has one; the lowest bit: does it count as a parameter by what it is, an
-  /// nn.Parameter or a buffer of a known model? No number is given twice, and a tensor loses its own when it dies.
-  uint64_t (*tag)(_object*) = nullptr;
+  /// Of a tensor and its Python object: its number, times two, if it has one; the lowest bit: does it count as a
+  /// parameter by what it is, an nn.Parameter or a buffer of a known model? No number is given twice, and a tensor
+  /// loses its own when it dies.
+  uint64_t (*tag)(const c10::TensorImpl*, _object*) = nullptr;
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: somebody traces, no program runs
-  at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;  // what a wrapper of torch.func wraps; undefined: it is none
+  at::Tensor (*held_by_python)(const Lifetime&) = nullptr;  // the tensor, if a Python object keeps it alive
+  at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;     // what a wrapper of torch.func wraps; undefined: it is none
   bool (*is_programs)(const std::exception_ptr&) = nullptr;  // did the program's own Python code raise it?
   void (*rethrow)() = nullptr;  // in a handler: the exception, as Python code should see it
 

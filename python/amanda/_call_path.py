@@ -7,6 +7,7 @@ offsets and modules (python/src/torch/call_path.cpp).
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -16,12 +17,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _deaths, _fork, _models, _operands, _port, _roots, _torch
+from amanda import _deaths, _fork, _models, _operands, _port, _roots
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
 _CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
+_COMPILER = os.path.join(_TORCH, "_dynamo") + os.sep
+_HERE = os.path.dirname(__file__)
 _positions: dict[int, dict[int, Any]] = {}  # decoded, by code object (which is watched) and offset
+_files: dict[tuple[str, str], dict[str, int]] = {}  # ordinals, by the module's and the file's name, and by path
+_MOST_FILES = 256  # of one name: beyond, they are generated
 _lock = _fork.rlock()  # two threads that first run a model must agree on its name
 _CACHE_ENTRY = 0  # the opcode of an instruction's inline cache
 
@@ -45,7 +50,8 @@ def resolve(
         tensors: the (position, tensor, does it count as a parameter by itself) of each among its operands.
         recomputing: does a backward operator run, which recomputes a checkpointed region?
     """
-    with _lock, _not_traced():
+    with _lock, _not_traced(), _port.WithoutTorchFunctions():
+        _deaths.tell()
         path = call_path(frame)
         place = _hash((name_hash, path.places))
         operands = []
@@ -53,7 +59,7 @@ def resolve(
             name = _operands.operand(tensor, counts, path.modules, place, recomputing)
             if name is not None:
                 operands.append((position, name))
-        return _hash((place, operands)) or 1, _models.names_in(path.modules), path.source
+        return _hash((place, operands)) or 1, _encodable(_models.names_in(path.modules)), _encodable(path.source)
 
 
 @contextlib.contextmanager
@@ -75,7 +81,8 @@ def call_path(frame: FrameType | None) -> Path:
 
     A frame that runs a module counts as the module's name in its model. The root is a `torch.utils.checkpoint`
     boundary, so that a recomputation has the ids of the first run; else the outermost module that has state, so that
-    all loops around a model agree; else the frame that entered the outermost scope.
+    all loops around a model agree; else the innermost frame that entered a scope, so that scopes further out do not
+    matter.
     """
     frames = list(_outwards(frame))
     modules = [module for module in map(_module_run_by, frames) if module is not None]
@@ -88,7 +95,7 @@ def call_path(frame: FrameType | None) -> Path:
     root = entered = 0
     for each in frames:
         code = each.f_code
-        _deaths.watch(code, _forget_code)
+        _deaths.watch(code)
         module = _module_run_by(each)
         if module is not None:
             known = _models.name_of(module)
@@ -98,16 +105,38 @@ def call_path(frame: FrameType | None) -> Path:
         elif code.co_filename == _CHECKPOINT_FILE:
             root = len(places)
             break
-        elif code.co_filename != _MODULE_FILE:  # the machinery between a module and its forward()
-            places.append((os.path.basename(code.co_filename), code.co_qualname, _position(each)))
-        if _roots.is_root(each):
+        elif not _is_machinery(code.co_filename):
+            places.append((*_file(each), code.co_qualname, _position(each)))
+        if not entered and _roots.is_root(each):
             entered = len(places)
     return Path(tuple(places[: root or entered or None]), modules, _source(frames))
 
 
-def _forget_code(key: int) -> None:
-    _positions.pop(key, None)
-    _torch.start_new_epoch()
+_deaths.listen(objects=lambda key: _positions.pop(key, None))
+
+
+@functools.cache
+def _is_machinery(filename: str) -> bool:
+    """Between a module or a compiled function and its code; or ours, such as what stands in for functions of torch."""
+    return filename == _MODULE_FILE or filename.startswith(_COMPILER) or os.path.dirname(filename) == _HERE
+
+
+def _file(frame: FrameType) -> tuple[str, str]:
+    """Names a frame's file the same in every process and checkout: by the module, and the name without its folder.
+
+    Files that share both, such as scripts that are run in one process, are numbered in the order in which they are met.
+    """
+    module = _models.same_in_workers(dict.get(frame.f_globals, "__name__"))
+    path = frame.f_code.co_filename
+    name = os.path.basename(path)
+    paths = _files.setdefault((module, name), {})
+    ordinal = paths.setdefault(path, len(paths)) if len(paths) < _MOST_FILES else paths.get(path, _MOST_FILES)
+    return module, f"{name}#{ordinal + 1}" if ordinal else name
+
+
+def _encodable(text: str) -> str:
+    """What is no UTF-8, in a file's name, is escaped."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -120,14 +149,16 @@ def _module_run_by(frame: FrameType) -> Any:
     if frame.f_code is not _port.RUN_MODULE:
         return None
     module = frame.f_locals.get("self")
-    return module if isinstance(module, torch.nn.Module) else None
+    runs = issubclass(type(module), torch.nn.Module) and _port.without_compiler(module) is module
+    return module if runs else None
 
 
 def _source(frames: list[FrameType]) -> str:
-    """The innermost line that is not torch's own."""
+    """The innermost line that is neither torch's own nor ours."""
     for frame in frames:
-        if not frame.f_code.co_filename.startswith(_TORCH):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        filename = frame.f_code.co_filename
+        if not filename.startswith(_TORCH) and not _is_machinery(filename):
+            return f"{filename}:{frame.f_lineno}"
     return ""
 
 

@@ -1,27 +1,43 @@
-"""Tells when something dies that is known by its address."""
+"""Tells when something dies that is known by its address, or by its number.
+
+The driver notes deaths as they happen, without Python code; here they are told of when the next place is named. So a
+table by address must be asked only about what was alive then.
+"""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
-_watched: dict[int, tuple[weakref.ref[Any], dict[Callable[[int], object], None]]] = {}
+from amanda import _torch
 
+_of_objects: list[Callable[[int], object]] = []
+_of_tensors: list[Callable[[int], object]] = []
 
-def watch(thing: Any, died: Callable[[int], object]) -> None:
-    """Calls `died(id(thing))` when `thing` is gone: once, however often it is asked to."""
-    key = id(thing)
-    if key not in _watched:
-        _watched[key] = weakref.ref(thing, lambda _: _tell(key)), {}
-    _watched[key][1][died] = None
+watch = _torch.watch
 
 
-def watched(key: int) -> bool:
-    """Is something at this address that is alive and watched?"""
-    return key in _watched
+def listen(*, objects: Callable[[int], object] | None = None, tensors: Callable[[int], object] | None = None) -> None:
+    """Has `objects(address)` called for each watched thing that dies, `tensors(number)` for each numbered tensor."""
+    _of_objects.extend([objects] if objects else [])
+    _of_tensors.extend([tensors] if tensors else [])
 
 
-def _tell(key: int) -> None:
-    for died in _watched.pop(key)[1]:
+_pending: list[tuple[Callable[[int], object], int]] = []
+
+
+def tell() -> None:
+    """Tells of the deaths since the last call."""
+    _pending.extend(_calls())
+    while _pending:  # what a signal handler interrupts is told of the next time
+        died, key = _pending[-1]
         died(key)
+        _pending.pop()
+
+
+def _calls() -> Iterator[tuple[Callable[[int], object], int]]:
+    for key in _torch.dead_objects():
+        for died in _of_objects:
+            yield died, key
+    for number in _torch.dead_numbers():
+        for died in _of_tensors:
+            yield died, number

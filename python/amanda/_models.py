@@ -1,15 +1,18 @@
-"""Names of modules that mean the same in every process: what ids are made of. Nothing here keeps a model alive."""
+"""Names of modules that mean the same in every process: what ids are made of. Nothing here keeps a model alive.
+
+Modules, parameters and classes are the program's: they go by identity, and no method that a class may override is called.
+"""
 
 from __future__ import annotations
 
 import collections
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _deaths, _port, _torch
+from amanda import _deaths, _port
 
 
 class Name(NamedTuple):
@@ -20,9 +23,10 @@ class Name(NamedTuple):
     has_state: bool  # parameters or buffers, of its own or of modules in it
 
 
-# Of every module met.
-_names: Any = _port.WeakIdKeyDictionary()
+_names: dict[int, Name] = {}  # of every module met, by its address
 _models_seen: collections.Counter[str] = collections.Counter()
+_MAIN = "__main__"
+_MAIN_OF_A_WORKER = "__mp_main__"  # what multiprocessing calls the main module in processes that it spawns
 
 
 def learn(outermost: Any) -> None:
@@ -31,34 +35,38 @@ def learn(outermost: Any) -> None:
     A model is the outermost module in which its parts were first met: its class, its parameters' names and shapes, and
     an ordinal by first run among equals. Without any state it has no ordinal: such modules are often made anew.
     """
-    if outermost in _names:
+    if id(outermost) in _names:
         return
     cls = type(outermost)
-    shapes = [(name, _shape(parameter)) for name, parameter in outermost.named_parameters()]
-    digest = hashlib.blake2b(repr((cls.__module__, cls.__qualname__, shapes)).encode(), digest_size=8).hexdigest()
-    model = f"{cls.__qualname__}-{digest}"
-    if not _has_state(outermost) and next(outermost.children(), None) is None:
-        # Its class is all that it is, and an address found with another of its class means the same. So its death ends no
-        # epoch: a loss function that is made anew in each step would have every id resolved again.
-        _names[outermost] = Name(model, "", False)
+    parts = list(named_parts(outermost))
+    shapes = [(name, _shape(parameter)) for name, parameter in _named_parameters(parts)]
+    described = repr((same_in_workers(cls.__module__), cls.__qualname__, shapes))
+    model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
+    has_state = _has_state(outermost)
+    if not has_state and len(parts) == 1:
+        # Its class is all that it is: one that is found at its address later, of the same class, means the same.
+        _deaths.watch(cls)
+        _deaths.watch(outermost, plain=True)
+        _names[id(outermost)] = Name(model, "", has_state=False)
         return
-    if _has_state(outermost):
+    for _, module in parts:
+        _deaths.watch(module)
+    if has_state:
         _models_seen[model] += 1
         model += f"-{_models_seen[model]}"
-    for name, module in outermost.named_modules():
-        if module not in _names:  # what was met in another model first stays there
-            _names[module] = Name(model, name, _has_state(module))
-            _deaths.watch(module, _end_epoch)
+    # What was met in another model first stays there. The outermost comes last: it says that all are known.
+    named = {id(module): Name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
+    _names.update(named)
 
 
 def is_known(module: Any) -> bool:
     """Has the module's model run?"""
-    return module in _names
+    return id(module) in _names
 
 
 def name_of(module: Any) -> Name:
     """The model that a known module belongs to, and its name there."""
-    return _names[module]  # type: ignore[no-any-return]
+    return _names[id(module)]
 
 
 def names_in(modules: Sequence[Any]) -> str:
@@ -66,13 +74,48 @@ def names_in(modules: Sequence[Any]) -> str:
     return name_of(modules[0]).name if modules else ""
 
 
-def _end_epoch(_: int) -> None:
-    _torch.start_new_epoch()
+def named_parts(module: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """A module and all in it, each once, with their names: as `named_modules()` of nn.Module.
+
+    What torch.compile puts around a module counts as that module.
+    """
+    seen = set() if seen is None else seen
+    module = _port.without_compiler(module)
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield prefix, module
+    for name, part in held(module, "_modules"):
+        if issubclass(type(part), torch.nn.Module):
+            yield from named_parts(part, f"{prefix}.{name}" if prefix else name, seen)
+
+
+def held(module: Any, kind: str) -> list[tuple[str, Any]]:
+    """Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None."""
+    return [(name, value) for name, value in module.__dict__.get(kind, {}).items() if value is not None]
+
+
+def same_in_workers(module: Any) -> str:
+    """A Python module's `__name__`, which need not be a string."""
+    name = module if type(module) is str else ""
+    return _MAIN if name == _MAIN_OF_A_WORKER else name
+
+
+def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for path, module in parts:
+        for name, parameter in held(module, "_parameters"):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{path}.{name}" if path else name, parameter
 
 
 def _has_state(module: Any) -> bool:
-    return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+    return any(held(part, "_parameters") or held(part, "_buffers") for _, part in named_parts(module))
 
 
 def _shape(parameter: Any) -> tuple[int, ...] | None:
     return None if torch.nn.parameter.is_lazy(parameter) else tuple(parameter.shape)
+
+
+_deaths.listen(objects=lambda key: _names.pop(key, None))

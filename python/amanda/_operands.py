@@ -1,15 +1,14 @@
 """What parameters and buffers are called where operators use them, and the numbers by which the driver finds them.
 
-A tensor keeps its number until it dies or may have been exchanged; then what is found at its address is resolved anew. A
-tensor in no module carries a weak reference. A tensor of a module carries none, `torch.utils.swap_tensors` would refuse
-it; there the module tells: by torch's registration hooks, after `Module._apply`, when it dies.
+A tensor's number is its own until it dies, which the driver hears of (drivers/torch/lifetime.h): nothing here refers to
+a tensor. Where a number may come to mean another name, because a module exchanges what it keeps, the tensor gets a new
+one; then places that it comes to are named anew.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-import gc
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -17,25 +16,18 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules import module as torch_module
 
-from amanda import _deaths, _models, _port, _torch
+from amanda import _deaths, _models, _torch
 
 
 class _Home(NamedTuple):
-    """A module that keeps a tensor, in its `_parameters` or `_buffers`, and under which name."""
+    """A module that keeps a buffer, and under which name."""
 
     module: weakref.ref[Any]
-    kind: str
     name: str
 
-    def tensor(self) -> Any:
-        module = self.module()
-        return None if module is None else module.__dict__.get(self.kind, {}).get(self.name)
 
-
-_numbered: dict[int, bool] = {}  # by the tensor's address: does it count whatever its type says?
-_homes: dict[int, list[_Home]] = {}  # by the tensor's address
-_kept: dict[int, dict[str, int]] = {}  # by the module's address and the name: the tensor's address
-_met: Any = _port.WeakIdKeyDictionary()  # the modules whose buffers count
+_homes: dict[int, list[_Home]] = {}  # of buffers of known models, by number
+_kept: dict[int, dict[str, int]] = {}  # numbers of buffers, by the known module's address and their names
 
 
 def operand(
@@ -56,19 +48,18 @@ def operand(
     """
     if tensor is None:
         return ("unknown",)
-    _check(tensor)
-    for home in _homes.get(id(tensor), ()):
+    for home in _homes.get(_torch.number_of(tensor), ()):
         module = home.module()
-        if home.kind == "_buffers" and module in _met:
+        if module is not None:
             model, path, _ = _models.name_of(module)
             return (model, _join(path, home.name))
     if not counts:
         return None
     for module in modules:
-        for path, part in module.named_modules():
-            for name, parameter in part._parameters.items():
+        for path, part in _models.named_parts(module):
+            for name, parameter in _models.held(part, "_parameters"):
                 if parameter is tensor:
-                    _follow(tensor, part, name)
+                    _number(tensor)
                     return (*_models.name_of(module)[:2], _join(path, name))
     ordinal = _loose.ordinal(tensor, place, recomputing)
     return None if ordinal is None else ("loose", ordinal)
@@ -76,120 +67,122 @@ def operand(
 
 def meet(outermost: Any) -> None:
     """Lets the buffers of a known model count as parameters from now on."""
-    if outermost not in _met:
-        for module in filter(_models.is_known, outermost.modules()):
-            _met[module] = None
-            _number_buffers(module)
+    if id(outermost) in _kept:
+        return
+    _hear_of_exchanges()
+    for _, module in reversed(list(_models.named_parts(outermost))):  # the outermost last: it says that all are met
+        if _models.is_known(module):
+            _kept.setdefault(id(module), {})
+            _settle_buffers(module)
 
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-# ---- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def _number(tensor: Any, counts: bool = False) -> None:
-    if _numbered.get(id(tensor)) not in (counts, True):
-        _numbered[id(tensor)] = counts
-        _torch.give_number(tensor, counts)
-
-
-def _forget(key: int) -> None:
-    if _numbered.pop(key, None) is not None:
-        _torch.take_number(key)
-    for home in _homes.pop(key, ()):
-        _kept.get(id(home.module()), {}).pop(home.name, None)
-    _loose.forget(key)
-
-
-def _check(tensor: Any) -> None:
-    """Forgets another one that was at the tensor's address."""
-    if id(tensor) in _numbered or id(tensor) in _homes:
-        _forget_if_gone(id(tensor))
-
-
-def _forget_if_gone(key: int) -> None:
-    if not _deaths.watched(key) and all(id(home.tensor()) != key for home in _homes.get(key, ())):
-        _forget(key)
-
-
-def _follow(tensor: Any, module: Any, name: str) -> None:
-    """Numbers a tensor that the module keeps as a parameter, perhaps for one call only (functional_call)."""
-    if isinstance(tensor, torch.nn.Parameter):
-        _settle(tensor, module, "_parameters", name)
-    else:
-        _deaths.watch(tensor, _forget)
-    _number(tensor)
-
-
-def _number_buffers(module: Any) -> None:
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            _settle(buffer, module, "_buffers", name)
-            _number(buffer, counts=True)
-
-
-# ---- modules and what they keep ---------------------------------------------------------------------------------------
-
-
-def _settle(tensor: Any, module: Any, kind: str, name: str) -> None:
+def _number(tensor: Any) -> int:
     _hear_of_exchanges()
-    _deaths.watch(module, _leave_all)
-    kept = _kept.setdefault(id(module), {})
-    if kept.get(name) != id(tensor):
-        _leave(module, name)
-        kept[name] = id(tensor)
-        _homes.setdefault(id(tensor), []).append(_Home(weakref.ref(module), kind, name))
+    return _torch.number_of(tensor) or _torch.give_number(tensor, counts=False)
+
+
+# ---- what modules keep ------------------------------------------------------------------------------------------------
+
+
+def _settle_buffers(module: Any) -> None:
+    for name, buffer in _models.held(module, "_buffers"):
+        _settle(buffer, module, name)
+
+
+def _settle(buffer: Any, module: Any, name: str) -> None:
+    number = _torch.number_of(buffer)
+    kept = _kept[id(module)]
+    if number and kept.get(name) == number:
+        return
+    _leave(module, name)
+    if number not in _homes:
+        number = _torch.give_number(buffer, counts=True)
+    kept[name] = number
+    _homes.setdefault(number, []).append(_Home(weakref.ref(module), name))
 
 
 def _leave(module: Any, name: str) -> None:
-    key = _kept.get(id(module), {}).pop(name, None)
-    if key is not None:
-        _homes[key] = [home for home in _homes[key] if (home.module(), home.name) != (module, name)]
-        _forget_if_gone(key)
+    number = _kept.get(id(module), {}).pop(name, None)
+    if number is not None:
+        _keep_homes(number, [home for home in _homes[number] if home.module() is not module or home.name != name])
 
 
-def _leave_all(module_key: int) -> None:
-    for key in _kept.pop(module_key, {}).values():
-        _homes[key] = [home for home in _homes.get(key, ()) if home.module() is not None]
-        _forget_if_gone(key)
+def _keep_homes(number: int, homes: list[_Home]) -> None:
+    if homes:
+        _homes[number] = homes
+    else:  # alive or not, it is nobody's buffer
+        del _homes[number]
+        _torch.take_number(number)
+
+
+def _forget_module(key: int) -> None:
+    for number in _kept.pop(key, {}).values():
+        if number in _homes:
+            _keep_homes(number, [home for home in _homes[number] if home.module() is not None])
+
+
+def _forget_tensor(number: int) -> None:
+    for home in _homes.pop(number, ()):
+        kept = _kept.get(id(home.module()), {})
+        if kept.get(home.name) == number:
+            del kept[home.name]
+
+
+_deaths.listen(objects=_forget_module, tensors=_forget_tensor)
 
 
 @functools.cache
 def _hear_of_exchanges() -> None:
-    torch_module.register_module_parameter_registration_hook(_on_registration)
-    torch_module.register_module_buffer_registration_hook(_on_registration)
-    convert = torch.nn.Module._apply
+    torch_module.register_module_parameter_registration_hook(_on_parameter)
+    torch_module.register_module_buffer_registration_hook(_on_buffer)
+    convert, swap = torch.nn.Module._apply, torch.utils.swap_tensors
 
     @functools.wraps(convert)
     def convert_and_tell(self: Any, *args: Any, **kwargs: Any) -> Any:
         converted = convert(self, *args, **kwargs)
-        _refresh(self)
+        if id(self) in _kept:
+            _refresh(self)
         return converted
 
+    @functools.wraps(swap)
+    def swap_and_tell(t1: Any, t2: Any) -> None:
+        swap(t1, t2)
+        if torch.compiler.is_compiling():
+            return
+        _torch.exchange_numbers(t1, t2)
+
     torch.nn.Module._apply = convert_and_tell
+    torch.utils.swap_tensors = swap_and_tell
 
 
-def _on_registration(module: Any, name: str, tensor: Any) -> None:
+def _on_parameter(module: Any, name: str, tensor: Any) -> None:
+    """What the module had under this name, if it lives on elsewhere, has another name there."""
     if torch.compiler.is_compiling():  # traced: nothing is registered yet
         return
-    _leave(module, name)
-    if tensor is not None:
-        _check(tensor)
-        if isinstance(tensor, torch.nn.Parameter):
-            _settle(tensor, module, "_parameters", name)  # now: a model that is built in a scope needs no scan
-        elif module in _met:
-            _settle(tensor, module, "_buffers", name)
-            _number(tensor, counts=True)
+    old = module.__dict__.get("_parameters", {}).get(name)
+    if old is not None and old is not tensor:
+        _loose.renumber(old)
+
+
+def _on_buffer(module: Any, name: str, tensor: Any) -> None:
+    if torch.compiler.is_compiling() or id(module) not in _kept:
+        return
+    if tensor is None:
+        _leave(module, name)
+    else:
+        _settle(tensor, module, name)
 
 
 def _refresh(module: Any) -> None:
-    for name, key in list(_kept.get(id(module), {}).items()):
-        if all(id(kept.get(name)) != key for kept in (module._parameters, module._buffers)):
+    present = dict(_models.held(module, "_buffers"))
+    for name, number in list(_kept[id(module)].items()):
+        if name not in present or _torch.number_of(present[name]) != number:
             _leave(module, name)
-    if module in _met:
-        _number_buffers(module)
+    _settle_buffers(module)
 
 
 # ---- parameters in no module that runs ---------------------------------------------------------------------------------
@@ -205,38 +198,35 @@ class _Loose:
     _MANY = 256
 
     def __init__(self) -> None:
-        self._ordinals: dict[int, dict[Hashable, int]] = {}  # by the tensor's address
+        self._ordinals: dict[int, dict[Hashable, int]] = {}  # by the tensor's number
         self._given: collections.Counter[Hashable] = collections.Counter()  # by place
         self._gone: collections.Counter[Hashable] = collections.Counter()
+        _deaths.listen(tensors=self._forget)
 
     def ordinal(self, tensor: Any, place: Hashable, recomputing: bool) -> int | None:
-        known = self._ordinals.get(id(tensor), {}).get(place)
+        known = self._ordinals.get(_torch.number_of(tensor), {}).get(place)
         if known is not None:
             return known
         if self._gone[place] >= self._MANY:
             if isinstance(tensor, torch.nn.Parameter):
-                self._follow(tensor)
+                _number(tensor)
             return -1
-        self._follow(tensor)
+        number = _number(tensor)
         if recomputing:  # a checkpoint detaches its inputs to recompute: this stands for the one of the first run
             return self._given[place] - 1 if self._given[place] else None
         self._given[place] += 1
-        return self._ordinals.setdefault(id(tensor), {}).setdefault(place, self._given[place] - 1)
+        return self._ordinals.setdefault(number, {}).setdefault(place, self._given[place] - 1)
 
-    def forget(self, key: int) -> None:
-        self._gone.update(self._ordinals.pop(key, {}).keys())
+    def renumber(self, tensor: Any) -> None:
+        number = _torch.number_of(tensor)
+        if number:
+            ordinals = self._ordinals.pop(number, None)
+            number = _torch.give_number(tensor, counts=False)
+            if ordinals:
+                self._ordinals[number] = ordinals
 
-    def _follow(self, tensor: Any) -> None:
-        # The scan of all modules costs tens of milliseconds: for parameters registered before we heard of it, and those
-        # of copied and unpickled modules.
-        if isinstance(tensor, torch.nn.Parameter) and id(tensor) not in _homes and not _deaths.watched(id(tensor)):
-            for module in [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]:
-                for name, parameter in module.__dict__.get("_parameters", {}).items():
-                    if parameter is not None:
-                        _settle(parameter, module, "_parameters", name)
-        if id(tensor) not in _homes:
-            _deaths.watch(tensor, _forget)
-        _number(tensor)
+    def _forget(self, number: int) -> None:
+        self._gone.update(self._ordinals.pop(number, {}).keys())
 
 
 _loose = _Loose()

@@ -13,7 +13,6 @@ import torch
 import torch.autograd.variable
 import torch.multiprocessing.reductions
 import torch.utils.checkpoint
-import torch.utils.weak
 
 
 def _get(name: str, missing: list[str]) -> Any:
@@ -56,6 +55,8 @@ saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks", _miss
 # The function that stands for methods of torch.Tensor in Python which answer a TypeError with NotImplemented.
 ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
 TensorBase = _get("_C.TensorBase", _missing)
+# Sets what compiles this thread's frames, and returns what did.
+set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame", _missing)
 
 parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
 parse_schema = _get("_C.parse_schema", _missing)
@@ -67,7 +68,8 @@ WithoutTorchFunction = _get(
     "_C.DisableTorchFunctionSubclass", _missing
 )  # a context: no tensor's own __torch_function__
 
-WeakIdKeyDictionary = _get("utils.weak.WeakIdKeyDictionary", _missing)
+WithoutTorchFunctions = _get("_C.DisableTorchFunction", _missing)  # a context: nor any mode's
+
 StorageWeakRef = _get("multiprocessing.reductions.StorageWeakRef", _missing)
 
 _check(_missing)
@@ -112,6 +114,15 @@ def eval_frame() -> Any:
     names = "_TorchDynamoContext", "_callback_from_stance", "_stance.stance"
     found = [name for name in names if _has(module, name)]
     _check([f"{DYNAMO}.eval_frame.{name}" for name in names if name not in found])
+    return module
+
+
+def without_compiler(module: Any) -> Any:
+    """The module that torch.compile has wrapped; any other itself."""
+    frames = sys.modules.get(f"{DYNAMO}.eval_frame")
+    cls = getattr(frames, "OptimizedModule", None)
+    while cls is not None and issubclass(type(module), cls):
+        module = module.__dict__["_modules"]["_orig_mod"]
     return module
 
 

@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 
 class _Entered(threading.local):
     def __init__(self) -> None:
-        # By entry, outermost scope first: the frame's address and code. The frame itself would keep its locals alive.
+        # By entry: the frame's address and code. The frame itself would keep its locals alive.
         self.frames: dict[int, tuple[int, CodeType]] = {}
 
 
@@ -31,8 +31,9 @@ def enter(entry: int) -> Callable[[], object]:
 
 
 def is_root(frame: FrameType) -> bool:
-    """Did this frame enter the thread's outermost open scope?"""
-    return (id(frame), frame.f_code) == next(iter(_entered.frames.values()), None)
+    """Did this frame enter one of the thread's open scopes?"""
+    entered = list(_entered.frames.values())
+    return any(key == id(frame) and code is frame.f_code for key, code in entered)
 
 
 @functools.cache

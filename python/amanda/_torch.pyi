@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dispatch_keys', 'enter_compiled', 'framework_probe', 'give_number', 'has_scopes', 'install', 'leave_compiled', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly']
+__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'exchange_numbers', 'framework_probe', 'give_number', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'number_of', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class Census:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -47,6 +47,14 @@ def caught_types() -> int:
     """
     Operators that filtered scopes have asked for in this process.
     """
+def dead_numbers() -> list[int]:
+    """
+    Numbers of tensors that died since the last call.
+    """
+def dead_objects() -> list[int]:
+    """
+    Addresses of watched things that died since the last call.
+    """
 def dispatch_keys() -> tuple[str, str]:
     """
     The names of the dispatch keys in use: filter, all.
@@ -55,19 +63,23 @@ def enter_compiled() -> None:
     """
     This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().
     """
+def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
+    """
+    After torch.utils.swap_tensors: the Python objects keep their numbers.
+    """
 def framework_probe() -> typing_extensions.CapsuleType:
     """
     For amanda._cupti: allocations, operands' sizes, other profilers.
     """
-def give_number(tensor: typing.Any, counts: bool) -> None:
+def give_number(tensor: torch.Tensor, counts: bool) -> int:
     """
-    Gives a tensor its number, by which places are found; `counts`: as a parameter, whatever its type says.
+    Gives a tensor a new number; `counts`: as a parameter, whatever its type says.
     """
 def has_scopes() -> bool:
     """
     Are scopes open on this thread?
     """
-def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any) -> None:
+def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
     """
@@ -77,6 +89,10 @@ def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
 def leave_compiled() -> None:
     ...
+def number_of(tensor: torch.Tensor) -> int:
+    """
+    A tensor's number, by which places are found; 0: none.
+    """
 def record_callbacks() -> int:
     """
     For tests: callbacks of RecordFunction on this thread.
@@ -91,11 +107,11 @@ def skip_reasons() -> list[str]:
     """
 def start_new_epoch() -> None:
     """
-    Something died that ids were found by.
+    What ids were found by has changed.
     """
-def take_number(address: typing.SupportsInt | typing.SupportsIndex) -> None:
+def take_number(number: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    Of a tensor that is dead, or may be.
+    Takes a number from its tensor.
     """
 def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     """
@@ -116,4 +132,8 @@ def walk_frames_directly(on: bool) -> None:
 def walks_frames_directly() -> bool:
     """
     Is the fast walk over Python frames in use?
+    """
+def watch(thing: typing.Any, plain: bool = False) -> bool:
+    """
+    Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns whether it can be watched.
     """

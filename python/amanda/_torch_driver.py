@@ -39,6 +39,7 @@ def load() -> None:
         _port.RUN_MODULE,
         torch.nn.Parameter,
         _port.get_unwrapped,
+        _port.set_eval_frame,
     )
     _torch.install_errors(_program_errors.is_programs, _port.binary_operators())
     _core.register_bridge(_torch.bridge())

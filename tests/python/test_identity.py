@@ -13,7 +13,7 @@ import threading
 import amanda
 import pytest
 import torch
-from amanda import _call_path, _operands, _torch
+from amanda import _call_path, _deaths, _operands, _torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -414,7 +414,8 @@ def test_exchanged_buffers_are_not_taken_for_what_is_no_buffer():
 def test_numbers_of_a_freed_model_are_freed():
     def count():
         gc.collect()
-        return len(_operands._numbered) + len(_operands._homes) + len(_operands._kept)
+        _deaths.tell()
+        return len(_operands._homes) + len(_operands._kept)
 
     def run(model):
         ids(lambda: (model(x), model.scale()))

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -17,6 +18,7 @@
 
 #include "amanda/mutex.h"
 #include "call_path.h"
+#include "deaths.h"
 #include "hash.h"
 #include "port.h"
 #include "python_hooks.h"
@@ -27,6 +29,7 @@ namespace {
 
 // Kept for the life of the process, like the classes and functions they come from.
 PyObject* resolve_function = nullptr;
+PyObject* set_eval_frame = nullptr;                        // torch's: of the compiler's callback
 PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
 std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
 bool direct = false;
@@ -38,6 +41,13 @@ bool contains(const std::vector<PyCodeObject*>& codes, PyCodeObject* code) {
 struct Gil {
   PyGILState_STATE state = PyGILState_Ensure();
   ~Gil() { PyGILState_Release(state); }
+};
+
+// Keeps an exception that is under way out of our sight, and what we clear out of the program's.
+struct KeptError {
+  PyObject *type, *value, *traceback;
+  KeptError() { PyErr_Fetch(&type, &value, &traceback); }
+  ~KeptError() { PyErr_Restore(type, value, traceback); }
 };
 
 // Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null)` until it returns
@@ -64,6 +74,7 @@ void walk(const Visit& visit) {
   }
 #endif
   Gil gil;
+  KeptError kept;
   PyFrameObject* frame = PyThreadState_GetFrame(thread);
   while (frame) {
     PyCodeObject* code = PyFrame_GetCode(frame);
@@ -71,6 +82,7 @@ void walk(const Visit& visit) {
     if (code == run_module_code) {
       PyObject* locals = PyFrame_GetLocals(frame);
       module = locals ? PyMapping_GetItemString(locals, "self") : nullptr;
+      if (!module) PyErr_Clear();
       Py_XDECREF(module);  // the frame holds it
       Py_XDECREF(locals);
     }
@@ -87,15 +99,21 @@ uint64_t raw_path() {
   walk([&](PyCodeObject* code, int offset, PyObject* module) {
     // One number for both: the offset ends before the code object does.
     hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(code) + static_cast<uint64_t>(offset));
-    // With its class: modules without state or parts may come and go unwatched, see _models.py.
-    if (module)
+    // With its class: modules without state or parts come and go in one epoch.
+    if (module) {
       hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
+      if (is_reborn(module)) hash = pytorch::mix(hash, 1);
+    }
     return true;
   });
   return hash;  // 0: no frames
 }
 
-void new_epoch() { ++pytorch::python_hooks.epoch; }
+// In this order: a path that is still told from a plain module's is at worst resolved once more.
+void new_epoch() {
+  ++pytorch::python_hooks.epoch;
+  forget_plain_deaths();
+}
 
 struct Described {
   std::string module_path, source;
@@ -133,8 +151,28 @@ Descriptions& descriptions() {
   return all;
 }
 
-OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors) {
-  Gil gil;
+// Where torch.compile runs a function, it compiles each Python frame that this thread enters: ours is not to be.
+class Uncompiled {
+ public:
+  Uncompiled() : before_(PyObject_CallOneArg(set_eval_frame, Py_None)) {
+    if (!before_) PyErr_Clear();
+  }
+  ~Uncompiled() {
+    if (!before_) return;
+    KeptError kept;
+    PyObject* ours = PyObject_CallOneArg(set_eval_frame, before_);
+    if (!ours) PyErr_Clear();
+    Py_XDECREF(ours);
+    Py_DECREF(before_);
+  }
+  Uncompiled(const Uncompiled&) = delete;
+  Uncompiled& operator=(const Uncompiled&) = delete;
+
+ private:
+  PyObject* before_;
+};
+
+PyObject* list_of(const std::vector<pytorch::TensorOperand>& tensors) {
   PyObject* operands = PyList_New(0);
   for (const auto& [position, tensor, counts] : tensors) {
     PyObject* object = pytorch::py_object(*tensor);
@@ -144,26 +182,55 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
     PyList_Append(operands, operand);
     Py_DECREF(operand);
   }
+  return operands;
+}
+
+struct Place {
+  OpId id = 0;
+  Described described;
+};
+
+// False: a Python exception is set.
+bool find_place(uint64_t name_hash, PyObject* operands, Place& found) {
+  Uncompiled uncompiled;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   PyObject* place = PyObject_CallFunction(
       resolve_function, "OKOO", frame ? reinterpret_cast<PyObject*>(frame) : Py_None,
       static_cast<unsigned long long>(name_hash), operands, pytorch::port::inside_backward() ? Py_True : Py_False);
   Py_XDECREF(frame);
-  Py_DECREF(operands);
   const char *module_path, *source;
-  unsigned long long id;
-  if (place && PyArg_ParseTuple(place, "Kss", &id, &module_path, &source)) {
-    descriptions().add(raw, {module_path, source});
-  } else if (!PyErr_ExceptionMatches(PyExc_Exception)) {  // an interrupt is the program's
-    python_error interrupt;
-    interrupt.persist();
-    throw interrupt;
-  } else {
-    PyErr_WriteUnraisable(resolve_function);
-    id = 0;  // not identified: analysed each time
-  }
+  unsigned long long id = 0;
+  const bool ok = place && PyArg_ParseTuple(place, "Kss", &id, &module_path, &source);
+  if (ok) found = {id, {module_path, source}};
   Py_XDECREF(place);
-  return id;
+  return ok;
+}
+
+// Signal handlers run wherever Python code does, here too, and what they raise is the program's; so is what another
+// thread raises in this one (PyThreadState_SetAsyncExc). Our own failures are told from those by trying again: they
+// come again.
+OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors) {
+  constexpr int kTries = 3;
+  Gil gil;
+  KeptError kept;
+  PyObject* operands = list_of(tensors);
+  Place place;
+  bool found = find_place(name_hash, operands, place);
+  std::optional<python_error> raised;
+  if (!found) {
+    raised.emplace().persist();
+    for (int tries = 1; tries < kTries && !found; ++tries) {
+      found = find_place(name_hash, operands, place);
+      if (!found) PyErr_Clear();
+    }
+  }
+  Py_DECREF(operands);
+  if (found) descriptions().add(raw, std::move(place.described));
+  if (!raised) return place.id;
+  if (found || !PyErr_GivenExceptionMatches(raised->type, PyExc_Exception)) throw *raised;
+  raised->restore();
+  PyErr_WriteUnraisable(resolve_function);
+  return 0;  // not identified: analysed each time
 }
 
 std::string describe(uint64_t raw, Detail detail) {
@@ -209,8 +276,10 @@ std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
 
 }  // namespace
 
-void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module) {
+void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module,
+                       PyObject* set_compiler) {
   resolve_function = Py_NewRef(resolve_place);
+  set_eval_frame = Py_NewRef(set_compiler);
   run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
   recompute_codes = sorted_codes(recomputing);
   engine_codes = sorted_codes(engine);

@@ -9,6 +9,7 @@
 #include "bridge.h"
 #include "call_path.h"
 #include "census.h"
+#include "deaths.h"
 #include "errors.h"
 #include "framework_probe.h"
 #include "identity.h"
@@ -115,17 +116,19 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "install",
       [](const py::object& error, const py::object& resolve, const py::object& recomputing, const py::object& engine,
-         const py::object& run_module, const py::object& parameter, const py::object& unwrap) {
+         const py::object& run_module, const py::object& parameter, const py::object& unwrap,
+         const py::object& set_compiler) {
         pytorch::attach();
         unwrap_function = Py_NewRef(unwrap.ptr());
         pytorch::python_hooks.unwrapped = &unwrapped;
         error_class = Py_NewRef(error.ptr());
         pytorch::python_hooks.rethrow = &rethrow_as_python;
         python::install_numbers(parameter.ptr());
-        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr());
+        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), set_compiler.ptr());
       },
       py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
-      py::arg("parameter"), py::arg("unwrap"), "Connects the driver with Python; called once, by the package.");
+      py::arg("parameter"), py::arg("unwrap"), py::arg("set_compiler"),
+      "Connects the driver with Python; called once, by the package.");
   m.def(
       "install_errors",
       [](const py::object& is_programs, const py::object& methods) {
@@ -181,12 +184,23 @@ PYBIND11_MODULE(_torch, m) {
   m.def("leave_compiled", [] { --pytorch::thread_keys().unobserved; });
   m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
         "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
+  m.def("number_of", &python::number_of, py::arg("tensor"), "A tensor's number, by which places are found; 0: none.");
+  m.def("give_number", &python::give_number, py::arg("tensor"), py::arg("counts"),
+        "Gives a tensor a new number; `counts`: as a parameter, whatever its type says.");
+  m.def("take_number", &python::take_number, py::arg("number"), "Takes a number from its tensor.");
+  m.def("exchange_numbers", &python::exchange_numbers, py::arg("a"), py::arg("b"),
+        "After torch.utils.swap_tensors: the Python objects keep their numbers.");
+  m.def("dead_numbers", &python::dead_numbers, "Numbers of tensors that died since the last call.");
   m.def(
-      "give_number", [](const py::object& tensor, bool counts) { python::give_number(tensor.ptr(), counts); },
-      py::arg("tensor"), py::arg("counts"),
-      "Gives a tensor its number, by which places are found; `counts`: as a parameter, whatever its type says.");
-  m.def("take_number", &python::take_number, py::arg("address"), "Of a tensor that is dead, or may be.");
-  m.def("start_new_epoch", &python::start_new_epoch, "Something died that ids were found by.");
+      "watch",
+      [](const py::object& thing, bool plain) {
+        return python::watch(thing.ptr(), plain ? python::Watch::kPlain : python::Watch::kAddress);
+      },
+      py::arg("thing"), py::arg("plain") = false,
+      "Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns "
+      "whether it can be watched.");
+  m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
+  m.def("start_new_epoch", &python::start_new_epoch, "What ids were found by has changed.");
   m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
   m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),
         "For tests: ids are the same either way.");
