@@ -93,6 +93,7 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
     }
   }
   operator_failed_ = true;
+  hints.in_replacement = index < plan.replacements().size();
   call.run(hints);
   operator_failed_ = false;
 }

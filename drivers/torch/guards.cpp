@@ -28,6 +28,17 @@ WithoutUserModes::~WithoutUserModes() {
   if (dispatch_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(dispatch_modes_));
 }
 
+WithProgramModes::WithProgramModes(bool in_replacement) {
+  const RoutineState* routine = in_replacement ? RoutineState::current() : nullptr;
+  if (!routine || !routine->without_modes().dispatch_modes()) return;
+  routines_modes_ = c10::impl::TorchDispatchModeTLS::get_state();
+  c10::impl::TorchDispatchModeTLS::set_state(*routine->without_modes().dispatch_modes());
+}
+
+WithProgramModes::~WithProgramModes() {
+  if (routines_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(routines_modes_));
+}
+
 // Found once for each routine: what a thread keeps, with room for the outermost state.
 struct RoutineState::Thread {
   static Thread& current() {

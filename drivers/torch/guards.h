@@ -25,9 +25,24 @@ class WithoutUserModes {
   WithoutUserModes(const WithoutUserModes&) = delete;
   WithoutUserModes& operator=(const WithoutUserModes&) = delete;
 
+  /// Those that were taken off, if there were any.
+  const std::optional<c10::impl::TorchDispatchModeTLS>& dispatch_modes() const { return dispatch_modes_; }
+
  private:
   std::optional<at::impl::PythonTorchFunctionTLS> function_modes_;
   std::optional<c10::impl::TorchDispatchModeTLS> dispatch_modes_;
+};
+
+/// Puts the user's __torch_dispatch__ modes back while a replacement runs the original operator: that is the program's.
+class WithProgramModes {
+ public:
+  explicit WithProgramModes(bool in_replacement);
+  ~WithProgramModes();
+  WithProgramModes(const WithProgramModes&) = delete;
+  WithProgramModes& operator=(const WithProgramModes&) = delete;
+
+ private:
+  std::optional<c10::impl::TorchDispatchModeTLS> routines_modes_;
 };
 
 /// Takes the user's default saved-tensor hooks off: what is recorded meanwhile is not for them.
@@ -63,6 +78,7 @@ class RoutineState {
   static const OriginalResults* kept(OpType type);
 
   RoutineMode mode() const { return mode_; }
+  const WithoutUserModes& without_modes() const { return without_modes_; }
   uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
  private:

@@ -165,7 +165,8 @@ variable_list NodeCall::call_original(variable_list grad_outputs) {
   return call.give_grad_inputs();
 }
 
-void NodeCall::run(RunHints) {
+void NodeCall::run(RunHints hints) {
+  const WithProgramModes modes(hints.in_replacement);
   if (ran_) {
     grad_inputs_ = *ran_;
   } else {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "amanda/mutex.h"
 #include "port.h"
 
 namespace amanda::pytorch {
@@ -97,7 +98,7 @@ bool is_overridden(Word* functions) { return functions[apply_slot()] == reinterp
 
 /// One for each class of nodes, for the life of the process.
 OverriddenTable& overridden(Word* original, Instead instead) {
-  static auto& mutex = *new std::mutex;
+  static auto& mutex = *new Mutex;
   static auto& tables = *new std::unordered_map<Word*, OverriddenTable>;
   std::lock_guard lock(mutex);
   OverriddenTable& table = tables[original];

@@ -194,6 +194,7 @@ void StackCall::begin_run(RunHints hints) {
 }
 
 void StackCall::run(RunHints hints) {
+  const WithProgramModes modes(hints.in_replacement);
   begin_run(hints);
   if (!originals_.empty()) run_with_ = arguments().vec();
   if (hints.edit_result == Edit::kNo || !originals_.empty() || !autograd_will_record_in_place()) {
@@ -323,7 +324,7 @@ void StackCall::rehearse() {
 void StackCall::run_after_rehearsal() {
   if (inner_edited_) {  // its inner operators were edited: the result stays what it is, and is assigned
     rehearsed_ = {};
-    if (bind_when_run_) bind_backward(std::exchange(bind_when_run_, nullptr));
+    if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
     return;
   }
   if (random_before_) random_before_->put_back();

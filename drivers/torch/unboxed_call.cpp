@@ -23,6 +23,7 @@ Value UnboxedCall::get(Point side, size_t position) {
 
 void UnboxedCall::run(RunHints hints) {
   if (boxed_ || (hints.edit_result != Edit::kNo && !record_.mutated.empty())) return boxed().run(hints);
+  const WithProgramModes modes(hints.in_replacement);
   hints_ = hints;
   if (hints.observe_inner) {
     redispatch();

@@ -73,6 +73,7 @@ struct RunHints {
   bool observe_inner = false;    // an operator inside this one may be wanted
   bool keep_inputs = false;      // get(kBefore, ...) is asked for once more after the run
   Edit edit_result = Edit::kNo;  // as far as earlier runs tell
+  bool in_replacement = false;   // a replacement runs it, as a part of the program
 };
 
 /// One execution of an operator.

@@ -7,13 +7,12 @@ import logging
 import math
 import operator
 import sys
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
-from amanda import _port
+from amanda import _fork, _port
 
 T = TypeVar("T")
 
@@ -24,7 +23,7 @@ class Skips:
     def __init__(self, tool: str) -> None:
         self._tool = tool
         self._counts: collections.Counter[str] = collections.Counter()
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
 
     def add(self, reason: str, detail: str = "") -> None:
         with self._lock:

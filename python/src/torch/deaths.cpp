@@ -24,7 +24,7 @@ std::vector<uint64_t>& dead = *new std::vector<uint64_t>;
 // Where plain modules died. Read without a lock.
 TagTable& graves = *new TagTable;
 std::vector<const void*>& all_graves = *new std::vector<const void*>;
-std::mutex& graves_mutex = *new std::mutex;
+Mutex& graves_mutex = *new Mutex;
 std::atomic<bool> any_graves{false};
 
 void bury(const void* address) {

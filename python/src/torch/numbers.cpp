@@ -115,7 +115,7 @@ std::atomic<uint64_t> last_number{0};
 
 // Of numbered tensors: where they are, and which have died since somebody asked.
 struct Numbered {
-  std::mutex mutex;
+  Mutex mutex;
   std::unordered_map<uint64_t, const c10::TensorImpl*> alive;
   std::vector<uint64_t> dead;
 };
