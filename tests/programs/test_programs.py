@@ -71,27 +71,9 @@ REGIMES: dict[str, tuple[Callable[[], list[amanda.Tool]], Callable[[Any], int]]]
     "replace backward": (lambda: [RunOriginal(backward=True)], lambda tool: tool.calls),
 }
 
-PARAMETER = "nn.Parameter(x), as_subclass: what stands for a result of detach or alias has a Python object already"
-TWICE = "a node runs twice when its replacement is decided: checkpoints refuse that, or add up gradients twice"
-OWN_OUTPUT = "a replaced node is not in the path of the output that it saved: double backward"
-WRITES = "what a Function's own backward writes to, called by a replacement, is taken for a write of the routine"
-MODES = "a replacement runs outside the program's TorchDispatchModes, and so does the original that it calls"
-UNREADABLE = "a shipped tool raises for what it cannot read: symbolic shapes, the older vmap, patched methods"
-
 # What is known to go wrong, and why.
 KNOWN: dict[tuple[str, str], str] = {
-    **{(name, "replace forward"): PARAMETER for name in PROGRAMS},
-    ("trainer_with_checkpointing", "replace backward"): TWICE,
-    ("trainer_with_reentrant_checkpointing", "replace backward"): TWICE,
-    ("diffusers_unet", "replace backward"): TWICE,
-    ("checkpoints", "replace backward"): TWICE,
-    ("higher_maml", "replace backward"): OWN_OUTPUT,
-    ("torchopt_maml", "replace backward"): OWN_OUTPUT,
-    ("gpytorch_exact", "replace backward"): WRITES,
-    ("dispatch_modes", "replace backward"): MODES,  # and forward
-    ("zuko_flows", "shipped tools"): UNREADABLE,
-    ("torchlens_log", "shipped tools"): UNREADABLE,
-    ("traced_and_exported", "shipped tools"): UNREADABLE,
+    ("torchlens_log", "shipped tools"): "TorchLens patches torch's functions, and warns of scalars that tools read",
 }
 
 
