@@ -357,6 +357,23 @@ def test_a_node_that_a_routine_calls_runs_once():
     assert tool.runs["CountingBackward"] == 3
 
 
+def test_an_original_that_writes_to_its_gradient():
+    """What the program's own backward does to it is not the routine's doing."""
+
+    class Doubling(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.mul_(2)
+
+    x = leaf(3)
+    for (got,) in under(ReplaceAll(), lambda x: Doubling.apply(x) * 3, x):
+        assert got.tolist() == [6.0] * 3
+
+
 def test_a_replacement_that_is_decided_after_the_cache_was_cleared():
     """The node was made when nothing was scheduled on it."""
     function, x = counting(), leaf(3)

@@ -72,6 +72,41 @@ def test_flops_are_counted_as_without_a_tool(recorder, after):
 # ---- bit-equal, with events where they belong ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_a_mode_changes_the_original_that_a_replacement_runs(backward):
+    """The original is the program's; what else the replacement calls is not shown to the mode."""
+
+    class Double(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            return result * 2 if function in (torch.ops.aten.sin.default, torch.ops.aten.exp.default) else result
+
+    def program():
+        x = X.clone().requires_grad_()
+        with Double():
+            y = torch.sin(x) + torch.cos(x)  # the derivative of cos calls sin
+            y.sum().backward()
+        return [y.detach(), x.grad]
+
+    def replace(context):
+        op = context.backward_op if backward else context.op
+        if op.__name__ == "AccumulateGrad":
+            return
+
+        def run(*operands):
+            torch.exp(torch.ones(2))
+            return op(*operands)
+
+        (context.replace_backward_op if backward else context.replace_op)(run)
+
+    expected = program()
+    tool = amanda.Tool()
+    tool.add_inst_for_op(replace, ops=["sin", "cos"], backward=backward)
+    with amanda.apply(tool):
+        for _ in range(2):
+            assert all(torch.equal(got, want) for got, want in zip(program(), expected, strict=True))
+
+
 class Halve(TorchDispatchMode):
     """Changes what the program computes: then that is what it computes, under a tool, too."""
 
