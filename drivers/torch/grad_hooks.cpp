@@ -311,7 +311,7 @@ std::shared_ptr<NodeRecord> record_of(Node& node, const NodeType& type) {
   return made;
 }
 
-// To a tool that sees the node already it belongs as it did. False: no other tool sees it.
+// Existing ownership is kept: leaves the tools out that see the node already. False: no other tool is left.
 bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
   if (owners.empty()) return true;
   std::vector<SightingPtr> known;

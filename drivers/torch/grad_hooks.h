@@ -35,9 +35,8 @@ class NodeRecord {
   bool has_post_hook_ = false;
 };
 
-/// Lets the owner's tools see the node, as far as they want anything of it, and says what they want. To a tool that
-/// sees it already it belongs as it did: a leaf to its first user, and all else to the innermost operator that the tool
-/// sees.
+/// Attaches the hooks that the owner's tools need on the node, and returns what they need. Existing ownership is kept:
+/// a leaf's node belongs to its first user, any other node to the innermost operator that the tool sees.
 Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner);
 /// A backward pass that failed leaves nodes behind, on this thread, that have begun and will not end.
 bool has_running_nodes();

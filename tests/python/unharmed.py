@@ -68,13 +68,15 @@ class Look(amanda.Tool):
 
 
 class Itself(amanda.Tool):
-    """Replaces every operator of `ops` that can be, forward and backward, by itself."""
+    """Replaces every operator of `ops` that can be by itself: forward operators, backward operators, or both."""
 
-    def __init__(self, ops: Any = None) -> None:
+    def __init__(self, ops: Any = None, *, forward: bool = True, backward: bool = True) -> None:
         super().__init__()
         self.count: Counter[str] = Counter()
-        self.add_inst_for_op(self.analyse, ops=ops)
-        self.add_inst_for_op(self.analyse_backward, ops=ops, backward=True)
+        if forward:
+            self.add_inst_for_op(self.analyse, ops=ops)
+        if backward:
+            self.add_inst_for_op(self.analyse_backward, ops=ops, backward=True)
 
     def analyse(self, context: amanda.OpContext) -> None:
         try:
