@@ -238,23 +238,19 @@ std::string describe(uint64_t raw, Detail detail) {
   return std::move(detail == Detail::kModulePath ? place.module_path : place.source);
 }
 
-bool in_recompute() {
-  bool recomputing = false;
+// Does this thread run one of `wanted`, with none of `others` inside it?
+bool runs(const std::vector<PyCodeObject*>& wanted, const std::vector<PyCodeObject*>& others) {
+  bool found = false;
   walk([&](PyCodeObject* code, int, PyObject*) {
-    recomputing = contains(recompute_codes, code);
-    return !recomputing && !contains(engine_codes, code);
+    found = contains(wanted, code);
+    return !found && !contains(others, code);
   });
-  return recomputing;
+  return found;
 }
 
-bool in_backward_pass() {
-  bool running = false;
-  walk([&](PyCodeObject* code, int, PyObject*) {
-    running = contains(engine_codes, code);
-    return !running && !contains(recompute_codes, code);
-  });
-  return running;
-}
+bool in_recompute() { return runs(recompute_codes, engine_codes); }
+
+bool in_backward_pass() { return runs(engine_codes, recompute_codes); }
 
 bool is_symbolic(PyObject* object) {
   if (!object) return false;
