@@ -1,12 +1,14 @@
 #include "amanda/action.h"
 
 #include "generation.h"
-#include "plan.h"
+#include "scheduled_action.h"
 
 namespace amanda {
 
 void Action::remove() {
-  if (scheduled_ && !scheduled_->removed.exchange(true)) plans_changed();
+  if (!scheduled_ || scheduled_->removed.exchange(true)) return;
+  if (scheduled_->kind == RoutineKind::kTraceable) ++scheduled_->status->changes;
+  plans_changed();
 }
 
 bool Action::removed() const { return !scheduled_ || scheduled_->removed; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends.h"
+#include "context_session.h"
 #include "generation.h"
 #include "op_name.h"
 #include "routine_guard.h"
@@ -74,7 +75,7 @@ bool AnalysisSession::pending(Point point) const {
       if (registration.options.require_outputs != (point == Point::kAfter) || !applies(active, registration)) continue;
       if (!record || !scopes_.cache_enabled()) return true;
       std::lock_guard lock(active.scope->mutex());
-      if (!record->of(active.tool, i).done) return true;
+      if (!record->of(active.tool, i).holds(shows_symbols())) return true;
     }
   }
   return false;
@@ -99,7 +100,7 @@ bool AnalysisSession::applies(const ActiveTool& active, const Registration& regi
 // An action that a forward analysis scheduled goes to each backward operator that has its positions.
 bool AnalysisSession::takes_from_forward(const ScheduledAction& action) const {
   if (action.phase != Phase::kBackward || !site_.made_by_forward()) return false;
-  const size_t count = site_.size(action.point == Point::kAfter ? Point::kAfter : Point::kBefore);
+  const size_t count = site_.size(side_of(action.point));
   return std::all_of(action.positions.begin(), action.positions.end(), [&](size_t at) { return at < count; });
 }
 
@@ -158,15 +159,15 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   ScopeState& scope = *active.scope;
   auto is_done = [&] {
     std::lock_guard lock(scope.mutex());
-    return scopes_.cache_enabled() && record->of(active.tool, registration).done;
+    return scopes_.cache_enabled() && record->of(active.tool, registration).holds(shows_symbols());
   };
   if (is_done()) return;
   AnalysisLock held(scope, *record);
   if (is_done()) return;  // by the thread that was waited for
 
-  OpContext::Session session{site_, active, point, scope.status(active.tool), {}};
+  ContextSession session{site_, active, point, scope.status(active.tool), {}};
   struct Bound {
-    Bound(OpContext& context, OpContext::Session& session) : context_(context) {
+    Bound(OpContext& context, ContextSession& session) : context_(context) {
       context_.session_ = &session;
       OpSite& site = session.site;
       context_.backend_ = &site.backend();
@@ -200,6 +201,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
     replaced.swap(result.actions);
     result.actions = std::move(session.scheduled);
     result.done = scopes_.cache_enabled();
+    result.saw_symbols = shows_symbols();
   }
   if (!replaced.empty()) plans_changed();
 }
@@ -234,7 +236,7 @@ PlanPtr AnalysisSession::merge() {
       }
       std::lock_guard lock(active.scope->mutex());
       const Record::PerRegistration& result = record->of(active.tool, i);
-      if (registration.options.require_outputs && !(result.done && scopes_.cache_enabled()))
+      if (registration.options.require_outputs && !(result.holds(shows_symbols()) && scopes_.cache_enabled()))
         outlook.after_pending = true;
       for (const ScheduledPtr& action : result.actions) {
         if (action->removed) continue;
@@ -246,7 +248,7 @@ PlanPtr AnalysisSession::merge() {
       }
     }
   }
-  if (wants_backward) outlook.backward = scopes_.sighting(seen_);
+  if (wants_backward) outlook.backward = scopes_.subscription(seen_);
   return std::make_shared<const Plan>(std::move(actions), std::move(outlook), site_);
 }
 

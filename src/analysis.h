@@ -1,20 +1,9 @@
 // Runs the tools' analysis routines on an operator, once each, and merges what they scheduled into a plan.
 #pragma once
 
-#include "amanda/op_context.h"
 #include "scope_stack.h"
 
 namespace amanda {
-
-/// What an OpContext can reach while an analysis routine runs.
-struct OpContext::Session {
-  OpSite& site;
-  const ActiveTool& active;
-  Point point;
-  std::shared_ptr<ToolStatus> status;
-  std::vector<ScheduledPtr> scheduled;
-  bool may_mutate = false;
-};
 
 /// Runs the analyses of `point` that are still to be run, by the tools that see the operator, in their order.
 ///
@@ -36,7 +25,8 @@ class AnalysisSession {
   RecordPtr record_of(const ActiveTool& active);
   RecordPtr existing_record(ScopeState& scope) const;
   RecordPtr known_record(ScopeState& scope) const;  // of this session
-  RecordKey key(OpId id) const { return {seen_.backend, id}; }
+  RecordKey key(OpId id) const { return {site_.backend().ids(), id}; }
+  bool shows_symbols() const { return site_.backend().capabilities().symbolic_analysis; }
   void copy_keys(ScopeState& scope, OpContext& context) const;
   void copy_keys(ScopeState& owner, const RecordPtr& from, OpContext& context) const;
   bool is_active(const ActiveTool& active) const;

@@ -5,9 +5,11 @@
 #include <span>
 
 #include "amanda/backend.h"
-#include "amanda/scope.h"
+#include "amanda/wait_hooks.h"
 
 namespace amanda {
+
+class Tool;
 
 std::span<Backend* const> attached_backends();
 /// Tells the drivers of this thread's scopes again: what their tools ask for may have changed.

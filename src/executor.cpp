@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "amanda/error.h"
 #include "op_name.h"
 #include "routine_guard.h"
@@ -19,13 +21,13 @@ const char* name_of(Point point) {
   return "";
 }
 
-std::string where(const ScheduledAction& action, const OpSite& site) {
-  return fmt::format("{}: {} {} {}", action.tool->name(), action.routine->name(), name_of(action.point), op_name(site));
-}
-
 thread_local ReplacementFrame* current_replacement = nullptr;
 
 }  // namespace
+
+std::string describe(const ScheduledAction& action, const OpSite& site) {
+  return fmt::format("{}: {} {} {}", action.tool->name(), action.routine->name(), name_of(action.point), op_name(site));
+}
 
 ReplacementFrame::ReplacementFrame(Execution& execution, const Plan& plan, size_t index, OpCall& call)
     : execution(execution), plan(plan), index(index), call(call), outer(current_replacement) {
@@ -34,11 +36,22 @@ ReplacementFrame::ReplacementFrame(Execution& execution, const Plan& plan, size_
 ReplacementFrame::~ReplacementFrame() { current_replacement = outer; }
 ReplacementFrame* ReplacementFrame::current() { return current_replacement; }
 
+struct RunState::Slots : std::vector<std::pair<const Tool*, std::any>> {};
+RunState::RunState() = default;
+RunState::~RunState() = default;
+
 std::any& Execution::run_slot(const Tool& tool) {
-  for (auto& [owner, slot] : run_slots_) {
+  if (state_ && !state_->slots_) state_->slots_ = std::make_unique<RunState::Slots>();
+  auto& slots = state_ ? *state_->slots_ : run_slots_;
+  for (auto& [owner, slot] : slots) {
     if (owner == &tool) return slot;
   }
-  return run_slots_.emplace_back(&tool, std::any()).second;
+  return slots.emplace_back(&tool, std::any()).second;
+}
+
+bool Execution::runs(const ScheduledAction& action) const {
+  if (action.removed || action.status->stopped) return false;
+  return !scopes_ || scopes_->contains(action.scope);
 }
 
 void Execution::run_point(const Plan& plan, Point point) {
@@ -51,7 +64,7 @@ void Execution::run_point(const Plan& plan, Point point) {
 }
 
 void Execution::run_action(const ScheduledAction& action) {
-  if (action.removed || action.status->stopped) return;
+  if (!runs(action)) return;
   try {
     Values values(*this, call_, action);
     (*action.routine)(values);
@@ -62,7 +75,7 @@ void Execution::run_action(const ScheduledAction& action) {
     call_.discard();
     const std::exception_ptr error = std::current_exception();
     if (!survives(action, error)) throw;
-    action.scope->stop(*action.tool, where(action, call_), error);
+    action.scope->stop(*action.tool, describe(action, call_), error);
   }
 }
 
@@ -78,8 +91,8 @@ void Execution::run_operator(const Plan& plan, bool observe_inner) {
 void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints) {
   for (size_t i = index; i-- > 0;) {
     const ScheduledAction& action = *plan.replacements()[i];
-    if (action.removed || action.status->stopped) continue;
-    const uint64_t versions = call.versions(Point::kBefore);
+    if (!runs(action)) continue;
+    const uint64_t versions = call.versions(Side::kInputs);
     try {
       RoutineGuard unobserved(call.backend(), RoutineMode::kAmbient);
       return run_replacement(plan, i, call);
@@ -87,9 +100,9 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
       call.discard();
       const std::exception_ptr error = std::current_exception();
       if (operator_failed_ || !survives(action, error)) throw;
-      action.scope->stop(*action.tool, where(action, call), error);
+      action.scope->stop(*action.tool, describe(action, call), error);
       // The original would run on changed inputs, or on none.
-      if (call.has_results() || call.versions(Point::kBefore) != versions) throw;
+      if (call.has_results() || call.versions(Side::kInputs) != versions) throw;
     }
   }
   operator_failed_ = true;
@@ -102,9 +115,9 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
   const ScheduledAction& action = *plan.replacements()[index];
   ReplacementFrame frame(*this, plan, index, call);
   Values values(*this, call, action, index);
-  const uint64_t versions = action.may_mutate ? 0 : call.versions(Point::kReplace);
+  const uint64_t versions = action.may_mutate ? 0 : call.unmutated_versions();
   (*action.routine)(values);
-  if (!frame.produced && !action.may_mutate && call.versions(Point::kReplace) != versions + frame.written) {
+  if (!frame.produced && !action.may_mutate && call.unmutated_versions() != versions + frame.written) {
     values.fail(
         "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
   }
@@ -122,10 +135,6 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
 Values::Values(Execution& execution, OpCall& call, const ScheduledAction& action, size_t replacement)
     : execution_(execution), call_(call), action_(action), replacement_(replacement) {}
 
-namespace {
-Point side_of(Point point) { return point == Point::kAfter ? Point::kAfter : Point::kBefore; }
-}  // namespace
-
 size_t Values::size() const {
   return action_.all_positions ? call_.size(side_of(action_.point)) : action_.positions.size();
 }
@@ -136,11 +145,12 @@ Value Values::operator[](size_t i) const {
 }
 
 void Values::watch() const {
-  if (!versions_ && !action_.may_mutate && action_.point != Point::kReplace) versions_ = call_.versions(action_.point);
+  if (!versions_ && !action_.may_mutate && action_.point != Point::kReplace)
+    versions_ = call_.versions(side_of(action_.point));
 }
 
 void Values::check_unchanged() const {
-  if (!versions_ || call_.versions(action_.point) == *versions_) return;
+  if (!versions_ || call_.versions(side_of(action_.point)) == *versions_) return;
   fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
 }
 
@@ -149,30 +159,32 @@ void Values::set(size_t i, Value value) {
     fail("set() is for inserted routines; a replacement gives its result by set_result()");
   action_.edited.store(true, std::memory_order_relaxed);
   try {
-    std::string reason = call_.backend().refusal(call_, action_.point, action_.allow_view, position(i));
+    if (action_.kind == RoutineKind::kObserve)
+      throw Error("the routine was inserted to look only (RoutineKind::kObserve)");
+    std::string reason = call_.backend().refusal(call_, action_, position(i));
     if (!reason.empty()) throw Error(reason);
-    call_.set(action_.point, position(i), value);
+    call_.set(side_of(action_.point), position(i), value);
   } catch (const Error& reason) {
     const auto& names = action_.point == Point::kAfter ? op().outputs : op().inputs;
     const size_t at = position(i);
     const std::string name = at < names.size() && !names[at].empty() ? " (" + names[at] + ")" : "";
-    fail(fmt::format("{} {}{}: {}", operand_name(call_.phase(), action_.point), at, name, reason.what()));
+    fail(fmt::format("{} {}{}: {}", operand_name(call_.phase(), side_of(action_.point)), at, name, reason.what()));
   }
 }
 
-size_t Values::num_results() const { return call_.size(Point::kAfter); }
+size_t Values::num_results() const { return call_.size(Side::kOutputs); }
 
 Value Values::result(size_t i) const {
   if (!ReplacementFrame::current() || !ReplacementFrame::current()->produced) {
     fail("result() works in a replacement, after call_original()");
   }
-  return call_.get(Point::kAfter, i);
+  return call_.get(Side::kOutputs, i);
 }
 
 void Values::set_result(size_t i, Value value) {
   if (action_.point != Point::kReplace) fail("set_result() is for replacements; use set()");
   try {
-    call_.set(Point::kAfter, i, value);
+    call_.set(Side::kOutputs, i, value);
   } catch (const Error& reason) {
     fail(fmt::format("result {}: {}", i, reason.what()));
   }
@@ -192,7 +204,7 @@ const Tool& Values::tool() const { return *action_.tool; }
 const OpInfo& Values::op() const { return call_.backend().info(call_.type()); }
 
 void Values::fail(const std::string& what) const {
-  throw Error(fmt::format("[action] {}: {}", where(action_, call_), what));
+  throw Error(fmt::format("[action] {}: {}", describe(action_, call_), what));
 }
 
 }  // namespace amanda

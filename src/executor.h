@@ -4,13 +4,25 @@
 #include <any>
 #include <vector>
 
+#include "amanda/graph.h"
 #include "plan.h"
 
 namespace amanda {
 
+/// The scopes that a tap runs for.
+class RunningScopes {
+ public:
+  virtual bool contains(const ScopeState* scope) const = 0;
+
+ protected:
+  ~RunningScopes() = default;
+};
+
 class Execution {
  public:
   explicit Execution(OpCall& call) : call_(call) {}
+  /// Of a tap: only actions of these scopes run; `state`: shared with other taps of the operator, or null.
+  Execution(OpCall& call, const RunningScopes* scopes, RunState* state) : call_(call), state_(state), scopes_(scopes) {}
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
@@ -30,6 +42,7 @@ class Execution {
 
  private:
   friend class Values;
+  bool runs(const ScheduledAction& action) const;
   void run_point(const Plan& plan, Point point);
   void run_action(const ScheduledAction& action);
   /// Does the program go on after this error of a routine?
@@ -40,7 +53,12 @@ class Execution {
   RunHints hints_;
   bool operator_failed_ = false;  // the original threw: what its replacement throws now is no failure of a tool
   std::vector<std::pair<const Tool*, std::any>> run_slots_;
+  RunState* state_ = nullptr;              // null: the slots are its own
+  const RunningScopes* scopes_ = nullptr;  // null: all
 };
+
+/// "tool: routine before aten::conv2d".
+std::string describe(const ScheduledAction& action, const OpSite& site);
 
 /// The replacement that runs on this thread, so that what it wraps can be found.
 struct ReplacementFrame {

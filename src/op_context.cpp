@@ -5,8 +5,9 @@
 #include <algorithm>
 
 #include "amanda/error.h"
-#include "analysis.h"
+#include "context_session.h"
 #include "op_name.h"
+#include "refusal.h"
 #include "thread_scopes.h"
 
 namespace amanda {
@@ -31,10 +32,10 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 // A name or a number for each position; backward positions have no names.
-std::vector<std::string> names_of(const OpSite& site, Phase phase, Point side) {
+std::vector<std::string> names_of(const OpSite& site, Phase phase, Side side) {
   if (phase != site.phase()) return {};
   const OpInfo& info = site.backend().info(site.type());
-  std::vector<std::string> names = side == Point::kAfter ? info.outputs : info.inputs;
+  std::vector<std::string> names = side == Side::kOutputs ? info.outputs : info.inputs;
   names.resize(std::max(names.size(), site.size(side)));
   return names;
 }
@@ -71,7 +72,7 @@ void check_later(OpSite& site, Phase phase, const std::string& who) {
 
 }  // namespace
 
-OpContext::Session& OpContext::session(const char* asked) const {
+ContextSession& OpContext::session(const char* asked) const {
   if (session_) return *session_;
   throw Error(
       fmt::format("[context] {} works only while the analysis routine runs; take what you need there, "
@@ -87,60 +88,54 @@ bool OpContext::is_symbolic() const { return session("is_symbolic").site.backend
 size_t OpContext::depth() const { return OpFrame::depth(session("depth").active.bit); }
 OpSite& OpContext::site() const { return session("site").site; }
 
-size_t OpContext::num_inputs() const { return session("inputs").site.forward_size(Point::kBefore); }
-Value OpContext::input(size_t position) const { return session("inputs").site.forward_get(Point::kBefore, position); }
+size_t OpContext::num_inputs() const { return session("inputs").site.forward_size(Side::kInputs); }
+Value OpContext::input(size_t position) const { return session("inputs").site.forward_get(Side::kInputs, position); }
 bool OpContext::has_outputs() const { return session("outputs").point == Point::kAfter || is_backward(); }
 size_t OpContext::num_outputs() const {
-  return has_outputs() ? session("outputs").site.forward_size(Point::kAfter) : 0;
+  return has_outputs() ? session("outputs").site.forward_size(Side::kOutputs) : 0;
 }
 Value OpContext::output(size_t position) const {
   if (!has_outputs()) throw Error("[context] outputs are there only in an analysis registered with require_outputs");
-  return session("outputs").site.forward_get(Point::kAfter, position);
+  return session("outputs").site.forward_get(Side::kOutputs, position);
 }
 
 size_t OpContext::num_grad_outputs() const {
-  return is_backward() ? session("grad_outputs").site.size(Point::kBefore) : 0;
+  return is_backward() ? session("grad_outputs").site.size(Side::kInputs) : 0;
 }
 Value OpContext::grad_output(size_t position) const {
   if (!is_backward()) throw Error("[context] a forward operator has no grad_outputs");
-  return session("grad_outputs").site.get(Point::kBefore, position);
+  return session("grad_outputs").site.get(Side::kInputs, position);
 }
 bool OpContext::has_grad_inputs() const { return session("grad_inputs").point == Point::kAfter && is_backward(); }
 size_t OpContext::num_grad_inputs() const {
-  return has_grad_inputs() ? session("grad_inputs").site.size(Point::kAfter) : 0;
+  return has_grad_inputs() ? session("grad_inputs").site.size(Side::kOutputs) : 0;
 }
 Value OpContext::grad_input(size_t position) const {
   if (!has_grad_inputs()) {
     throw Error("[context] grad_inputs are there only in a backward analysis registered with require_outputs");
   }
-  return session("grad_inputs").site.get(Point::kAfter, position);
+  return session("grad_inputs").site.get(Side::kOutputs, position);
 }
 
 void OpContext::may_mutate() { session("may_mutate").may_mutate = true; }
 
 Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions,
-                           bool differentiable, bool allow_view) {
+                           bool differentiable, bool allow_view, RoutineKind kind) {
   static constexpr const char* kMethods[][3] = {
       {"insert_before_op", "replace_op", "insert_after_op"},
       {"insert_before_backward_op", "replace_backward_op", "insert_after_backward_op"}};
   const char* method = kMethods[static_cast<size_t>(phase)][static_cast<size_t>(point)];
-  Session& now = session(method);
+  ContextSession& now = session(method);
   const std::string who = fmt::format("[context] {}: {} on {}", now.active.tool->name(), method, op_name(now.site));
   const bool here = phase == now.site.phase();  // or on operators that are still to be made
   if (!here) check_later(now.site, phase, who);
-  if (here && point == Point::kReplace) {
-    if (std::string reason = now.site.backend().refusal(now.site, point, allow_view, 0); !reason.empty()) {
-      throw Error(fmt::format("{}: {}", who, reason));
-    }
-  }
   auto action = std::make_shared<ScheduledAction>();
   action->phase = phase;
   action->point = point;
   action->routine = std::move(routine);
   action->all_positions = !positions.selected();
   if (positions.selected()) {
-    const Point side = point == Point::kAfter ? Point::kAfter : Point::kBefore;
-    const std::vector<std::string> names = names_of(now.site, phase, side);
+    const std::vector<std::string> names = names_of(now.site, phase, side_of(point));
     for (const auto& selected : *positions.selected()) {
       action->positions.push_back(here ? resolve_position(selected, names, who) : later_position(selected, who));
     }
@@ -148,6 +143,11 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->mode = differentiable || point == Point::kReplace ? RoutineMode::kAmbient : RoutineMode::kIsolated;
   action->allow_view = allow_view;
   action->may_mutate = now.may_mutate;
+  action->kind = kind;
+  if (here && action->surely_edits()) {
+    if (std::string reason = refusal(now.site, *action); !reason.empty())
+      throw Error(fmt::format("{}: {}", who, reason));
+  }
   action->tool = now.active.tool;
   action->scope = now.active.scope;
   action->status = now.status;
@@ -157,14 +157,15 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
 
 Action OpContext::insert_before_op(RoutinePtr routine, BeforeOp options) {
   return schedule(Phase::kForward, Point::kBefore, std::move(routine), options.inputs, options.differentiable,
-                  options.allow_view);
+                  options.allow_view, options.kind);
 }
 Action OpContext::insert_after_op(RoutinePtr routine, AfterOp options) {
   return schedule(Phase::kForward, Point::kAfter, std::move(routine), options.outputs, options.differentiable,
-                  options.allow_view);
+                  options.allow_view, options.kind);
 }
 Action OpContext::replace_op(RoutinePtr routine, ReplaceOp options) {
-  return schedule(Phase::kForward, Point::kReplace, std::move(routine), options.inputs, false, options.allow_view);
+  return schedule(Phase::kForward, Point::kReplace, std::move(routine), options.inputs, false, options.allow_view,
+                  options.kind);
 }
 Action OpContext::insert_before_op(std::function<void(Values&)> routine, BeforeOp options) {
   return insert_before_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
@@ -178,14 +179,15 @@ Action OpContext::replace_op(std::function<void(Values&)> routine, ReplaceOp opt
 
 Action OpContext::insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options) {
   return schedule(Phase::kBackward, Point::kBefore, std::move(routine), options.grad_outputs, options.differentiable,
-                  false);
+                  false, options.kind);
 }
 Action OpContext::insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options) {
   return schedule(Phase::kBackward, Point::kAfter, std::move(routine), options.grad_inputs, options.differentiable,
-                  false);
+                  false, options.kind);
 }
 Action OpContext::replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options) {
-  return schedule(Phase::kBackward, Point::kReplace, std::move(routine), options.grad_outputs, false, false);
+  return schedule(Phase::kBackward, Point::kReplace, std::move(routine), options.grad_outputs, false, false,
+                  options.kind);
 }
 Action OpContext::insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options) {
   return insert_before_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));

@@ -15,9 +15,9 @@ inline std::string op_name(const OpSite& site) {
 }
 
 /// "input"; "grad_output".
-inline const char* operand_name(Phase phase, Point side) {
-  if (phase == Phase::kForward) return side == Point::kAfter ? "output" : "input";
-  return side == Point::kAfter ? "grad_input" : "grad_output";
+inline const char* operand_name(Phase phase, Side side) {
+  if (phase == Phase::kForward) return side == Side::kOutputs ? "output" : "input";
+  return side == Side::kOutputs ? "grad_input" : "grad_output";
 }
 
 }  // namespace amanda

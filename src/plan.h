@@ -5,49 +5,16 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/action.h"
+#include "scheduled_action.h"
 
 namespace amanda {
-
-class ScopeState;
-
-/// Is a tool still running in a scope? Shared by all its actions there.
-struct ToolStatus {
-  std::atomic<bool> stopped{false};
-};
-
-struct ScheduledAction {
-  Phase phase;
-  Point point;
-  RoutinePtr routine;
-  bool all_positions;
-  std::vector<size_t> positions;  // unless all
-  RoutineMode mode;
-  bool allow_view;
-  bool may_mutate;
-  Tool* tool;
-  ScopeState* scope;  // alive while the action can run
-  std::shared_ptr<ToolStatus> status;
-
-  std::atomic<bool> removed{false};
-  // What its recorded runs did so far: an in-place operator is prepared for an edit until one was seen to only look.
-  mutable std::atomic<bool> looked{false}, edited{false};
-
-  bool selects_any() const { return all_positions || !positions.empty(); }
-  Edit edits() const {
-    if (!selects_any()) return Edit::kNo;
-    if (edited || mode == RoutineMode::kAmbient) return Edit::kYes;
-    return looked ? Edit::kNo : Edit::kUnknown;
-  }
-};
-using ScheduledPtr = std::shared_ptr<ScheduledAction>;
 
 class Plan {
  public:
   /// What is known besides the actions.
   struct Outlook {
     bool after_pending = false;  // a require_outputs analysis has still to run
-    SightingPtr backward;        // of a forward operator: who may want its backward operators; null: nobody
+    SubscriptionPtr backward;    // of a forward operator: who may want its backward operators; null: nobody
     bool follows = false;        // of a backward operator: an analysis asks for those that it makes itself, too
   };
   /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools when two replace the
@@ -59,7 +26,7 @@ class Plan {
   const std::vector<ScheduledPtr>& replacements() const { return at(Point::kReplace); }
   bool after_pending() const { return outlook_.after_pending; }
   bool follows() const { return outlook_.follows; }
-  const SightingPtr& backward() const { return outlook_.backward; }
+  const SubscriptionPtr& backward() const { return outlook_.backward; }
   bool does_nothing() const { return does_nothing_; }  // on this operator itself
   /// The OpCall::gradient_mask() of a run all of whose backward operators had been analysed; 0: none yet.
   uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }

@@ -238,7 +238,10 @@ Scope::Guard Scope::enter() { return Guard(*this); }
 
 const std::vector<Tool*>& Scope::tools() const { return state_->tools(); }
 CacheInfo Scope::cache_info() const { return state_->cache_info(); }
-void Scope::cache_clear(OpId op_id) { state_->clear(op_id); }
+void Scope::cache_clear(OpId op_id) {
+  state_->clear(op_id);
+  refresh_this_thread();  // a driver that has put a toolset somewhere looks again
+}
 
 void Scope::visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const {
   state_->each_record([&](Record& record) {

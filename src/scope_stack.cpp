@@ -7,7 +7,7 @@
 #include "amanda/error.h"
 #include "generation.h"
 #include "resolver.h"
-#include "sighting.h"
+#include "subscription.h"
 #include "thread_scopes.h"
 
 namespace amanda {
@@ -169,31 +169,31 @@ Visibility ScopeStack::visibility(const Backend& backend, OpType type, ToolBits 
   return seen;
 }
 
-Visibility ScopeStack::visibility(const Sighting& sighting) const {
-  if (sighting.stack == serial_) return sighting.seen;
-  Visibility seen{.backend = sighting.seen.backend};
+Visibility ScopeStack::visibility(const Subscription& subscription) const {
+  if (subscription.stack == serial_) return subscription.seen;
+  Visibility seen{.backend = subscription.seen.backend};
   for (const ActiveTool& active : tables().tools) {
-    for (const Sighting::Seen& known : sighting.tools) {
+    for (const Subscription::Seen& known : subscription.tools) {
       if (known.tool != active.tool || known.scope != active.scope->serial()) continue;
-      if (sighting.seen.outer & known.bit) seen.outer |= active.bit;
-      if (sighting.seen.nested & known.bit) seen.nested |= active.bit;
-      if (sighting.seen.demanded & known.bit) seen.demanded |= active.bit;
+      if (subscription.seen.outer & known.bit) seen.outer |= active.bit;
+      if (subscription.seen.nested & known.bit) seen.nested |= active.bit;
+      if (subscription.seen.demanded & known.bit) seen.demanded |= active.bit;
     }
   }
   return seen;
 }
 
-SightingPtr ScopeStack::sighting(const Visibility& seen) const {
+SubscriptionPtr ScopeStack::subscription(const Visibility& seen) const {
   std::lock_guard lock(mutex_);
-  for (const SightingPtr& known : sightings_) {
+  for (const SubscriptionPtr& known : subscriptions_) {
     if (known->seen == seen) return known;
   }
-  auto made = std::make_shared<Sighting>(Sighting{serial_, seen, {}});
+  auto made = std::make_shared<Subscription>(Subscription{serial_, seen, {}});
   for (const ActiveTool& active : tools_) {
     if (seen.any() & active.bit)
       made->tools.push_back({active.tool, active.scope->serial(), active.bit, active.scope->weak_from_this()});
   }
-  sightings_.push_back(made);
+  subscriptions_.push_back(made);
   return made;
 }
 

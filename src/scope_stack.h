@@ -11,32 +11,11 @@
 #include "amanda/backend.h"
 #include "amanda/mutex.h"
 #include "scope_state.h"
+#include "visibility.h"
 
 namespace amanda {
 
-using ToolBits = uint64_t;  // a set of active tools
-inline constexpr size_t kMaxActiveTools = 64;
-inline constexpr size_t kMaxBackends = 4;
-
-struct ActiveTool {
-  Tool* tool;
-  ScopeState* scope;  // whose records hold its analyses
-  ToolBits bit;
-  Registrations registrations;
-  ToolBits dependents;  // active tools that depend on it, if a routine of it is ON_DEMAND
-  bool operator==(const ActiveTool&) const = default;
-};
-
-/// Which tools see a call, and as what.
-struct Visibility {
-  ToolBits outer = 0;     // asked for the type, and are inside no other operator they see
-  ToolBits nested = 0;    // are inside one, and asked for nested calls of the type
-  ToolBits demanded = 0;  // have a dependent that sees the call
-  size_t backend = 0;     // whose operator it is: two drivers may give one id
-  bool nobody() const { return (outer | nested) == 0; }
-  ToolBits any() const { return outer | nested | demanded; }
-  bool operator==(const Visibility&) const = default;
-};
+inline constexpr size_t kMaxBackends = 8;
 
 /// Of one backend: which tools ask for each operator type. Read without a lock.
 class WantTable {
@@ -90,15 +69,23 @@ class ScopeStack {
   }
   std::shared_ptr<const Tables> share_tables() const;
   Visibility visibility(const Backend& backend, OpType type, ToolBits inside) const;
+  /// Of a call: `inside` are the tools inside one of their operators.
+  Visibility visibility(const OpSite& site, ToolBits inside) const {
+    if (site.phase() == Phase::kForward) return visibility(site.backend(), site.type(), inside);
+    return site.subscription() ? visibility(*site.subscription()) : Visibility{};
+  }
   /// Of a backward operator: the tools that saw its forward operator and are active here, in the same scope.
-  Visibility visibility(const Sighting& sighting) const;
-  SightingPtr sighting(const Visibility& seen) const;
+  Visibility visibility(const Subscription& subscription) const;
+  SubscriptionPtr subscription(const Visibility& seen) const;
   /// With these tools inside an operator, may some tool see an operator inside it?
   bool observes_inner(ToolBits inside) const;
 
   void count_hit() const {
     for (ScopeState* scope : scopes_) scope->hits.fetch_add(1, std::memory_order_relaxed);
   }
+
+  /// What the stack amounts to for a graph now; `inside` as above.
+  ToolsetPtr toolset(ToolBits inside) const;
 
   // Plans: droppable at any time, merged again from records.
   struct PlanKey {
@@ -133,7 +120,10 @@ class ScopeStack {
   };
   mutable std::unordered_map<PlanKey, PlanPtr, KeyHash> plans_;
   mutable uint64_t plans_generation_ = 0;
-  mutable std::vector<SightingPtr> sightings_;  // one for each way in which operators are seen
+  // The last toolset that was asked for, of no tool inside an operator, and the plans' generation it holds for.
+  mutable ToolsetPtr toolset_;
+  mutable uint64_t toolset_generation_ = 0;
+  mutable std::vector<SubscriptionPtr> subscriptions_;  // one for each way in which operators are seen
 };
 
 /// Counts a use of a stack, by a thread that has it open or works with it on behalf of one, and keeps the stack and its

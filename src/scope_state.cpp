@@ -124,6 +124,7 @@ void ScopeState::clear(OpId id) {
       }
     }
   }
+  ++clears;
   plans_changed();
 }
 
@@ -136,7 +137,9 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
   std::vector<Tool*> stopping;
   for (Tool* tool : tools_) {
     if (tool != &failed && !depends(*tool, failed)) continue;
-    if (!statuses_.at(tool)->stopped.exchange(true)) stopping.push_back(tool);
+    if (statuses_.at(tool)->stopped.exchange(true)) continue;
+    ++statuses_.at(tool)->changes;
+    stopping.push_back(tool);
   }
   if (stopping.empty()) return;  // another thread was first
   tools_changed();

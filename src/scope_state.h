@@ -14,7 +14,7 @@
 
 #include "amanda/mutex.h"
 #include "amanda/op_context.h"
-#include "amanda/scope.h"
+#include "amanda/scope_options.h"
 #include "plan.h"
 
 namespace amanda {
@@ -25,12 +25,15 @@ class ScopeStack;
 struct Record {
   struct PerRegistration {
     bool done = false;
+    bool saw_symbols = false;  // done on a graph's symbols: an eager call is analysed again
     std::vector<ScheduledPtr> actions;
+
+    bool holds(bool symbols) const { return done && (symbols || !saw_symbols); }
   };
 
   ~Record();  // retires the routines
   PerRegistration& of(const Tool* tool, size_t registration);
-  bool is_empty() const;  // no action, no key: nothing is lost but the knowledge that
+  bool is_empty() const;  // no action, no key: safe to evict
 
   OpContext context;
   std::map<const Tool*, std::vector<PerRegistration>> tools;
@@ -39,14 +42,14 @@ struct Record {
 };
 using RecordPtr = std::shared_ptr<Record>;
 
-/// Two drivers may give one id to operators of theirs.
+/// Two drivers may give one id to operators of theirs; two regimes of one framework share ids.
 struct RecordKey {
-  size_t backend;  // its index
+  size_t ids;  // Backend::ids()
   OpId id;
   bool operator==(const RecordKey&) const = default;
 };
 struct RecordKeyHash {
-  size_t operator()(const RecordKey& key) const { return key.id + key.backend; }
+  size_t operator()(const RecordKey& key) const { return key.id + key.ids; }
 };
 
 class ScopeState : public std::enable_shared_from_this<ScopeState> {
@@ -80,6 +83,7 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   const std::shared_ptr<const void>& tools_owner() const { return options_.tools_owner; }
 
   std::atomic<uint64_t> hits{0}, misses{0};
+  std::atomic<uint64_t> clears{0};  // of what was analysed
   CacheInfo cache_info();
 
  private:

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "scope_stack.h"
+#include "visibility.h"
 
 namespace amanda {
 

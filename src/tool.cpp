@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "amanda/op_context.h"
 #include "backends.h"
 #include "generation.h"
 

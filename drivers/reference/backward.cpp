@@ -31,7 +31,7 @@ Gradients run_node(const GradientNode& node, size_t owners, Gradients grad_outpu
   std::optional<Gradients> results;
   GradientCall call(node, owner, std::move(grad_outputs),
                     [&](const Gradients& given) { return results ? *results : inner(given); });
-  const Engine::Interest interest = Engine::interest(*scopes, call);
+  const HookNeeds interest = Backward::hook_needs(*scopes, call);
   if (!interest.any()) return inner(call.grad_outputs());
   BackwardRun hooks(*scopes, call);
   const bool begins = interest.before || interest.replace || interest.pending;

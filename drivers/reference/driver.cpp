@@ -47,13 +47,13 @@ void Driver::end_routines(void* token) noexcept {
   this_thread.mode = before ? std::optional(static_cast<RoutineMode>(before - 1)) : std::nullopt;
 }
 
-std::string Driver::refusal(OpSite& site, Point point, bool allow_view, size_t position) const {
+std::string Driver::refusal(OpSite& site, const ActionInfo& action, size_t position) const {
   if (site.phase() == Phase::kBackward) {
-    if (point != Point::kReplace || site.made_by_forward()) return {};
+    if (action.point != Point::kReplace || site.made_by_forward()) return {};
     return "it adds to the gradient of a leaf, and nothing else can take its place; edit what it adds, before it";
   }
-  if (allow_view || !operator_of(site.type()).view) return {};
-  if (point == Point::kBefore) {
+  if (action.allow_view || !operator_of(site.type()).view) return {};
+  if (action.point == Point::kBefore) {
     if (position != 0) return {};  // only the first is what a result is a view of
     return "the result is a view of it, and another value would share no data; say allow_view if that will do";
   }

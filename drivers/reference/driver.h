@@ -16,7 +16,7 @@ class Driver final : public Backend {
   void switch_to(ScopeStack* scopes) override;
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
-  std::string refusal(OpSite& site, Point point, bool allow_view, size_t position) const override;
+  std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
 
  private:
   Driver(std::string_view name_space, Capabilities capabilities);

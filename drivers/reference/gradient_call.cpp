@@ -19,15 +19,15 @@ GradientCall::GradientCall(const GradientNode& node, const GradientNode::Owner& 
 
 Backend& GradientCall::backend() const { return Driver::eager(); }
 
-Value GradientCall::get(Point side, size_t position) {
-  const Gradients& shown = side == Point::kAfter ? grad_inputs_ : show_given_ ? given_ : grad_outputs_;
+Value GradientCall::get(Side side, size_t position) {
+  const Gradients& shown = side == Side::kOutputs ? grad_inputs_ : show_given_ ? given_ : grad_outputs_;
   const std::optional<Operand>& gradient = shown.at(position);
   return gradient ? value(*gradient) : Value{};
 }
 
 std::string GradientCall::detail(Detail which) { return which == Detail::kModulePath ? owner_.run->path : ""; }
 
-Value GradientCall::forward_get(Point side, size_t position) {
+Value GradientCall::forward_get(Side side, size_t position) {
   const std::optional<Array::Weak>& operand = forward_operands(side).at(position);
   std::optional<Array> alive = operand ? operand->lock() : std::nullopt;
   return alive ? value(shown_.emplace_back(*std::move(alive))) : Value{};
@@ -42,7 +42,7 @@ void GradientCall::skip(RunHints hints) {
   show_given_ = hints.keep_inputs;
   std::vector<bool> is_set(node_.next.size(), false);
   for (const Held& held : held_) {
-    if (held.side == Point::kAfter) is_set[held.position] = true;
+    if (held.side == Side::kOutputs) is_set[held.position] = true;
   }
   for (size_t i = 0; i < is_set.size(); ++i) {
     if (node_.next[i].node && !is_set[i]) throw Error(fmt::format("result {} was not set", i));
@@ -50,7 +50,7 @@ void GradientCall::skip(RunHints hints) {
   grad_inputs_.assign(is_set.size(), std::nullopt);  // commit() fills them in
 }
 
-void GradientCall::set(Point side, size_t position, Value value) {
+void GradientCall::set(Side side, size_t position, Value value) {
   if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
   if (!value.ref) return held_.push_back({side, position, std::nullopt});  // undefined: nothing flows
   const auto* array = std::get_if<Array>(&operand(value));
@@ -63,14 +63,14 @@ void GradientCall::set(Point side, size_t position, Value value) {
 
 void GradientCall::commit() {
   for (Held& held : held_) {
-    (held.side == Point::kAfter ? grad_inputs_ : grad_outputs_)[held.position] = std::move(held.value);
+    (held.side == Side::kOutputs ? grad_inputs_ : grad_outputs_)[held.position] = std::move(held.value);
   }
   held_.clear();
 }
 
-uint64_t GradientCall::versions(Point side) const {
+uint64_t GradientCall::versions(Side side) const {
   uint64_t sum = 0;
-  for (const auto& gradient : side == Point::kAfter ? grad_inputs_ : grad_outputs_) {
+  for (const auto& gradient : side == Side::kOutputs ? grad_inputs_ : grad_outputs_) {
     if (gradient) sum += std::get<Array>(*gradient).version();
   }
   return sum;

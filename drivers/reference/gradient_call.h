@@ -20,15 +20,15 @@ class GradientCall final : public OpCall {
   OpType type() const override { return node_.type; }
   Phase phase() const override { return Phase::kBackward; }
   OpId id() override { return owner_.id; }
-  size_t size(Point side) const override { return shapes(side).size(); }
-  Value get(Point side, size_t position) override;
+  size_t size(Side side) const override { return shapes(side).size(); }
+  Value get(Side side, size_t position) override;
   std::string detail(Detail which) override;
 
   OpType forward_type() const override { return owner_.run->type; }
   OpId forward_id() override { return owner_.run->id; }
-  size_t forward_size(Point side) const override { return forward_operands(side).size(); }
-  Value forward_get(Point side, size_t position) override;
-  const Sighting* sighting() const override { return owner_.run->seen_by.get(); }
+  size_t forward_size(Side side) const override { return forward_operands(side).size(); }
+  Value forward_get(Side side, size_t position) override;
+  const Subscription* subscription() const override { return owner_.run->seen_by.get(); }
   bool made_by_forward() const override { return !node_.is_leaf(); }
 
   // As it runs.
@@ -36,25 +36,25 @@ class GradientCall final : public OpCall {
   void skip(RunHints hints) override;
   bool has_results() const override { return false; }  // the gradients that came in stay beside them
   void finish() override {}
-  void set(Point side, size_t position, Value value) override;
+  void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { held_.clear(); }
-  uint64_t versions(Point side) const override;
+  uint64_t versions(Side side) const override;
 
   const Gradients& grad_outputs() const { return grad_outputs_; }
   Gradients& grad_inputs() { return grad_inputs_; }
 
  private:
   struct Held {
-    Point side;
+    Side side;
     size_t position;
     std::optional<Operand> value;
   };
-  const std::vector<Shape>& shapes(Point side) const {
-    return side == Point::kAfter ? node_.input_shapes : node_.output_shapes;
+  const std::vector<Shape>& shapes(Side side) const {
+    return side == Side::kOutputs ? node_.input_shapes : node_.output_shapes;
   }
-  const std::vector<std::optional<Array::Weak>>& forward_operands(Point side) const {
-    return side == Point::kAfter ? owner_.run->outputs : owner_.run->inputs;
+  const std::vector<std::optional<Array::Weak>>& forward_operands(Side side) const {
+    return side == Side::kOutputs ? owner_.run->outputs : owner_.run->inputs;
   }
 
   const GradientNode& node_;

@@ -20,8 +20,8 @@ class NodeSite final : public OpSite {
   OpType type() const override { return op_.type; }
   Phase phase() const override { return Phase::kForward; }
   OpId id() override { return extended(1, name_); }
-  size_t size(Point side) const override { return side == Point::kAfter ? outputs_.size() : inputs_.size(); }
-  Value get(Point side, size_t i) override { return value(side == Point::kAfter ? outputs_.at(i) : inputs_.at(i)); }
+  size_t size(Side side) const override { return side == Side::kOutputs ? outputs_.size() : inputs_.size(); }
+  Value get(Side side, size_t i) override { return value(side == Side::kOutputs ? outputs_.at(i) : inputs_.at(i)); }
   std::string detail(Detail which) override { return which == Detail::kModulePath ? name_ : ""; }
 
  private:

@@ -45,10 +45,10 @@ OperatorCall::OperatorCall(Driver& driver, const Operator& op, OpId id, std::str
       inputs_(std::move(inputs)),
       results_(std::move(results)) {}
 
-size_t OperatorCall::size(Point side) const { return side == Point::kAfter ? op_.info.outputs.size() : inputs_.size(); }
+size_t OperatorCall::size(Side side) const { return side == Side::kOutputs ? op_.info.outputs.size() : inputs_.size(); }
 
-Value OperatorCall::get(Point side, size_t position) {
-  if (side == Point::kAfter) return value(results_.at(position));
+Value OperatorCall::get(Side side, size_t position) {
+  if (side == Side::kOutputs) return value(results_.at(position));
   return value(show_given_ ? given_.at(position) : inputs_.at(position));
 }
 
@@ -75,9 +75,9 @@ void OperatorCall::check_target() const {
 void OperatorCall::skip(RunHints hints) {
   check_target();
   show_given_ = hints.keep_inputs;
-  std::vector<bool> is_set(size(Point::kAfter), false);
+  std::vector<bool> is_set(size(Side::kOutputs), false);
   for (const Held& held : held_) {
-    if (held.side == Point::kAfter) is_set[held.position] = true;
+    if (held.side == Side::kOutputs) is_set[held.position] = true;
   }
   for (size_t i = 0; i < is_set.size(); ++i) {
     if (!is_set[i]) throw Error(fmt::format("result {} ({}) was not set", i, op_.info.outputs[i]));
@@ -95,10 +95,10 @@ void OperatorCall::finish() {
   results_[0] = target;
 }
 
-void OperatorCall::set(Point side, size_t position, Value value) {
+void OperatorCall::set(Side side, size_t position, Value value) {
   if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
   const Operand array = Array();  // all results are arrays
-  const Operand& needed = side == Point::kAfter ? array : inputs_[position];
+  const Operand& needed = side == Side::kOutputs ? array : inputs_[position];
   if (!value.ref) throw Error(fmt::format("nothing where {} is needed", kind(needed)));
   Held held{side, position, operand(value)};
   if (held.value.index() != needed.index()) {
@@ -113,7 +113,7 @@ void OperatorCall::set(Point side, size_t position, Value value) {
   }
   // What an isolated routine gives has no gradient of its own: it takes over that of the value it replaces.
   if (routine_mode() == RoutineMode::kIsolated) {
-    held.value = straight_through(held.value, (side == Point::kAfter ? results_ : inputs_)[position]);
+    held.value = straight_through(held.value, (side == Side::kOutputs ? results_ : inputs_)[position]);
   }
   held_.push_back(std::move(held));
 }
@@ -121,13 +121,13 @@ void OperatorCall::set(Point side, size_t position, Value value) {
 void OperatorCall::commit() {
   for (Held& held : held_) {
     // The operator will write into its target: not into an array that a tool may keep.
-    if (held.side == Point::kBefore && is_target(held)) held.value = own_copy(std::get<Array>(held.value));
-    (held.side == Point::kAfter ? results_ : inputs_)[held.position] = std::move(held.value);
+    if (held.side == Side::kInputs && is_target(held)) held.value = own_copy(std::get<Array>(held.value));
+    (held.side == Side::kOutputs ? results_ : inputs_)[held.position] = std::move(held.value);
   }
   held_.clear();
 }
 
-bool OperatorCall::bind_backward(ScopeStack& /*scopes*/, const SightingPtr& seen_by) {
+bool OperatorCall::bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& seen_by) {
   auto weak = [](const Operands& operands) {
     std::vector<std::optional<Array::Weak>> weak;
     for (const Operand& operand : operands) {
@@ -141,8 +141,8 @@ bool OperatorCall::bind_backward(ScopeStack& /*scopes*/, const SightingPtr& seen
   return true;
 }
 
-uint64_t OperatorCall::versions(Point side) const {
-  return reference::versions(side == Point::kAfter ? results_ : inputs_);
+uint64_t OperatorCall::versions(Side side) const {
+  return reference::versions(side == Side::kOutputs ? results_ : inputs_);
 }
 
 }  // namespace amanda::reference

@@ -19,8 +19,8 @@ class OperatorCall final : public OpCall {
   OpType type() const override { return op_.type; }
   Phase phase() const override { return Phase::kForward; }
   OpId id() override { return id_; }
-  size_t size(Point side) const override;
-  Value get(Point side, size_t position) override;
+  size_t size(Side side) const override;
+  Value get(Side side, size_t position) override;
   std::string detail(Detail which) override;
 
   // As it runs.
@@ -28,19 +28,19 @@ class OperatorCall final : public OpCall {
   void skip(RunHints hints) override;
   bool has_results() const override { return false; }  // the inputs stay beside them
   void finish() override;
-  void set(Point side, size_t position, Value value) override;
+  void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { held_.clear(); }
-  uint64_t versions(Point side) const override;
+  uint64_t versions(Side side) const override;
   void watch_backward(bool /*keep_operands*/) override { watch_.emplace(); }  // it always keeps them, weakly
-  bool bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) override;
+  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) override;
 
   const Operands& inputs() const { return inputs_; }
   Operands& results() { return results_; }
 
  private:
   struct Held {
-    Point side;
+    Side side;
     size_t position;
     Operand value;
   };

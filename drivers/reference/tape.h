@@ -29,7 +29,7 @@ struct GradientState {
 
 /// The run of a forward operator, for the nodes that it made. It keeps no array alive.
 struct ForwardRun {
-  SightingPtr seen_by;
+  SubscriptionPtr seen_by;
   OpType type;
   OpId id;
   std::string path;

@@ -14,8 +14,8 @@ namespace amanda::pytorch {
 
 Backend& ForwardCall::backend() const { return pytorch::backend(); }
 
-size_t ForwardCall::size(Point side) const {
-  return side == Point::kAfter ? record_.info.outputs.size() : record_.info.inputs.size();
+size_t ForwardCall::size(Side side) const {
+  return side == Side::kOutputs ? record_.info.outputs.size() : record_.info.inputs.size();
 }
 
 const Identity& ForwardCall::identity() {
@@ -47,7 +47,7 @@ uint64_t ForwardCall::gradient_mask() const {
 
 bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                             const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
-                            const SightingPtr& seen_by) {
+                            const SubscriptionPtr& seen_by) {
   SomeTensors tensors;
   for (const OperandTensor& result : result_tensors()) tensors.push_back(*result.tensor);
   for (const OperandTensor& other : tensors_of(written)) tensors.push_back(*other.tensor);

@@ -19,7 +19,7 @@ class ForwardCall : public OpCall {
   OpType type() const final { return record_.type; }
   Phase phase() const final { return Phase::kForward; }
   OpId id() final { return identity().id; }
-  size_t size(Point side) const final;
+  size_t size(Side side) const final;
   std::string detail(Detail which) final;
   bool records() const final { return RoutineState::program_records_now(); }
   uint64_t gradient_mask() const final;
@@ -57,7 +57,7 @@ class ForwardCall : public OpCall {
   /// not return. Without `operands`, those of operands_now() are taken if an analysis turns out to be pending.
   bool bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                  const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
-                 const SightingPtr& seen_by);
+                 const SubscriptionPtr& seen_by);
 
   const OpRecord& record_;
   Identity identity_;  // worked out when first asked for

@@ -129,7 +129,7 @@ class RunningNode {
     if (!c10::GradMode::is_enabled()) return;
     for (size_t i = 0; i < inside_; ++i) {
       NodeCall site(node_, type_, owners_[i]);
-      if (Engine::interest(*scopes_, site).follow) bind_made_by(*scopes_, owners_[i], made_, grad_inputs);
+      if (Backward::hook_needs(*scopes_, site).follow) bind_made_by(*scopes_, owners_[i], made_, grad_inputs);
     }
     for (Part& part : parts_) {
       if (part.run.follows()) bind_made_by(*scopes_, part.owner, made_, grad_inputs);
@@ -314,9 +314,9 @@ std::shared_ptr<NodeRecord> record_of(Node& node, const NodeType& type) {
 // Existing ownership is kept: leaves the tools out that see the node already. False: no other tool is left.
 bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
   if (owners.empty()) return true;
-  std::vector<SightingPtr> known;
+  std::vector<SubscriptionPtr> known;
   for (const Ownership& other : owners) known.push_back(other.forward->seen_by);
-  SightingPtr left = Engine::without(owner.forward->seen_by, known);
+  SubscriptionPtr left = Backward::without(owner.forward->seen_by, known);
   if (!left) return false;
   if (left != owner.forward->seen_by) {
     auto forward = std::make_shared<ForwardRun>(*owner.forward);
@@ -343,7 +343,7 @@ bool NodeRecord::add(Ownership owner) {
   Owners over;  // destroyed outside the lock: they may hold Python objects
   std::lock_guard lock(mutex());
   const auto first_over = std::stable_partition(
-      owners_.begin(), owners_.end(), [](const Ownership& known) { return !Engine::is_over(*known.forward->seen_by); });
+      owners_.begin(), owners_.end(), [](const Ownership& known) { return !Backward::is_over(*known.forward->seen_by); });
   std::move(first_over, owners_.end(), std::back_inserter(over));
   owners_.erase(first_over, owners_.end());
   if (!restrict_to_new_tools(owner, owners_)) return false;
@@ -361,12 +361,12 @@ NodeRecord::Owners NodeRecord::owners() const {
   return owners_;
 }
 
-Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
+HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
   if (const std::shared_ptr<NodeRecord> known = find_record_of(node, type)) {
     if (!restrict_to_new_tools(owner, known->owners())) return {};
   }
   NodeCall site(node, type, owner);
-  const Engine::Interest wanted = Engine::interest(scopes, site);
+  const HookNeeds wanted = Backward::hook_needs(scopes, site);
   if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
   publish_scopes_now();
   const std::shared_ptr<NodeRecord> record = record_of(node, type);

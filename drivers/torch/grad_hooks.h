@@ -37,7 +37,7 @@ class NodeRecord {
 
 /// Attaches the hooks that the owner's tools need on the node, and returns what they need. Existing ownership is kept:
 /// a leaf's node belongs to its first user, any other node to the innermost operator that the tool sees.
-Engine::Interest attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner);
+HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner);
 /// A backward pass that failed leaves nodes behind, on this thread, that have begun and will not end.
 bool has_running_nodes();
 void forget_running_nodes();

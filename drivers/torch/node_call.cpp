@@ -65,8 +65,8 @@ at::Tensor ForwardOperands::alive(const Tensor& tensor) {
   return {};
 }
 
-c10::IValue ForwardOperands::get(Point side, size_t position) const {
-  const std::vector<Operand>& operands = side == Point::kAfter ? outputs_ : inputs_;
+c10::IValue ForwardOperands::get(Side side, size_t position) const {
+  const std::vector<Operand>& operands = side == Side::kOutputs ? outputs_ : inputs_;
   if (position >= operands.size()) return {};
   const Operand& operand = operands[position];
   if (const auto* value = std::get_if<c10::IValue>(&operand)) return *value;
@@ -86,7 +86,7 @@ NodeCall::NodeCall(Node& node, const NodeType& type, const Ownership& owner)
 
 Backend& NodeCall::backend() const { return pytorch::backend(); }
 
-size_t NodeCall::size(Point side) const { return side == Point::kAfter ? node_.num_outputs() : node_.num_inputs(); }
+size_t NodeCall::size(Side side) const { return side == Side::kOutputs ? node_.num_outputs() : node_.num_inputs(); }
 
 namespace {
 
@@ -98,19 +98,19 @@ Value show(c10::SmallVectorImpl<c10::IValue>& shown, size_t count, size_t positi
 
 }  // namespace
 
-Value NodeCall::get(Point at, size_t position) {
+Value NodeCall::get(Side at, size_t position) {
   const variable_list& gradients = side(at);
   if (position >= gradients.size()) return {};
-  return show(shown_[at == Point::kAfter], gradients.size(), position, gradients[position]);
+  return show(shown_[at == Side::kOutputs], gradients.size(), position, gradients[position]);
 }
 
-size_t NodeCall::forward_size(Point at) const {
+size_t NodeCall::forward_size(Side at) const {
   return owner_.forward->operands ? owner_.forward->operands->size(at) : 0;
 }
 
-Value NodeCall::forward_get(Point at, size_t position) {
+Value NodeCall::forward_get(Side at, size_t position) {
   if (position >= forward_size(at)) return {};
-  return show(shown_forward_[at == Point::kAfter], forward_size(at), position,
+  return show(shown_forward_[at == Side::kOutputs], forward_size(at), position,
               owner_.forward->operands->get(at, position));
 }
 
@@ -119,9 +119,9 @@ std::string NodeCall::detail(Detail which) {
   return python_hooks.describe(owner_.forward->raw_path, which);
 }
 
-uint64_t NodeCall::versions(Point at) const {
+uint64_t NodeCall::versions(Side at) const {
   uint64_t sum = 0;
-  for (const at::Tensor& gradient : at == Point::kAfter ? grad_inputs_ : grad_outputs_) {
+  for (const at::Tensor& gradient : at == Side::kOutputs ? grad_inputs_ : grad_outputs_) {
     if (gradient.defined() && !gradient.is_inference()) sum += gradient._version();
   }
   return sum;
@@ -193,7 +193,7 @@ variable_list NodeCall::give_grad_inputs() {
 
 // ---- edits ----------------------------------------------------------------------------------------------------------
 
-void NodeCall::set(Point at, size_t position, Value value) {
+void NodeCall::set(Side at, size_t position, Value value) {
   const c10::IValue& given = *static_cast<const c10::IValue*>(value.ref);
   if (!given.isNone() && !given.isTensor()) throw Error(c10::str("got ", given.tagKind(), " where a Tensor is needed"));
   const at::Tensor tensor = given.isNone() ? at::Tensor() : given.toTensor();
@@ -202,10 +202,10 @@ void NodeCall::set(Point at, size_t position, Value value) {
 }
 
 // The engine checks what a node returns before hooks see it, and not again.
-void NodeCall::check(Point at, size_t position, const at::Tensor& value) const {
+void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
   if (position >= size(at)) throw Error(c10::str("there are only ", size(at)));
   if (!value.defined()) return;
-  const variable_list& present = at == Point::kAfter ? grad_inputs_ : grad_outputs_;
+  const variable_list& present = at == Side::kOutputs ? grad_inputs_ : grad_outputs_;
   if (position < present.size() && present[position].defined()) {
     const at::Tensor& old = present[position];
     check_stand_in(old.scalar_type(), old.device(), value);
@@ -215,7 +215,7 @@ void NodeCall::check(Point at, size_t position, const at::Tensor& value) const {
     return;
   }
   const torch::autograd::InputMetadata* needed = nullptr;
-  if (at == Point::kBefore) {
+  if (at == Side::kInputs) {
     needed = &node_.input_metadata(position);
   } else if (const torch::autograd::Edge& edge = node_.next_edge(position); edge.is_valid()) {
     needed = &edge.function->input_metadata(edge.input_nr);
@@ -231,7 +231,7 @@ void NodeCall::check(Point at, size_t position, const at::Tensor& value) const {
 void NodeCall::commit() {
   for (Staged& edit : staged_) {
     at::Tensor& slot = side(edit.side)[edit.position];
-    slot = replaced_ && edit.side == Point::kAfter ? std::move(edit.value) : in_place_of(slot, edit.value);
+    slot = replaced_ && edit.side == Side::kOutputs ? std::move(edit.value) : in_place_of(slot, edit.value);
   }
   staged_.clear();
 }

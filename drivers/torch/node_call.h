@@ -27,9 +27,9 @@ class ForwardOperands {
   /// A leaf among the inputs that this AccumulateGrad node stands for can be reached through it.
   void connect(const port::NodePtr& accumulate);
 
-  size_t size(Point side) const { return (side == Point::kAfter ? outputs_ : inputs_).size(); }
+  size_t size(Side side) const { return (side == Side::kOutputs ? outputs_ : inputs_).size(); }
   /// None where a tensor is no longer alive.
-  c10::IValue get(Point side, size_t position) const;
+  c10::IValue get(Side side, size_t position) const;
 
  private:
   struct Leaf {
@@ -48,7 +48,7 @@ class ForwardOperands {
 
 /// One run of a forward operator, for its backward operators.
 struct ForwardRun {
-  SightingPtr seen_by;
+  SubscriptionPtr seen_by;
   OpType type;
   OpId id;
   uint64_t raw_path;
@@ -78,22 +78,22 @@ class NodeCall final : public OpCall {
   OpId id() override { return owner_.id; }
   OpType forward_type() const override { return owner_.forward->type; }
   OpId forward_id() override { return owner_.forward->id; }
-  const Sighting* sighting() const override { return owner_.forward->seen_by.get(); }
+  const Subscription* subscription() const override { return owner_.forward->seen_by.get(); }
   bool made_by_forward() const override { return owner_.made_by_forward; }
-  size_t size(Point side) const override;
-  Value get(Point side, size_t position) override;
-  size_t forward_size(Point side) const override;
-  Value forward_get(Point side, size_t position) override;
+  size_t size(Side side) const override;
+  Value get(Side side, size_t position) override;
+  size_t forward_size(Side side) const override;
+  Value forward_get(Side side, size_t position) override;
   std::string detail(Detail which) override;
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
   bool has_results() const override { return false; }  // the grad_outputs stay beside them
   void finish() override {}
-  void set(Point side, size_t position, Value value) override;
+  void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { staged_.clear(); }
-  uint64_t versions(Point side) const override;
+  uint64_t versions(Side side) const override;
 
   const NodeType& node_type() const { return type_; }
   const Ownership& owner() const { return owner_; }
@@ -128,12 +128,12 @@ class NodeCall final : public OpCall {
 
  private:
   struct Staged {
-    Point side;
+    Side side;
     size_t position;
     at::Tensor value;
   };
-  variable_list& side(Point side) { return side == Point::kAfter ? grad_inputs_ : grad_outputs_; }
-  void check(Point side, size_t position, const at::Tensor& value) const;
+  variable_list& side(Side side) { return side == Side::kOutputs ? grad_inputs_ : grad_outputs_; }
+  void check(Side side, size_t position, const at::Tensor& value) const;
 
   Node& node_;
   const NodeType& type_;

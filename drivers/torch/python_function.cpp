@@ -18,8 +18,8 @@ class FunctionSite final : public OpSite {
   OpType type() const override { return record_.type; }
   Phase phase() const override { return Phase::kForward; }
   OpId id() override { return identity_.id; }
-  size_t size(Point) const override { return 0; }
-  Value get(Point, size_t) override { return {}; }
+  size_t size(Side) const override { return 0; }
+  Value get(Side, size_t) override { return {}; }
   std::string detail(Detail) override { return ""; }
 
  private:
@@ -41,7 +41,7 @@ void bind_python_function(const std::string& name, const NodeWindow& window, c10
   const OpRecord& record = op_types().python_function(name);
   const Identity identity = identify(record, tensors);
   FunctionSite site(record, identity);
-  SightingPtr seen_by = Engine::sighting(*scopes, site);
+  SubscriptionPtr seen_by = Backward::subscription(*scopes, site);
   if (!seen_by) return;
   auto operands = std::make_shared<ForwardOperands>();
   operands->keep_inputs(inputs);

@@ -172,17 +172,21 @@ c10::ArrayRef<c10::IValue> StackCall::results() const {
   return torch::jit::last(stack_, state_ == State::kReady ? 0 : record_.info.outputs.size());
 }
 
-Value StackCall::get(Point side, size_t position) {
-  const c10::ArrayRef<c10::IValue> operands = side == Point::kAfter ? results() : arguments();
+Value StackCall::get(Side side, size_t position) {
+  const c10::ArrayRef<c10::IValue> operands = side == Side::kOutputs ? results() : arguments();
   if (position >= operands.size()) return {};
   return {const_cast<c10::IValue*>(&operands[position])};
 }
 
-uint64_t StackCall::versions(Point side) const {
+uint64_t StackCall::versions(Side side) const {
   if (record_.asynchronous) return 0;  // its own thread may write while routines look
-  if (side == Point::kAfter) return version_sum(result_tensors());
-  if (side == Point::kReplace) return version_sum_besides(record_.mutated, argument_tensors());
+  if (side == Side::kOutputs) return version_sum(result_tensors());
   return version_sum(argument_tensors());
+}
+
+uint64_t StackCall::unmutated_versions() const {
+  if (record_.asynchronous) return 0;  // as above
+  return version_sum_besides(record_.mutated, argument_tensors());
 }
 
 void StackCall::begin_run(RunHints hints) {
@@ -259,7 +263,7 @@ std::shared_ptr<ForwardOperands> StackCall::operands_now() const {
   return operands;
 }
 
-bool StackCall::bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) {
+bool StackCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) {
   if (!rehearsed_.isNone()) {
     bind_when_run_ = seen_by;
     bind_under_ = &scopes;
@@ -430,9 +434,9 @@ bool StackCall::is_viewed(size_t position) {
   return shared;
 }
 
-void StackCall::set(Point side, size_t position, Value value) {
+void StackCall::set(Side side, size_t position, Value value) {
   const c10::IValue& given = *static_cast<const c10::IValue*>(value.ref);
-  const bool after = side == Point::kAfter;
+  const bool after = side == Side::kOutputs;
   const c10::Argument& argument = after ? record_.schema.returns()[position] : record_.schema.arguments()[position];
   const bool replaced = after && state_ != State::kRan;  // a replacement's result stands for nothing that ran
   c10::IValue old = replaced ? c10::IValue() : stack_[base_ + position];
@@ -551,7 +555,7 @@ bool StackCall::has_all_results() const {
 void StackCall::commit() {
   edits_here += staged_.size();
   for (Staged& edit : staged_) {
-    if (edit.side == Point::kAfter) {
+    if (edit.side == Side::kOutputs) {
       put_result(edit.position, std::move(edit.value));
     } else {
       put_argument(edit.position, std::move(edit.value));

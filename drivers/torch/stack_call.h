@@ -32,17 +32,18 @@ class StackCall final : public ForwardCall {
   /// A call that is identified as another one: what get_op() of that one stands for.
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id);
 
-  Value get(Point side, size_t position) override;
+  Value get(Side side, size_t position) override;
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
   bool has_results() const override { return state_ != State::kReady; }
   void finish() override;
-  void set(Point side, size_t position, Value value) override;
+  void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { staged_.clear(); }
-  uint64_t versions(Point side) const override;
+  uint64_t versions(Side side) const override;
+  uint64_t unmutated_versions() const override;
   void watch_backward(bool keep_operands) override;
-  bool bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) override;
+  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) override;
 
   bool result_is_view() const override;
   bool has_symbols() const override;
@@ -64,7 +65,7 @@ class StackCall final : public ForwardCall {
 
  private:
   struct Staged {
-    Point side;
+    Side side;
     size_t position;
     c10::IValue value;
   };
@@ -122,7 +123,7 @@ class StackCall final : public ForwardCall {
   std::optional<NodeWindow> made_;
   std::shared_ptr<ForwardOperands> operands_;
   std::vector<c10::IValue> written_;  // what it writes to and does not return
-  SightingPtr bind_when_run_;         // only rehearsed so far
+  SubscriptionPtr bind_when_run_;         // only rehearsed so far
   ScopeStack* bind_under_ = nullptr;  // then
 };
 

@@ -47,26 +47,26 @@ bool TorchBackend::is_programs(const std::exception_ptr& error) const {
   return python_hooks.is_programs && python_hooks.is_programs(error);
 }
 
-std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view, size_t position) const {
+std::string TorchBackend::refusal(OpSite& site, const ActionInfo& action, size_t position) const {
   if (site.phase() == Phase::kBackward) {
-    if (point != Point::kReplace) return {};
+    if (action.point != Point::kReplace) return {};
     if (!can_override_nodes()) return "this PyTorch was built with a C++ ABI in which nodes cannot be overridden";
     if (!static_cast<NodeCall&>(site).node_type().accumulates) return {};
     return "a gradient must be accumulated into its leaf; edit it before that, by insert_before_backward_op";
   }
   auto& call = static_cast<ForwardCall&>(site);
-  if (point != Point::kReplace && call.record().writes_late) {
+  if (action.point != Point::kReplace && call.record().writes_late) {
     return "it writes to tensors that its schema calls read-only, maybe after it has returned; nothing can stand for "
            "those";
   }
-  if (point == Point::kBefore) {
-    if (allow_view || !call.is_viewed(position)) return {};
+  if (action.point == Point::kBefore) {
+    if (action.allow_view || !call.is_viewed(position)) return {};
     return "the operator's result is a view of it, and would no longer share memory with the program's tensor; pass "
            "allow_view=True if nothing relies on that";
   }
   if (call.record().metadata_in_place)
     return "it changes its tensor's shape or storage in place; nothing can stand for that";
-  if (!allow_view && call.result_is_view()) {
+  if (!action.allow_view && call.result_is_view()) {
     return "its result is a view, and a value put in its place would no longer share memory with the operator's input; "
            "pass allow_view=True if nothing relies on that";
   }

@@ -16,7 +16,7 @@ class TorchBackend final : public Backend {
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   bool is_programs(const std::exception_ptr& error) const override;
-  std::string refusal(OpSite& site, Point point, bool allow_view, size_t position) const override;
+  std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
 };
 
 /// Takes two dispatch keys and makes the driver known to the core; once, later calls do nothing. Throws `Error`.

@@ -88,8 +88,8 @@ class TypedCall final : public UnboxedCall {
 
  protected:
   OperandTensors unboxed_results() const override { return kept_ ? tensors_of(*kept_) : OperandTensors(); }
-  c10::IValue box(Point side, size_t position) const override {
-    return side == Point::kAfter ? box_one(*kept_, position) : box_one(operands_, position);
+  c10::IValue box(Side side, size_t position) const override {
+    return side == Side::kOutputs ? box_one(*kept_, position) : box_one(operands_, position);
   }
   void push_arguments(torch::jit::Stack& stack) const override { push(stack, operands_); }
   void push_results(torch::jit::Stack& stack) const override { push(stack, *kept_); }

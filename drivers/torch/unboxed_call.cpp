@@ -14,9 +14,9 @@ StackCall& UnboxedCall::boxed() {
   return *boxed_;
 }
 
-Value UnboxedCall::get(Point side, size_t position) {
+Value UnboxedCall::get(Side side, size_t position) {
   if (boxed_) return boxed_->get(side, position);
-  const bool after = side == Point::kAfter;
+  const bool after = side == Side::kOutputs;
   if (position >= size(side) || (after && !ran_)) return {};
   return {&shown_.get(after ? record_.info.inputs.size() + position : position, [&] { return box(side, position); })};
 }
@@ -35,10 +35,14 @@ void UnboxedCall::run(RunHints hints) {
   remember_results();
 }
 
-uint64_t UnboxedCall::versions(Point side) const {
+uint64_t UnboxedCall::versions(Side side) const {
   if (boxed_) return boxed_->versions(side);
-  if (side == Point::kAfter) return version_sum(unboxed_results());
-  return side == Point::kReplace ? version_sum_besides(record_.mutated, arguments_) : version_sum(arguments_);
+  if (side == Side::kOutputs) return version_sum(unboxed_results());
+  return version_sum(arguments_);
+}
+
+uint64_t UnboxedCall::unmutated_versions() const {
+  return boxed_ ? boxed_->unmutated_versions() : version_sum_besides(record_.mutated, arguments_);
 }
 
 void UnboxedCall::watch_backward(bool keep_operands) {
@@ -56,7 +60,7 @@ std::shared_ptr<ForwardOperands> UnboxedCall::operands_now() const {
   return operands;
 }
 
-bool UnboxedCall::bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) {
+bool UnboxedCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) {
   if (boxed_) return boxed_->bind_backward(scopes, seen_by);
   if (!made_ || made_->is_empty()) return false;
   return bind_made(scopes, *made_, {}, {}, nullptr, seen_by);

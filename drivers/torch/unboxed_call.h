@@ -51,23 +51,24 @@ class ShownOperands {
 // StackCall takes over: what edits mean is written there, once.
 class UnboxedCall : public ForwardCall {
  public:
-  Value get(Point side, size_t position) final;
+  Value get(Side side, size_t position) final;
   void run(RunHints hints) final;
   void skip(RunHints hints) final { boxed().skip(hints); }
   bool has_results() const final { return boxed_ ? boxed_->has_results() : ran_; }
   void finish() final {
     if (boxed_) boxed_->finish();
   }
-  void set(Point side, size_t position, Value value) final { boxed().set(side, position, value); }
+  void set(Side side, size_t position, Value value) final { boxed().set(side, position, value); }
   void commit() final {
     if (boxed_) boxed_->commit();
   }
   void discard() noexcept final {
     if (boxed_) boxed_->discard();
   }
-  uint64_t versions(Point side) const final;
+  uint64_t versions(Side side) const final;
+  uint64_t unmutated_versions() const final;
   void watch_backward(bool keep_operands) final;
-  bool bind_backward(ScopeStack& scopes, const SightingPtr& seen_by) final;
+  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) final;
   bool result_is_view() const final { return const_cast<UnboxedCall*>(this)->boxed().result_is_view(); }
   bool is_viewed(size_t position) final { return boxed().is_viewed(position); }
   void abandon() noexcept final {
@@ -89,7 +90,7 @@ class UnboxedCall : public ForwardCall {
 
   // What only the operator's C++ types know.
   virtual OperandTensors unboxed_results() const = 0;
-  virtual c10::IValue box(Point side, size_t position) const = 0;
+  virtual c10::IValue box(Side side, size_t position) const = 0;
   virtual void push_arguments(torch::jit::Stack& stack) const = 0;
   virtual void push_results(torch::jit::Stack& stack) const = 0;
   virtual void redispatch() = 0;  // and keeps the results

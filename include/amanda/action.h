@@ -2,7 +2,6 @@
 #pragma once
 
 #include <any>
-#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/routine.h"
 
 namespace amanda {
 
@@ -20,19 +20,6 @@ class Execution;
 class Tool;
 class Values;
 struct ScheduledAction;
-
-/// Code that runs each time an operator runs. May be called on several threads at once.
-class Routine {
- public:
-  virtual ~Routine() = default;
-  virtual void operator()(Values& values) = 0;
-  virtual std::string name() const = 0;  // for messages
-  /// May `on_error="disable"` swallow what this routine threw? (Not a keyboard interrupt.)
-  virtual bool is_failure(const std::exception_ptr&) const { return true; }
-  /// The scope's results are gone, this routine is never called again: let go of what it holds.
-  virtual void retire() {}
-};
-using RoutinePtr = std::shared_ptr<Routine>;
 
 /// Which operands a routine gets: all, none, or some by position or by schema name.
 class Positions {
@@ -53,31 +40,37 @@ struct BeforeOp {
   Positions inputs{};
   bool differentiable = false;  // record the routine; the value's own graph is kept
   bool allow_view = false;      // the result may stop being a view of the program's operand
+  RoutineKind kind = RoutineKind::kUnknown;
 };
 
 struct AfterOp {
   Positions outputs{};
   bool differentiable = false;
   bool allow_view = false;  // the result may stop being a view
+  RoutineKind kind = RoutineKind::kUnknown;
 };
 
 struct ReplaceOp {
   Positions inputs{};
   bool allow_view = false;
+  RoutineKind kind = RoutineKind::kUnknown;
 };
 
 struct BeforeBackwardOp {
   Positions grad_outputs{};
   bool differentiable = false;
+  RoutineKind kind = RoutineKind::kUnknown;
 };
 
 struct AfterBackwardOp {
   Positions grad_inputs{};
   bool differentiable = false;
+  RoutineKind kind = RoutineKind::kUnknown;
 };
 
 struct ReplaceBackwardOp {
   Positions grad_outputs{};
+  RoutineKind kind = RoutineKind::kUnknown;
 };
 
 /// A scheduled routine. A handle: copies name the same action.

@@ -1,9 +1,12 @@
 // The seam, upward half: what a driver calls.
 #pragma once
 
-#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/graph.h"
 
 namespace amanda {
 
@@ -12,31 +15,33 @@ class Tool;
 class Engine {
  public:
   /// Makes a framework known. Throws `Error` when the driver was built for another seam version.
-  static void attach(Backend& backend, int seam_version = kSeamVersion);
+  /// `same_ids_as`: another backend of the framework, attached before; where both give one place of the program the
+  /// same id, what was analysed in the one regime holds in the other. Null: its ids are its own.
+  static void attach(Backend& backend, int seam_version = kSeamVersion, const Backend* same_ids_as = nullptr);
 
   /// Eager: one operator call, top to bottom, forward or backward. See src/engine.cpp.
   static void on_op(ScopeStack& scopes, OpCall& call);
 
-  /// What tools want of a backward operator that was just made.
-  struct Interest {
-    bool before = false, replace = false, after = false;
-    bool follow = false;   // backward operators that it makes itself are to be seen, too
-    bool pending = false;  // an analysis is still to be run, and may schedule anything
-    bool any() const { return before || replace || after || follow || pending; }
-  };
-  static Interest interest(ScopeStack& scopes, OpSite& backward);
-  /// Who is to see the backward operators of a forward operator that ran unseen by on_op(); null: nobody asks.
-  static SightingPtr sighting(ScopeStack& scopes, OpSite& forward);
-  /// `seen_by` without the tools that are in `known`; null: none is left.
-  static SightingPtr without(const SightingPtr& seen_by, const std::vector<SightingPtr>& known);
-  /// None of its scopes will be entered again.
-  static bool is_over(const Sighting& seen_by) noexcept;
-
-  /// Graph: analyses a node while the graph is visited and returns what to insert; runs no action.
-  static PlanPtr analyse(ScopeStack& scopes, OpSite& site, Point point);
-  /// Graph: runs the plan's actions of one point, from the tap that was inserted for them.
-  static void run(const Plan& plan, Point point, OpCall& call);
-  static bool has_actions(const Plan& plan, Point point) noexcept;
+  // Graphs: see graph.h.
+  /// What this thread's scopes amount to for a graph that is met now. A front asks once for each run of a graph; take
+  /// the scopes from switch_to(), and ask nothing while they are null or a routine runs.
+  static ToolsetPtr toolset(const ScopeStack& scopes);
+  /// Analyses a graph's operators and has the driver lower what tools want. On any thread, also where none of the
+  /// scopes is open, or where they were left meanwhile: a gradient's graph may be built later than its forward graph.
+  /// Vanilla if the scope objects are gone. Throws what a tool's analysis threw, as itself; `Error` naming tool,
+  /// operator and reason for an action that the driver refuses; `Error` naming driver and operator for a visit that
+  /// breaks the rules. Never null.
+  static ArtifactPtr instrument(const Toolset& toolset, GraphSite& graph);
+  /// Runs a tap's actions, from the node that was inserted for it. On any thread, several at once, without any lock:
+  /// an interpreter's is taken by routines that need it. `call` shows the operands that reach the tap; kBefore: its
+  /// inputs flow on; kReplace, kAfter: its results. Throws what a routine threw, as itself. Of scopes that are gone, of
+  /// tools that stopped and of actions that were removed nothing runs: the values stay, and at kReplace the original
+  /// runs.
+  /// `open`: where the thread knows its scopes, only what is open there acts; null: the choice of the artifact was the
+  /// choice of tools.
+  static void run(const Tap& tap, OpCall& call, const ScopeStack* open = nullptr, RunState* state = nullptr);
+  /// Null: nothing holds it any more, or it is another process's; values pass unchanged. Keep what it gives.
+  static TapPtr tap(uint64_t id);
 
   /// This thread's open scopes, kept alive with their tools as long as the pointer lives; null: none, or switched off.
   static std::shared_ptr<ScopeStack> scopes_here();
@@ -63,32 +68,6 @@ class Engine {
 
   /// Runs what `get_op()` stands for: inside a replacement, the replacement it wraps; else the original.
   static void call_original(OpCall& call);
-};
-
-/// A backward operator that the framework itself runs, with calls at its beginning and end: the stages of on_op().
-class BackwardRun {
- public:
-  BackwardRun(ScopeStack& scopes, OpCall& call);
-  ~BackwardRun();
-  BackwardRun(const BackwardRun&) = delete;
-  BackwardRun& operator=(const BackwardRun&) = delete;
-
-  bool seen() const;         // by a tool that is active
-  void before();             // analyses, actions
-  bool replaces() const;     // after before(): is operate() to run where the operator would?
-  bool expects_end() const;  // after before(): is finish() needed?
-  bool follows() const;      // after before(): are the backward operators that it makes itself to be seen, too?
-  /// Runs the replacement; call.run() runs the operator for it.
-  void operate();
-  /// The operator, or operate(), ran: call.run() only hands over the results.
-  void finish();
-
- private:
-  // An OpRun, in room of its own: every node that is seen has one.
-  alignas(std::max_align_t) std::byte room_[320];
-  class OpRun* run_ = nullptr;
-  OpCall& call_;
-  bool operated_ = false;
 };
 
 }  // namespace amanda

@@ -14,6 +14,8 @@
 
 namespace amanda {
 
+struct ContextSession;  // what is known during one analysis call
+
 /// A language binding's companion of a context, for instance the Python dict that users see.
 class ContextFace {
  public:
@@ -104,12 +106,11 @@ class OpContext {
 
  private:
   friend class AnalysisSession;
-  struct Session;  // what is known during one analysis call
-  Session& session(const char* asked) const;
+  ContextSession& session(const char* asked) const;
   Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
-                  bool allow_view);
+                  bool allow_view, RoutineKind kind);
 
-  Session* session_ = nullptr;
+  ContextSession* session_ = nullptr;
   Backend* backend_ = nullptr;
   const OpInfo* info_ = nullptr;
   const OpInfo* backward_info_ = nullptr;

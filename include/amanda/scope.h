@@ -10,28 +10,13 @@
 
 #include "amanda/backend.h"
 #include "amanda/op_context.h"
+#include "amanda/scope_options.h"
 #include "amanda/tool.h"
+#include "amanda/wait_hooks.h"
 
 namespace amanda {
 
 class ScopeState;
-
-enum class OnError : uint8_t { kRaise, kDisable };
-
-struct ScopeOptions {
-  OnError on_error = OnError::kRaise;
-  /// Keeps the tools alive, for bindings: until the scope is destroyed, left, and used by no thread.
-  std::shared_ptr<const void> tools_owner{};
-};
-
-/// Operators on which nothing was scheduled and no key was left are remembered up to this number, those in use.
-inline constexpr size_t kMaxEmptyRecords = 1 << 16;
-
-struct CacheInfo {
-  uint64_t hits = 0;    // operator runs that needed no analysis
-  uint64_t misses = 0;  // analysis routines run
-  size_t size = 0;      // operators known; only the empty ones among them have a maximum
-};
 
 /// A handle on an instrumentation scope: tools, and the results of their analyses.
 ///
@@ -106,12 +91,5 @@ Switch cache_disabled();
 Switch cache_enabled();
 bool is_enabled();
 bool is_cache_enabled();
-
-/// What to do around a wait for another thread's analysis; bindings release their interpreter lock here.
-struct WaitHooks {
-  void* (*before)() = nullptr;
-  void (*after)(void*) = nullptr;
-};
-void set_wait_hooks(WaitHooks hooks);
 
 }  // namespace amanda

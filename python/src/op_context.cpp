@@ -51,9 +51,9 @@ RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwa
   return std::make_shared<PyRoutine>(fn, kwargs, with_run);
 }
 
-py::tuple operands(OpContext& context, Point side) {
+py::tuple operands(OpContext& context, Side side) {
   PythonBridge& bridge = bridge_of(context.backend());
-  const size_t count = side == Point::kAfter ? context.num_outputs() : context.num_inputs();
+  const size_t count = side == Side::kOutputs ? context.num_outputs() : context.num_inputs();
   py::tuple all(count);
   for (size_t i = 0; i < count; ++i) {
     all[i] =
@@ -63,9 +63,9 @@ py::tuple operands(OpContext& context, Point side) {
   return all;
 }
 
-py::tuple gradients(OpContext& context, Point side) {
+py::tuple gradients(OpContext& context, Side side) {
   PythonBridge& bridge = bridge_of(context.backend());
-  const size_t count = side == Point::kAfter ? context.num_grad_inputs() : context.num_grad_outputs();
+  const size_t count = side == Side::kOutputs ? context.num_grad_inputs() : context.num_grad_outputs();
   py::tuple all(count);
   for (size_t i = 0; i < count; ++i) {
     all[i] = py::reinterpret_steal<py::object>(bridge.to_python(context.site(), side, i));
@@ -201,11 +201,11 @@ void bind_op_context(py::module_& m) {
       .def("is_recompute", [](const ContextHandle& h) { return h.get().is_recompute(); })
       .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
       .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
-      .def("inputs", [](const ContextHandle& h) { return operands(h.get(), Point::kBefore); })
+      .def("inputs", [](const ContextHandle& h) { return operands(h.get(), Side::kInputs); })
       .def("outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
              if (!h.get().has_outputs()) return std::nullopt;
-             return operands(h.get(), Point::kAfter);
+             return operands(h.get(), Side::kOutputs);
            })
       .def("backward_op",
            [](const ContextHandle& h) -> std::optional<Operator> {
@@ -222,12 +222,12 @@ void bind_op_context(py::module_& m) {
       .def("grad_outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
              if (h.get().is_forward()) return std::nullopt;
-             return gradients(h.get(), Point::kBefore);
+             return gradients(h.get(), Side::kInputs);
            })
       .def("grad_inputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
              if (!h.get().has_grad_inputs()) return std::nullopt;
-             return gradients(h.get(), Point::kAfter);
+             return gradients(h.get(), Side::kOutputs);
            })
       .def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
       .def(

@@ -22,17 +22,17 @@ class PythonBridge {
   virtual ~PythonBridge() = default;
 
   // With the interpreter lock. A failure is thrown as raise_error() throws it, or as ConversionError.
-  virtual PyObject* to_python(OpSite& site, Point side, size_t position) = 0;  // a new reference
+  virtual PyObject* to_python(OpSite& site, Side side, size_t position) = 0;  // a new reference
   /// The same of the forward operator's operands, where `site` is a backward one.
-  virtual PyObject* forward_to_python(OpSite& site, Point side, size_t position) = 0;
+  virtual PyObject* forward_to_python(OpSite& site, Side side, size_t position) = 0;
   /// Converts `object` for that position and hands it to `put`, valid during the call.
-  virtual void from_python(OpSite& site, Point side, size_t position, PyObject* object,
+  virtual void from_python(OpSite& site, Side side, size_t position, PyObject* object,
                            const std::function<void(Value)>& put) = 0;
   /// Runs the operator itself on Python arguments: what get_op() stands for, or get_backward_op() while it runs. Null:
   /// it raised a Python error, which is set.
   virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
   /// Does this position take a list?
-  virtual bool is_list(OpSite& site, Point side, size_t position) = 0;
+  virtual bool is_list(OpSite& site, Side side, size_t position) = 0;
   /// `object` is what to_python() gave for the input at `position`: is it still that very operand, with nothing
   /// recorded on it since?
   virtual bool is_operand(OpSite& site, size_t position, PyObject* object) = 0;

@@ -106,7 +106,7 @@ void PyRoutine::operator()(Values& values) {
   const size_t selected = values.size();
   const size_t keywords = names ? PyTuple_GET_SIZE(names.ptr()) : 0;
   PythonBridge& bridge = bridge_of(values.call().backend());
-  const Point side = values.point() == Point::kAfter ? Point::kAfter : Point::kBefore;
+  const Side side = side_of(values.point());
 
   Operands operands(selected + keywords);
   if (selected > 0) values.watch();
@@ -135,7 +135,7 @@ void PyRoutine::operator()(Values& values) {
 void PyRoutine::put_edits(Values& values, PyObject** operands, PyObject* result) {
   const size_t selected = values.size();
   PythonBridge& bridge = bridge_of(values.call().backend());
-  const Point side = values.point();
+  const Side side = side_of(values.point());
   auto put = [&](size_t i, PyObject* value) {
     if (value == operands[i] || value == Py_None) return;
     try {
@@ -170,10 +170,10 @@ void PyRoutine::put_results(Values& values, PyObject** operands, PyObject* resul
     if (operand != operands + values.size()) {
       const size_t position = values.position(operand - operands);
       if (bridge.is_operand(values.call(), position, value))
-        return values.set_result(i, values.call().get(Point::kBefore, position));
+        return values.set_result(i, values.call().get(Side::kInputs, position));
     }
     try {
-      bridge.from_python(values.call(), Point::kAfter, i, value,
+      bridge.from_python(values.call(), Side::kOutputs, i, value,
                          [&](Value converted) { values.set_result(i, converted); });
     } catch (const ConversionError& reason) {
       values.fail(fmt::format("result {}: {}", i, reason.what()));

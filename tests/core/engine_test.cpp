@@ -33,24 +33,24 @@ constexpr OpType kAdd = 0, kMul = 1, kGradient = 2;
 /// A forward operator, or a backward operator of one that `seen_by` saw.
 struct ProbeSite final : OpSite {
   ProbeSite(ProbeDriver& driver, OpType type) : driver(driver), forward(type), kind(Phase::kForward) {}
-  ProbeSite(const ProbeSite& of, SightingPtr seen_by)
+  ProbeSite(const ProbeSite& of, SubscriptionPtr seen_by)
       : driver(of.driver), forward(of.forward), kind(Phase::kBackward), seen_by(std::move(seen_by)) {}
 
   Backend& backend() const override { return driver; }
   OpType type() const override { return kind == Phase::kForward ? forward : kGradient; }
   Phase phase() const override { return kind; }
   OpId id() override { return 10 + type(); }
-  size_t size(Point) const override { return 0; }
-  Value get(Point, size_t) override { return {}; }
+  size_t size(Side) const override { return 0; }
+  Value get(Side, size_t) override { return {}; }
   std::string detail(Detail) override { return ""; }
   OpType forward_type() const override { return forward; }
   OpId forward_id() override { return 10 + forward; }
-  const Sighting* sighting() const override { return seen_by.get(); }
+  const Subscription* subscription() const override { return seen_by.get(); }
 
   ProbeDriver& driver;
   OpType forward;
   Phase kind;
-  SightingPtr seen_by;
+  SubscriptionPtr seen_by;
 };
 
 class EngineTest : public TraceTest {
@@ -107,15 +107,15 @@ TEST_F(EngineTest, PatternsAreThoseThatTheToolsAskFor) {
 TEST_F(EngineTest, AnOperatorThatRanElsewhereIsSeenBackwardsByWhoeverAsks) {
   ProbeSite add(driver, kAdd), mul(driver, kMul);
   apply({tool("a"), tool("b").asks({"mul"}).backward()});
-  EXPECT_EQ(Engine::sighting(*driver.scopes, add), nullptr);
-  ProbeSite gradient(mul, Engine::sighting(*driver.scopes, mul));
+  EXPECT_EQ(Backward::subscription(*driver.scopes, add), nullptr);
+  ProbeSite gradient(mul, Backward::subscription(*driver.scopes, mul));
   ASSERT_NE(gradient.seen_by, nullptr);
-  EXPECT_TRUE(Engine::interest(*driver.scopes, gradient).pending);
+  EXPECT_TRUE(Backward::hook_needs(*driver.scopes, gradient).pending);
   ProbeSite unseen(add, nullptr);
-  EXPECT_FALSE(Engine::interest(*driver.scopes, unseen).any());
+  EXPECT_FALSE(Backward::hook_needs(*driver.scopes, unseen).any());
   leave();
   apply({tool("b")});  // another scope object
-  EXPECT_FALSE(Engine::interest(*driver.scopes, gradient).any());
+  EXPECT_FALSE(Backward::hook_needs(*driver.scopes, gradient).any());
 }
 
 TEST_F(EngineTest, ADriverThatRefusesTheScopesIsToldOfThoseBeforeAgain) {

@@ -61,8 +61,8 @@ TEST(ScopeStackTest, PlansOfTwoDriversAreTwo) {
     OpType type() const override { return 0; }
     Phase phase() const override { return Phase::kForward; }
     OpId id() override { return 7; }
-    size_t size(Point) const override { return 0; }
-    Value get(Point, size_t) override { return {}; }
+    size_t size(Side) const override { return 0; }
+    Value get(Side, size_t) override { return {}; }
     std::string detail(Detail) override { return ""; }
   } site;
   const auto plan = std::make_shared<const Plan>(std::vector<ScheduledPtr>(), Plan::Outlook(), site);

@@ -73,18 +73,18 @@ PyObject* show(const c10::IValue& value, const c10::Argument& argument) {
   return torch::jit::toPyObject(value).release().ptr();
 }
 
-const c10::Argument& forward_argument_of(const OpSite& site, Point side, size_t position) {
+const c10::Argument& forward_argument_of(const OpSite& site, Side side, size_t position) {
   const c10::FunctionSchema& schema = pytorch::op_types().of(site.forward_type()).schema;
-  const auto& arguments = side == Point::kAfter ? schema.returns() : schema.arguments();
+  const auto& arguments = side == Side::kOutputs ? schema.returns() : schema.arguments();
   static const auto* of_function = new c10::Argument("", c10::AnyType::get());  // a Python function has no schema
   return position < arguments.size() ? arguments[position] : *of_function;
 }
 
-const c10::Argument& argument_of(const OpSite& site, Point side, size_t position) {
+const c10::Argument& argument_of(const OpSite& site, Side side, size_t position) {
   static const auto* gradient = new c10::Argument("", c10::OptionalType::create(c10::TensorType::get()));
   if (site.phase() == Phase::kBackward) return *gradient;
   const c10::FunctionSchema& schema = static_cast<const pytorch::ForwardCall&>(site).record().schema;
-  return side == Point::kAfter ? schema.returns()[position] : schema.arguments()[position];
+  return side == Side::kOutputs ? schema.returns()[position] : schema.arguments()[position];
 }
 
 c10::IValue take(PyObject* object, const c10::Argument& argument) {
@@ -117,8 +117,8 @@ bool has_attributes(PyObject* object) {
 }
 
 // What a routine that called the operator was given at this position, if that is what it returns; else null.
-const c10::IValue* original_result(const OpSite& site, Point side, size_t position, PyObject* object) {
-  if (site.phase() != Phase::kForward || side != Point::kAfter) return nullptr;
+const c10::IValue* original_result(const OpSite& site, Side side, size_t position, PyObject* object) {
+  if (site.phase() != Phase::kForward || side != Side::kOutputs) return nullptr;
   const pytorch::OriginalResults* kept = pytorch::RoutineState::kept(site.type());
   if (!kept) return nullptr;
   if (object == Py_None) return kept->behind(position, at::Tensor());
@@ -185,20 +185,20 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
 
 }  // namespace
 
-PyObject* TorchBridge::to_python(OpSite& site, Point side, size_t position) {
+PyObject* TorchBridge::to_python(OpSite& site, Side side, size_t position) {
   const Value value = site.get(side, position);
   if (!value.ref) return Py_NewRef(Py_None);
   if (site.phase() == Phase::kBackward) return show_gradient(pytorch::ivalue(value));
   return show(pytorch::ivalue(value), argument_of(site, side, position));
 }
 
-PyObject* TorchBridge::forward_to_python(OpSite& site, Point side, size_t position) {
+PyObject* TorchBridge::forward_to_python(OpSite& site, Side side, size_t position) {
   const Value value = site.forward_get(side, position);
   if (!value.ref) return Py_NewRef(Py_None);
   return show(pytorch::ivalue(value), forward_argument_of(site, side, position));
 }
 
-void TorchBridge::from_python(OpSite& site, Point side, size_t position, PyObject* object,
+void TorchBridge::from_python(OpSite& site, Side side, size_t position, PyObject* object,
                               const std::function<void(Value)>& put) {
   if (const c10::IValue* result = original_result(site, side, position, object)) {
     return put({const_cast<c10::IValue*>(result)});
@@ -208,17 +208,17 @@ void TorchBridge::from_python(OpSite& site, Point side, size_t position, PyObjec
 }
 
 bool TorchBridge::is_operand(OpSite& site, size_t position, PyObject* object) {
-  const Value value = site.get(Point::kBefore, position);
+  const Value value = site.get(Side::kInputs, position);
   if (!value.ref || !pytorch::ivalue(value).isTensor() || !THPVariable_Check(object)) return false;
   const at::Tensor &operand = pytorch::ivalue(value).toTensor(), &shown = THPVariable_Unpack(object);
   return operand.requires_grad() == shown.requires_grad() && operand.grad_fn() == shown.grad_fn();
 }
 
 bool TorchBridge::is_result(OpSite& site, size_t position, PyObject* object) {
-  return original_result(site, Point::kAfter, position, object) != nullptr;
+  return original_result(site, Side::kOutputs, position, object) != nullptr;
 }
 
-bool TorchBridge::is_list(OpSite& site, Point side, size_t position) {
+bool TorchBridge::is_list(OpSite& site, Side side, size_t position) {
   const c10::Type* type = element(argument_of(site, side, position).type());
   return type->kind() == c10::TypeKind::ListType;
 }

@@ -1,15 +1,16 @@
 // Who saw a forward operator, for when its backward operators run.
 #pragma once
 
+#include <memory>
 #include <vector>
 
-#include "scope_stack.h"
+#include "visibility.h"
 
 namespace amanda {
 
 /// Immutable and shared by the backward operators of many runs. It keeps nothing alive: tools are only compared, and a
 /// scope's serial number is never used again.
-struct Sighting {
+struct Subscription {
   struct Seen {
     const Tool* tool;
     uint64_t scope;

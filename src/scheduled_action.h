@@ -1,0 +1,39 @@
+// A routine that an analysis scheduled on an operator.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "amanda/backend.h"
+#include "amanda/routine.h"
+
+namespace amanda {
+
+class ScopeState;
+class Tool;
+
+/// Does a tool still run in a scope? Shared by all its actions there.
+struct ToolStatus {
+  std::atomic<bool> stopped{false};
+  std::atomic<uint64_t> changes{0};  // it stopped, or an action that may be traced into a graph was removed
+};
+
+struct ScheduledAction : ActionInfo {
+  RoutinePtr routine;
+  Tool* tool;
+  ScopeState* scope;  // alive while the action can run
+  std::shared_ptr<ToolStatus> status;
+
+  std::atomic<bool> removed{false};
+  // What its recorded runs did so far: an in-place operator is prepared for an edit until one was seen to only look.
+  mutable std::atomic<bool> looked{false}, edited{false};
+
+  Edit edits() const {
+    if (only_looks()) return Edit::kNo;
+    if (edited || mode == RoutineMode::kAmbient) return Edit::kYes;
+    return looked ? Edit::kNo : Edit::kUnknown;
+  }
+};
+using ScheduledPtr = std::shared_ptr<ScheduledAction>;
+
+}  // namespace amanda

@@ -1,0 +1,167 @@
+#include "tap.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <unordered_map>
+
+#include "amanda/engine.h"
+#include "amanda/error.h"
+#include "amanda/mutex.h"
+#include "executor.h"
+#include "op_name.h"
+#include "scope_stack.h"
+#include "thread_scopes.h"
+
+namespace amanda {
+namespace {
+
+RoutineKind kind_of(const ActionInfo& action) { return action.only_looks() ? RoutineKind::kObserve : action.kind; }
+
+/// A graph may be stored with its numbers and loaded by another process: those are never this one's. Positive as an
+/// int64_t, which is what operators of frameworks take.
+uint64_t next_tap_id() {
+  static std::atomic<uint64_t> next{(static_cast<uint64_t>(std::random_device()() & 0x7FFFFFFF) << 32) + 1};
+  return next++;
+}
+
+struct ActionsTap final : Tap {
+  ActionsTap(std::vector<ScheduledPtr> actions, const OpSite& site) : Tap(next_tap_id(), site.phase(), *actions[0]) {
+    kind_ = kind_of(*actions[0]);
+    differentiable_ = actions[0]->mode == RoutineMode::kAmbient;
+    all_ = point_ == Point::kReplace;
+    for (const ScheduledPtr& action : actions) {
+      if (kind_of(*action) != kind_) kind_ = RoutineKind::kTransform;  // of two replacements
+      all_ |= action->all_positions;
+      positions_.insert(positions_.end(), action->positions.begin(), action->positions.end());
+      for (size_t position : action->positions) least_size = std::max(least_size, position + 1);
+      if (scopes.empty() || scopes.back().lock().get() != action->scope)
+        scopes.push_back(action->scope->weak_from_this());
+    }
+    plan = std::make_shared<const Plan>(std::move(actions), Plan::Outlook{}, site);
+  }
+
+  PlanPtr plan;                                   // of these actions alone
+  std::vector<std::weak_ptr<ScopeState>> scopes;  // of the actions
+  size_t least_size = 0;                          // of the operands
+};
+
+/// Those that somebody holds, by id.
+struct KnownTaps {
+  static KnownTaps& get() {
+    static auto* all = new KnownTaps;  // leaked: threads may outlive static objects
+    return *all;
+  }
+
+  void add(const std::vector<TapPtr>& made) {
+    std::lock_guard lock(mutex);
+    if (taps.size() >= next_sweep) {
+      std::erase_if(taps, [](const auto& known) { return known.second.expired(); });
+      next_sweep = 2 * taps.size() + 1024;
+    }
+    for (const TapPtr& tap : made) taps[tap->id()] = tap;
+  }
+
+  TapPtr find(uint64_t id) {
+    std::lock_guard lock(mutex);
+    auto found = taps.find(id);
+    return found == taps.end() ? nullptr : found->second.lock();
+  }
+
+  Mutex mutex;
+  std::unordered_map<uint64_t, std::weak_ptr<const Tap>> taps;
+  size_t next_sweep = 1024;
+};
+
+/// What the actions of a tap point to, alive while they run. One scope, the common case, needs no allocation.
+class LiveScopes final : public RunningScopes {
+ public:
+  LiveScopes(const ActionsTap& tap, const ScopeStack* open) {
+    for (const auto& weak : tap.scopes) {
+      std::shared_ptr<ScopeState> scope = weak.lock();
+      if (!scope || (open && !is_in(*open, scope.get()))) continue;
+      if (first_) {
+        rest_.push_back(std::move(scope));
+      } else {
+        first_ = std::move(scope);
+      }
+    }
+  }
+
+  bool contains(const ScopeState* scope) const override {
+    return first_.get() == scope ||
+           std::any_of(rest_.begin(), rest_.end(), [&](const auto& other) { return other.get() == scope; });
+  }
+
+ private:
+  static bool is_in(const ScopeStack& open, const ScopeState* scope) {
+    return std::find(open.scopes().begin(), open.scopes().end(), scope) != open.scopes().end();
+  }
+
+  std::shared_ptr<ScopeState> first_;
+  std::vector<std::shared_ptr<ScopeState>> rest_;
+};
+
+void check(const ActionsTap& tap, const OpCall& call) {
+  const Side side = side_of(tap.point());
+  if (call.phase() == tap.phase() && (call.size(side) >= tap.least_size || tap.point() == Point::kReplace)) return;
+  throw Error(fmt::format("[graph] the driver '{}' ran a tap of {} with {} {}s; the tap was made for {} or more",
+                          call.backend().name_space(), op_name(call), call.size(side), operand_name(call.phase(), side),
+                          tap.least_size));
+}
+
+}  // namespace
+
+std::vector<TapPtr> taps_of(const Plan& plan, const OpSite& site) {
+  std::vector<TapPtr> made;
+  for (Point point : {Point::kBefore, Point::kReplace, Point::kAfter}) {
+    const std::vector<ScheduledPtr>& actions = plan.at(point);
+    for (auto begin = actions.begin(); begin != actions.end();) {
+      const auto end = std::find_if(begin, actions.end(), [&](const ScheduledPtr& action) {
+        return point != Point::kReplace && (kind_of(*action) != kind_of(**begin) || action->mode != (*begin)->mode);
+      });
+      made.push_back(std::make_shared<const ActionsTap>(std::vector<ScheduledPtr>(begin, end), site));
+      begin = end;
+    }
+  }
+  KnownTaps::get().add(made);
+  return made;
+}
+
+bool Tap::selects(size_t position) const {
+  return all_ || std::find(positions_.begin(), positions_.end(), position) != positions_.end();
+}
+
+TapPtr Engine::tap(uint64_t id) {
+  struct Known {
+    uint64_t id = 0;
+    std::weak_ptr<const Tap> tap;
+  };
+  thread_local std::array<Known, 64> front;  // an id is never given to another tap
+  Known& known = front[id % front.size()];
+  if (known.id == id) {
+    if (TapPtr tap = known.tap.lock()) return tap;
+  }
+  TapPtr tap = KnownTaps::get().find(id);
+  if (tap) known = {id, tap};
+  return tap;
+}
+
+void Engine::run(const Tap& given, OpCall& call, const ScopeStack* open, RunState* state) {
+  const auto& tap = static_cast<const ActionsTap&>(given);
+  check(tap, call);
+  CallFrame frame(ThreadCalls::current());
+  const LiveScopes scopes(tap, open);
+  Execution execution(call, &scopes, state);
+  switch (tap.point()) {
+    case Point::kBefore: return execution.run_before(*tap.plan);
+    case Point::kReplace: return execution.run_operator(*tap.plan, false);
+    case Point::kAfter: return execution.run_after(*tap.plan);
+  }
+}
+
+}  // namespace amanda

@@ -1,0 +1,15 @@
+// What a graph's node runs: neighbouring actions of one operator.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "amanda/graph.h"
+#include "plan.h"
+
+namespace amanda {
+
+/// The taps of an operator's plan, in the order they run.
+std::vector<TapPtr> taps_of(const Plan& plan, const OpSite& site);
+
+}  // namespace amanda

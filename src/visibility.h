@@ -1,0 +1,36 @@
+// Sets of active tools, and which of them see an operator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "amanda/tool.h"
+
+namespace amanda {
+
+class ScopeState;
+
+using ToolBits = uint64_t;  // a set of active tools
+inline constexpr size_t kMaxActiveTools = 64;
+
+struct ActiveTool {
+  Tool* tool;
+  ScopeState* scope;  // whose records hold its analyses
+  ToolBits bit;
+  Registrations registrations;
+  ToolBits dependents;  // active tools that depend on it, if a routine of it is ON_DEMAND
+  bool operator==(const ActiveTool&) const = default;
+};
+
+/// Which tools see a call, and as what.
+struct Visibility {
+  ToolBits outer = 0;     // asked for the type, and are inside no other operator they see
+  ToolBits nested = 0;    // are inside one, and asked for nested calls of the type
+  ToolBits demanded = 0;  // have a dependent that sees the call
+  size_t backend = 0;     // whose operator it is: two drivers may give one id
+  bool nobody() const { return (outer | nested) == 0; }
+  ToolBits any() const { return outer | nested | demanded; }
+  bool operator==(const Visibility&) const = default;
+};
+
+}  // namespace amanda
