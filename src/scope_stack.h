@@ -15,6 +15,9 @@
 
 namespace amanda {
 
+class Toolset;
+using ToolsetPtr = std::shared_ptr<const Toolset>;
+
 inline constexpr size_t kMaxBackends = 8;
 
 /// Of one backend: which tools ask for each operator type. Read without a lock.

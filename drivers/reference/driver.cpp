@@ -11,9 +11,9 @@ namespace amanda::reference {
 
 thread_local ThreadState this_thread;
 
-Driver::Driver(std::string_view name_space, Capabilities capabilities)
+Driver::Driver(std::string_view name_space, Capabilities capabilities, const Backend* same_ids_as)
     : name_space_(name_space), capabilities_(capabilities) {
-  Engine::attach(*this);
+  Engine::attach(*this, kSeamVersion, same_ids_as);
 }
 
 Driver& Driver::eager() {
@@ -22,7 +22,7 @@ Driver& Driver::eager() {
 }
 
 Driver& Driver::graph() {
-  static Driver driver("reference/1/graph", {.symbolic_analysis = true, .can_replace = true, .can_change_shape = true});
+  static Driver driver("reference/1/graph", {.backward = true, .symbolic_analysis = true, .can_replace = true}, &eager());
   return driver;
 }
 

@@ -19,7 +19,7 @@ class Driver final : public Backend {
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
 
  private:
-  Driver(std::string_view name_space, Capabilities capabilities);
+  Driver(std::string_view name_space, Capabilities capabilities, const Backend* same_ids_as = nullptr);
 
   std::string_view name_space_;
   Capabilities capabilities_;
