@@ -10,6 +10,7 @@
 #include "amanda/log.h"
 #include "backends.h"
 #include "generation.h"
+#include "scope_stack.h"
 #include "scope_state.h"
 #include "thread_scopes.h"
 

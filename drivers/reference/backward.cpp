@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "amanda/backward.h"
 #include "amanda/engine.h"
 #include "amanda/reference/gradient.h"
 #include "gradient_call.h"

@@ -1,4 +1,5 @@
 // What the core tells drivers, and what they may ask it.
+#include <amanda/backward.h>
 #include <amanda/engine.h>
 
 #include <barrier>
@@ -66,7 +67,7 @@ class EngineTest : public TraceTest {
 TEST_F(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
   ProbeDriver old;
   EXPECT_EQ(error_of([&] { Engine::attach(old, kSeamVersion + 1); }),
-            "[engine] the driver 'probe' was built for seam version 3, this core has 2; rebuild the driver");
+            "[engine] the driver 'probe' was built for seam version 4, this core has 3; rebuild the driver");
 }
 
 TEST_F(EngineTest, DriversAreToldOfTheScopesOfTheThread) {

@@ -648,16 +648,16 @@ struct ToyCall final : OpCall {
   OpId id() override { return when == Phase::kForward ? name : name + 1000; }
   OpId forward_id() override { return name; }
   size_t size(Side side) const override { return side == Side::kOutputs ? 1 : 2; }
-  Value get(Point, size_t at) override { return {&numbers[at]}; }
+  Value get(Side, size_t at) override { return {&numbers[at]}; }
   std::string detail(Detail) override { return "first"; }
   void run(RunHints) override {}
   void skip(RunHints) override {}
   bool has_results() const override { return false; }
   void finish() override {}
-  void set(Point, size_t, Value value) override { edited = value; }
+  void set(Side, size_t, Value value) override { edited = value; }
   void commit() override {}
   void discard() noexcept override {}
-  uint64_t versions(Point) const override { return 0; }
+  uint64_t versions(Side) const override { return 0; }
 };
 
 struct ToyGraph final : GraphSite {
