@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "amanda/backward.h"
 #include "amanda/mutex.h"
 #include "engine_threads.h"
 #include "grad_map.h"
