@@ -22,7 +22,8 @@ Driver& Driver::eager() {
 }
 
 Driver& Driver::graph() {
-  static Driver driver("reference/1/graph", {.backward = true, .symbolic_analysis = true, .can_replace = true}, &eager());
+  static Driver driver("reference/1/graph", {.backward = true, .symbolic_analysis = true, .can_replace = true},
+                       &eager());
   return driver;
 }
 

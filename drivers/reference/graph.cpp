@@ -72,13 +72,13 @@ Graph::Wires Graph::gradients(Wire result, const Wires& of) {
       throw std::invalid_argument(fmt::format("[graph] no gradient flows through '{}'", node.name));
     inputs.insert(inputs.end(), node.inputs.begin(), node.inputs.end());
     inputs.insert(inputs.end(), node.outputs.begin(), node.outputs.end());
-    const Wires made = append(
-        {.kind = Node::Kind::kGradient, .op = node.op, .name = node.name, .inputs = inputs, .forward = i},
-        node.inputs.size());
+    const Wires made =
+        append({.kind = Node::Kind::kGradient, .op = node.op, .name = node.name, .inputs = inputs, .forward = i},
+               node.inputs.size());
     for (size_t at = 0; at < made.size(); ++at) {
       Wire& sum = gradient.try_emplace(node.inputs[at], kNone).first->second;
-      sum = sum == kNone ? made[at]
-                         : append({.kind = Node::Kind::kSum, .name = "sum", .inputs = {sum, made[at]}}, 1)[0];
+      sum =
+          sum == kNone ? made[at] : append({.kind = Node::Kind::kSum, .name = "sum", .inputs = {sum, made[at]}}, 1)[0];
     }
   }
   Wires wanted;
@@ -131,9 +131,11 @@ Operands Graph::run_as_it_is(Operands given) const {
         break;
       }
       case Kind::kGradient: {
-        const bool after = node.tap && node.tap->point() == Point::kAfter, before = node.tap && !after && node.tap->point() == Point::kBefore;
+        const bool after = node.tap && node.tap->point() == Point::kAfter,
+                   before = node.tap && !after && node.tap->point() == Point::kBefore;
         GradientNodeCall call(*node.op, node_place(1, node.name, *node.op),
-                              after ? Gradients(grads) : slice(in, 0, grads), after ? slice(in, 0, ins) : Gradients(ins),
+                              after ? Gradients(grads) : slice(in, 0, grads),
+                              after ? slice(in, 0, ins) : Gradients(ins),
                               before || after ? Operands{} : given_values(in, grads, grads + ins),
                               before || after ? Operands{} : given_values(in, grads + ins, in.size()));
         if (node.tap) {
@@ -151,7 +153,9 @@ Operands Graph::run_as_it_is(Operands given) const {
         } else {
           const auto &a = values[in[0]], &b = values[in[1]];
           values[node.outputs[0]] =
-              a && b ? std::optional<Operand>(zip(std::get<Array>(*a), std::get<Array>(*b), std::plus<>())) : a ? a : b;
+              a && b ? std::optional<Operand>(zip(std::get<Array>(*a), std::get<Array>(*b), std::plus<>()))
+              : a    ? a
+                     : b;
         }
         break;
       }

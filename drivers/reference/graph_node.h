@@ -11,7 +11,8 @@
 namespace amanda::reference {
 
 inline OpId node_place(OpId place, const std::string& name, const Operator& op) {
-  return extended(extended(place, name), op.info.overload.empty() ? op.info.name : op.info.name + "." + op.info.overload);
+  return extended(extended(place, name),
+                  op.info.overload.empty() ? op.info.name : op.info.name + "." + op.info.overload);
 }
 inline OpId gradient_place(OpId forward, const Operator& op, size_t size) {
   return extended(forward, fmt::format("{}.0/{}", operator_of(op.gradient_type).info.name, size));
@@ -22,8 +23,12 @@ class GradientNodeCall final : public OpCall {
  public:
   GradientNodeCall(const Operator& op, OpId forward, Gradients grad_outputs, Gradients grad_inputs, Operands inputs,
                    Operands outputs)
-      : op_(op), forward_(forward), in_(std::move(grad_outputs)), out_(std::move(grad_inputs)),
-        inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+      : op_(op),
+        forward_(forward),
+        in_(std::move(grad_outputs)),
+        out_(std::move(grad_inputs)),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)) {}
 
   Backend& backend() const override { return Driver::graph(); }
   OpType type() const override { return op_.gradient_type; }
@@ -40,7 +45,9 @@ class GradientNodeCall final : public OpCall {
   OpType forward_type() const override { return op_.type; }
   OpId forward_id() override { return forward_; }
   size_t forward_size(Side side) const override { return (side == Side::kOutputs ? outputs_ : inputs_).size(); }
-  Value forward_get(Side side, size_t at) override { return value((side == Side::kOutputs ? outputs_ : inputs_).at(at)); }
+  Value forward_get(Side side, size_t at) override {
+    return value((side == Side::kOutputs ? outputs_ : inputs_).at(at));
+  }
 
   void run(RunHints) override {
     if (std::none_of(in_.begin(), in_.end(), [](const auto& in) { return in.has_value(); })) {

@@ -123,7 +123,7 @@ class StackCall final : public ForwardCall {
   std::optional<NodeWindow> made_;
   std::shared_ptr<ForwardOperands> operands_;
   std::vector<c10::IValue> written_;  // what it writes to and does not return
-  SubscriptionPtr bind_when_run_;         // only rehearsed so far
+  SubscriptionPtr bind_when_run_;     // only rehearsed so far
   ScopeStack* bind_under_ = nullptr;  // then
 };
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "amanda/backend.h"
@@ -18,6 +19,9 @@ class Engine {
   /// `same_ids_as`: another backend of the framework, attached before; where both give one place of the program the
   /// same id, what was analysed in the one regime holds in the other. Null: its ids are its own.
   static void attach(Backend& backend, int seam_version = kSeamVersion, const Backend* same_ids_as = nullptr);
+
+  /// The attached backend of this name space; null: none.
+  static const Backend* find_backend(std::string_view name_space) noexcept;
 
   /// Eager: one operator call, top to bottom, forward or backward. See src/engine.cpp.
   static void on_op(ScopeStack& scopes, OpCall& call);

@@ -25,6 +25,8 @@ void enter_interpreter(void* thread) {
 
 }  // namespace
 
+void register_bridge(const Backend& backend, PythonBridge& bridge) { bridges()[&backend] = &bridge; }
+
 PythonBridge& bridge_of(const Backend& backend) {
   auto found = bridges().find(&backend);
   if (found != bridges().end()) return *found->second;
@@ -84,11 +86,15 @@ PYBIND11_MODULE(_core, m) {
   bind_action(m);
   bind_op_context(m);
   bind_scope(m);
+  bind_tap(m);  // before what takes and gives taps and toolsets
+  bind_toolset(m);
+  bind_graph_backend(m);
+  bind_graph_site(m);
   m.def(
       "register_bridge",
       [](py::capsule capsule) {
         const auto& made = *static_cast<BridgeCapsule*>(PyCapsule_GetPointer(capsule.ptr(), kBridgeCapsule));
-        bridges()[made.backend] = made.bridge;
+        register_bridge(*made.backend, *made.bridge);
       },
       py::arg("capsule"), "Makes a driver's operands known to Python; drivers call it.");
   m.def(

@@ -12,10 +12,15 @@ namespace amanda::python {
 namespace py = pybind11;
 
 void bind_action(py::module_& m);
+void bind_graph_backend(py::module_& m);
+void bind_graph_site(py::module_& m);
 void bind_op_context(py::module_& m);
 void bind_scope(py::module_& m);
+void bind_tap(py::module_& m);
 void bind_tool(py::module_& m);
+void bind_toolset(py::module_& m);
 
+void register_bridge(const Backend& backend, PythonBridge& bridge);
 /// The bridge of a backend. Throws `Error` if its extension module was not loaded.
 PythonBridge& bridge_of(const Backend& backend);
 

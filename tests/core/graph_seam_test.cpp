@@ -191,7 +191,8 @@ TYPED_TEST(Conformance, TheSameOperatorsAsEager) {
   regimes[1] = &eager;
   for (int i = 0; i < 2; ++i) {
     Tool tool;
-    tool.add_inst_for_op([&](OpContext& op) { seen[i].insert(op.op().name + "@" + op.module_path() + std::to_string(op.op_id())); });
+    tool.add_inst_for_op(
+        [&](OpContext& op) { seen[i].insert(op.op().name + "@" + op.module_path() + std::to_string(op.op_id())); });
     tool.add_inst_for_op(
         [&](OpContext& op) {
           if (op.backward_op()->name == "AccumulateGrad") return;
@@ -293,7 +294,11 @@ TYPED_TEST(Conformance, AnErrorIsTheRoutinesOwn) {
   Tool tool("fails");
   bool fail = true;
   tool.add_inst_for_op(
-      [&](OpContext& op) { op.insert_after_backward_op([&](Values&) { if (fail) throw Boom("mine"); }); },
+      [&](OpContext& op) {
+        op.insert_after_backward_op([&](Values&) {
+          if (fail) throw Boom("mine");
+        });
+      },
       {.ops = {"relu"}});
   {
     Scope scope(tool);
@@ -334,9 +339,8 @@ TYPED_TEST(Conformance, FourThreads) {
 TYPED_TEST(Conformance, RoutinesAreNotInstrumented) {
   Looks all(RoutineKind::kUnknown);
   Tool tool("runs a graph");
-  tool.add_inst_for_op([&](OpContext& op) {
-    op.insert_before_op([](Values&) { InGraph().step(); });
-  }, {.ops = {"relu"}});
+  tool.add_inst_for_op([&](OpContext& op) { op.insert_before_op([](Values&) { InGraph().step(); }); },
+                       {.ops = {"relu"}});
   Scope scope(all, tool);
   auto in = scope.enter();
   this->regime.step();
@@ -348,11 +352,15 @@ TYPED_TEST(Conformance, RoutinesAreNotInstrumented) {
 TYPED_TEST(Conformance, WhatARunSharesIsOneExecutions) {
   Tool tool("times");
   int same = 0;
-  struct Start { bool set = false; };
-  tool.add_inst_for_op([&](OpContext& op) {
-    op.insert_before_op([](Values& values) { EXPECT_FALSE(std::exchange(values.run<Start>().set, true)); });
-    op.insert_after_op([&](Values& values) { same += values.run<Start>().set; });
-  }, {.ops = {"relu"}});
+  struct Start {
+    bool set = false;
+  };
+  tool.add_inst_for_op(
+      [&](OpContext& op) {
+        op.insert_before_op([](Values& values) { EXPECT_FALSE(std::exchange(values.run<Start>().set, true)); });
+        op.insert_after_op([&](Values& values) { same += values.run<Start>().set; });
+      },
+      {.ops = {"relu"}});
   Scope scope(tool);
   auto in = scope.enter();
   this->regime.step();
@@ -422,7 +430,8 @@ TEST_F(GraphSeam, ARemovedActionFallsSilentInTheArtifact) {
   Action action;
   int runs = 0;
   Tool tool;
-  tool.add_inst_for_op([&](OpContext& op) { action = op.insert_before_op([&](Values&) { ++runs; }); }, {.ops = {"relu"}});
+  tool.add_inst_for_op([&](OpContext& op) { action = op.insert_before_op([&](Values&) { ++runs; }); },
+                       {.ops = {"relu"}});
   Scope scope(tool);
   auto in = scope.enter();
   regime.step();
@@ -615,7 +624,8 @@ TEST_F(GraphSeam, CoverageSaysWhatNoToolIsShown) {
   EXPECT_EQ(graph.artifact()->unseen[1].what, "sum");
 }
 
-// ---- another driver: ids of its own, and none of the manners ---------------------------------------------------------
+// ---- another driver: ids of its own, and none of the manners
+// ---------------------------------------------------------
 
 struct Toy final : Backend {
   Toy() { Engine::attach(*this); }
@@ -764,7 +774,7 @@ TEST(Toy, TapsAreKnownByNumber) {
     EXPECT_EQ(toolset, Engine::toolset(*Toy::here));
   }
   artifact = Engine::instrument(*toolset, graph);  // the scope was left meanwhile
-  ASSERT_EQ(graph.taps.size(), 3u);  // traceable; looks; two that edit
+  ASSERT_EQ(graph.taps.size(), 3u);                // traceable; looks; two that edit
   EXPECT_EQ(graph.traced, 1);
   EXPECT_EQ(graph.taps[1]->kind(), RoutineKind::kObserve);
   EXPECT_FALSE(graph.taps[1]->selects(0));
