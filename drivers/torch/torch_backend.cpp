@@ -4,16 +4,16 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
-#include "engine_threads.h"
-#include "forward_call.h"
-#include "grad_hooks.h"
-#include "guards.h"
-#include "keys.h"
-#include "node_call.h"
-#include "node_override.h"
-#include "op_types.h"
-#include "port.h"
-#include "python_hooks.h"
+#include "backward/grad_hooks.h"
+#include "backward/node_call.h"
+#include "backward/node_override.h"
+#include "base/op_types.h"
+#include "base/port.h"
+#include "base/python_hooks.h"
+#include "forward/forward_call.h"
+#include "thread/engine_threads.h"
+#include "thread/guards.h"
+#include "thread/keys.h"
 
 namespace amanda::pytorch {
 

@@ -1,0 +1,106 @@
+#include "backward/grad_map.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "backward/grad_hooks.h"
+#include "backward/gradient_edge.h"
+#include "base/hash.h"
+#include "base/python_hooks.h"
+
+namespace amanda::pytorch {
+namespace {
+
+constexpr uint64_t kLeafNumber = UINT64_MAX;  // the sequence number of all AccumulateGrad nodes
+
+}  // namespace
+
+SomeTensors all_levels(c10::ArrayRef<at::Tensor> tensors) {
+  SomeTensors all;
+  for (at::Tensor tensor : tensors) {
+    if (tensor.defined()) all.push_back(tensor);
+    while (tensor.defined() && tensor.key_set().has_any(kFunctorchWrappers) && python_hooks.unwrapped) {
+      tensor = python_hooks.unwrapped(tensor);
+      if (tensor.defined()) all.push_back(tensor);
+    }
+  }
+  return all;
+}
+
+NodeWindow::NodeWindow() : first_(at::sequence_number::peek()) {}
+
+bool NodeWindow::is_empty() const { return at::sequence_number::peek() == first_; }
+
+NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
+  const uint64_t count = at::sequence_number::peek() - first_;
+  if (count == 0) return {};
+  Made made;
+  SomeNodes by_number(count);
+  c10::SmallVector<Node*, 8> open;
+  auto reach = [&](const port::NodePtr& node) {
+    const uint64_t number = node->sequence_nr() - first_;
+    if (number >= count || by_number[number]) return;
+    if (node->thread_id() != at::RecordFunction::currentThreadId()) return;
+    by_number[number] = node;
+    open.push_back(node.get());
+  };
+  for (const at::Tensor& result : results) {
+    if (!result.defined() || !result.requires_grad()) continue;
+    if (const port::NodePtr& node = result.grad_fn()) reach(node);
+  }
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      if (edge.function) reach(edge.function);
+    }
+  }
+  for (port::NodePtr& node : by_number) {
+    if (node) made.nodes.push_back(std::move(node));
+  }
+  for (size_t i = 0; i < made.nodes.size(); ++i) {
+    const torch::autograd::edge_list& edges = made.nodes[i]->next_edges();
+    for (size_t j = 0; j < edges.size(); ++j) {
+      const port::NodePtr& next = edges[j].function;
+      if (!next || next->sequence_nr() != kLeafNumber) continue;
+      if (std::none_of(made.leaves.begin(), made.leaves.end(),
+                       [&](const Leaf& known) { return known.accumulate == next; })) {
+        made.leaves.push_back({next, i, j});
+      }
+    }
+  }
+  return made;
+}
+
+bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
+                OpId base, bool made_by_forward) {
+  bool analysed = true;
+  // The number of its gradients is a part of what a backward operator is: `cat` of two and of three tensors at one
+  // place.
+  auto id_of = [&](const Node& node, const NodeType& type, OpId within, uint64_t index) {
+    return base == 0
+               ? 0
+               : mix(mix(mix(within, index), type.name_hash), uint64_t{node.num_inputs()} << 32 | node.num_outputs()) |
+                     1;
+  };
+  c10::SmallVector<OpId, 8> ids;
+  for (size_t i = 0; i < made.nodes.size(); ++i) {
+    Node& node = *made.nodes[i];
+    const NodeType& type = node_types().of(node);
+    ids.push_back(id_of(node, type, base, i));
+    analysed &= !attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward}).pending;
+  }
+  for (const NodeWindow::Leaf& leaf : made.leaves) {
+    const NodeType& type = node_types().of(*leaf.accumulate);
+    if (!type.accumulates) continue;
+    const OpId id = id_of(*leaf.accumulate, type,
+                          leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent], leaf.edge);
+    analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false}).pending;
+  }
+  return analysed;
+}
+
+}  // namespace amanda::pytorch
