@@ -5,46 +5,16 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
-#include <variant>
 #include <vector>
 
 #include "amanda/engine.h"
-#include "base/lifetime.h"
+#include "backward/forward_operands.h"
 #include "base/node_types.h"
-#include "base/port.h"
 
 namespace amanda::pytorch {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-/// A forward operator's operands, for the analyses of its backward operators. Keeps no tensor alive.
-class ForwardOperands {
- public:
-  /// As they are before the operator runs.
-  void keep_inputs(c10::ArrayRef<c10::IValue> inputs);
-  void keep_outputs(c10::ArrayRef<c10::IValue> outputs);
-  /// A leaf among the inputs that this AccumulateGrad node stands for can be reached through it.
-  void connect(const port::NodePtr& accumulate);
-
-  size_t size(Point side) const { return (side == Point::kAfter ? outputs_ : inputs_).size(); }
-  /// None where a tensor is no longer alive.
-  c10::IValue get(Point side, size_t position) const;
-
- private:
-  struct Leaf {
-    const c10::TensorImpl* address;  // only compared
-    port::WeakNodePtr accumulate{port::NodePtr()};
-  };
-  using Tensor = std::variant<std::monostate, WeakTensor, Leaf>;
-  using Operand = std::variant<c10::IValue, Tensor, std::vector<Tensor>>;
-
-  static Operand keep(const c10::IValue& operand);
-  static Tensor keep(const at::Tensor& tensor);
-  static at::Tensor alive(const Tensor& tensor);
-
-  std::vector<Operand> inputs_, outputs_;
-};
 
 /// One run of a forward operator, for its backward operators.
 struct ForwardRun {

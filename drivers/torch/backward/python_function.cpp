@@ -1,10 +1,10 @@
 #include "backward/python_function.h"
 
+#include "amanda/torch.h"
 #include "backward/grad_hooks.h"
 #include "base/op_types.h"
 #include "identity/identity.h"
 #include "thread/tracing.h"
-#include "torch_backend.h"
 
 namespace amanda::pytorch {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backward/grad_map.h"
+#include "backward/node_window.h"
 
 namespace amanda::pytorch {
 

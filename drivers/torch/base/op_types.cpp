@@ -4,11 +4,8 @@
 #include <array>
 #include <string_view>
 
-#include "amanda/engine.h"
 #include "amanda/per_thread.h"
 #include "base/hash.h"
-#include "thread/keys.h"
-#include "torch_backend.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -140,35 +137,10 @@ const OpRecord& OpTypes::of(OpType type) const {
   return *records_.at(type);
 }
 
-class OpTypes::Listener final : public c10::OpRegistrationListener {
- public:
-  explicit Listener(OpTypes& types) : types_(types) {}
-
-  // Called under the dispatcher's lock: no kernel can be registered here.
-  void onOperatorRegistered(const c10::OperatorHandle& op) override {
-    ++types_.registrations_;
-    ThreadKeys& thread = thread_keys();
-    if (thread.role != KeyRole::kFilter) return;
-    const OpRecord& record = types_.of(op);
-    if (record.noise || !Engine::wants(*thread.scopes, backend(), record.type)) return;
-    thread.role = KeyRole::kAll;  // until the scope is entered again, which promotes the new operator
-    thread.restore();
-  }
-
-  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
-    std::lock_guard lock(types_.mutex_);
-    types_.by_address_.erase(&op.schema());
-    ++types_.epoch_;
-  }
-
- private:
-  OpTypes& types_;
-};
-
-void OpTypes::listen() {
-  // Leaked: operators are deregistered while the process ends.
-  new c10::RegistrationHandleRAII(
-      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>(*this)));
+void OpTypes::forget(const c10::OperatorHandle& op) {
+  std::lock_guard lock(mutex_);
+  by_address_.erase(&op.schema());
+  ++epoch_;
 }
 
 OpTypes& op_types() {

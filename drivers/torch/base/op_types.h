@@ -41,22 +41,19 @@ class OpTypes {
   const OpRecord& of(OpType type) const;
   /// A torch.autograd.Function of that name, as an operator: "autograd::NAME".
   const OpRecord& python_function(const std::string& name);
-  /// Counts operator registrations, so that what was derived from the list of operators can be checked.
-  uint64_t registrations() const { return registrations_; }
-  /// Follows registrations and deregistrations from now on.
-  void listen();
+  /// It is being deregistered, and its schema's address may come to be another's.
+  void forget(const c10::OperatorHandle& op);
 
  private:
-  class Listener;
   const OpRecord& add(const c10::FunctionSchema& schema, const c10::OperatorHandle& op);
 
   mutable Mutex mutex_;
   std::deque<std::unique_ptr<const OpRecord>> records_;
-  // By the schema's address, which a deregistered operator gives back: the listener forgets it, and `epoch_` tells the
+  // By the schema's address, which a deregistered operator gives back: then it is forgotten, and `epoch_` tells the
   // threads' own tables.
   std::unordered_map<const c10::FunctionSchema*, const OpRecord*> by_address_;
   std::unordered_map<std::string, const OpRecord*> functions_;
-  std::atomic<uint64_t> epoch_{1}, registrations_{0};
+  std::atomic<uint64_t> epoch_{1};
 };
 
 OpTypes& op_types();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "amanda/per_thread.h"
+#include "amanda/torch.h"
 #include "base/node_types.h"
 #include "base/python_hooks.h"
 #include "thread/engine_threads.h"
@@ -17,7 +18,6 @@
 #include "thread/keys.h"
 #include "thread/thread_guest.h"
 #include "thread/tracing.h"
-#include "torch_backend.h"
 
 namespace amanda::pytorch {
 namespace {

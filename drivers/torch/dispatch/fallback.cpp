@@ -4,7 +4,7 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
-#include "backward/grad_hooks.h"
+#include "backward/running_node.h"
 #include "base/op_types.h"
 #include "base/port.h"
 #include "base/python_hooks.h"

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 
-#include "backward/gradient_edge.h"
+#include "amanda/torch.h"
+#include "backward/grad_hooks.h"
 #include "base/python_hooks.h"
+#include "base/tensor_handle.h"
 #include "thread/tracing.h"
-#include "torch_backend.h"
 
 namespace amanda::pytorch {
 

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "amanda/engine.h"
-#include "backward/grad_map.h"
+#include "backward/forward_operands.h"
+#include "backward/node_window.h"
 #include "base/op_types.h"
 #include "base/stack_value.h"
 #include "identity/identity.h"

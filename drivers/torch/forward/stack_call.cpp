@@ -12,6 +12,7 @@
 #include "amanda/error.h"
 #include "backward/gradient_edge.h"
 #include "base/port.h"
+#include "base/tensor_handle.h"
 #include "coverage/census.h"
 #include "thread/guards.h"
 #include "thread/keys.h"

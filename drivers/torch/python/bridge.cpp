@@ -9,9 +9,9 @@
 
 #include "amanda/engine.h"
 #include "amanda/torch.h"
-#include "backward/gradient_edge.h"
 #include "backward/node_call.h"
 #include "base/op_types.h"
+#include "base/tensor_handle.h"
 #include "forward/stack_call.h"
 #include "python/errors.h"
 #include "thread/guards.h"

@@ -109,12 +109,6 @@ uint64_t raw_path() {
   return hash;  // 0: no frames
 }
 
-// In this order: a path that is still told from a plain module's is at worst resolved once more.
-void new_epoch() {
-  ++pytorch::python_hooks.epoch;
-  forget_plain_deaths();
-}
-
 struct Described {
   std::string module_path, source;
 };
@@ -128,7 +122,7 @@ class Descriptions {
     std::lock_guard lock(mutex_);
     if (places_.size() >= kMost) {
       older_ = std::exchange(places_, {});
-      new_epoch();
+      start_new_epoch();
     }
     places_[raw] = std::move(place);
   }
@@ -315,7 +309,5 @@ size_t count_frames() {
   walk([&](PyCodeObject*, int, PyObject*) { return ++frames, true; });
   return frames;
 }
-
-void start_new_epoch() { new_epoch(); }
 
 }  // namespace amanda::python

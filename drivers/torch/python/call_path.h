@@ -17,7 +17,4 @@ void walk_frames_directly(bool on);  // for tests: the ids are the same
 
 size_t count_frames();  // of this thread's Python code
 
-/// An address that may stand in a raw path is no longer what it was.
-void start_new_epoch();
-
 }  // namespace amanda::python

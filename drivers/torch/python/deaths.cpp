@@ -5,8 +5,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "python/call_path.h"
-#include "python/numbers.h"
+#include "amanda/mutex.h"
+#include "base/python_hooks.h"
+#include "python/tag_table.h"
 
 namespace amanda::python {
 namespace {
@@ -103,7 +104,9 @@ bool is_reborn(PyObject* module) {
   return reborn;
 }
 
-void forget_plain_deaths() {
+// In this order: a path that is still told from a plain module's is at worst resolved once more.
+void start_new_epoch() {
+  ++pytorch::python_hooks.epoch;
   std::lock_guard lock(graves_mutex);
   any_graves.store(false, std::memory_order_release);
   for (const void* address : all_graves) graves.erase(address);

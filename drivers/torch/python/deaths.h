@@ -1,4 +1,4 @@
-// Deaths of the Python objects whose addresses stand in raw paths.
+// Deaths of the Python objects whose addresses stand in raw paths, and the epochs that they end.
 #pragma once
 
 #include <Python.h>
@@ -27,7 +27,8 @@ std::vector<uint64_t> dead_objects();
 /// without the interpreter lock.
 bool is_reborn(PyObject* module);
 
-/// The raw paths of the last epoch count no more.
-void forget_plain_deaths();
+/// An address that may stand in a raw path is no longer what it was: the raw paths of the last epoch count no more. May
+/// be called without the interpreter lock.
+void start_new_epoch();
 
 }  // namespace amanda::python

@@ -10,6 +10,7 @@
 #include "base/op_types.h"
 #include "base/python_hooks.h"
 #include "coverage/census.h"
+#include "dispatch/registration.h"
 #include "dispatch/typed_kernels.h"
 #include "identity/identity.h"
 #include "python/bridge.h"
@@ -18,6 +19,7 @@
 #include "python/errors.h"
 #include "python/framework_probe.h"
 #include "python/numbers.h"
+#include "thread/engine_threads.h"
 #include "thread/keys.h"
 #include "torch_backend.h"
 

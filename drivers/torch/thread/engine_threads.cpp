@@ -1,6 +1,7 @@
 #include "thread/engine_threads.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <atomic>
 
@@ -81,6 +82,14 @@ CurrentScopes current_scopes() {
   const Published* inherited = guest().get();
   if (!inherited || inherited->over) return {};
   return CurrentScopes(Engine::borrow(inherited->scopes));
+}
+
+bool catch_operators(bool on) {
+  const bool was_on =
+      c10::impl::tls_is_dispatch_key_included(keys().filter) || c10::impl::tls_is_dispatch_key_included(keys().all);
+  const CurrentScopes scopes = current_scopes();
+  if (on != was_on) include_keys(role_for(on ? scopes.get() : nullptr));
+  return was_on || !scopes;
 }
 
 }  // namespace amanda::pytorch

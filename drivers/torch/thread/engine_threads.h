@@ -36,4 +36,9 @@ void publish_scopes_now();
 /// This thread's scopes; on a thread of the engine, those of the thread that called backward().
 CurrentScopes current_scopes();
 
+/// Has operators on this thread caught for its scopes, or not. A backward pass turns it off: what its nodes call is no
+/// operator of the program's. What a checkpoint recomputes there is, and turns it on. Returns what to put back: false
+/// if it was off; without scopes it is on, for those that are entered meanwhile.
+bool catch_operators(bool on);
+
 }  // namespace amanda::pytorch

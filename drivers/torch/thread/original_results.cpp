@@ -3,8 +3,8 @@
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "backward/gradient_edge.h"
 #include "base/stack_value.h"
+#include "base/tensor_handle.h"
 
 namespace amanda::pytorch {
 namespace {

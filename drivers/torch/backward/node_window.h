@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
-#include "backward/node_call.h"
+#include "base/port.h"
 
 namespace amanda::pytorch {
 
@@ -41,10 +41,5 @@ class NodeWindow {
  private:
   uint64_t first_;
 };
-
-/// Gives the nodes to their owner: the tools that saw it will see them. `base`: what the nodes' ids start from; the
-/// forward id, or the id of the node that made them. Returns whether no analysis of them is still to be run.
-bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
-                OpId base, bool made_by_forward);
 
 }  // namespace amanda::pytorch

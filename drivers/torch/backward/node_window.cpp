@@ -1,4 +1,4 @@
-#include "backward/grad_map.h"
+#include "backward/node_window.h"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
@@ -6,10 +6,8 @@
 
 #include <algorithm>
 
-#include "backward/grad_hooks.h"
-#include "backward/gradient_edge.h"
-#include "base/hash.h"
 #include "base/python_hooks.h"
+#include "base/tensor_handle.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -39,7 +37,7 @@ NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
   if (count == 0) return {};
   Made made;
   SomeNodes by_number(count);
-  c10::SmallVector<Node*, 8> open;
+  c10::SmallVector<torch::autograd::Node*, 8> open;
   auto reach = [&](const port::NodePtr& node) {
     const uint64_t number = node->sequence_nr() - first_;
     if (number >= count || by_number[number]) return;
@@ -52,7 +50,7 @@ NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
     if (const port::NodePtr& node = result.grad_fn()) reach(node);
   }
   while (!open.empty()) {
-    Node* node = open.back();
+    torch::autograd::Node* node = open.back();
     open.pop_back();
     for (const torch::autograd::Edge& edge : node->next_edges()) {
       if (edge.function) reach(edge.function);
@@ -73,34 +71,6 @@ NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
     }
   }
   return made;
-}
-
-bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
-                OpId base, bool made_by_forward) {
-  bool analysed = true;
-  // The number of its gradients is a part of what a backward operator is: `cat` of two and of three tensors at one
-  // place.
-  auto id_of = [&](const Node& node, const NodeType& type, OpId within, uint64_t index) {
-    return base == 0
-               ? 0
-               : mix(mix(mix(within, index), type.name_hash), uint64_t{node.num_inputs()} << 32 | node.num_outputs()) |
-                     1;
-  };
-  c10::SmallVector<OpId, 8> ids;
-  for (size_t i = 0; i < made.nodes.size(); ++i) {
-    Node& node = *made.nodes[i];
-    const NodeType& type = node_types().of(node);
-    ids.push_back(id_of(node, type, base, i));
-    analysed &= !attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward}).pending;
-  }
-  for (const NodeWindow::Leaf& leaf : made.leaves) {
-    const NodeType& type = node_types().of(*leaf.accumulate);
-    if (!type.accumulates) continue;
-    const OpId id = id_of(*leaf.accumulate, type,
-                          leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent], leaf.edge);
-    analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false}).pending;
-  }
-  return analysed;
 }
 
 }  // namespace amanda::pytorch
