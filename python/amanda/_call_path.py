@@ -1,7 +1,7 @@
 """The place of an operator call in a Python program: what its id is made of, and what its context says.
 
 The driver asks once per place; from then on it finds the place by the addresses of the frames' code, their instruction
-offsets and modules (python/src/torch/call_path.cpp).
+offsets and modules (drivers/torch/python/call_path.cpp).
 """
 
 from __future__ import annotations

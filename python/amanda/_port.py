@@ -1,6 +1,6 @@
 """All that may differ between minors of torch: the names we use of it that are not documented, and what stands on them.
 
-Checked against torch 2.11 to 2.13; the C++ side is drivers/torch/port.h.
+Checked against torch 2.11 to 2.13; the C++ side is drivers/torch/base/port.h.
 """
 
 from __future__ import annotations
