@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "amanda/graph.h"
+#include "amanda/mutex.h"
 #include "module.h"
 
 namespace amanda::python {

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "amanda/backward.h"
 #include "backward/node_call.h"
 #include "backward/node_window.h"
 #include "thread/engine_threads.h"

@@ -1,11 +1,12 @@
 #include "backward/node_record.h"
-
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "amanda/backward.h"
 
 namespace amanda::pytorch {
 

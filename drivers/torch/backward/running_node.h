@@ -8,7 +8,7 @@
 #include <memory>
 #include <memory_resource>
 
-#include "amanda/engine.h"
+#include "amanda/backward.h"
 #include "backward/node_call.h"
 #include "backward/node_record.h"
 #include "backward/node_window.h"
