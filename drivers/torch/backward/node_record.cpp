@@ -1,4 +1,5 @@
 #include "backward/node_record.h"
+
 #include <algorithm>
 #include <array>
 #include <iterator>
