@@ -8,6 +8,7 @@ import threading
 import amanda
 import pytest
 import torch
+from amanda.drivers.torch.compiled import functions_run_eagerly
 from torch._dynamo import eval_frame
 
 
@@ -181,9 +182,7 @@ class Compiled(torch.nn.Module):
 
 
 def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
-    from amanda import _compiled
-
-    monkeypatch.setattr(_compiled, "_run_eagerly", {})
+    monkeypatch.setattr("amanda.drivers.torch.compiled._run_eagerly", {})
     compiled = torch.compile(function, backend="eager")
     modules = torch.compile(Compiled(), backend="eager"), Compiled()
     modules[1].compile(backend="eager")
@@ -204,7 +203,7 @@ def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
         'compiled="opaque" to run compiled functions as they are, unseen (said once for each function)'
         for place in places
     ]
-    assert _compiled.functions_run_eagerly() == places
+    assert functions_run_eagerly() == places
 
 
 def test_an_unknown_policy():

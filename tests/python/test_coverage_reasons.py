@@ -8,7 +8,7 @@ import amanda
 import pytest
 import torch
 from amanda import _torch
-from amanda._reasons import REASONS
+from amanda.coverage.reasons import REASONS
 from coverage_counts import covered, dispatched, everything, recorded, skipped, tool
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -7,8 +7,8 @@ import amanda
 import pytest
 import torch
 from amanda import _torch
-from amanda._reasons import REASONS
-from amanda.coverage_report import report_of
+from amanda.coverage.reasons import REASONS
+from amanda.coverage.report import report_of
 from coverage_counts import everything, skipped, tool
 from torch.nn import functional as F
 
@@ -140,7 +140,7 @@ def test_errors_say_what_to_do(says, monkeypatch):
         amanda.apply(tool()).coverage()
     with says(ValueError, "[scope] coverage is True or False, got 'yes'"):
         amanda.apply(tool(), coverage="yes")
-    monkeypatch.setattr(amanda.scope, "_make_census", None)
+    monkeypatch.setattr(amanda.drivers, "_loaded", [])
     with says(
         amanda.Error,
         "[scope] coverage counts what PyTorch is asked for, and PyTorch is not installed, or this build has no driver for "

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 import torch
 from amanda import _build
-from amanda._reasons import REASONS
+from amanda.coverage.reasons import REASONS
 
 
 @pytest.fixture

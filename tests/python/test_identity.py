@@ -13,7 +13,8 @@ import threading
 import amanda
 import pytest
 import torch
-from amanda import _call_path, _deaths, _operands, _torch
+from amanda import _torch
+from amanda.drivers.torch import call_path, lifetimes, operands
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -414,8 +415,8 @@ def test_exchanged_buffers_are_not_taken_for_what_is_no_buffer():
 def test_numbers_of_a_freed_model_are_freed():
     def count():
         gc.collect()
-        _deaths.tell()
-        return len(_operands._homes) + len(_operands._kept)
+        lifetimes.tell()
+        return len(operands._homes) + len(operands._kept)
 
     def run(model):
         ids(lambda: (model(x), model.scale()))
@@ -735,8 +736,8 @@ def test_memory_is_flat_over_many_iterations_of_new_tensors_and_functions():
 
 def test_a_loss_module_made_anew_in_each_step_has_nothing_named_again(monkeypatch):
     named = []
-    name = _call_path.call_path
-    monkeypatch.setattr(_call_path, "call_path", lambda frame: named.append(1) or name(frame))
+    name = call_path.call_path
+    monkeypatch.setattr(call_path, "call_path", lambda frame: named.append(1) or name(frame))
     model, x, target = torch.nn.Linear(3, 2), torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
     ids = []
     tool = amanda.Tool()

@@ -4,7 +4,8 @@ import torch
 
 
 def test_another_torch_is_refused(monkeypatch, says):
-    from amanda import _build, _torch_driver
+    from amanda import _build
+    from amanda.drivers.torch import TorchDriver
 
     monkeypatch.setattr(_build, "TORCH_VERSION", "9.9.0")
     text = (
@@ -12,7 +13,7 @@ def test_another_torch_is_refused(monkeypatch, says):
         "amanda again against it, or install that torch"
     )
     with says(ImportError, text):
-        _torch_driver.load()
+        TorchDriver().load()
 
 
 def test_taken_dispatch_keys_are_reported(fresh_python):

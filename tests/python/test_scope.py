@@ -9,6 +9,7 @@ import weakref
 import amanda
 import pytest
 import torch
+from amanda.identity import roots
 
 X = torch.tensor([-1.0, 2.0])
 
@@ -449,6 +450,13 @@ def test_entering_that_fails_is_taken_back(coverage):
         scope.__exit__(None, None, None)
 
 
+class Driver:
+    """Takes part in entering and leaving alone."""
+
+    def __init__(self, enter=lambda: None, leave=lambda: None):
+        self.enter, self.leave = enter, leave
+
+
 @pytest.mark.parametrize("where", ["begin", "again", "census", "roots"])
 def test_entering_is_taken_back_whatever_fails(where, monkeypatch):
     before, tool = patched(), Fails()
@@ -459,13 +467,13 @@ def test_entering_is_taken_back_whatever_fails(where, monkeypatch):
 
     with monkeypatch.context() as patch:
         if where == "begin":
-            patch.setattr(amanda.scope, "_while_open", [*amanda.scope._while_open, (fail, lambda: None)])
+            patch.setattr(amanda.drivers, "_loaded", [*amanda.drivers.loaded(), Driver(enter=fail)])
         elif where == "again":
-            patch.setattr(amanda.scope, "_while_open", [(fail, fail)])
+            patch.setattr(amanda.drivers, "_loaded", [Driver(enter=fail, leave=fail)])
         elif where == "census":
-            patch.setattr(scope, "_census", type("Census", (), {"open": fail, "close": lambda self: None})())
+            patch.setattr(scope, "_censuses", [type("Census", (), {"open": fail, "close": lambda self: None})()])
         else:
-            patch.setattr(amanda._roots, "enter", fail)
+            patch.setattr(roots, "enter", fail)
         with pytest.raises(ValueError, match=where), scope:
             pass
         torch.sin(X)
@@ -487,9 +495,9 @@ def test_leaving_goes_through_whatever_fails(where, monkeypatch):
 
     with monkeypatch.context() as patch:
         if where == "census":
-            patch.setattr(scope, "_census", type("Census", (), {"close": fail, "open": lambda self: None})())
+            patch.setattr(scope, "_censuses", [type("Census", (), {"close": fail, "open": lambda self: None})()])
         elif where == "end":
-            patch.setattr(amanda.scope, "_while_open", [*amanda.scope._while_open, (lambda: None, fail)])
+            patch.setattr(amanda.drivers, "_loaded", [*amanda.drivers.loaded(), Driver(leave=fail)])
         with pytest.raises(ValueError, match=where), scope:
             torch.sin(X)
     torch.cos(X)

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules import module as torch_module
 
-from amanda import _deaths, _models, _torch
+from amanda import _torch
+from amanda.drivers.torch import lifetimes, models
 
 
 class _Home(NamedTuple):
@@ -51,27 +52,29 @@ def operand(
     for home in _homes.get(_torch.number_of(tensor), ()):
         module = home.module()
         if module is not None:
-            model, path, _ = _models.name_of(module)
+            model, path, _ = models.name_of(module)
             return (model, _join(path, home.name))
     if not counts:
         return None
     for module in modules:
-        for path, part in _models.named_parts(module):
-            for name, parameter in _models.held(part, "_parameters"):
+        for path, part in models.named_parts(module):
+            for name, parameter in models.held(part, "_parameters"):
                 if parameter is tensor:
                     _number(tensor)
-                    return (*_models.name_of(module)[:2], _join(path, name))
+                    return (*models.name_of(module)[:2], _join(path, name))
     ordinal = _loose.ordinal(tensor, place, recomputing)
     return None if ordinal is None else ("loose", ordinal)
 
 
-def meet(outermost: Any) -> None:
-    """Lets the buffers of a known model count as parameters from now on."""
+def register_buffers(outermost: Any) -> None:
+    """Lets the buffers of a registered model count as parameters from now on."""
     if id(outermost) in _kept:
         return
-    _hear_of_exchanges()
-    for _, module in reversed(list(_models.named_parts(outermost))):  # the outermost last: it says that all are met
-        if _models.is_known(module):
+    _patch_exchanges()
+    for _, module in reversed(
+        list(models.named_parts(outermost))
+    ):  # the outermost last: it says that all are registered
+        if models.is_known(module):
             _kept.setdefault(id(module), {})
             _settle_buffers(module)
 
@@ -81,7 +84,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _number(tensor: Any) -> int:
-    _hear_of_exchanges()
+    _patch_exchanges()
     return _torch.number_of(tensor) or _torch.give_number(tensor, counts=False)
 
 
@@ -89,7 +92,7 @@ def _number(tensor: Any) -> int:
 
 
 def _settle_buffers(module: Any) -> None:
-    for name, buffer in _models.held(module, "_buffers"):
+    for name, buffer in models.held(module, "_buffers"):
         _settle(buffer, module, name)
 
 
@@ -132,11 +135,12 @@ def _forget_tensor(number: int) -> None:
             del kept[home.name]
 
 
-_deaths.listen(objects=_forget_module, tensors=_forget_tensor)
+lifetimes.objects.listen(_forget_module)
+lifetimes.tensors.listen(_forget_tensor)
 
 
 @functools.cache
-def _hear_of_exchanges() -> None:
+def _patch_exchanges() -> None:
     torch_module.register_module_parameter_registration_hook(_on_parameter)
     torch_module.register_module_buffer_registration_hook(_on_buffer)
     convert, swap = torch.nn.Module._apply, torch.utils.swap_tensors
@@ -178,7 +182,7 @@ def _on_buffer(module: Any, name: str, tensor: Any) -> None:
 
 
 def _refresh(module: Any) -> None:
-    present = dict(_models.held(module, "_buffers"))
+    present = dict(models.held(module, "_buffers"))
     for name, number in list(_kept[id(module)].items()):
         if name not in present or _torch.number_of(present[name]) != number:
             _leave(module, name)
@@ -201,7 +205,7 @@ class _Loose:
         self._ordinals: dict[int, dict[Hashable, int]] = {}  # by the tensor's number
         self._given: collections.Counter[Hashable] = collections.Counter()  # by place
         self._gone: collections.Counter[Hashable] = collections.Counter()
-        _deaths.listen(tensors=self._forget)
+        lifetimes.tensors.listen(self._forget)
 
     def ordinal(self, tensor: Any, place: Hashable, recomputing: bool) -> int | None:
         known = self._ordinals.get(_torch.number_of(tensor), {}).get(place)

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 
+from amanda.identity import frames
+
 
 class _Entered(threading.local):
     def __init__(self) -> None:
@@ -20,14 +22,16 @@ _entered = _Entered()
 
 
 def enter(entry: int) -> Callable[[], object]:
-    """Remembers the calling frame, outside this package and the standard library's context managers. Returns what
-    forgets it."""
+    """Remembers the calling frame, outside this package and the standard library's context managers.
+
+    Returns what forgets it.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and _enters_for_others(frame.f_code.co_filename):
         frame = frame.f_back
-    frames = _entered.frames  # at the thread's end there is no way back to it
-    frames[entry] = (id(frame), frame.f_code)
-    return lambda: frames.pop(entry, None)
+    known = _entered.frames  # at the thread's end there is no way back to it
+    known[entry] = (id(frame), frame.f_code)
+    return lambda: known.pop(entry, None)
 
 
 def is_root(frame: FrameType) -> bool:
@@ -38,4 +42,4 @@ def is_root(frame: FrameType) -> bool:
 
 @functools.cache
 def _enters_for_others(filename: str) -> bool:
-    return os.path.dirname(filename) == os.path.dirname(__file__) or os.path.basename(filename) == "contextlib.py"
+    return frames.is_ours(filename) or os.path.basename(filename) == "contextlib.py"

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from amanda import _cupti
-from amanda.tools._kernel_families import family_of
-from amanda.tools._operator_rows import OUTSIDE
+from amanda.tools.cupti.kernel_families import family_of
+from amanda.tools.cupti.operator_rows import OUTSIDE
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from amanda._reasons import REASONS
+from amanda.coverage.reasons import REASONS
 
 Phase = Literal["forward", "backward"]
 

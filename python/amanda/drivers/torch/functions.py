@@ -1,7 +1,7 @@
-"""torch.autograd.Function: no operator of the dispatcher's, but one all the same, for the sake of its backward node.
+"""Shows torch.autograd.Function to tools: the dispatcher does not call it, but it has a backward node.
 
-`Function.apply`, however it is come by, calls the `apply` of a base class. While a scope is open, somewhere, ours stands
-in front of that.
+`Function.apply`, however it is obtained, calls the `apply` of a base class. While the process has an open scope, that is
+replaced by ours.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from amanda import _port, _torch
+from amanda import _torch
+from amanda.drivers.torch import port
 
-_Base: Any = _port.FunctionBase
+_Base: Any = port.FunctionBase
 
 
 @functools.wraps(_Base.apply)
@@ -30,13 +31,13 @@ def _apply(cls: type[Any], /, *args: Any, **kwargs: Any) -> Any:
     return results
 
 
-_watching = classmethod(_apply)
+_patched = classmethod(_apply)
 
 
-def watch() -> None:
-    _Base.apply = _watching
+def patch() -> None:
+    _Base.apply = _patched
 
 
-def leave_alone() -> None:
-    if _Base.__dict__.get("apply") is _watching:
+def unpatch() -> None:
+    if _Base.__dict__.get("apply") is _patched:
         del _Base.apply

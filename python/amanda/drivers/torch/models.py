@@ -1,6 +1,7 @@
 """Names of modules that mean the same in every process: what ids are made of. Nothing here keeps a model alive.
 
-Modules, parameters and classes are the program's: they go by identity, and no method that a class may override is called.
+Modules, parameters and classes are the program's: they are compared by identity, and no method that a
+class may override is called.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _deaths, _port
+from amanda.drivers.torch import lifetimes, port
+from amanda.identity import frames
 
 
 class Name(NamedTuple):
@@ -23,16 +25,14 @@ class Name(NamedTuple):
     has_state: bool  # parameters or buffers, of its own or of modules in it
 
 
-_names: dict[int, Name] = {}  # of every module met, by its address
+_names: dict[int, Name] = {}  # of every registered module, by its address
 _models_seen: collections.Counter[str] = collections.Counter()
-_MAIN = "__main__"
-_MAIN_OF_A_WORKER = "__mp_main__"  # what multiprocessing calls the main module in processes that it spawns
 
 
-def learn(outermost: Any) -> None:
-    """Makes the modules of a model known.
+def register_model(outermost: Any) -> None:
+    """Names the modules of a model, unless they have names.
 
-    A model is the outermost module in which its parts were first met: its class, its parameters' names and shapes, and
+    A model is the outermost module in which its parts first ran: its class, its parameters' names and shapes, and
     an ordinal by first run among equals. Without any state it has no ordinal: such modules are often made anew.
     """
     if id(outermost) in _names:
@@ -40,32 +40,32 @@ def learn(outermost: Any) -> None:
     cls = type(outermost)
     parts = list(named_parts(outermost))
     shapes = [(name, _shape(parameter)) for name, parameter in _named_parameters(parts)]
-    described = repr((same_in_workers(cls.__module__), cls.__qualname__, shapes))
+    described = repr((frames.name_of_module(cls.__module__), cls.__qualname__, shapes))
     model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
     has_state = _has_state(outermost)
     if not has_state and len(parts) == 1:
-        # Its class is all that it is: one that is found at its address later, of the same class, means the same.
-        _deaths.watch(cls)
-        _deaths.watch(outermost, plain=True)
+        # Nothing but its class tells it apart: another of that class, later at its address, has the same name.
+        lifetimes.watch(cls)
+        lifetimes.watch(outermost, plain=True)
         _names[id(outermost)] = Name(model, "", has_state=False)
         return
     for _, module in parts:
-        _deaths.watch(module)
+        lifetimes.watch(module)
     if has_state:
         _models_seen[model] += 1
         model += f"-{_models_seen[model]}"
-    # What was met in another model first stays there. The outermost comes last: it says that all are known.
+    # A module that ran in another model first stays there. The outermost comes last: it says that all have names.
     named = {id(module): Name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
     _names.update(named)
 
 
 def is_known(module: Any) -> bool:
-    """Has the module's model run?"""
+    """Has the module's model been registered?"""
     return id(module) in _names
 
 
 def name_of(module: Any) -> Name:
-    """The model that a known module belongs to, and its name there."""
+    """The model that a registered module belongs to, and its name there."""
     return _names[id(module)]
 
 
@@ -80,7 +80,7 @@ def named_parts(module: Any, prefix: str = "", seen: set[int] | None = None) -> 
     What torch.compile puts around a module counts as that module.
     """
     seen = set() if seen is None else seen
-    module = _port.without_compiler(module)
+    module = port.without_compiler(module)
     if id(module) in seen:
         return
     seen.add(id(module))
@@ -93,12 +93,6 @@ def named_parts(module: Any, prefix: str = "", seen: set[int] | None = None) -> 
 def held(module: Any, kind: str) -> list[tuple[str, Any]]:
     """Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None."""
     return [(name, value) for name, value in module.__dict__.get(kind, {}).items() if value is not None]
-
-
-def same_in_workers(module: Any) -> str:
-    """A Python module's `__name__`, which need not be a string."""
-    name = module if type(module) is str else ""
-    return _MAIN if name == _MAIN_OF_A_WORKER else name
 
 
 def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -118,4 +112,4 @@ def _shape(parameter: Any) -> tuple[int, ...] | None:
     return None if torch.nn.parameter.is_lazy(parameter) else tuple(parameter.shape)
 
 
-_deaths.listen(objects=lambda key: _names.pop(key, None))
+lifetimes.objects.listen(lambda key: _names.pop(key, None))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import CodeType, TracebackType
 from typing import Any
 
-from amanda import _port
+from amanda.drivers.torch import port
 
 
 def is_programs(error: BaseException) -> bool:
@@ -30,7 +30,7 @@ def _codes_in(traceback: TracebackType | None) -> Iterator[CodeType]:
 
 def _codes_of_hooks() -> Iterator[CodeType]:
     """The code of the hooks that are in use on this thread."""
-    for hook in _port.saved_tensor_hooks(False) or ():
+    for hook in port.saved_tensor_hooks(False) or ():
         function: Any = hook
         while isinstance(function, functools.partial):
             function = function.func

@@ -1,11 +1,11 @@
 """Why a call was shown to no tool of a scope: the words of coverage reports and of docs/limitations.md.
 
-Those that apply first come first. After a change: `python scripts/reasons.py`. The names are those of `Skipped` in
-drivers/torch/census.h.
+Those that apply first come first. After a change: `python scripts/reasons.py`. Drivers report the names; PyTorch's are
+`Skipped` in its census.h.
 """
 
 REASONS = {
-    "own": "Amanda calls it for a tool: copies, and rehearsals of in-place operators",
+    "own": "Amanda calls it for a tool: copies, and trial runs of in-place operators",
     "routine": "a routine or an analysis of a tool calls it",
     "opaque": 'it is called inside a compiled function, under `apply(..., compiled="opaque")`',
     "off": "instrumentation is switched off, by `amanda.disabled()`",

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from amanda.tools._operator_rows import OperatorRow
+from amanda.tools.cupti.operator_rows import OperatorRow
 
 if TYPE_CHECKING:
     from amanda.tools.flops import Flops

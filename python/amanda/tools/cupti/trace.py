@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -14,6 +13,8 @@ import torch
 
 from amanda import _cupti
 from amanda._core import __version__
+from amanda.reports import chrome_trace
+from amanda.reports.chrome_trace import Event, arrow, metadata, slice_of
 
 _FIRST_DEVICE_PID = 1 << 22  # above every process's
 _LAUNCHES_TID = 0  # of launches whose operator is not known, or no longer kept
@@ -29,17 +30,15 @@ def write(path: str | os.PathLike[str], profile: _cupti.KernelProfile, rank: int
         *_operators(profile, runs),
         *_kernels(activities, {run.run: run for run in runs}),
     ]
-    trace = {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": time.time_ns() - time.monotonic_ns(),
-        "distributedInfo": {"rank": rank, "world_size": world, "hostname": socket.gethostname()},
-        "deviceProperties": _device_properties(activities),
-        "otherData": {"amanda": __version__, "torch": torch.__version__, "cupti": profile.library},
-        "notes": notes,
-    }
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(trace, file)
+    chrome_trace.write(
+        path,
+        events,
+        baseTimeNanoseconds=time.time_ns() - time.monotonic_ns(),
+        distributedInfo={"rank": rank, "world_size": world, "hostname": socket.gethostname()},
+        deviceProperties=_device_properties(activities),
+        otherData={"amanda": __version__, "torch": torch.__version__, "cupti": profile.library},
+        notes=notes,
+    )
 
 
 def _rank(given: int | None) -> tuple[int, int]:
@@ -51,47 +50,30 @@ def _rank(given: int | None) -> tuple[int, int]:
     return (rank if given is None else given), world
 
 
-def _metadata(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
-
-
-def _host_metadata(runs: list[_cupti.RunEvent], rank: int) -> Iterator[dict[str, Any]]:
+def _host_metadata(runs: list[_cupti.RunEvent], rank: int) -> Iterator[Event]:
     pid = os.getpid()
-    yield _metadata("process_name", pid, 0, name=f"rank {rank}: host")
-    yield _metadata("process_sort_index", pid, 0, sort_index=0)
+    yield metadata("process_name", pid, 0, name=f"rank {rank}: host")
+    yield metadata("process_sort_index", pid, 0, sort_index=0)
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     for thread in sorted({run.thread for run in runs}):
-        yield _metadata("thread_name", pid, thread, name=names.get(thread, f"thread {thread}"))
+        yield metadata("thread_name", pid, thread, name=names.get(thread, f"thread {thread}"))
 
 
-def _device_metadata(activities: list[_cupti.ActivityEvent], rank: int) -> Iterator[dict[str, Any]]:
+def _device_metadata(activities: list[_cupti.ActivityEvent], rank: int) -> Iterator[Event]:
     for device in sorted({activity.device for activity in activities}):
         pid = _FIRST_DEVICE_PID + device
-        yield _metadata("process_name", pid, 0, name=f"rank {rank}: GPU {device}")
-        yield _metadata("process_sort_index", pid, 0, sort_index=1 + device)
+        yield metadata("process_name", pid, 0, name=f"rank {rank}: GPU {device}")
+        yield metadata("process_sort_index", pid, 0, sort_index=1 + device)
         for stream in sorted({activity.stream for activity in activities if activity.device == device}):
-            yield _metadata("thread_name", pid, stream, name=f"stream {stream}")
+            yield metadata("thread_name", pid, stream, name=f"stream {stream}")
 
 
-def _slice(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: int, **args: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "ts": start_ns / 1000,
-        "dur": (end_ns - start_ns) / 1000,
-        "pid": pid,
-        "tid": tid,
-        "args": args,
-    }
-
-
-def _operators(profile: _cupti.KernelProfile, runs: list[_cupti.RunEvent]) -> Iterator[dict[str, Any]]:
+def _operators(profile: _cupti.KernelProfile, runs: list[_cupti.RunEvent]) -> Iterator[Event]:
     nodes, operators, pid = profile.nodes(), profile.operators(), os.getpid()  # in this order: they may run meanwhile
     for run in runs:
         node = nodes[run.node]
         op = operators[node.op]
-        yield _slice(
+        yield slice_of(
             op.name,
             node.phase,
             pid,
@@ -108,7 +90,7 @@ def _operators(profile: _cupti.KernelProfile, runs: list[_cupti.RunEvent]) -> It
         )
 
 
-def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunEvent]) -> Iterator[dict[str, Any]]:
+def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunEvent]) -> Iterator[Event]:
     pid, launched, named = os.getpid(), set(), False
     for number, activity in enumerate(activities):
         if not 0 < activity.start_ns <= activity.end_ns:
@@ -119,7 +101,9 @@ def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunE
             args["run"] = activity.run
         if activity.kind != "kernel":
             args["bytes"] = activity.bytes
-        yield _slice(activity.name, activity.kind, device, activity.stream, activity.start_ns, activity.end_ns, **args)
+        yield slice_of(
+            activity.name, activity.kind, device, activity.stream, activity.start_ns, activity.end_ns, **args
+        )
         run = runs.get(activity.run) if activity.run is not None else None
         thread = run.thread if run else _LAUNCHES_TID
         steps = [(run.start_ns, pid, thread)] if run else []
@@ -127,31 +111,12 @@ def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunE
             start, end = activity.launch
             if thread == _LAUNCHES_TID and not named:
                 named = True
-                yield _metadata("thread_name", pid, thread, name="launches outside the operators shown")
+                yield metadata("thread_name", pid, thread, name="launches outside the operators shown")
             if (activity.correlation_id, start) not in launched:
                 launched.add((activity.correlation_id, start))
-                yield _slice("launch", "launch", pid, thread, start, end, correlation=activity.correlation_id)
+                yield slice_of("launch", "launch", pid, thread, start, end, correlation=activity.correlation_id)
             steps.append((start, pid, thread))
-        yield from _flow(number, [*steps, (activity.start_ns, device, activity.stream)])
-
-
-def _flow(number: int, steps: list[tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
-    """An arrow through the slices that begin at these times on these tracks."""
-    if len(steps) < 2:
-        return
-    for position, (time_ns, pid, tid) in enumerate(steps):
-        last = position == len(steps) - 1
-        phase = "s" if position == 0 else "f" if last else "t"
-        event = {
-            "name": "launch",
-            "cat": "flow",
-            "ph": phase,
-            "id": number,
-            "ts": time_ns / 1000,
-            "pid": pid,
-            "tid": tid,
-        }
-        yield event | ({"bp": "e"} if last else {})
+        yield from arrow("launch", number, [*steps, (activity.start_ns, device, activity.stream)])
 
 
 def _device_properties(activities: list[_cupti.ActivityEvent]) -> list[dict[str, Any]]:

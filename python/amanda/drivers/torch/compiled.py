@@ -1,8 +1,8 @@
-"""What functions compiled with `torch.compile` do in scopes: they run eagerly, or unseen.
+"""Functions compiled with `torch.compile` run eagerly in scopes, or compiled and unseen.
 
 torch.compiler.set_stance("force_eager") would reach other threads, and torch.cond, which compiles in order to run.
 
-Nothing here is used before `torch._dynamo` is imported, which takes seconds: our part is put in place when it is.
+Importing `torch._dynamo` takes seconds, so nothing here imports it: it is patched when the program does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from amanda import _fork, _port, _torch, scope
+from amanda import _fork, _torch, scope
+from amanda.drivers.torch import port
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -31,7 +32,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _port.DYNAMO:
+        if name != port.DYNAMO:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -61,35 +62,38 @@ class _Hooks:
 
 
 _hooks = property(
-    lambda context: _Hooks(context.__dict__[_port.ENTER_EXIT_HOOKS]),
-    lambda context, hooks: context.__dict__.update({_port.ENTER_EXIT_HOOKS: hooks}),
+    lambda context: _Hooks(context.__dict__[port.ENTER_EXIT_HOOKS]),
+    lambda context, hooks: context.__dict__.update({port.ENTER_EXIT_HOOKS: hooks}),
 )
 _open = False
 _finder: _WhenImported | None = None
 _lock = _fork.rlock()
-_run_eagerly: dict[str, None] = {}  # the functions of which it was said, in order
+_run_eagerly: dict[str, None] = {}  # the functions that were warned about, in order
 _callback_of_torch: Any = None
 
 
 def _policy() -> str | None:
-    """What the scopes of this thread want of the compiled function that it is about to run; None: nothing."""
-    if not _torch.has_scopes() or _is_torch_s_own():
+    """What this thread's scopes ask of the compiled function that is about to run; None: nothing.
+
+    If any open scope asks for eager, eager wins.
+    """
+    if not _torch.has_scopes() or _called_by_torch():
         return None
-    return "eager" if any(entered.compiled == "eager" for entered in scope.entered_here()) else "opaque"
+    return "eager" if any(entered.options["compiled"] == "eager" for entered in scope.entered_here()) else "opaque"
 
 
-def _is_torch_s_own() -> bool:
-    """torch.cond and its like compile their branches in order to run at all: that is no doing of the program's."""
+def _called_by_torch() -> bool:
+    """torch.cond and its like compile their branches in order to run at all: the program did not ask for it."""
     frame = _frame_of_compiled()
     caller = frame.f_back if frame else None
     name = caller.f_globals.get("__name__", "") if caller else ""
-    return name.startswith(_port.COMPILES_TO_RUN)
+    return name.startswith(port.COMPILES_TO_RUN)
 
 
 def _frame_of_compiled() -> Any:
     """The frame of the innermost function that stands for a compiled one; None: a block is compiled, no function."""
     frame: Any = sys._getframe()
-    while frame and frame.f_code.co_name != _port.COMPILED_FUNCTION:
+    while frame and frame.f_code.co_name != port.COMPILED_FUNCTION:
         frame = frame.f_back
     return frame
 
@@ -99,8 +103,8 @@ def functions_run_eagerly() -> list[str]:
     return list(_run_eagerly)
 
 
-def _say(function: str) -> None:
-    """Says that it runs eagerly, once for each function."""
+def _warn(function: str) -> None:
+    """Warns that the function runs eagerly, once for each."""
     with _lock:
         if function in _run_eagerly:
             return
@@ -115,7 +119,7 @@ def _say(function: str) -> None:
 
 def _name_of(frame: Any) -> str:
     """Of the compiled function: "module.name (file:line)", as far as it has these."""
-    function = frame.f_locals.get(_port.FUNCTION) if frame else None
+    function = frame.f_locals.get(port.FUNCTION) if frame else None
     if function is None:
         return "a block"
     module = getattr(function, "__self__", None)
@@ -128,26 +132,26 @@ def _name_of(frame: Any) -> str:
 
 
 def _enter_compiled() -> Callable[[], None]:
-    if _policy() != "opaque" or _port.runs_eagerly():
+    if _policy() != "opaque" or port.runs_eagerly():
         return lambda: None
     _torch.enter_compiled()
     return _torch.leave_compiled
 
 
 def _callback(callback: Any) -> Any:
-    """In the place of dynamo's function that makes of a compiled function's callback what runs: None, its own code."""
+    """Replaces `_callback_from_stance`; returning None runs the function eagerly."""
     if callback in (None, False) or _policy() != "eager":
         return _callback_of_torch(callback)
-    _say(_name_of(_frame_of_compiled()))
-    _port.satisfy_fullgraph()
+    _warn(_name_of(_frame_of_compiled()))
+    port.satisfy_fullgraph()
     return None
 
 
 def _update() -> None:
-    """Puts our part in place while scopes are open; again, when torch._dynamo was imported."""
+    """Patches torch._dynamo while scopes are open, and takes that back; called again when it was imported."""
     global _finder, _callback_of_torch
     with _lock:
-        frames = _port.eval_frame()
+        frames = port.eval_frame()
         if frames is None:
             if _open and _finder is None:
                 _finder = _WhenImported(_update)
@@ -155,12 +159,12 @@ def _update() -> None:
             return
         cls = frames._TorchDynamoContext
         if _open:
-            setattr(cls, _port.ENTER_EXIT_HOOKS, _hooks)
+            setattr(cls, port.ENTER_EXIT_HOOKS, _hooks)
             if frames._callback_from_stance is not _callback:
                 _callback_of_torch, frames._callback_from_stance = frames._callback_from_stance, _callback
             return
-        if cls.__dict__.get(_port.ENTER_EXIT_HOOKS) is _hooks:
-            delattr(cls, _port.ENTER_EXIT_HOOKS)
+        if cls.__dict__.get(port.ENTER_EXIT_HOOKS) is _hooks:
+            delattr(cls, port.ENTER_EXIT_HOOKS)
         if frames._callback_from_stance is _callback:
             frames._callback_from_stance = _callback_of_torch
 
@@ -168,16 +172,16 @@ def _update() -> None:
 def leave_untraced(*functions: Any) -> None:
     """The compiler breaks its graph at these, and runs them as they are."""
     for function in functions:
-        _port.leave_untraced(function)
+        port.leave_untraced(function)
 
 
-def watch() -> None:
+def patch() -> None:
     global _open
     _open = True
     _update()
 
 
-def leave_alone() -> None:
+def unpatch() -> None:
     global _open
     _open = False
     _update()

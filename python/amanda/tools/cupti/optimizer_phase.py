@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 
 import torch
 
+from amanda.identity.frames import outwards
 from amanda.op_context import OpContext
 from amanda.tool import ON_DEMAND, Tool
 
@@ -32,17 +33,11 @@ class OptimizerPhase(Tool):
 
 def _in_optimizer(frame: FrameType | None) -> bool:
     inner: set[CodeType] = set()
-    for outer in _outwards(frame):
+    for outer in outwards(frame):
         if _is_optimizers(outer):
             return not any(code in inner for code in _closures(outer))
         inner.add(outer.f_code)
     return False
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_optimizers(frame: FrameType) -> bool:

@@ -1,10 +1,9 @@
-"""`amanda doctor`: what this installation is, and what tools would see of a program."""
+"""`amanda doctor` prints what is installed, and which operators of a program tools see."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.machinery
-import importlib.util
 import io
 import os
 import platform
@@ -13,9 +12,9 @@ import sys
 import types
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
-from amanda import _core, op_context, scope, tool
+from amanda import _core, drivers, op_context, scope, tool
 
 
 class _Everything(tool.Tool):
@@ -62,41 +61,21 @@ def _run_script(path: str, source: bytes) -> None:
 
 def environment() -> str:
     """What this installation is, as lines of text."""
-    found = [("amanda", f"{_core.__version__}, in {os.path.dirname(__file__)}")]
+    found = [("amanda", f"{_core.__version__}, in {os.path.dirname(_core.__file__)}")]
     found += [("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}")]
-    if importlib.util.find_spec("torch") is None:
-        found += [("torch", "not installed: there is nothing to see")]
-    elif importlib.util.find_spec("amanda._torch") is None:
-        found += [("torch", "installed, but this build of amanda has no driver for it")]
-    else:
-        found += _driver()
+    for driver in drivers.registered():
+        found += driver.describe()
     width = max(len(name) for name, _ in found)
     return "\n".join(f"{name:{width}}  {value}" for name, value in found)
 
 
-def _driver() -> list[tuple[str, str]]:
-    import torch
-
-    from amanda import _build, _torch
-
-    walk = "direct" if _torch.walks_frames_directly() else "by Python's public functions, slower"
-    caught = _torch.caught_types()
-    return [
-        ("torch", f"{torch.__version__}; this build is for {_build.TORCH_VERSION}, compiled by {_build.COMPILER}"),
-        ("dispatch keys", "{} where all tools name operators, {} else".format(*_torch.dispatch_keys())),
-        ("walk over frames", walk),
-        ("typed kernels", f"{_torch.typed_kernels()} operators"),
-        ("caught for filters", f"{caught} operators, for the life of this process" if caught else "nothing"),
-    ]
-
-
-def examine(program: Program, compiled: Literal["eager", "opaque"], top: int) -> None:
-    """Runs a program, and prints what a tool that asks for everything saw of it.
+def examine(program: Program, options: dict[str, Any], top: int) -> None:
+    """Runs a program in a scope with these options, and prints what a tool that asks for everything saw of it.
 
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
     """
-    covered = scope.apply(_Everything(), compiled=compiled, coverage=True)
+    covered = scope.apply(_Everything(), **options, coverage=True)
     sys.argv[:] = program.argv
     if not sys.flags.safe_path:
         sys.path[0] = program.path
@@ -111,24 +90,10 @@ def examine(program: Program, compiled: Literal["eager", "opaque"], top: int) ->
         sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     sys.stderr.flush()
-    print("\n".join(["", covered.coverage().table(top), *_run_eagerly()]), flush=True)
+    remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
+    print("\n".join(["", covered.coverage().table(top), *remarks]), flush=True)
     if status is not None:
         raise SystemExit(status)
-
-
-def _run_eagerly() -> list[str]:
-    """Lines on functions that the program, or a library, compiles, and that did not run compiled."""
-    if importlib.util.find_spec("amanda._torch") is None or "torch" not in sys.modules:
-        return []
-    from amanda import _compiled
-
-    functions = _compiled.functions_run_eagerly()
-    if not functions:
-        return []
-    head = (
-        "compiled with torch.compile, but run eagerly here: results may differ from the compiled ones in the last bits"
-    )
-    return [head, *(f"  {function}" for function in functions)]
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
