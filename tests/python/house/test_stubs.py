@@ -1,11 +1,9 @@
 """The stubs of the extension modules say what the modules are."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from repository import ROOT
 
 spec = importlib.util.spec_from_file_location("stubs", ROOT / "scripts" / "stubs.py")
 stubs = importlib.util.module_from_spec(spec)

@@ -9,7 +9,6 @@ import copy
 import gc
 import itertools
 import math
-import pathlib
 import re
 import subprocess
 import sys
@@ -20,10 +19,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
+from repository import ROOT
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),

@@ -1,6 +1,5 @@
 """Each reason for which a call is shown to no tool, and the words for it."""
 
-import pathlib
 import threading
 from collections import Counter
 
@@ -10,6 +9,7 @@ import torch
 from amanda import _torch
 from amanda.coverage.reasons import REASONS
 from coverage_counts import covered, dispatched, everything, recorded, skipped, tool
+from repository import ROOT
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
@@ -228,10 +228,9 @@ def test_the_driver_s_reasons_have_sentences():
 
 
 def test_the_page_on_limitations_has_the_reasons():
-    root = pathlib.Path(__file__).parents[2]
-    names = {"__name__": "reasons", "__file__": str(root / "scripts" / "reasons.py")}
-    exec((root / "scripts" / "reasons.py").read_text(), names)
-    page = (root / "docs" / "limitations.md").read_text()
+    names = {"__name__": "reasons", "__file__": str(ROOT / "scripts" / "reasons.py")}
+    exec((ROOT / "scripts" / "reasons.py").read_text(), names)
+    page = (ROOT / "docs" / "limitations.md").read_text()
     assert names["rewritten"](page) == page, "run: python scripts/reasons.py"
 
 

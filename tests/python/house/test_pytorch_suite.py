@@ -1,10 +1,9 @@
 """The runner of PyTorch's own tests, on a few tests of ours."""
 
-import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+from repository import ROOT
 
 TESTS = """
 import os, unittest

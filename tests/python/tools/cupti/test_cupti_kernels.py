@@ -10,8 +10,8 @@ import textwrap
 
 import pytest
 from amanda.tools.cupti_profiler import OUTSIDE
+from repository import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 BUILDS = [
     ROOT / "build" / build / "tests" / "cupti" / "libcupti_stand_in.so" for build in ("release", "dev", "core-only")
 ]

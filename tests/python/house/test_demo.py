@@ -9,8 +9,8 @@ import sys
 
 import pytest
 import torch
+from repository import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "examples" / "python" / "quickstart.py"
 PAGE = ROOT / "docs" / "quickstart.md"
 

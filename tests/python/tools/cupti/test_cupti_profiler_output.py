@@ -5,7 +5,6 @@ import io
 import itertools
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -18,8 +17,7 @@ import torch.nn.functional as F
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.flops import Flops
 from profiling import cnn, profiled, train_step
-
-ROOT = pathlib.Path(__file__).parents[2]
+from repository import ROOT
 
 
 def test_unknown_groupings_and_fields_are_named(says):

@@ -6,7 +6,6 @@ Equal means torch.equal: of outputs, gradients, parameters after training, scale
 # ruff: noqa: SIM117 -- outside the error that is expected, inside where it comes from
 
 import copy
-import pathlib
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.quantization import INT8, FakeQuantization, int8_activation, int8_weight
+from repository import ROOT
 from torch.ao.quantization import FakeQuantize
 from torch.ao.quantization.observer import (
     HistogramObserver,
@@ -26,7 +26,6 @@ from torch.ao.quantization.observer import (
 )
 from torch.utils.checkpoint import checkpoint
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 OBSERVERS = {
     "minmax": (MinMaxObserver, {"dtype": torch.quint8}),
     "symmetric": (MinMaxObserver, {"dtype": torch.qint8, "qscheme": torch.per_tensor_symmetric}),

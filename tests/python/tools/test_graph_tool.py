@@ -3,7 +3,6 @@
 import copy
 import gc
 import json
-import pathlib
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from amanda.tools import graph as graph_module
 from amanda.tools.graph import GraphTracing
+from repository import ROOT
 
 
 class Mlp(torch.nn.Module):
@@ -121,7 +121,6 @@ def described(graph):
     return [node.name.removeprefix("aten::") for node in operators], edges, sorted(outside)
 
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = [(Mlp, (4, 8)), (Cnn, (2, 3, 6, 6)), (Attention, (3, 5, 8))]
 
 

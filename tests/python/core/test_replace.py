@@ -2,13 +2,13 @@
 
 # ruff: noqa: SIM117 -- outside the error that is expected, inside where it comes from
 
-import pathlib
 import weakref
 
 import amanda
 import pytest
 import torch
 from faithful import RunOriginal
+from repository import ROOT
 from torch.autograd import gradcheck, gradgradcheck
 
 X = torch.tensor([-1.0, 2.0])
@@ -357,10 +357,9 @@ def test_results_are_let_go_of():
 
 
 def test_the_page_on_limitations_lists_what_cant_be_replaced():
-    root = pathlib.Path(__file__).parents[2]
-    names = {"__name__": "replacements", "__file__": str(root / "scripts" / "replacements.py")}
-    exec((root / "scripts" / "replacements.py").read_text(), names)
+    names = {"__name__": "replacements", "__file__": str(ROOT / "scripts" / "replacements.py")}
+    exec((ROOT / "scripts" / "replacements.py").read_text(), names)
     kept, failed = names["refused"]()
     assert not failed
-    page = (root / "docs" / "limitations.md").read_text()
+    page = (ROOT / "docs" / "limitations.md").read_text()
     assert names["rewritten"](page, kept) == page, "run: python scripts/replacements.py"

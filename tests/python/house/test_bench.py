@@ -1,12 +1,10 @@
 """The benchmark runs and reports every row. What it measures is no test's business."""
 
-import pathlib
 import subprocess
 import sys
 
 import pytest
-
-ROOT = pathlib.Path(__file__).parents[2]
+from repository import ROOT
 
 
 @pytest.fixture

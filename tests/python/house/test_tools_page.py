@@ -1,14 +1,14 @@
 """docs/tools.md: its excerpts run, given the names they take for granted."""
 
-import pathlib
 import re
 
 import amanda
 import pytest
 import rich
 import torch
+from repository import ROOT
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tools.md"
+PAGE = ROOT / "docs" / "tools.md"
 SECTIONS = re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 EXCERPTS = [
     pytest.param(code, id=title)

@@ -4,7 +4,6 @@ import collections
 import copy
 import gc
 import math
-import pathlib
 import re
 import subprocess
 import sys
@@ -16,9 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.gradients import GradientStatistics
+from repository import ROOT
 from torch.utils.checkpoint import checkpoint
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def norm(tensor):

@@ -1,7 +1,6 @@
 """Flops: the integers of FlopCounterMode, forward and backward, per operator and per module; what is not counted."""
 
 import gc
-import pathlib
 import re
 import subprocess
 import sys
@@ -14,9 +13,10 @@ import torch.nn.functional as F
 from amanda import _core, _tools
 from amanda.tool import NativeTool
 from amanda.tools.flops import Flops
-from test_models import bert, gpt2, llama, resnet, t5, vit
+from repository import ROOT
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
+from zoo import bert, gpt2, llama, resnet, t5, vit
 
 aten = torch.ops.aten
 
@@ -349,7 +349,7 @@ def test_importing_amanda_does_not_load_it(fresh_python):
 
 
 def test_the_example_tells_where_the_operations_go():
-    example = pathlib.Path(__file__).parents[2] / "examples" / "python" / "count_flops.py"
+    example = ROOT / "examples" / "python" / "count_flops.py"
     printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
     shares = re.findall(r"tokens: .* GFLOP: .*attention (\d+)%", printed)
     assert shares == ["8", "42", "85"]

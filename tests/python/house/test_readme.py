@@ -3,11 +3,12 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
+
+from repository import ROOT
 
 
 def test_the_tool_in_the_readme_runs():
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = (ROOT / "README.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     zeros = eval(done.stdout)

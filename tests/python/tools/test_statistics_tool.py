@@ -3,7 +3,6 @@
 import copy
 import gc
 import math
-import pathlib
 import subprocess
 import sys
 import threading
@@ -15,8 +14,7 @@ import pytest
 import torch
 from amanda.tools._reading import Skips
 from amanda.tools.statistics import OpStatistics, _Summary
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from repository import ROOT
 
 
 class Captured(amanda.Tool):

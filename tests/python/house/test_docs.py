@@ -1,12 +1,10 @@
 """The code in the documentation runs as printed."""
 
-import pathlib
 import re
 
 import pytest
 import torch
-
-ROOT = pathlib.Path(__file__).parents[2]
+from repository import ROOT
 
 
 def blocks(page, language):
