@@ -24,7 +24,7 @@ namespace amanda::pytorch {
 // call, which tools the core is about to show it to. What nobody has been shown when the call ends was skipped, for the
 // first reason that applies. So no call can be missed by both: the sum of the columns is RecordFunction's own count.
 
-/// Why no tool of a scope was shown a call. In python/amanda/_reasons.py each has its sentence.
+/// Why no tool of a scope was shown a call. In python/amanda/coverage/reasons.py each has its sentence.
 enum class Skipped : uint8_t {
   // What the thread is in, whoever asks.
   kOwn,       // called by this driver, for a tool

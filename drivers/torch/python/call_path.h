@@ -5,8 +5,8 @@
 
 namespace amanda::python {
 
-/// Fills in the driver's hooks. `describe(frame)` is amanda._call_path.describe; `recomputing` and `engine` hold the
-/// code objects that recompute checkpointed regions, and that run the autograd engine; `set_compiler` sets what
+/// Fills in the driver's hooks. `describe` is amanda.drivers.torch.call_path.resolve; `recomputing` and `engine` hold
+/// the code objects that recompute checkpointed regions, and that run the autograd engine; `set_compiler` sets what
 /// compiles this thread's frames, and returns what did. With the interpreter lock.
 void install_call_path(PyObject* describe, PyObject* recomputing, PyObject* engine, PyObject* run_module,
                        PyObject* set_compiler);

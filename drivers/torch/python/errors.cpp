@@ -58,7 +58,7 @@ bool is_programs(py::handle exception) {
   try {
     return is_programs_function && py::handle(is_programs_function)(exception).cast<bool>();
   } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("amanda._program_errors");
+    error.discard_as_unraisable("amanda.drivers.torch.program_errors");
     return false;
   }
 }

@@ -7,7 +7,7 @@
 
 namespace amanda::python {
 
-/// `is_programs(exception)` is amanda._program_errors.is_programs. `methods` holds PyTorch's methods that answer a
+/// `is_programs` is that of amanda.drivers.torch.program_errors. `methods` holds PyTorch's methods that answer a
 /// TypeError with NotImplemented: method descriptors, and code objects. With the interpreter lock.
 void install_errors(PyObject* is_programs, PyObject* methods);
 
