@@ -17,6 +17,7 @@ class Driver final : public Backend {
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   std::string refusal(OpSite& site, Point point, bool allow_view, size_t position) const override;
+  ValueInfo describe(Value value) const override;
 
  private:
   Driver(std::string_view name_space, Capabilities capabilities);

@@ -14,6 +14,7 @@
 #include "op_types.h"
 #include "port.h"
 #include "python_hooks.h"
+#include "value_info.h"
 
 namespace amanda::pytorch {
 
@@ -72,6 +73,8 @@ std::string TorchBackend::refusal(OpSite& site, Point point, bool allow_view, si
   }
   return {};
 }
+
+ValueInfo TorchBackend::describe(Value value) const { return value.ref ? info_of(ivalue(value)) : ValueInfo(); }
 
 Backend& backend() {
   static auto* backend = new TorchBackend;

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "amanda/value.h"
+
 namespace amanda {
 
 inline constexpr int kSeamVersion = 2;  // checked by Engine::attach
@@ -26,11 +28,6 @@ class ScopeStack;
 struct Sighting;
 using PlanPtr = std::shared_ptr<const Plan>;
 using SightingPtr = std::shared_ptr<const Sighting>;
-
-/// A borrowed operand. Trivially copyable; the core copies it and never looks in.
-struct Value {
-  void* ref = nullptr;
-};
 
 /// What is known of an operator type. The driver keeps it for the life of the process.
 struct OpInfo {
@@ -136,6 +133,12 @@ class Backend {
   /// Why an operator can't be replaced, or (kBefore, kAfter) its operand at `position` edited; empty: it can. A
   /// replacement is asked about at analysis, an edit when it is made: looking is always allowed.
   virtual std::string refusal(OpSite&, Point, bool /*allow_view*/, size_t /*position*/) const { return {}; }
+  /// What a value of this backend is, in no framework's terms. On any thread, while the value lives; a null one is
+  /// kNone.
+  ///
+  /// Changes nothing, waits for no device and guards no symbol. Made for analyses, and cheap enough for routines that
+  /// read shapes at each run: a tensor takes no allocation. Throws what a tensor subclass throws when it is asked.
+  virtual ValueInfo describe(Value value) const { return {.kind = value.ref ? ValueKind::kOther : ValueKind::kNone}; }
 
   size_t index() const { return index_; }  // among attached backends
 
