@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backends.h"
+#include "amanda/wait_hooks.h"
 #include "context_session.h"
 #include "generation.h"
 #include "op_name.h"
@@ -20,7 +20,7 @@ class AnalysisLock {
     std::unique_lock lock(scope_.mutex().native());
     if (record_.analysed_by != std::thread::id{}) {
       lock.unlock();
-      const WaitHooks& hooks = current_wait_hooks();
+      const WaitHooks& hooks = wait_hooks();
       void* token = hooks.before ? hooks.before() : nullptr;
       lock.lock();
       scope_.analysed().wait(lock, [&] { return record_.analysed_by == std::thread::id{}; });

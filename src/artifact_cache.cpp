@@ -10,7 +10,7 @@
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "amanda/mutex.h"
-#include "backends.h"
+#include "amanda/wait_hooks.h"
 
 namespace amanda {
 
@@ -39,7 +39,7 @@ struct ArtifactCache::Table {
   /// Waits until nobody builds the entry, with the lock released around the wait hooks.
   void wait(std::unique_lock<std::mutex>& lock, const Key& key) {
     lock.unlock();
-    const WaitHooks& hooks = current_wait_hooks();
+    const WaitHooks& hooks = wait_hooks();
     void* token = hooks.before ? hooks.before() : nullptr;
     lock.lock();
     built.wait(lock, [&] {

@@ -5,7 +5,6 @@
 #include <span>
 
 #include "amanda/backend.h"
-#include "amanda/wait_hooks.h"
 
 namespace amanda {
 
@@ -20,6 +19,5 @@ void refresh_if_stale();
 bool is_open_elsewhere(const Tool& tool);
 /// This thread's open scopes; null: none, or switched off.
 std::shared_ptr<ScopeStack> scopes_of_this_thread();
-const WaitHooks& current_wait_hooks();
 
 }  // namespace amanda

@@ -9,7 +9,7 @@
 #include "op_run.h"
 #include "scope_stack.h"
 #include "subscription.h"
-#include "thread_scopes.h"
+#include "thread_calls.h"
 
 namespace amanda {
 

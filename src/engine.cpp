@@ -15,7 +15,8 @@
 #include "executor.h"
 #include "op_run.h"
 #include "scope_stack.h"
-#include "thread_scopes.h"
+#include "scope_stack_use.h"
+#include "thread_calls.h"
 
 namespace amanda {
 

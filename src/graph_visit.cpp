@@ -13,7 +13,7 @@
 #include "refusal.h"
 #include "scope_stack.h"
 #include "tap.h"
-#include "thread_scopes.h"
+#include "thread_calls.h"
 #include "toolset.h"
 
 namespace amanda {

@@ -8,7 +8,7 @@
 #include "context_session.h"
 #include "op_name.h"
 #include "refusal.h"
-#include "thread_scopes.h"
+#include "thread_calls.h"
 
 namespace amanda {
 namespace {

@@ -6,7 +6,7 @@
 #include "action_cache.h"
 #include "analysis.h"
 #include "executor.h"
-#include "thread_scopes.h"
+#include "thread_calls.h"
 
 namespace amanda {
 

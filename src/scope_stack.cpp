@@ -8,34 +8,9 @@
 #include "generation.h"
 #include "resolver.h"
 #include "subscription.h"
-#include "thread_scopes.h"
+#include "thread_calls.h"
 
 namespace amanda {
-
-WantTable::~WantTable() {
-  for (auto& chunk : chunks_) delete chunk.load();
-}
-
-template <class Compute>
-WantTable::Wants WantTable::get(OpType type, const Compute& compute) {
-  if (type >= kChunk * kChunks) return compute();  // more types than any framework has
-  auto& slot = chunks_[type / kChunk];
-  Chunk* chunk = slot.load(std::memory_order_acquire);
-  if (chunk) {
-    const Cell& cell = (*chunk)[type % kChunk];
-    if (cell.known.load(std::memory_order_acquire)) return cell.wants;
-  }
-  const Wants wants = compute();
-  std::lock_guard lock(mutex_);
-  chunk = slot.load();
-  if (!chunk) slot.store(chunk = new Chunk, std::memory_order_release);
-  Cell& cell = (*chunk)[type % kChunk];
-  if (!cell.known.load()) {
-    cell.wants = wants;
-    cell.known.store(true, std::memory_order_release);
-  }
-  return wants;
-}
 
 namespace {
 
@@ -202,50 +177,6 @@ bool ScopeStack::observes_inner(ToolBits inside) const {
   return (now.askers & ~inside) != 0 || now.nested_askers != 0;
 }
 
-namespace {
-
-/// On how many threads each tool is open. Tools are only compared: a use may be over after they are.
-struct OpenTools {
-  static OpenTools& get() {
-    static auto* all = new OpenTools;  // leaked: threads may outlive static objects
-    return *all;
-  }
-  Mutex mutex;
-  std::unordered_map<const Tool*, size_t> threads;
-};
-
-}  // namespace
-
-ScopeStackUse::ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners)
-    : stack_(std::move(stack)), owners_(std::move(owners)) {
-  stack_->uses_.fetch_add(1);
-  OpenTools& open = OpenTools::get();
-  std::lock_guard lock(open.mutex);
-  for (const ActiveTool& active : stack_->tools_) ++open.threads[active.tool];
-}
-
-ScopeStackUse::~ScopeStackUse() {
-  stack_->uses_.fetch_sub(1);
-  OpenTools& open = OpenTools::get();
-  std::lock_guard lock(open.mutex);
-  for (const ActiveTool& active : stack_->tools_) {
-    if (auto found = open.threads.find(active.tool); --found->second == 0) open.threads.erase(found);
-  }
-}
-
-size_t ScopeStackUse::count(const Tool& tool) {
-  OpenTools& open = OpenTools::get();
-  std::lock_guard lock(open.mutex);
-  const auto found = open.threads.find(&tool);
-  return found == open.threads.end() ? 0 : found->second;
-}
-
-std::shared_ptr<ScopeStack> ScopeStackUse::begin(std::shared_ptr<ScopeStack> stack, Owners owners) {
-  ScopeStack* raw = stack.get();
-  auto use = std::make_shared<ScopeStackUse>(std::move(stack), std::move(owners));
-  return {std::move(use), raw};
-}
-
 PlanPtr ScopeStack::find_plan(const PlanKey& key, uint64_t generation) const {
   std::lock_guard lock(mutex_);
   if (plans_generation_ != generation) return nullptr;
@@ -264,6 +195,20 @@ void ScopeStack::keep_plan(const PlanKey& key, uint64_t generation, PlanPtr plan
   constexpr size_t kMostPlans = 1 << 17;
   if (plans_.size() >= kMostPlans) stale.swap(plans_);
   plans_[key].swap(plan);  // the old one, too
+}
+
+std::shared_ptr<ScopeStack> ScopeState::kept_stack(const std::vector<ScopeState*>& scopes, bool cache_enabled) {
+  constexpr size_t kKept = 8;          // ways in which one scope object is nested in others
+  std::shared_ptr<ScopeStack> oldest;  // destroyed outside the lock: its plans may hold a binding's objects
+  std::lock_guard lock(mutex_);
+  for (const auto& stack : stacks_) {
+    if (stack->is_made_of(scopes, cache_enabled)) return stack;
+  }
+  if (stacks_.size() == kKept) {
+    oldest = std::move(stacks_.front());
+    stacks_.erase(stacks_.begin());
+  }
+  return stacks_.emplace_back(std::make_shared<ScopeStack>(scopes, cache_enabled, nullptr));
 }
 
 }  // namespace amanda

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "amanda/mutex.h"
 #include "scope_state.h"
 #include "visibility.h"
+#include "want_table.h"
 
 namespace amanda {
 
@@ -19,27 +19,6 @@ class Toolset;
 using ToolsetPtr = std::shared_ptr<const Toolset>;
 
 inline constexpr size_t kMaxBackends = 8;
-
-/// Of one backend: which tools ask for each operator type. Read without a lock.
-class WantTable {
- public:
-  struct Wants {
-    ToolBits outer = 0, nested = 0;
-  };
-  ~WantTable();
-  template <class Compute>
-  Wants get(OpType type, const Compute& compute);
-
- private:
-  static constexpr size_t kChunk = 512, kChunks = 64;
-  struct Cell {
-    std::atomic<bool> known{false};
-    Wants wants;
-  };
-  using Chunk = std::array<Cell, kChunk>;
-  std::array<std::atomic<Chunk*>, kChunks> chunks_{};
-  Mutex mutex_;
-};
 
 /// Entered scopes, outermost first. Keeps none of them alive: who uses it does, see ScopeStackUse.
 class ScopeStack {
@@ -127,25 +106,6 @@ class ScopeStack {
   mutable ToolsetPtr toolset_;
   mutable uint64_t toolset_generation_ = 0;
   mutable std::vector<SubscriptionPtr> subscriptions_;  // one for each way in which operators are seen
-};
-
-/// Counts a use of a stack, by a thread that has it open or works with it on behalf of one, and keeps the stack and its
-/// scopes alive.
-class ScopeStackUse {
- public:
-  using Owners = std::vector<std::shared_ptr<const void>>;
-
-  /// `owners`: keep the scopes alive. The stack that is returned keeps the use.
-  static std::shared_ptr<ScopeStack> begin(std::shared_ptr<ScopeStack> stack, Owners owners);
-  ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners);
-  ~ScopeStackUse();
-  static size_t count(const Tool& tool);  // uses of stacks with this tool
-  ScopeStackUse(const ScopeStackUse&) = delete;
-  ScopeStackUse& operator=(const ScopeStackUse&) = delete;
-
- private:
-  const std::shared_ptr<ScopeStack> stack_;
-  const Owners owners_;
 };
 
 }  // namespace amanda

@@ -15,7 +15,7 @@
 #include "executor.h"
 #include "op_name.h"
 #include "scope_stack.h"
-#include "thread_scopes.h"
+#include "thread_calls.h"
 
 namespace amanda {
 namespace {

@@ -1,63 +1,87 @@
-// What is open on this thread.
+// What is open on this thread: entered scopes, the stack that they make, and the switches.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "visibility.h"
+#include "scope_stack.h"
+#include "thread_calls.h"
 
 namespace amanda {
 
-struct OpFrame;
-
-/// What this thread is in. Found once for each call of the core, and handed on: every look-up costs a function call.
-struct ThreadCalls {
-  static ThreadCalls& current();
-
-  ToolBits inside = 0;  // tools inside one of their operators
-  OpFrame* innermost = nullptr;
-  size_t calls = 0;                                          // of the core
-  std::vector<std::shared_ptr<const void>>* kept = nullptr;  // see CallFrame
+struct ScopeEntry {
+  uint64_t id;
+  std::shared_ptr<ScopeState> state;
 };
 
-/// Tools inside one of their operators on this thread; innermost operator first in the list of frames.
-struct OpFrame {
-  OpFrame(ThreadCalls& thread, ToolBits seeing)
-      : thread_(thread), seeing_(seeing), inside_before_(thread.inside), outer_(thread.innermost) {
-    thread_.inside |= seeing;
-    thread_.innermost = this;
+/// One kind of switch: those that are turned. They may be put back in any order, as two asyncio tasks do.
+class Turns {
+ public:
+  bool on() const { return turns_.empty() || turns_.back().on; }
+  uint64_t turn(bool on) {
+    turns_.push_back({++last_, on});
+    return last_;
   }
-  ~OpFrame() {
-    thread_.inside = inside_before_;
-    thread_.innermost = outer_;
+  void put_back(uint64_t id) {
+    std::erase_if(turns_, [id](const Turn& turn) { return turn.id == id; });
   }
-  OpFrame(const OpFrame&) = delete;
-  OpFrame& operator=(const OpFrame&) = delete;
-
-  static size_t depth(ToolBits tool);  // operators around the current one that the tool sees
 
  private:
-  ThreadCalls& thread_;
-  ToolBits seeing_, inside_before_;
-  OpFrame* outer_;
+  struct Turn {
+    uint64_t id;
+    bool on;
+  };
+  std::vector<Turn> turns_;
+  uint64_t last_ = 0;
 };
 
-/// A call of the core on this thread. What it works with may be let go of meanwhile, by a routine that leaves a scope
-/// for instance, and stays alive until the outermost call ends.
-struct CallFrame {
-  explicit CallFrame(ThreadCalls& thread) : thread_(thread) { ++thread_.calls; }
-  ~CallFrame() {
-    if (--thread_.calls == 0 && thread_.kept) let_go();
-  }
-  CallFrame(const CallFrame&) = delete;
-  CallFrame& operator=(const CallFrame&) = delete;
+struct ThreadScopes {
+  static ThreadScopes& current();
+  ~ThreadScopes();
 
-  static void keep(std::shared_ptr<const void> dropped);  // outside calls: lets it go
+  std::vector<ScopeEntry> entries;  // outermost first
+  std::shared_ptr<ScopeStack> stack;
+  Turns instrumentation, cache;
+  uint64_t told = 0;                                   // the tools' generation when the drivers were told last
+  std::vector<std::shared_ptr<const void>> of_parent;  // a forked child's: to be let go of once Python runs there
+
+  bool is_active(const Tool* tool) const;
+
+  /// Makes the stack fit the entries and switches, and tells the drivers. If that fails, `undo` takes back what
+  /// changed, and all is as it was.
+  template <class Undo>
+  void changed(const Undo& undo) {
+    std::shared_ptr<ScopeStack> other;
+    try {
+      other = make_stack();
+      stack.swap(other);
+      try {
+        tell();
+      } catch (...) {
+        stack.swap(other);
+        throw;
+      }
+    } catch (...) {
+      undo();
+      tell_quietly();
+      throw;
+    }
+    CallFrame::keep(std::move(other));  // last: letting go may run a tool's code
+  }
+
+  /// The same where something ended: it stays ended, whatever fails.
+  void ended();
+  /// Tells the drivers: all of them, whatever one throws. Then throws the first error.
+  void tell();
+  void tell_quietly() noexcept;
 
  private:
-  void let_go();
-
-  ThreadCalls& thread_;
+  std::shared_ptr<ScopeStack> make_stack() const;
 };
+
+/// How often this process, or one it comes from, was forked.
+extern std::atomic<uint64_t> forks;
 
 }  // namespace amanda

@@ -1,16 +1,16 @@
-// Where tools apply: scopes, and the per-thread switches.
+// Where tools apply: scopes.
 #pragma once
 
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "amanda/backend.h"
 #include "amanda/op_context.h"
 #include "amanda/scope_options.h"
+#include "amanda/switch.h"
 #include "amanda/tool.h"
 #include "amanda/wait_hooks.h"
 
@@ -64,32 +64,5 @@ class Scope::Guard {
   uint64_t entry_;
   int exceptions_;
 };
-
-/// A switch of this thread, put back by its destructor: `Switch off = disabled();`
-///
-/// Of those that are turned, the last one counts. They are put back in any order.
-class [[nodiscard]] Switch {
- public:
-  enum class Which : uint8_t { kInstrumentation, kCache };
-  Switch(Which which, bool on);
-  ~Switch();
-  Switch(Switch&& other) noexcept;
-  /// Before the destructor does. Throws `Error` on another thread than the switch's.
-  void put_back();
-  Switch& operator=(Switch&&) = delete;
-
- private:
-  Which which_;
-  std::thread::id thread_ = std::this_thread::get_id();
-  uint64_t turn_;  // among this thread's
-  bool armed_ = true;
-};
-
-Switch disabled();
-Switch enabled();
-Switch cache_disabled();
-Switch cache_enabled();
-bool is_enabled();
-bool is_cache_enabled();
 
 }  // namespace amanda

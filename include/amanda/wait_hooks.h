@@ -10,5 +10,6 @@ struct WaitHooks {
   void (*after)(void*) = nullptr;
 };
 void set_wait_hooks(WaitHooks hooks);
+const WaitHooks& wait_hooks();
 
 }  // namespace amanda

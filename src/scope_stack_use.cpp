@@ -1,0 +1,53 @@
+#include "scope_stack_use.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include "amanda/mutex.h"
+
+namespace amanda {
+namespace {
+
+/// On how many threads each tool is open. Tools are only compared: a use may be over after they are.
+struct OpenTools {
+  static OpenTools& get() {
+    static auto* all = new OpenTools;  // leaked: threads may outlive static objects
+    return *all;
+  }
+  Mutex mutex;
+  std::unordered_map<const Tool*, size_t> threads;
+};
+
+}  // namespace
+
+ScopeStackUse::ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners)
+    : stack_(std::move(stack)), owners_(std::move(owners)) {
+  stack_->uses_.fetch_add(1);
+  OpenTools& open = OpenTools::get();
+  std::lock_guard lock(open.mutex);
+  for (const ActiveTool& active : stack_->tools_) ++open.threads[active.tool];
+}
+
+ScopeStackUse::~ScopeStackUse() {
+  stack_->uses_.fetch_sub(1);
+  OpenTools& open = OpenTools::get();
+  std::lock_guard lock(open.mutex);
+  for (const ActiveTool& active : stack_->tools_) {
+    if (auto found = open.threads.find(active.tool); --found->second == 0) open.threads.erase(found);
+  }
+}
+
+size_t ScopeStackUse::count(const Tool& tool) {
+  OpenTools& open = OpenTools::get();
+  std::lock_guard lock(open.mutex);
+  const auto found = open.threads.find(&tool);
+  return found == open.threads.end() ? 0 : found->second;
+}
+
+std::shared_ptr<ScopeStack> ScopeStackUse::begin(std::shared_ptr<ScopeStack> stack, Owners owners) {
+  ScopeStack* raw = stack.get();
+  auto use = std::make_shared<ScopeStackUse>(std::move(stack), std::move(owners));
+  return {std::move(use), raw};
+}
+
+}  // namespace amanda

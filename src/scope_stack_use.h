@@ -1,0 +1,30 @@
+// Who uses a stack of scopes now.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "scope_stack.h"
+
+namespace amanda {
+
+/// Counts a use of a stack, by a thread that has it open or works with it on behalf of one, and keeps the stack and its
+/// scopes alive.
+class ScopeStackUse {
+ public:
+  using Owners = std::vector<std::shared_ptr<const void>>;
+
+  /// `owners`: keep the scopes alive. The stack that is returned keeps the use.
+  static std::shared_ptr<ScopeStack> begin(std::shared_ptr<ScopeStack> stack, Owners owners);
+  ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners);
+  ~ScopeStackUse();
+  static size_t count(const Tool& tool);  // uses of stacks with this tool
+  ScopeStackUse(const ScopeStackUse&) = delete;
+  ScopeStackUse& operator=(const ScopeStackUse&) = delete;
+
+ private:
+  const std::shared_ptr<ScopeStack> stack_;
+  const Owners owners_;
+};
+
+}  // namespace amanda

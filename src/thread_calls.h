@@ -1,0 +1,63 @@
+// What this thread is inside: operators that tools see, and calls of the core.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "visibility.h"
+
+namespace amanda {
+
+struct OpFrame;
+
+/// What this thread is in. Found once for each call of the core, and handed on: every look-up costs a function call.
+struct ThreadCalls {
+  static ThreadCalls& current();
+
+  ToolBits inside = 0;  // tools inside one of their operators
+  OpFrame* innermost = nullptr;
+  size_t calls = 0;                                          // of the core
+  std::vector<std::shared_ptr<const void>>* kept = nullptr;  // see CallFrame
+};
+
+/// Tools inside one of their operators on this thread; innermost operator first in the list of frames.
+struct OpFrame {
+  OpFrame(ThreadCalls& thread, ToolBits seeing)
+      : thread_(thread), seeing_(seeing), inside_before_(thread.inside), outer_(thread.innermost) {
+    thread_.inside |= seeing;
+    thread_.innermost = this;
+  }
+  ~OpFrame() {
+    thread_.inside = inside_before_;
+    thread_.innermost = outer_;
+  }
+  OpFrame(const OpFrame&) = delete;
+  OpFrame& operator=(const OpFrame&) = delete;
+
+  static size_t depth(ToolBits tool);  // operators around the current one that the tool sees
+
+ private:
+  ThreadCalls& thread_;
+  ToolBits seeing_, inside_before_;
+  OpFrame* outer_;
+};
+
+/// A call of the core on this thread. What it works with may be let go of meanwhile, by a routine that leaves a scope
+/// for instance, and stays alive until the outermost call ends.
+struct CallFrame {
+  explicit CallFrame(ThreadCalls& thread) : thread_(thread) { ++thread_.calls; }
+  ~CallFrame() {
+    if (--thread_.calls == 0 && thread_.kept) let_go();
+  }
+  CallFrame(const CallFrame&) = delete;
+  CallFrame& operator=(const CallFrame&) = delete;
+
+  static void keep(std::shared_ptr<const void> dropped);  // outside calls: lets it go
+
+ private:
+  void let_go();
+
+  ThreadCalls& thread_;
+};
+
+}  // namespace amanda
