@@ -1,4 +1,6 @@
 // The backward pass: nodes from the newest to the oldest, each shown to the core as a backward operator.
+#include "amanda/backward.h"
+
 #include <fmt/format.h>
 
 #include <functional>
@@ -6,7 +8,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "amanda/backward.h"
 #include "amanda/engine.h"
 #include "amanda/reference/gradient.h"
 #include "gradient_call.h"

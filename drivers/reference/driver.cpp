@@ -17,7 +17,8 @@ Driver::Driver(std::string_view name_space, Capabilities capabilities, const Bac
 }
 
 Driver& Driver::eager() {
-  static Driver driver("reference/1/eager", {.backward = BackwardOps::kNodes, .can_replace = true, .can_change_shape = true});
+  static Driver driver("reference/1/eager",
+                       {.backward = BackwardOps::kNodes, .can_replace = true, .can_change_shape = true});
   return driver;
 }
 

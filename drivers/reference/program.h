@@ -1,0 +1,69 @@
+// A graph as its runtime keeps it: nodes in the order in which they run, joined by wires.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "amanda/reference/graph.h"
+#include "amanda/reference/operator.h"
+
+namespace amanda::reference {
+
+using Wire = Graph::Wire;
+using Wires = Graph::Wires;
+inline constexpr Wire kNoWire = -1;  // an undefined gradient
+
+/// A node's place in the program. What is in a body is inside the loop's place, or the conditional's.
+struct Location {
+  OpId place = 1;  // as in eager, outside all places
+  std::string path{};
+
+  Location inside(const std::string& name) const;
+  OpId id_of(const Operator& op) const;  // as in eager
+};
+
+struct Node {
+  enum class Kind : uint8_t {
+    kOp,        // of the program
+    kGradient,  // its backward operator
+    kOnes,      // like its input: where gradients begin
+    kSum,       // of two gradients; an undefined one counts nothing
+    kDefined,   // the first input, a gradient; if that is undefined, zeros like the second
+    kIf,
+    kLoop,
+  };
+
+  Kind kind;
+  std::string name{};            // of a backward operator: its forward operator's
+  const Operator* op = nullptr;  // the same
+  Wires inputs{}, outputs{};     // of a backward operator: gradients
+
+  // Of a backward operator.
+  size_t forward = 0;                     // which node made it
+  Wires saved_inputs{}, saved_outputs{};  // of that node
+
+  // Of loops and conditionals.
+  std::vector<std::shared_ptr<const Program>> bodies{};
+  size_t times = 0;
+
+  // Of an instrumented graph: a node with a tap runs it, and stands before, after or in place of its operator.
+  TapPtr tap = nullptr;
+  Wires results{};             // of a tap after an operator: what that gave
+  Location location{};         // of operators
+  size_t operator_number = 0;  // the same for an operator and its taps, which follow one another
+};
+
+struct Program {
+  /// Adds the node and `count` wires for what it gives.
+  const Wires& append(Node node, size_t count);
+  Wires new_wires(size_t count);
+
+  size_t num_wires = 0;
+  Wires inputs{}, outputs{};
+  std::vector<Node> nodes{};
+};
+
+/// Appends the nodes of reverse mode; see Graph::gradients().
+Wires append_gradients(Program& program, Wire result, const Wires& of);
+
+}  // namespace amanda::reference
