@@ -98,7 +98,7 @@ ArtifactPtr Graph::artifact() const {
   ScopeStack* scopes = this_thread.observing();
   if (!scopes || !artifacts_) return nullptr;
   GraphView view(*program_);
-  // A program only grows: by this number what was made of it before is told apart.
+  // A program only grows: this number tells apart what was made of it before.
   const std::string signature = fmt::format("{}/{}", program_->nodes.size(), program_->outputs.size());
   return artifacts_->get(Engine::toolset(*scopes), signature, view);
 }
