@@ -1,4 +1,4 @@
-// A graph is written down, and its run chooses what runs: the program, or what became of it under the tools in force.
+// A graph is built; its run chooses between the program and what was made of it under the tools in force.
 #include "amanda/reference/graph.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ const Wires& Program::append(Node node, size_t count) {
   return nodes.emplace_back(std::move(node)).outputs;
 }
 
-// ---- written down ---------------------------------------------------------------------------------------------------
+// ---- building ---------------------------------------------------------------------------------------------------
 
 Graph::Graph() : program_(std::make_shared<Program>()), artifacts_(std::make_shared<ArtifactCache>()) {}
 

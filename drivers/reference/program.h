@@ -13,7 +13,7 @@ using Wire = Graph::Wire;
 using Wires = Graph::Wires;
 inline constexpr Wire kNoWire = -1;  // an undefined gradient
 
-/// A node's place in the program. What is in a body is inside the loop's place, or the conditional's.
+/// A node's place in the program. Nodes of a body are inside the place of the loop or conditional.
 struct Location {
   OpId place = 1;  // as in eager, outside all places
   std::string path{};
@@ -26,9 +26,9 @@ struct Node {
   enum class Kind : uint8_t {
     kOp,        // of the program
     kGradient,  // its backward operator
-    kOnes,      // like its input: where gradients begin
-    kSum,       // of two gradients; an undefined one counts nothing
-    kDefined,   // the first input, a gradient; if that is undefined, zeros like the second
+    kOnes,      // ones like the input: the gradient of the result
+    kSum,       // of two gradients, each of which may be undefined
+    kDefined,   // the first input, a gradient; zeros like the second if it is undefined
     kIf,
     kLoop,
   };
@@ -46,9 +46,9 @@ struct Node {
   std::vector<std::shared_ptr<const Program>> bodies{};
   size_t times = 0;
 
-  // Of an instrumented graph: a node with a tap runs it, and stands before, after or in place of its operator.
+  // Of an instrumented graph: a node with a tap runs it before, after or in place of the operator.
   TapPtr tap = nullptr;
-  Wires results{};             // of a tap after an operator: what that gave
+  Wires results{};             // of a tap after an operator: its results
   Location location{};         // of operators
   size_t operator_number = 0;  // the same for an operator and its taps, which follow one another
 };

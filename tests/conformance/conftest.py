@@ -8,6 +8,11 @@ from adapter import Adapter, installed
 ADAPTERS = {adapter.name: adapter for adapter in installed()}
 
 
+@pytest.fixture
+def adapters() -> dict[str, Adapter]:
+    return ADAPTERS
+
+
 @pytest.fixture(params=ADAPTERS)
 def driver(request: pytest.FixtureRequest) -> Adapter:
     return ADAPTERS[request.param]

@@ -22,8 +22,7 @@ class Masks(amanda.Tool):
             context.insert_before_op(self.mask, inputs=[1])
 
     def analyse_backward(self, context):
-        is_leaf = context.backward_op.__name__ in self.driver.leaf_ops
-        if context.get("masked") and not is_leaf:
+        if context.get("masked") and context.backward_op.__name__ in self.driver.backward_ops["mul"]:
             self.analyses += 1
             context.insert_after_backward_op(self.mask, grad_inputs=[1])
 

@@ -1,4 +1,5 @@
-// A mini conformance suite: the same tests on each regime; then what only graphs have.
+// The graph half of the seam in C++: what sanitizers should see of each regime, and what only graphs have. The
+// driver-independent rules are in tests/conformance.
 #include <amanda/amanda.h>
 #include <amanda/engine.h>
 #include <amanda/reference/array.h>
@@ -186,106 +187,12 @@ TYPED_TEST(Conformance, LookOnlyChangesNothing) {
   EXPECT_EQ(this->regime.step(), this->vanilla);
 }
 
-TYPED_TEST(Conformance, TheSameOperatorsAsEager) {
-  std::multiset<std::string> seen[2];
-  Regime* regimes[] = {&this->regime, nullptr};
-  Eager eager;
-  regimes[1] = &eager;
-  for (int i = 0; i < 2; ++i) {
-    Tool tool;
-    tool.add_inst_for_op(
-        [&](OpContext& op) { seen[i].insert(op.op().name + "@" + op.module_path() + std::to_string(op.op_id())); });
-    tool.add_inst_for_op(
-        [&](OpContext& op) {
-          if (op.backward_op()->name == "AccumulateGrad") return;
-          seen[i].insert(op.backward_op()->name + " of " + op.op().name + std::to_string(op.op_id()) + "/" +
-                         std::to_string(op.backward_op_id()) + "/" + std::to_string(op.num_grad_outputs()));
-        },
-        {.backward = true});
-    Scope scope(tool);
-    auto in = scope.enter();
-    regimes[i]->step();
-  }
-  EXPECT_EQ(seen[0], seen[1]);
-  EXPECT_EQ(seen[0].size(), 10u);
-}
-
-TYPED_TEST(Conformance, ReluByZerosWhateverTheWay) {
-  for (bool replace : {false, true}) {
-    Tool tool("zeros");
-    tool.add_inst_for_op(
-        [&](OpContext& op) {
-          if (replace) {
-            op.replace_op([](Values& values) {
-              const Operand zero = zeros(reference::array(values[0]));
-              values.set_result(0, reference::value(zero));
-            });
-          } else {
-            op.insert_after_op([](Values& values) {
-              const Operand zero = zeros(reference::array(values[0]));
-              values.set(0, reference::value(zero));
-            });
-          }
-        },
-        {.ops = {"relu"}});
-    Scope scope(tool);
-    auto in = scope.enter();
-    const Result got = this->regime.step();
-    EXPECT_EQ(got.loss, Array{0});
-    EXPECT_EQ(got.grad_v, zeros(kV));  // mul saved what it got
-    // An after-action does not change what relu saved; a replacement's result is what backward sees.
-    EXPECT_EQ(got.grad_w, replace ? zeros(kW) : this->vanilla.grad_w);
-  }
-}
-
 TYPED_TEST(Conformance, AMaskForwardAndBackwardAsByHand) {
   Masks tool;
   Scope scope(tool);
   auto in = scope.enter();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(this->regime.step(), masked_by_hand());
   EXPECT_EQ(tool.analyses, 4);
-}
-
-TYPED_TEST(Conformance, BackwardSeesABeforeActionsValue) {
-  // The gradient of x*w with respect to x*... : second's gradient with respect to v is relu's value as second got it.
-  Tool tool("doubles");
-  tool.add_inst_for_op(
-      [](OpContext& op) {
-        if (op.module_path() != "second") return;
-        op.insert_before_op(
-            [](Values& values) {
-              const Operand twice = times(reference::array(values[0]), Array{2, 2, 2});
-              values.set(0, reference::value(twice));
-            },
-            {.inputs = {0}});
-      },
-      {.ops = {"mul"}});
-  Scope scope(tool);
-  auto in = scope.enter();
-  const Result got = this->regime.step();
-  EXPECT_EQ(got.grad_v, times(this->vanilla.grad_v, Array{2, 2, 2}));
-  EXPECT_EQ(got.grad_w, this->vanilla.grad_w);  // straight through
-}
-
-TYPED_TEST(Conformance, TwoToolsInOrder) {
-  std::string order;
-  auto adds = [&](Tool& tool, const std::string& name) {
-    tool.add_inst_for_op(
-        [&order, name](OpContext& op) {
-          op.insert_before_op([&order, name](Values&) { order += name + "<"; });
-          op.insert_after_op([&order, name](Values&) { order += name + ">"; });
-          op.insert_before_backward_op([&order, name](Values&) { order += name + "'<"; });
-        },
-        {.ops = {"relu"}});
-  };
-  Tool a("a"), b("b"), c("c");
-  adds(a, "a"), adds(b, "b"), adds(c, "c");
-  b.depends_on(a);
-  Scope inner(c), outer(b);
-  auto in = outer.enter();
-  auto deeper = inner.enter();
-  this->regime.step();
-  EXPECT_EQ(order, "a<b<c<a>b>c>a'<b'<c'<");
 }
 
 struct Boom : std::runtime_error {
@@ -336,19 +243,6 @@ TYPED_TEST(Conformance, FourThreads) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(tool.analyses, 4);
-}
-
-TYPED_TEST(Conformance, RoutinesAreNotInstrumented) {
-  Looks all(RoutineKind::kUnknown);
-  Tool tool("runs a graph");
-  tool.add_inst_for_op([&](OpContext& op) { op.insert_before_op([](Values&) { InGraph().step(); }); },
-                       {.ops = {"relu"}});
-  Scope scope(all, tool);
-  auto in = scope.enter();
-  this->regime.step();
-  const int analyses = all.analyses;
-  this->regime.step();
-  EXPECT_EQ(all.analyses, analyses);
 }
 
 TYPED_TEST(Conformance, WhatARunSharesIsOneExecutions) {

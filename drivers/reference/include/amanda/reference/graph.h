@@ -1,4 +1,4 @@
-// The graph half: a program that is written down first and run later, perhaps often.
+// Graphs: programs that are built first and run later, perhaps often.
 #pragma once
 
 #include <memory>
@@ -21,23 +21,24 @@ class Graph {
 
   Graph();
 
-  // Written down. Changing a graph while another thread runs it is a data race.
+  // Building. No other thread may run the graph meanwhile.
   Wire input();
   /// Appends an operator; its results are new wires. `name` is the node's identity: unique, and chosen by the program.
   /// Throws `std::invalid_argument` for an in-place operator: a wire has one value.
   Wires add(std::string_view op, Wires inputs, const std::string& name);
-  /// Runs `taken` if the first element on `condition` is not 0, else `other`; both as they are now.
+  /// Runs `taken` if the first element on `condition` is not 0, else `other`. Later changes to them have no effect
+  /// here.
   Wires add_if(Wire condition, Wires inputs, const Graph& taken, const Graph& other, const std::string& name);
-  /// Runs `body`, as it is now, so many times; it gives as many values as it takes.
+  /// Runs `body` that many times; it returns as many values as it takes. Later changes to it have no effect here.
   Wires add_loop(size_t times, Wires carried, const Graph& body, const std::string& name);
   void output(Wire wire);
-  /// Appends what computes the gradients of sum(result) with respect to `of`; zeros where nothing flows.
-  /// Throws `std::invalid_argument` where one would flow through a conditional, a loop, or an operator without a rule.
+  /// Appends the nodes that compute the gradients of sum(result) with respect to `of`; zeros where none flows.
+  /// Throws `std::invalid_argument` if one would flow through a conditional, a loop, or an operator without a rule.
   Wires gradients(Wire result, const Wires& of);
 
   /// Runs all nodes in order; returns the outputs. Instrumented by the scopes that are open on this thread.
   Operands run(Operands inputs) const;
-  /// The graph that run() would run now. It has its taps for good, also when the scopes were left.
+  /// The graph that run() would run now. It keeps its taps when the scopes are left.
   Graph instrumented() const;
   ArtifactPtr artifact() const;  // null outside scopes
   ArtifactCache::Info cache_info() const;
@@ -50,7 +51,7 @@ class Graph {
   explicit Graph(std::shared_ptr<Program> instrumented) : program_(std::move(instrumented)) {}
 
   std::shared_ptr<Program> program_;
-  std::shared_ptr<ArtifactCache> artifacts_;  // null: it is instrumented already
+  std::shared_ptr<ArtifactCache> artifacts_;  // null: this is an instrumented graph
 };
 
 }  // namespace amanda::reference
