@@ -133,4 +133,11 @@ void Engine::attach(Backend& backend, int seam_version, const Backend* same_ids_
   refresh_this_thread();
 }
 
+const Backend* Engine::find_backend(std::string_view name_space) noexcept {
+  for (const Backend* backend : attached_backends()) {
+    if (backend->name_space() == name_space) return backend;
+  }
+  return nullptr;
+}
+
 }  // namespace amanda

@@ -4,16 +4,17 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
-#include "engine_threads.h"
-#include "forward_call.h"
-#include "grad_hooks.h"
-#include "guards.h"
-#include "keys.h"
-#include "node_call.h"
-#include "node_override.h"
-#include "op_types.h"
-#include "port.h"
-#include "python_hooks.h"
+#include "backward/node_call.h"
+#include "backward/node_override.h"
+#include "backward/running_node.h"
+#include "base/op_types.h"
+#include "base/port.h"
+#include "base/python_hooks.h"
+#include "dispatch/registration.h"
+#include "forward/forward_call.h"
+#include "thread/engine_threads.h"
+#include "thread/guards.h"
+#include "thread/keys.h"
 
 namespace amanda::pytorch {
 
@@ -81,8 +82,7 @@ Backend& backend() {
 void attach() {
   static bool attached = false;
   if (attached) return;
-  install_keys();
-  op_types().listen();
+  register_kernels();
   Engine::attach(backend());
   attached = true;
 }

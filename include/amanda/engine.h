@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "amanda/backend.h"
@@ -14,33 +15,35 @@ class Tool;
 
 class Engine {
  public:
-  /// Makes a framework known. Throws `Error` when the driver was built for another seam version.
-  /// `same_ids_as`: another backend of the framework, attached before; where both give one place of the program the
-  /// same id, what was analysed in the one regime holds in the other. Null: its ids are its own.
+  /// Registers a framework. Throws `Error` when the driver was built for another seam version.
+  /// `same_ids_as`: another backend of the same framework, attached before, with the same ids for the same places: what
+  /// was analysed in one mode holds in the other. Null: its ids are its own.
   static void attach(Backend& backend, int seam_version = kSeamVersion, const Backend* same_ids_as = nullptr);
+
+  /// The attached backend of this name space; null: none.
+  static const Backend* find_backend(std::string_view name_space) noexcept;
 
   /// Eager: one operator call, top to bottom, forward or backward. See src/engine.cpp.
   static void on_op(ScopeStack& scopes, OpCall& call);
 
   // Graphs: see graph.h.
-  /// What this thread's scopes amount to for a graph that is met now. A front asks once for each run of a graph; take
-  /// the scopes from switch_to(), and ask nothing while they are null or a routine runs.
+  /// The tools in force for a graph that is about to run on this thread. Call it once for each run, with the scopes of
+  /// switch_to(); do not call it while they are null or a routine runs.
   static ToolsetPtr toolset(const ScopeStack& scopes);
   /// Analyses a graph's operators and has the driver lower what tools want. On any thread, also where none of the
-  /// scopes is open, or where they were left meanwhile: a gradient's graph may be built later than its forward graph.
-  /// Vanilla if the scope objects are gone. Throws what a tool's analysis threw, as itself; `Error` naming tool,
-  /// operator and reason for an action that the driver refuses; `Error` naming driver and operator for a visit that
-  /// breaks the rules. Never null.
+  /// scopes is open or where they were left: a gradient's graph may be built later than its forward graph.
+  /// If the scope objects are gone, the artifact is empty. Throws what a tool's analysis threw, as itself; `Error`
+  /// naming tool, operator and reason for an action that the driver refuses; `Error` naming driver and operator for a
+  /// visit that breaks the rules of each_op(). Never null.
   static ArtifactPtr instrument(const Toolset& toolset, GraphSite& graph);
   /// Runs a tap's actions, from the node that was inserted for it. On any thread, several at once, without any lock:
-  /// an interpreter's is taken by routines that need it. `call` shows the operands that reach the tap; kBefore: its
-  /// inputs flow on; kReplace, kAfter: its results. Throws what a routine threw, as itself. Of scopes that are gone, of
-  /// tools that stopped and of actions that were removed nothing runs: the values stay, and at kReplace the original
-  /// runs.
-  /// `open`: where the thread knows its scopes, only what is open there acts; null: the choice of the artifact was the
-  /// choice of tools.
+  /// routines that need an interpreter's lock take it. `call` shows the operands that reach the tap; kBefore: its
+  /// inputs flow on; kReplace, kAfter: its results. Throws what a routine threw, as itself. Actions of scopes that are
+  /// gone, of tools that stopped and actions that were removed do not run: values stay, and at kReplace the original
+  /// runs. `open`: if the thread's scopes are known, only those act; null: the choice of the artifact was the choice of
+  /// tools.
   static void run(const Tap& tap, OpCall& call, const ScopeStack* open = nullptr, RunState* state = nullptr);
-  /// Null: nothing holds it any more, or it is another process's; values pass unchanged. Keep what it gives.
+  /// The tap with this id. Null: nothing holds it any more, or another process created it; values pass unchanged then.
   static TapPtr tap(uint64_t id);
 
   /// This thread's open scopes, kept alive with their tools as long as the pointer lives; null: none, or switched off.

@@ -103,7 +103,7 @@ def restore_keys() -> None:
     """
 def skip_reasons() -> list[str]:
     """
-    Why a call may be skipped; each has its sentence in amanda._reasons.
+    Why a call may be skipped; each has its sentence in amanda.coverage.reasons.
     """
 def start_new_epoch() -> None:
     """

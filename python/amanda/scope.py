@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
@@ -10,31 +9,15 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, ParamSpec, Protocol, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
-from amanda import _core, _fork, _roots
-from amanda.coverage_report import CoverageReport, report_of
+from amanda import _core, _fork, drivers
+from amanda.coverage.report import CoverageReport, report_of
+from amanda.identity import roots
 from amanda.tool import Tool, _maybe_a_class
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Census(Protocol):
-    """What a driver counts with. `rows` has tuples: operator or node, is it a node, times seen, times skipped."""
-
-    def open(self) -> None: ...
-    def close(self) -> None: ...
-    def rows(self) -> list[tuple[str, bool, int, dict[str, int]]]: ...
-
-
-_make_census: Callable[[list[int]], Census] | None = None
-
-
-def count_with(make: Callable[[list[int]], Census]) -> None:
-    """For drivers: `make` is called with the numbers of a scope's tools, for ``apply(..., coverage=True)``."""
-    global _make_census
-    _make_census = make
 
 
 class Scope:
@@ -48,13 +31,13 @@ class Scope:
         self,
         tools: tuple[Tool, ...],
         on_error: Literal["raise", "disable"],
-        compiled: Literal["eager", "opaque"],
-        make_census: Callable[[list[int]], Census] | None,
+        options: dict[str, str],
+        coverage: bool,
     ) -> None:
         self._tools = tools
-        self.compiled = compiled
+        self.options = options  # of drivers, by name
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
-        self._census = make_census(self._core.tools()) if make_census else None
+        self._censuses = drivers.make_censuses(self._core.tools()) if coverage else []
 
     def __enter__(self) -> Scope:
         entry = _Entry(self)
@@ -104,17 +87,18 @@ class Scope:
         self._core.cache_clear(op_id or 0)
 
     def coverage(self) -> CoverageReport:
-        """What PyTorch was asked for while this scope was entered, and what its tools saw of it: up to now, and over all
-        times that it was entered.
+        """What the framework was asked for while this scope was entered, and what its tools saw of it, until now.
+
+        Counts of all times that the scope was entered are added up.
 
         Raises:
             amanda.Error: the scope was made without ``coverage=True``.
         """
-        if not self._census:
+        if not self._censuses:
             raise _core.Error(
                 "[scope] this scope does not count what its tools see; make it with amanda.apply(..., coverage=True)"
             )
-        return report_of(self._census.rows())
+        return report_of(row for census in self._censuses for row in census.rows())
 
 
 class _Entry:
@@ -131,13 +115,13 @@ class _Entry:
         back.append(lambda error: scope._core.leave(number, error))
         here.append(self)
         back.append(lambda error: here.remove(self))
-        _opened(number, scope)
         back.append(lambda error: _left(number))
-        forget_root = _roots.enter(number)
+        _opened(number, scope)
+        forget_root = roots.enter(number)
         back.append(lambda error: forget_root())
-        if scope._census:
-            back.append(lambda error: scope._census.close() if scope._census else None)
-            scope._census.open()
+        for census in scope._censuses:
+            back.append(functools.partial(_close, census))
+            census.open()
 
     def close(self, error: BaseException | None) -> BaseException | None:
         """Takes every step back, whatever one of them raises; returns what was raised first."""
@@ -159,43 +143,33 @@ class _Entry:
             _left(self.number)
 
 
+def _close(census: drivers.Census, error: BaseException | None) -> None:
+    census.close()
+
+
 _open: dict[int, Scope] = {}  # by entry, of all threads
 _lock = _fork.rlock()  # a collection may leave a scope while another is entered
-_while_open: list[tuple[Callable[[], None], Callable[[], None]]] = []
-
-
-def while_open(begin: Callable[[], None], end: Callable[[], None]) -> None:
-    """For drivers: `begin` is called when a first scope of the process is entered, `end` when none is open any more."""
-    _while_open.append((begin, end))
 
 
 def _opened(entry: int, scope: Scope) -> None:
-    with _lock, contextlib.ExitStack() as begun:
-        if not _open:
-            for begin, end in _while_open:
-                begun.callback(end)  # what fails may have begun
-                begin()
+    with _lock:
+        first = not _open
         _open[entry] = scope
-        begun.pop_all()
+        if first:
+            drivers.enter()
 
 
 def _left(entry: int) -> None:
     with _lock:
         if _open.pop(entry, None) is not None and not _open:
-            _end_all()
-
-
-def _end_all() -> None:
-    with contextlib.ExitStack() as stack:
-        for _, end in reversed(_while_open):
-            stack.callback(end)
+            drivers.leave()
 
 
 def _forget_in_child() -> None:
     """A forked child has the scopes of no thread."""
     if _open:
         _open.clear()
-        _end_all()
+        drivers.leave()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -246,26 +220,20 @@ def apply(
             its dependents for the rest of the scope, with one log line, and let the program go on.
         compiled: what compiled functions (`torch.compile`) do in the scope: ``"eager"``, run as they were written, so that
             tools see their operators, and with the eager run's results; or ``"opaque"``, run compiled, and unseen.
-        coverage: count what PyTorch is asked for, for `Scope.coverage`. It costs each call, inner ones
-            included, about a microsecond.
+        coverage: count what the framework is asked for, for `Scope.coverage`. It costs each call, inner ones included,
+            about a microsecond.
 
     Raises:
         TypeError: one of them is no tool.
         ValueError: an unknown `on_error`, `compiled` or `coverage`.
-        amanda.Error: the dependencies have a cycle; `coverage` without PyTorch.
+        amanda.Error: the dependencies have a cycle; `coverage` without a framework.
     """
     for tool in tools:
         if not isinstance(tool, Tool):
             raise TypeError(f"[scope] apply takes tools, got {tool!r}{_maybe_a_class(tool)}")
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
-    if compiled not in ("eager", "opaque"):
-        raise ValueError(f'[scope] compiled is "eager" or "opaque", got {compiled!r}')
+    options = drivers.checked({"compiled": compiled})
     if not isinstance(coverage, bool):
         raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
-    if coverage and not _make_census:
-        raise _core.Error(
-            "[scope] coverage counts what PyTorch is asked for, and PyTorch is not installed, or this build has no driver "
-            "for it; apply the tools without coverage=True"
-        )
-    return Scope(tools, on_error, compiled, _make_census if coverage else None)
+    return Scope(tools, on_error, options, coverage)

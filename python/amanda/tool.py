@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from amanda import _core
 
 if TYPE_CHECKING:
     from amanda.op_context import OpContext
-    from amanda.scope import Scope
+    from amanda.scope import apply as apply  # set by amanda/__init__.py: the original Amanda has it here
 
 
 class _OnDemand:
@@ -144,13 +144,6 @@ class NativeTool(Tool):
     def __init__(self, capsule: object) -> None:
         self._core_tool = _core.adopt_tool(capsule)
         self._dependencies: list[Tool] = []
-
-
-def apply(*tools: Tool, on_error: Literal["raise", "disable"] = "raise") -> Scope:
-    """`amanda.apply`, where the original Amanda has it."""
-    from amanda import scope
-
-    return scope.apply(*tools, on_error=on_error)
 
 
 def _maybe_a_class(value: object) -> str:

@@ -25,6 +25,8 @@ void enter_interpreter(void* thread) {
 
 }  // namespace
 
+void register_bridge(const Backend& backend, PythonBridge& bridge) { bridges()[&backend] = &bridge; }
+
 PythonBridge& bridge_of(const Backend& backend) {
   auto found = bridges().find(&backend);
   if (found != bridges().end()) return *found->second;
@@ -52,6 +54,12 @@ std::string text_of(py::handle text) {
       py::reinterpret_steal<py::bytes>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
   if (!bytes) throw py::error_already_set();
   return bytes;
+}
+
+std::string op_name(const Backend& backend, OpType type, OpType forward_type) {
+  const OpInfo& forward = backend.info(forward_type);
+  const std::string name = forward.ns + "::" + forward.name;
+  return type == forward_type ? name : backend.info(type).name + " of " + name;
 }
 
 void add_note(const std::string& note) {
@@ -84,11 +92,15 @@ PYBIND11_MODULE(_core, m) {
   bind_action(m);
   bind_op_context(m);
   bind_scope(m);
+  bind_tap(m);  // before what takes and gives taps and toolsets
+  bind_toolset(m);
+  bind_graph_backend(m);
+  bind_graph_site(m);
   m.def(
       "register_bridge",
       [](py::capsule capsule) {
         const auto& made = *static_cast<BridgeCapsule*>(PyCapsule_GetPointer(capsule.ptr(), kBridgeCapsule));
-        bridges()[made.backend] = made.bridge;
+        register_bridge(*made.backend, *made.bridge);
       },
       py::arg("capsule"), "Makes a driver's operands known to Python; drivers call it.");
   m.def(

@@ -12,10 +12,15 @@ namespace amanda::python {
 namespace py = pybind11;
 
 void bind_action(py::module_& m);
+void bind_graph_backend(py::module_& m);
+void bind_graph_site(py::module_& m);
 void bind_op_context(py::module_& m);
 void bind_scope(py::module_& m);
+void bind_tap(py::module_& m);
 void bind_tool(py::module_& m);
+void bind_toolset(py::module_& m);
 
+void register_bridge(const Backend& backend, PythonBridge& bridge);
 /// The bridge of a backend. Throws `Error` if its extension module was not loaded.
 PythonBridge& bridge_of(const Backend& backend);
 
@@ -27,6 +32,8 @@ py::object owner_of(const Tool& tool);
 
 /// A Python string for messages and names: what UTF-8 can't hold is escaped.
 std::string text_of(py::handle text);
+/// "aten::relu", or "ReluBackward0 of aten::relu".
+std::string op_name(const Backend& backend, OpType type, OpType forward_type);
 /// Adds "[amanda] in tool 'prune', ..." to the current Python error.
 void add_note(const std::string& note);
 /// Is it an `Exception` in Python, not an interrupt or an exit?

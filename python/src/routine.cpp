@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "op_context.h"
-
 namespace amanda::python {
 namespace {
 
@@ -27,12 +25,6 @@ const char* operand_name(const Values& values) {
 
 const char* article(Point point) {
   return point == Point::kBefore ? "before" : point == Point::kAfter ? "after" : "in place of";
-}
-
-std::string op_name(const Backend& backend, OpType type, OpType forward_type) {
-  const OpInfo& forward = backend.info(forward_type);
-  const std::string name = forward.ns + "::" + forward.name;
-  return type == forward_type ? name : backend.info(type).name + " of " + name;
 }
 
 bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
@@ -191,29 +183,6 @@ void PyRoutine::put_results(Values& values, PyObject** operands, PyObject* resul
                             is_sequence(result) ? fmt::format("{} values", length(result)) : "one value", expected));
   }
   for (size_t i = 0; i < expected; ++i) put(i, item(result, i));
-}
-
-int PyAnalysis::traverse(visitproc visit, void* arg) const {
-  Py_VISIT(callable_.get());
-  return 0;
-}
-
-void PyAnalysis::operator()(OpContext& context) {
-  py::gil_scoped_acquire gil;
-  drain_released();
-  const py::object callable = py::reinterpret_borrow<py::object>(callable_.get());
-  if (!callable) return;  // the tool was collected
-  ContextFaceSync face(context);
-  PyObject* result = PyObject_CallOneArg(callable.ptr(), face.object());
-  if (!result) {
-    face.bring_back_after_error();
-    const OpType type = context.is_backward() ? context.backward_type() : context.type();
-    add_note(fmt::format("[amanda] in tool '{}': analysis of {}", context.tool().name(),
-                         op_name(context.backend(), type, context.type())));
-    bridge_of(context.backend()).raise_error();
-  }
-  Py_DECREF(result);
-  face.bring_back();
 }
 
 }  // namespace amanda::python

@@ -1,4 +1,4 @@
-// Python callables as the core's routines and analyses.
+// Python callables as the core's routines.
 #pragma once
 
 #include "module.h"
@@ -26,20 +26,6 @@ class PyRoutine final : public Routine {
   PyRef values_;  // a tuple
   bool with_run_;
   std::string name_;
-};
-
-/// An analysis routine in Python.
-class PyAnalysis final : public Analysis {
- public:
-  explicit PyAnalysis(py::object callable) : callable_(callable.release().ptr()) {}
-
-  void operator()(OpContext& context) override;
-  bool is_failure(const std::exception_ptr& error) const override { return python::is_failure(error); }
-  int traverse(visitproc visit, void* arg) const;
-  void clear() { callable_.reset(); }
-
- private:
-  PyRef callable_;
 };
 
 }  // namespace amanda::python

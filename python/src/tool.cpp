@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include "analysis.h"
 #include "native_tool.h"
-#include "routine.h"
 
 namespace amanda::python {
 namespace {

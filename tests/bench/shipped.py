@@ -30,19 +30,19 @@ MADE_BY = {"Coverage": coverage, "MappingTool": mapping}  # the others take no a
 
 
 def shipped_tools():
-    """The tool classes that the modules of `amanda.tools` define, by name."""
+    """The tool classes of `amanda.tools`, with their names there."""
     import amanda
 
-    kinds = []
+    kinds = {}  # where each is found first: a tool of several modules has a public one
     for module in pkgutil.iter_modules(amanda.tools.__path__):
         if module.name.startswith("_"):
             continue
         names = vars(importlib.import_module(f"amanda.tools.{module.name}"))
         for kind in names.values():
-            if inspect.isclass(kind) and issubclass(kind, amanda.Tool) and kind.__module__ == names["__name__"]:
-                kinds.append(kind)
+            if inspect.isclass(kind) and issubclass(kind, amanda.Tool) and kind.__module__.startswith("amanda.tools."):
+                kinds.setdefault(kind, f"tools.{module.name}.{kind.__name__}")
     bases = {base for kind in kinds for base in kind.__mro__[1:]}  # for tools of one's own
-    return [kind for kind in kinds if not kind.__name__.startswith("_") and kind not in bases]
+    return {kind: name for kind, name in kinds.items() if not kind.__name__.startswith("_") and kind not in bases}
 
 
 def cache_costs(settings):
@@ -53,7 +53,7 @@ def cache_costs(settings):
     body = next(w for w in workloads.WORKLOADS if w.name == WORKLOAD).make(False)
     body.run(3)
     rows = []
-    for kind in shipped_tools():
+    for kind, name in shipped_tools().items():
         tool = MADE_BY.get(kind.__name__, lambda kind, body: kind())(kind, body)
         on, off = [], []
         with amanda.apply(tool):
@@ -70,7 +70,6 @@ def cache_costs(settings):
             beside = (before + timed(body, settings)) / 2
             on.append(cached / beside)
             off.append(uncached / beside)
-        name = f"{kind.__module__.removeprefix('amanda.')}.{kind.__name__}"
         rows.append({"tool": name, "on": on, "off": off, "saved": statistics.median(off) / statistics.median(on)})
     return rows
 

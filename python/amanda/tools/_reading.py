@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import torch
 
-from amanda import _fork, _port
+from amanda import _fork
+from amanda.drivers.torch import port
 
 T = TypeVar("T")
 
@@ -42,12 +43,19 @@ class Skips:
         counts = self.counts()
         return "skipped: " + ", ".join(f"{count} {reason}" for reason, count in counts.items()) if counts else ""
 
+    def unreadable(self, tensor: torch.Tensor) -> bool:
+        """Has the tensor no elements that a tool could compute with? Then it is counted."""
+        reason = why_unreadable(tensor)
+        if reason is not None:
+            self.add(reason)
+        return reason is not None
+
     def read(self, tensor: torch.Tensor, function: Callable[[torch.Tensor], T]) -> T | None:
         """`function(tensor)`, where the tensor is what its wrappers hold; None, and counted, where it can't be read.
 
         `function` is given elements that it can compute with, and may still raise: that is counted, too.
         """
-        with _port.WithoutTorchFunction():
+        with port.WithoutTorchFunction():
             reason, detail = why_unreadable(tensor), ""
             if reason is None:
                 try:
@@ -86,10 +94,10 @@ REASONS = {
 
 def why_unreadable(tensor: torch.Tensor) -> str | None:
     """Why the tensor has no elements that a tool could compute with; None: it has."""
-    if _port.is_legacy_batched(tensor):
+    if port.is_legacy_batched(tensor):
         return "batched"
     tensor = torch.func.debug_unwrap(tensor)
-    if _port.is_legacy_batched(tensor):
+    if port.is_legacy_batched(tensor):
         return "batched"
     if is_symbolic(tensor):
         return "symbolic"

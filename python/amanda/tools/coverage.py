@@ -1,4 +1,4 @@
-"""Coverage: how many operators a model has, forward and backward, and how many of them module hooks come near."""
+"""Coverage: how many operators a model has, forward and backward, and how many lie inside hookable leaf modules."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch  # noqa: F401 -- the extension module is linked to it
 
 from amanda import _tools
+from amanda.reports.data_frame import data_frame
 from amanda.tool import NativeTool
 
 if TYPE_CHECKING:
@@ -75,12 +76,5 @@ class Flops(NativeTool):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError(
-                "[flops] to_pandas needs pandas: pip install 'amanda[statistics]'; rows() needs nothing"
-            ) from error
         columns = ["op", "module_path", "backward", "runs", "flops"]
-        rows = [[getattr(row, column) for column in columns] for row in self.rows()]
-        return pandas.DataFrame(rows, columns=columns).astype({"backward": "bool", "runs": "int64", "flops": "int64"})
+        return data_frame("flops", self.rows(), columns, {"backward": "bool", "runs": "int64", "flops": "int64"})

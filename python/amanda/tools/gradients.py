@@ -10,6 +10,7 @@ import torch
 
 from amanda import _fork
 from amanda.op_context import OpContext
+from amanda.reports.data_frame import data_frame, field_names
 from amanda.tool import Tool
 from amanda.tools import _reading
 
@@ -113,17 +114,10 @@ class GradientStatistics(Tool):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError(
-                "[gradients] to_pandas needs pandas: pip install 'amanda[statistics]'; rows() needs nothing"
-            ) from error
-        columns = [field.name for field in dataclasses.fields(Row)]
-        table = pandas.DataFrame([dataclasses.astuple(row) for row in self.rows()], columns=columns)
         ids: dict[str, str] = dict.fromkeys(("op_id", "backward_op_id"), "uint64")
         counts: dict[str, str] = dict.fromkeys(("position", "calls", "undefined", "nonfinite", "skipped"), "int64")
-        return table.astype(ids | counts | dict.fromkeys(("last", "min", "max", "mean"), "float64"))
+        norms: dict[str, str] = dict.fromkeys(("last", "min", "max", "mean"), "float64")
+        return data_frame("gradients", self.rows(), field_names(Row), ids | counts | norms)
 
 
 @dataclasses.dataclass(eq=False)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from amanda import _fork, _port
+from amanda import _fork
+from amanda.drivers.torch import port
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools import _reading
@@ -185,7 +186,7 @@ class GraphTracing(Tool):
         op = context.op
         node = self.graph._add(Node(context.op_id, "operator", op.name, context.module_path, context.source))
         context["graph"], context["node"] = self.graph, node
-        schema = _port.parse_schema(op.schema)
+        schema = port.parse_schema(op.schema)
         written = [i for i, argument in enumerate(schema.arguments) if _is_written(argument)]
         returned = [i for i, result in enumerate(schema.returns) if not _is_written(result)]
         self._consume(*context.inputs, node=node, names=op.input_names)
@@ -193,7 +194,7 @@ class GraphTracing(Tool):
         context.insert_after_op(self._after, returned, with_run=True, node=node)
 
     def _consume(self, *inputs: Any, node: Node, names: list[str]) -> list[_Read]:
-        with self._lock, _port.WithoutTorchFunction():
+        with self._lock, port.WithoutTorchFunction():
             return [
                 self._memory.read(tensor, node, position, f"{position}.{member}", names[position])
                 for position, value in enumerate(inputs)
@@ -202,13 +203,13 @@ class GraphTracing(Tool):
 
     def _before(self, *inputs: Any, run: dict[str, Any], node: Node, names: list[str], written: list[int]) -> None:
         run["reads"] = self._consume(*inputs, node=node, names=names)
-        with _port.WithoutTorchFunction():
+        with port.WithoutTorchFunction():
             run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
 
     def _after(self, *results: Any, run: dict[str, Any], node: Node) -> None:
         # What an in-place operator wrote is looked up through its arguments. Its result may be no place to look at: the
         # first run that autograd records happens on a copy.
-        with self._lock, _port.WithoutTorchFunction():
+        with self._lock, port.WithoutTorchFunction():
             for tensor in run["written"]:
                 self._memory.write(tensor, node)
             for value in results:
@@ -353,7 +354,7 @@ class _Memory:
         storage = self._storages.get(memory._cdata)
         if storage is None:
             self._forget_the_dead()
-            storage = self._storages[memory._cdata] = _Storage(_port.StorageWeakRef(memory), None, {}, {})
+            storage = self._storages[memory._cdata] = _Storage(port.StorageWeakRef(memory), None, {}, {})
         return storage, place
 
     def _put(self, storage: _Storage, place: _Place, maker: Node, older: dict[int, Node]) -> _View:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from amanda import _fork, _port
+from amanda import _fork
+from amanda.drivers.torch import port
 from amanda.op_context import OpContext
+from amanda.reports import chrome_trace
+from amanda.reports.rich_table import Column, rich_table
 from amanda.tool import Tool
 from amanda.tools import _reading
 
@@ -94,7 +96,7 @@ class Profile(Tool):
 
     def _record(self, *outputs: Any, place: _Place, run: dict[str, int]) -> None:
         start, duration = run["start"], run["stop"] - run["start"]
-        with _port.WithoutTorchFunction():
+        with port.WithoutTorchFunction():
             size = sum(map(self._bytes_of, outputs))
         thread = threading.get_native_id()
         with self._lock:
@@ -145,29 +147,17 @@ class Profile(Tool):
             ImportError: rich is not installed.
             ValueError: `by` is neither "op" nor "module".
         """
-        try:
-            import rich.box
-            import rich.table
-        except ImportError as error:
-            raise ImportError(
-                "[profile] tables need rich: pip install 'amanda[profile]'; rows() needs nothing"
-            ) from error
         rows = self.rows(by)
         all_ns = sum(row.total_ns for row in rows)
-        rest = rows[top:] if top is not None else []
-        table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        table.add_column(by, overflow="fold")
-        for heading in ("calls", "total ms", "mean µs", "share", "output MB"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in rows[:top]:
-            table.add_row(row.name or "(no module)", *_cells(row))
-        if rest:
-            table.add_row(f"({len(rest)} more)", *_cells(_sum("", rest, all_ns)), style="dim")
-        if rows:
-            table.add_section()
-            table.add_row("total", *_cells(_sum("", rows, all_ns)), style="bold")
-        table.caption = self._skips.caption() or None
-        return table
+        columns = [Column(by, lambda row: row.name or "(no module)", left=True, folds=True), *_COLUMNS]
+        return rich_table(
+            "profile",
+            columns,
+            rows,
+            top=top,
+            caption=self._skips.caption(),
+            summed=lambda some: _sum("", some, all_ns),
+        )
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the runs kept as a JSON file that Perfetto and chrome://tracing open: one "X" event each, times in
@@ -180,12 +170,10 @@ class Profile(Tool):
             held = f"{os.fspath(path)} has the first {len(events)} runs, and {dropped} more were dropped"
             logging.getLogger("amanda").warning("[profile] %s; raise Profile(max_events=%d)", held, self._max_events)
         pid = os.getpid()
-        trace = [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": process}}]
-        for thread, name in threads.items():
-            trace.append({"name": "thread_name", "ph": "M", "pid": pid, "tid": thread, "args": {"name": name}})
-        trace += [event.as_json(pid) for event in events]
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"traceEvents": trace, "displayTimeUnit": "ms", "otherData": {"dropped_events": dropped}}, file)
+        trace = [chrome_trace.metadata("process_name", pid, 0, name=process)]
+        trace += [chrome_trace.metadata("thread_name", pid, thread, name=name) for thread, name in threads.items()]
+        trace += [event.in_trace(pid) for event in events]
+        chrome_trace.write(path, trace, otherData={"dropped_events": dropped})
 
 
 @dataclasses.dataclass(eq=False)
@@ -207,22 +195,19 @@ class _Event(NamedTuple):
     duration_ns: int
     output_bytes: int
 
-    def as_json(self, pid: int) -> dict[str, Any]:
-        return {
-            "name": self.place.op,
-            "cat": "operator",
-            "ph": "X",
-            "ts": self.start_ns / 1000,
-            "dur": self.duration_ns / 1000,
-            "pid": pid,
-            "tid": self.thread,
-            "args": {
-                "op": self.place.op,
-                "module_path": self.place.module,
-                "source": self.place.source,
-                "output_bytes": self.output_bytes,
-            },
-        }
+    def in_trace(self, pid: int) -> chrome_trace.Event:
+        return chrome_trace.slice_of(
+            self.place.op,
+            "operator",
+            pid,
+            self.thread,
+            self.start_ns,
+            self.start_ns + self.duration_ns,
+            op=self.place.op,
+            module_path=self.place.module,
+            source=self.place.source,
+            output_bytes=self.output_bytes,
+        )
 
 
 def _sum(name: str, parts: Sequence[_Place | Row], all_ns: int) -> Row:
@@ -236,9 +221,10 @@ def _sum(name: str, parts: Sequence[_Place | Row], all_ns: int) -> Row:
     )
 
 
-def _cells(row: Row) -> Iterator[str]:
-    yield f"{row.calls}"
-    yield f"{row.total_ns / 1e6:.2f}"
-    yield f"{row.mean_ns / 1e3:.1f}"
-    yield f"{row.share:.1%}"
-    yield f"{row.output_bytes / 1e6:.2f}"
+_COLUMNS = (
+    Column("calls", lambda row: f"{row.calls}"),
+    Column("total ms", lambda row: f"{row.total_ns / 1e6:.2f}"),
+    Column("mean µs", lambda row: f"{row.mean_ns / 1e3:.1f}"),
+    Column("share", lambda row: f"{row.share:.1%}"),
+    Column("output MB", lambda row: f"{row.output_bytes / 1e6:.2f}"),
+)

@@ -88,8 +88,7 @@ class WeightPruning(Tool):
             return
         position, dim = found
         weight = context.inputs[position]
-        if reason := _reading.why_unreadable(weight):
-            self._skips.add(reason)
+        if self._skips.unreadable(weight):
             return
         mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(self.get_mask(weight, dim)))
         if mask.shape != weight.shape:

@@ -145,8 +145,7 @@ class FakeQuantization(Tool):
     def _fake_quantize(self, value: Any, operand: _Operand) -> torch.Tensor | None:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return None
-        if reason := _reading.why_unreadable(value):
-            self._skips.add(reason)
+        if self._skips.unreadable(value):
             return None
         if self.observe:
             operand.look_at(value)

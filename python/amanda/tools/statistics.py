@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from amanda import _fork, _port
+from amanda import _fork
+from amanda.drivers.torch import port
 from amanda.op_context import OpContext
+from amanda.reports.data_frame import data_frame, field_names
 from amanda.tool import Tool
 from amanda.tools import _reading
 
@@ -80,7 +82,7 @@ class OpStatistics(Tool):
         context.insert_after_op(self._record, operator=operator)
 
     def _record(self, *outputs: Any, operator: _Operator) -> None:
-        with _port.WithoutTorchFunction():
+        with port.WithoutTorchFunction():
             # Not under the lock: most of the time goes here.
             found = [_Summary.of(output, self._skips) for output in outputs]
         with self._lock:
@@ -107,18 +109,11 @@ class OpStatistics(Tool):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError(
-                "[statistics] to_pandas needs pandas: pip install 'amanda[statistics]'; rows() needs nothing"
-            ) from error
-        columns = [field.name for field in dataclasses.fields(Row)] + ["sparsity"]
-        table = pandas.DataFrame([(*dataclasses.astuple(row), row.sparsity) for row in self.rows()], columns=columns)
         whole = ("calls", "elements", "zeros", "nans", "infs", "skipped")
         counts: dict[str, str] = dict.fromkeys(whole, "int64")
         values: dict[str, str] = dict.fromkeys(("min", "max", "mean", "std", "sparsity"), "float64")
-        return table.astype({"op_id": "uint64", "output": "Int64"} | counts | values)
+        types = {"op_id": "uint64", "output": "Int64"} | counts | values
+        return data_frame("statistics", self.rows(), [*field_names(Row), "sparsity"], types)
 
 
 @dataclasses.dataclass(eq=False)

@@ -1,0 +1,42 @@
+// A forward operator's operands, as the analyses of its backward operators see them.
+#pragma once
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "amanda/backend.h"
+#include "base/lifetime.h"
+#include "base/port.h"
+
+namespace amanda::pytorch {
+
+/// Keeps no tensor alive.
+class ForwardOperands {
+ public:
+  /// As they are before the operator runs.
+  void keep_inputs(c10::ArrayRef<c10::IValue> inputs);
+  void keep_outputs(c10::ArrayRef<c10::IValue> outputs);
+  /// A leaf among the inputs that this AccumulateGrad node stands for can be reached through it.
+  void connect(const port::NodePtr& accumulate);
+
+  size_t size(Side side) const { return (side == Side::kOutputs ? outputs_ : inputs_).size(); }
+  /// None where a tensor is no longer alive.
+  c10::IValue get(Side side, size_t position) const;
+
+ private:
+  struct Leaf {
+    const c10::TensorImpl* address;  // only compared
+    port::WeakNodePtr accumulate{port::NodePtr()};
+  };
+  using Tensor = std::variant<std::monostate, WeakTensor, Leaf>;
+  using Operand = std::variant<c10::IValue, Tensor, std::vector<Tensor>>;
+
+  static Operand keep(const c10::IValue& operand);
+  static Tensor keep(const at::Tensor& tensor);
+  static at::Tensor alive(const Tensor& tensor);
+
+  std::vector<Operand> inputs_, outputs_;
+};
+
+}  // namespace amanda::pytorch

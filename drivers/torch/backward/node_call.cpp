@@ -1,0 +1,173 @@
+#include "backward/node_call.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/input_metadata.h>
+
+#include "amanda/error.h"
+#include "amanda/torch.h"
+#include "backward/gradient_edge.h"
+#include "backward/node_override.h"
+#include "base/python_hooks.h"
+#include "base/stack_value.h"
+#include "thread/guards.h"
+
+namespace amanda::pytorch {
+
+// ---- as analysis sees it --------------------------------------------------------------------------------------------
+
+NodeCall::NodeCall(Node& node, const NodeType& type, const Ownership& owner)
+    : node_(node), type_(type), owner_(owner) {}
+
+Backend& NodeCall::backend() const { return pytorch::backend(); }
+
+size_t NodeCall::size(Side side) const { return side == Side::kOutputs ? node_.num_outputs() : node_.num_inputs(); }
+
+namespace {
+
+Value show(c10::SmallVectorImpl<c10::IValue>& shown, size_t count, size_t position, c10::IValue value) {
+  if (shown.size() < count) shown.resize(count);
+  shown[position] = std::move(value);
+  return {&shown[position]};
+}
+
+}  // namespace
+
+Value NodeCall::get(Side at, size_t position) {
+  const variable_list& gradients = side(at);
+  if (position >= gradients.size()) return {};
+  return show(shown_[at == Side::kOutputs], gradients.size(), position, gradients[position]);
+}
+
+size_t NodeCall::forward_size(Side at) const {
+  return owner_.forward->operands ? owner_.forward->operands->size(at) : 0;
+}
+
+Value NodeCall::forward_get(Side at, size_t position) {
+  if (position >= forward_size(at)) return {};
+  return show(shown_forward_[at == Side::kOutputs], forward_size(at), position,
+              owner_.forward->operands->get(at, position));
+}
+
+std::string NodeCall::detail(Detail which) {
+  if (which == Detail::kIsRecompute || !python_hooks.describe) return "";
+  return python_hooks.describe(owner_.forward->raw_path, which);
+}
+
+uint64_t NodeCall::versions(Side at) const {
+  uint64_t sum = 0;
+  for (const at::Tensor& gradient : at == Side::kOutputs ? grad_inputs_ : grad_outputs_) {
+    if (gradient.defined() && !gradient.is_inference()) sum += gradient._version();
+  }
+  return sum;
+}
+
+// ---- as it runs -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+thread_local NodeCall::Active* innermost = nullptr;
+
+}  // namespace
+
+variable_list run_node(Node& node, variable_list&& grad_outputs) {
+  variable_list grad_inputs = run_original(node, std::move(grad_outputs));
+  torch::autograd::validate_outputs(node.next_edges(), grad_inputs, [&](const std::string& reason) {
+    return "Function " + node.name() + " returned an " + reason;
+  });
+  return grad_inputs;
+}
+
+NodeCall::Active::Active(NodeCall& call) : call_(call), outer_(std::exchange(innermost, this)) {}
+NodeCall::Active::~Active() { innermost = outer_; }
+
+NodeCall* NodeCall::current(OpType type, OpId id) {
+  for (const Active* active = innermost; active; active = active->outer_) {
+    if (active->call_.type() == type && active->call_.id() == id) return &active->call_;
+  }
+  return nullptr;
+}
+
+variable_list NodeCall::call_original(variable_list grad_outputs) {
+  if (grad_outputs.size() != node_.num_inputs()) {
+    throw Error(c10::str("[torch] ", type_.info.name, " takes ", node_.num_inputs(), " grad_outputs, got ",
+                         grad_outputs.size()));
+  }
+  NodeCall call(node_, type_, owner_);
+  call.original_ = original_;
+  call.take(std::move(grad_outputs));
+  Engine::call_original(call);
+  return call.give_grad_inputs();
+}
+
+void NodeCall::run(RunHints hints) {
+  const WithProgramModes modes(hints.in_replacement);
+  if (ran_) {
+    grad_inputs_ = *ran_;
+  } else {
+    grad_inputs_ = original_ ? original_(variable_list(grad_outputs_)) : run_node(node_, variable_list(grad_outputs_));
+  }
+  replaced_ = false;
+}
+
+void NodeCall::skip(RunHints) {
+  grad_inputs_.assign(node_.num_outputs(), at::Tensor());
+  replaced_ = true;
+}
+
+variable_list NodeCall::give_grad_outputs() {
+  for (auto& shown : shown_) shown.clear();  // or AccumulateGrad would not take a gradient over, but copy it
+  return std::move(grad_outputs_);
+}
+
+variable_list NodeCall::give_grad_inputs() {
+  for (auto& shown : shown_) shown.clear();
+  grad_outputs_.clear();
+  return std::move(grad_inputs_);
+}
+
+// ---- edits ----------------------------------------------------------------------------------------------------------
+
+void NodeCall::set(Side at, size_t position, Value value) {
+  const c10::IValue& given = *static_cast<const c10::IValue*>(value.ref);
+  if (!given.isNone() && !given.isTensor()) throw Error(c10::str("got ", given.tagKind(), " where a Tensor is needed"));
+  const at::Tensor tensor = given.isNone() ? at::Tensor() : given.toTensor();
+  check(at, position, tensor);
+  staged_.push_back({at, position, tensor});
+}
+
+// The engine checks what a node returns before hooks see it, and not again.
+void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
+  if (position >= size(at)) throw Error(c10::str("there are only ", size(at)));
+  if (!value.defined()) return;
+  const variable_list& present = at == Side::kOutputs ? grad_inputs_ : grad_outputs_;
+  if (position < present.size() && present[position].defined()) {
+    const at::Tensor& old = present[position];
+    check_stand_in(old.scalar_type(), old.device(), value);
+    if (!old.is_nested() && !old.sym_sizes().equals(value.sym_sizes())) {
+      throw Error(c10::str("a gradient of shape ", value.sym_sizes(), " can't stand for one of ", old.sym_sizes()));
+    }
+    return;
+  }
+  const torch::autograd::InputMetadata* needed = nullptr;
+  if (at == Side::kInputs) {
+    needed = &node_.input_metadata(position);
+  } else if (const torch::autograd::Edge& edge = node_.next_edge(position); edge.is_valid()) {
+    needed = &edge.function->input_metadata(edge.input_nr);
+  }
+  if (!needed || needed->was_default_constructed()) return;  // nobody will look
+  check_stand_in(c10::typeMetaToScalarType(needed->dtype()), needed->device(), value);
+  if (!needed->is_nested_tensor() && !needed->is_same_shape(value)) {
+    throw Error(
+        c10::str("a gradient of shape ", value.sym_sizes(), " can't stand for one of ", needed->shape_as_dim_vector()));
+  }
+}
+
+void NodeCall::commit() {
+  for (Staged& edit : staged_) {
+    at::Tensor& slot = side(edit.side)[edit.position];
+    slot = replaced_ && edit.side == Side::kOutputs ? std::move(edit.value) : in_place_of(slot, edit.value);
+  }
+  staged_.clear();
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,120 @@
+// One backward operator, an autograd node that a forward operator made, as the core sees it.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <vector>
+
+#include "amanda/engine.h"
+#include "backward/forward_operands.h"
+#include "base/node_types.h"
+
+namespace amanda::pytorch {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// One run of a forward operator, for its backward operators.
+struct ForwardRun {
+  SubscriptionPtr seen_by;
+  OpType type;
+  OpId id;
+  uint64_t raw_path;
+  std::shared_ptr<const ForwardOperands> operands;  // null: no analysis is going to ask
+};
+
+/// Whose backward operator a node is, and which of them. (A node may be an inner operator's and an outer one's as well,
+/// for tools that see the one or the other.)
+struct Ownership {
+  std::shared_ptr<const ForwardRun> forward;
+  OpId id;
+  bool made_by_forward;
+};
+
+/// Runs the node's own code, and does with its results what the engine does: sums what was broadcast, converts dtypes.
+variable_list run_node(Node& node, variable_list&& grad_outputs);
+
+class NodeCall final : public OpCall {
+ public:
+  NodeCall(Node& node, const NodeType& type, const Ownership& owner);
+  NodeCall(const NodeCall&) = delete;
+  NodeCall& operator=(const NodeCall&) = delete;
+
+  Backend& backend() const override;
+  OpType type() const override { return type_.type; }
+  Phase phase() const override { return Phase::kBackward; }
+  OpId id() override { return owner_.id; }
+  OpType forward_type() const override { return owner_.forward->type; }
+  OpId forward_id() override { return owner_.forward->id; }
+  const Subscription* subscription() const override { return owner_.forward->seen_by.get(); }
+  bool made_by_forward() const override { return owner_.made_by_forward; }
+  size_t size(Side side) const override;
+  Value get(Side side, size_t position) override;
+  size_t forward_size(Side side) const override;
+  Value forward_get(Side side, size_t position) override;
+  std::string detail(Detail which) override;
+
+  void run(RunHints hints) override;
+  void skip(RunHints hints) override;
+  bool has_results() const override { return false; }  // the grad_outputs stay beside them
+  void finish() override {}
+  void set(Side side, size_t position, Value value) override;
+  void commit() override;
+  void discard() noexcept override { staged_.clear(); }
+  uint64_t versions(Side side) const override;
+
+  const NodeType& node_type() const { return type_; }
+  const Ownership& owner() const { return owner_; }
+
+  /// How run() gets results: from the node itself; or the engine has got them already.
+  using Original = std::function<variable_list(variable_list&&)>;
+  void runs(Original original) { original_ = std::move(original); }
+  void ran(const variable_list& grad_inputs) { ran_ = &grad_inputs; }
+
+  void take(variable_list grad_outputs) { grad_outputs_ = std::move(grad_outputs); }
+  variable_list give_grad_outputs();
+  variable_list give_grad_inputs();
+
+  /// The innermost of this thread that actions or analyses run on, of this type and id; null: none.
+  static NodeCall* current(OpType type, OpId id);
+  /// Runs the node itself on other gradients, or what a replacement of it wraps.
+  variable_list call_original(variable_list grad_outputs);
+
+  /// While it exists, current() finds the call.
+  class Active {
+   public:
+    explicit Active(NodeCall& call);
+    ~Active();
+    Active(const Active&) = delete;
+    Active& operator=(const Active&) = delete;
+
+   private:
+    friend class NodeCall;
+    NodeCall& call_;
+    Active* outer_;
+  };
+
+ private:
+  struct Staged {
+    Side side;
+    size_t position;
+    at::Tensor value;
+  };
+  variable_list& side(Side side) { return side == Side::kOutputs ? grad_inputs_ : grad_outputs_; }
+  void check(Side side, size_t position, const at::Tensor& value) const;
+
+  Node& node_;
+  const NodeType& type_;
+  const Ownership& owner_;
+  variable_list grad_outputs_, grad_inputs_;
+  const variable_list* ran_ = nullptr;
+  Original original_;
+  bool replaced_ = false;
+  std::vector<Staged> staged_;
+  using Shown = c10::SmallVector<c10::IValue, 2>;
+  Shown shown_[2], shown_forward_[2];  // what get() handed out a reference to, by side
+};
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,56 @@
+#include "backward/node_record.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "amanda/backward.h"
+
+namespace amanda::pytorch {
+
+bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
+  if (owners.empty()) return true;
+  std::vector<SubscriptionPtr> known;
+  for (const Ownership& other : owners) known.push_back(other.forward->seen_by);
+  SubscriptionPtr left = Backward::without(owner.forward->seen_by, known);
+  if (!left) return false;
+  if (left != owner.forward->seen_by) {
+    auto forward = std::make_shared<ForwardRun>(*owner.forward);
+    forward->seen_by = std::move(left);
+    owner.forward = std::move(forward);
+  }
+  return true;
+}
+
+Mutex& NodeRecord::mutex() const {
+  static auto& locks = *new std::array<Mutex, 64>;  // threads may outlive static objects
+  return locks[reinterpret_cast<uintptr_t>(this) / sizeof(NodeRecord) % locks.size()];
+}
+
+bool NodeRecord::add(Ownership owner) {
+  // A leaf's node may live as long as the program, under DDP for instance.
+  Owners over;  // destroyed outside the lock: they may hold Python objects
+  std::lock_guard lock(mutex());
+  const auto first_over = std::stable_partition(
+      owners_.begin(), owners_.end(), [](const Ownership& known) { return !Backward::is_over(*known.forward->seen_by); });
+  std::move(first_over, owners_.end(), std::back_inserter(over));
+  owners_.erase(first_over, owners_.end());
+  if (!restrict_to_new_tools(owner, owners_)) return false;
+  owners_.push_back(std::move(owner));
+  return true;
+}
+
+bool NodeRecord::claim_post_hook() {
+  std::lock_guard lock(mutex());
+  return !std::exchange(has_post_hook_, true);
+}
+
+NodeRecord::Owners NodeRecord::owners() const {
+  std::lock_guard lock(mutex());
+  return owners_;
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,57 @@
+#include "base/node_types.h"
+
+#include <array>
+#include <string_view>
+#include <typeinfo>
+
+#include "amanda/per_thread.h"
+#include "base/hash.h"
+
+namespace amanda::pytorch {
+
+std::string_view plain_name(std::string_view name) {
+  constexpr std::string_view kNamespace = "torch::autograd::";
+  if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
+  return name;
+}
+
+// A name is computed anew by every name(), some by demangling: it is remembered by the class.
+const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
+  struct Known {
+    const std::type_info* cls = nullptr;
+    const NodeType* type = nullptr;
+  };
+  using Table = std::array<Known, 256>;
+  Table& table = per_thread<Table>();
+
+  const std::type_info& cls = typeid(node);
+  Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
+  if (known.cls == &cls) return *known.type;
+  const NodeType& type = named(std::string(plain_name(node.name())));
+  // One C++ class serves all Python functions.
+  if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) known = {&cls, &type};
+  return type;
+}
+
+const NodeType& NodeTypes::of(OpType type) const {
+  std::lock_guard lock(mutex_);
+  return types_.at(type & ~kNodeTypes);
+}
+
+const NodeType& NodeTypes::named(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  const NodeType*& type = by_name_[name];
+  if (!type) {
+    OpInfo info{"autograd", name, "", {}, {}, "autograd::" + name + "(grad_outputs) -> grad_inputs"};
+    type = &types_.emplace_back(NodeType{static_cast<OpType>(types_.size()) | kNodeTypes, std::move(info), fnv1a(name),
+                                         name == "AccumulateGrad"});
+  }
+  return *type;
+}
+
+NodeTypes& node_types() {
+  static auto* types = new NodeTypes;
+  return *types;
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,7 @@
+#include "base/python_hooks.h"
+
+namespace amanda::pytorch {
+
+PythonHooks python_hooks;
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,254 @@
+#include "coverage/census.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "amanda/per_thread.h"
+#include "amanda/torch.h"
+#include "base/node_types.h"
+#include "base/python_hooks.h"
+#include "thread/engine_threads.h"
+#include "thread/guards.h"
+#include "thread/keys.h"
+#include "thread/thread_guest.h"
+#include "thread/tracing.h"
+
+namespace amanda::pytorch {
+namespace {
+
+using Censuses = std::vector<std::shared_ptr<Census>>;
+
+// One call that is running. RecordFunction owns it, and hands it back at the end.
+struct Call final : at::ObserverContext {
+  struct Share {
+    std::shared_ptr<Census> census;
+    bool asked = false, shown = false;
+  };
+
+  Call* outer = nullptr;
+  const OpRecord* record = nullptr;  // null: a node
+  std::string node;
+  std::optional<Skipped> state;  // why nobody is to be shown it, whoever asks
+  std::vector<Share> shares;
+};
+
+thread_local constinit Call* innermost = nullptr;
+thread_local constinit size_t own_work = 0;
+
+// ---- which censuses count here -------------------------------------------------------------------------------------
+
+// It travels along with our callback.
+struct Published {
+  Censuses censuses;
+  std::atomic<bool> over{false};
+};
+
+const ThreadGuest<Published>& guest() {
+  static const auto* guest = new ThreadGuest<Published>("amanda.census");
+  return *guest;
+}
+
+struct Thread {
+  struct Open {
+    std::shared_ptr<Census> census;
+    size_t depth;
+  };
+  ~Thread() { open_censuses -= open.size(); }
+
+  void changed() {
+    if (published) published->over = true;
+    published = open.empty() ? nullptr : std::make_shared<Published>();
+    for (const Open& one : open) published->censuses.push_back(one.census);
+    guest().set(published);
+    published ? add_callback() : remove_callback();
+  }
+
+  // Guards that put all of a thread's state back may have taken the callback away, or brought it again.
+  bool has_callback() const {
+    const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+    return callback && std::any_of(callbacks.begin(), callbacks.end(),
+                                   [&](const auto& entry) { return entry.handle_ == *callback; });
+  }
+  void add_callback();
+  void remove_callback() {
+    if (has_callback()) at::removeCallback(*callback);
+  }
+
+  std::vector<Open> open;
+  std::shared_ptr<Published> published;
+  std::optional<at::CallbackHandle> callback;
+};
+
+// Of this thread, or of the one whose state it works with; null: nobody counts.
+const Censuses* counting_here() {
+  if (const auto& own = per_thread<Thread>().published) return &own->censuses;
+  const Published* inherited = guest().get();
+  return !inherited || inherited->over ? nullptr : &inherited->censuses;
+}
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
+
+// Nodes are not the dispatcher's. The engine's record of one includes its hooks, ours among them, which the node's own
+// does not.
+constexpr std::string_view kNodePrefix = "autograd::engine::evaluate_function: ";
+
+/// False: bookkeeping of the framework, neither an operator nor a node.
+bool identify(Call& call, const at::RecordFunction& function) {
+  if (const std::optional<c10::OperatorName> name = function.operator_name()) {
+    const auto op = c10::Dispatcher::singleton().findOp(*name);
+    if (!op || !op->hasSchema()) return false;
+    call.record = &op_types().of(*op);
+    return true;
+  }
+  std::string_view name = function.name();
+  if (!name.starts_with(kNodePrefix)) return false;
+  name.remove_prefix(kNodePrefix.size());
+  call.node = "autograd::";
+  call.node += plain_name(name);
+  return true;
+}
+
+std::optional<Skipped> state_of(const Call& call, const ScopeStack* scopes) {
+  if (own_work != 0) return Skipped::kOwn;
+  if (RoutineState::current()) return Skipped::kRoutine;
+  if (thread_keys().unobserved != 0) return Skipped::kOpaque;
+  if (!scopes) return per_thread<Thread>().open.empty() ? Skipped::kThread : Skipped::kOff;
+  if (!call.record) return std::nullopt;
+  if (call.record->noise) return Skipped::kNoise;
+  const Call* outer = call.outer && call.outer->record ? call.outer : nullptr;
+  if (outer && (outer->state == Skipped::kBackward || outer->state == Skipped::kTraced)) return outer->state;
+  // Inside an operator it is the operator that belongs to a node, or not.
+  if (!outer && belongs_to_backward()) return Skipped::kBackward;
+  return std::nullopt;
+}
+
+std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+  const Censuses* censuses = counting_here();
+  if (!censuses) return nullptr;
+  auto call = std::make_unique<Call>();
+  if (!identify(*call, function)) return nullptr;
+  call->outer = innermost;
+  const CurrentScopes scopes = current_scopes();
+  call->state = state_of(*call, scopes.get());
+  for (const std::shared_ptr<Census>& census : *censuses) {
+    const Engine::Tools& tools = census->tools();
+    const bool asked =
+        !call->state && (call->record ? Engine::is_asked_for(*scopes, backend(), call->record->type, tools)
+                                      : Engine::asks_for_backward(*scopes, tools));
+    call->shares.push_back({census, asked});
+  }
+  innermost = call.get();
+  return call;
+}
+
+bool is_inside_shown(const Call& call, const Census& census) {
+  for (const Call* outer = call.outer; outer; outer = outer->outer) {
+    for (const Call::Share& share : outer->shares) {
+      if (share.census.get() == &census && share.shown && outer->record) return true;
+    }
+  }
+  return false;
+}
+
+Skipped why_skipped(const Call& call, const Call::Share& share) {
+  if (call.state) return *call.state;
+  if (!share.asked) return Skipped::kUnasked;
+  if (!call.record) return Skipped::kUnowned;
+  if (is_inside_shown(call, *share.census)) return Skipped::kInner;
+  const bool engine_runs = python_hooks.in_backward_pass && python_hooks.in_backward_pass();
+  return engine_runs ? Skipped::kCallback : Skipped::kLost;
+}
+
+void end(const at::RecordFunction&, at::ObserverContext* context) {
+  auto* call = static_cast<Call*>(context);
+  if (!call) return;
+  innermost = call->outer;
+  for (const Call::Share& share : call->shares) {
+    share.census->count(call->record, call->node,
+                        share.shown ? std::nullopt : std::optional(why_skipped(*call, share)));
+  }
+}
+
+void Thread::add_callback() {
+  if (has_callback()) return;
+  callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
+}
+
+// A forked child has the scopes of no thread.
+void forget_in_child() {
+  if (!counts_calls()) return;
+  Thread& thread = per_thread<Thread>();
+  thread.open.clear();
+  thread.changed();
+  open_censuses = 0;
+}
+
+const bool fork_handler = pthread_atfork(nullptr, nullptr, &forget_in_child) == 0;
+
+}  // namespace
+
+void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* record) {
+  Call* call = innermost;
+  if (!call || call->record != record) return;  // RecordFunction leaves some operators out
+  for (Call::Share& share : call->shares) share.shown |= Engine::shows(scopes, site, share.census->tools());
+}
+
+void note_refused(const OpRecord& record) {
+  Call* call = innermost;
+  if (call && call->record == &record && !call->state) call->state = Skipped::kTraced;
+}
+
+OwnWork::OwnWork() { ++own_work; }
+OwnWork::~OwnWork() { --own_work; }
+
+// ---- counts --------------------------------------------------------------------------------------------------------
+
+void Census::open() {
+  Thread& thread = per_thread<Thread>();
+  for (Thread::Open& one : thread.open) {
+    if (one.census.get() == this) return void(++one.depth);
+  }
+  thread.open.push_back({shared_from_this(), 1});
+  ++open_censuses;
+  thread.changed();
+}
+
+void Census::close() {
+  Thread& thread = per_thread<Thread>();
+  const auto found = std::find_if(thread.open.begin(), thread.open.end(),
+                                  [&](const Thread::Open& one) { return one.census.get() == this; });
+  if (found == thread.open.end() || --found->depth > 0) return;  // not there: opened before a fork
+  thread.open.erase(found);
+  --open_censuses;
+  thread.changed();
+}
+
+void Census::count(const OpRecord* record, const std::string& node, std::optional<Skipped> why) {
+  std::lock_guard lock(mutex_);
+  Counts& counts = record ? forward_[record] : backward_[node];
+  ++(why ? counts.skipped[static_cast<size_t>(*why)] : counts.seen);
+}
+
+std::vector<Census::Row> Census::rows() const {
+  std::lock_guard lock(mutex_);
+  std::map<std::string, Counts> by_name;
+  for (const auto& [record, counts] : forward_) {
+    Counts& sum = by_name[record->info.ns + "::" + record->info.name];
+    sum.seen += counts.seen;
+    for (size_t i = 0; i < kSkips; ++i) sum.skipped[i] += counts.skipped[i];
+  }
+  std::vector<Row> rows;
+  for (const auto& [name, counts] : by_name) rows.push_back({name, false, counts});
+  for (const auto& [name, counts] : std::map<std::string, Counts>(backward_.begin(), backward_.end())) {
+    rows.push_back({name, true, counts});
+  }
+  return rows;
+}
+
+}  // namespace amanda::pytorch

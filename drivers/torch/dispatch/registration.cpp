@@ -1,0 +1,130 @@
+#include "dispatch/registration.h"
+
+#include <torch/library.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "amanda/engine.h"
+#include "amanda/mutex.h"
+#include "amanda/tool.h"
+#include "amanda/torch.h"
+#include "base/op_types.h"
+#include "dispatch/fallback.h"
+#include "dispatch/typed_kernels.h"
+#include "thread/keys.h"
+
+namespace amanda::pytorch {
+namespace {
+
+void install_fallback(c10::DispatchKey key, torch::CppFunction&& function) {
+  // Leaked: the fallback stays while any thread may have the key on.
+  auto* library = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  library->fallback(std::move(function));
+}
+
+// Leaked, as above.
+void install_kernel(const c10::OperatorHandle& op, c10::DispatchKey key, const c10::KernelFunction& kernel) {
+  new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().registerImpl(op.operator_name(), key, kernel, std::nullopt, nullptr, "amanda"));
+}
+
+// For promotion, by operator name.
+const std::unordered_map<std::string, c10::KernelFunction>& typed_filter_kernels() {
+  static const auto* kernels = [] {
+    auto* made = new std::unordered_map<std::string, c10::KernelFunction>;
+    each_typed_kernel(KeyRole::kFilter, [&](const c10::OperatorHandle& op, const c10::KernelFunction& kernel) {
+      made->emplace(c10::toString(op.operator_name()), kernel);
+    });
+    return made;
+  }();
+  return *kernels;
+}
+
+Mutex promotion_mutex;
+std::unordered_set<std::string>& promoted() {
+  static auto* names = new std::unordered_set<std::string>;
+  return *names;
+}
+// Patterns whose operators are all promoted, as of the number of operators that were registered then.
+std::unordered_set<std::string>& settled() {
+  static auto* patterns = new std::unordered_set<std::string>;
+  return *patterns;
+}
+uint64_t settled_registrations = 0;
+std::atomic<uint64_t> registrations{0};  // of operators, so far
+
+// Catches `op` on the filter key too, from now on and for the life of the process: taking a kernel out again fails
+// under threads that have the key on.
+void promote(const c10::OperatorHandle& op) {
+  const std::string name = c10::toString(op.operator_name());
+  {
+    std::lock_guard lock(promotion_mutex);
+    if (!promoted().insert(name).second) return;
+  }
+  const auto typed = typed_filter_kernels().find(name);
+  install_kernel(op, keys().filter,
+                 typed != typed_filter_kernels().end() ? typed->second
+                                                       : c10::KernelFunction::makeFromBoxedFunction<&catch_filtered>());
+}
+
+class NewOperators final : public c10::OpRegistrationListener {
+ public:
+  // Called under the dispatcher's lock: no kernel can be registered here.
+  void onOperatorRegistered(const c10::OperatorHandle& op) override {
+    ++registrations;
+    ThreadKeys& thread = thread_keys();
+    if (thread.role != KeyRole::kFilter) return;
+    const OpRecord& record = op_types().of(op);
+    if (record.noise || !Engine::wants(*thread.scopes, backend(), record.type)) return;
+    thread.role = KeyRole::kAll;  // until the scope is entered again, which promotes the new operator
+    thread.restore();
+  }
+
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override { op_types().forget(op); }
+};
+
+}  // namespace
+
+void register_kernels() {
+  const Keys& keys = choose_keys();
+  install_fallback(keys.filter, torch::CppFunction::makeFallthrough());
+  install_fallback(keys.all, torch::CppFunction::makeFromBoxedFunction<&catch_all>());
+  each_typed_kernel(KeyRole::kAll, [&](const c10::OperatorHandle& op, const c10::KernelFunction& kernel) {
+    install_kernel(op, keys.all, kernel);
+  });
+  // Leaked: operators are deregistered while the process ends.
+  new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<NewOperators>()));
+}
+
+void promote_wanted(std::vector<std::string> patterns) {
+  const uint64_t now = registrations;
+  {
+    std::lock_guard lock(promotion_mutex);
+    if (settled_registrations != now) settled().clear();
+    settled_registrations = now;
+    std::erase_if(patterns, [](const std::string& pattern) { return settled().contains(pattern); });
+  }
+  if (patterns.empty()) return;
+  const OpFilter wanted(patterns);
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op || !op->hasSchema()) continue;
+    const OpRecord& record = op_types().of(*op);
+    if (!record.noise && wanted.matches(record.info)) promote(*op);
+  }
+  std::lock_guard lock(promotion_mutex);
+  if (settled_registrations == now) settled().insert(patterns.begin(), patterns.end());
+}
+
+size_t count_promoted() {
+  std::lock_guard lock(promotion_mutex);
+  return promoted().size();
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,18 @@
+// Kernels in C++ types, in place of the boxed ones, for the operators that dominate models.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <functional>
+
+#include "thread/keys.h"
+
+namespace amanda::pytorch {
+
+/// Calls `install(operator, its kernel on the key of `role`)` for each of them.
+void each_typed_kernel(KeyRole role,
+                       const std::function<void(const c10::OperatorHandle&, const c10::KernelFunction&)>& install);
+/// How many there are.
+size_t count_typed_kernels();
+
+}  // namespace amanda::pytorch

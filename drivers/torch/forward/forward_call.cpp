@@ -1,0 +1,81 @@
+#include "forward/forward_call.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "amanda/torch.h"
+#include "backward/grad_hooks.h"
+#include "base/python_hooks.h"
+#include "base/tensor_handle.h"
+#include "thread/tracing.h"
+
+namespace amanda::pytorch {
+
+Backend& ForwardCall::backend() const { return pytorch::backend(); }
+
+size_t ForwardCall::size(Side side) const {
+  return side == Side::kOutputs ? record_.info.outputs.size() : record_.info.inputs.size();
+}
+
+const Identity& ForwardCall::identity() {
+  if (identity_.id == 0) identity_ = identify(record_, argument_tensors());
+  return identity_;
+}
+
+std::string ForwardCall::detail(Detail which) {
+  if (which == Detail::kIsRecompute) return is_recomputed() ? "recompute" : "";
+  return python_hooks.describe ? python_hooks.describe(identity().raw_path, which) : "";
+}
+
+void ForwardCall::remember_results() {
+  if (identity_.id != 0 && identity_.raw_path == 0) remember_producer(identity_.dataflow, result_tensors());
+}
+
+uint64_t ForwardCall::gradient_mask() const {
+  if (!c10::GradMode::is_enabled()) return 0;
+  uint64_t mask = 1;
+  // An operator of another library may use weights of its own; a wrapper does not say what the levels below record.
+  bool any = record_.info.ns != "aten";
+  for (const OperandTensor& operand : argument_tensors()) {
+    const bool requires_grad = operand.tensor->requires_grad();
+    any |= requires_grad || operand.tensor->key_set().has_any(kFunctorchWrappers);
+    mask = mask * 3 + 1 + requires_grad;
+  }
+  return any ? mask | 1 : 0;
+}
+
+bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
+                            const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
+                            const SubscriptionPtr& seen_by) {
+  SomeTensors tensors;
+  for (const OperandTensor& result : result_tensors()) tensors.push_back(*result.tensor);
+  for (const OperandTensor& other : tensors_of(written)) tensors.push_back(*other.tensor);
+  tensors = all_levels(tensors);
+  NodeWindow::Made made = window.made(tensors);
+  if (made.nodes.empty()) return false;
+  // A leaf that a differentiable routine put a value in place of is the operator's all the same.
+  for (const auto& [position, input] : edited) {
+    each_tensor(input, [&, at = position](const at::Tensor& tensor) {
+      if (!tensor.requires_grad() || !tensor.is_leaf()) return;
+      port::NodePtr node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+      const bool known = std::any_of(made.leaves.begin(), made.leaves.end(),
+                                     [&](const NodeWindow::Leaf& leaf) { return leaf.accumulate == node; });
+      if (node && !known) made.leaves.push_back({std::move(node), NodeWindow::kOperand, at});
+    });
+  }
+  auto connected = [&](std::shared_ptr<ForwardOperands> kept) {
+    for (const NodeWindow::Leaf& leaf : made.leaves) kept->connect(leaf.accumulate);
+    return kept;
+  };
+  if (operands) operands = connected(std::move(operands));
+  const auto forward =
+      std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands)});
+  const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true);
+  // Other shapes, or autocast, make other nodes at the same place: only now it is known that they are new.
+  if (!analysed && !forward->operands) forward->operands = connected(operands_now());
+  return analysed;
+}
+
+}  // namespace amanda::pytorch

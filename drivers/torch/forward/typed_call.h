@@ -1,0 +1,125 @@
+// An unboxed call of an operator with a given C++ signature.
+#pragma once
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/boxing/impl/boxing.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "forward/unboxed_call.h"
+
+namespace amanda::pytorch {
+
+// ---- the tensors in an operand
+// ---------------------------------------------------------------------------------------
+
+template <class T>
+void add_tensors(OperandTensors& tensors, size_t position, const T& operand) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    if (operand.defined()) tensors.push_back({position, &operand});
+  } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+    if (operand && operand->defined()) tensors.push_back({position, &*operand});
+  } else if constexpr (std::is_same_v<T, at::ITensorListRef> || std::is_same_v<T, std::vector<at::Tensor>>) {
+    for (const at::Tensor& tensor : operand) add_tensors(tensors, position, tensor);
+  }
+}
+
+template <class... T>
+OperandTensors tensors_of(const std::tuple<T...>& operands) {
+  OperandTensors tensors;
+  std::apply([&, i = size_t{0}](const auto&... operand) mutable { (add_tensors(tensors, i++, operand), ...); },
+             operands);
+  return tensors;
+}
+
+template <class T>
+bool is_symbolic(const T& operand) {
+  if constexpr (std::is_same_v<T, c10::SymInt>) {
+    return is_symbol(operand);
+  } else if constexpr (std::is_same_v<T, c10::SymIntArrayRef>) {
+    return std::any_of(operand.begin(), operand.end(), [](const c10::SymInt& number) { return is_symbol(number); });
+  } else if constexpr (std::is_same_v<T, std::optional<c10::SymInt>> || std::is_same_v<T, at::OptionalSymIntArrayRef>) {
+    return operand && is_symbolic(*operand);
+  } else {
+    return false;
+  }
+}
+
+/// Results as a tuple: an operator has one, or several.
+template <class T>
+struct Results {
+  using Tuple = std::tuple<T>;
+  static T take(Tuple&& results) { return std::get<0>(std::move(results)); }
+};
+template <class... T>
+struct Results<std::tuple<T...>> {
+  using Tuple = std::tuple<T...>;
+  static Tuple take(Tuple&& results) { return std::move(results); }
+};
+
+template <class Result, class... Args>
+class TypedCall final : public UnboxedCall {
+ public:
+  using Op = c10::TypedOperatorHandle<Result(Args...)>;
+
+  TypedCall(const OpRecord& record, const Op& op, c10::DispatchKeySet below,
+            std::remove_reference_t<Args>&... arguments)
+      : UnboxedCall(record, op, below, tensors_of(std::tie(arguments...))), typed_(op), operands_(arguments...) {
+    static_assert(sizeof...(Args) + std::tuple_size_v<Tuple> <= ShownOperands::kMost);
+  }
+
+  bool has_symbols() const override {
+    return std::apply([](const auto&... operand) { return (is_symbolic(operand) || ...); }, operands_);
+  }
+
+  /// After the call: what the program gets.
+  Result take_result() {
+    if constexpr (kInPlace) {
+      return std::get<0>(operands_);
+    } else {
+      if (torch::jit::Stack* stack = boxed_results()) return c10::impl::PopResult<Result>::call(*stack);
+      return Results<Result>::take(*std::move(kept_));
+    }
+  }
+
+ protected:
+  OperandTensors unboxed_results() const override { return kept_ ? tensors_of(*kept_) : OperandTensors(); }
+  c10::IValue box(Side side, size_t position) const override {
+    return side == Side::kOutputs ? box_one(*kept_, position) : box_one(operands_, position);
+  }
+  void push_arguments(torch::jit::Stack& stack) const override { push(stack, operands_); }
+  void push_results(torch::jit::Stack& stack) const override { push(stack, *kept_); }
+
+  void redispatch() override {
+    std::apply([&](auto&... argument) { kept_.emplace(typed_.redispatch(below_, argument...)); }, operands_);
+  }
+
+ private:
+  static constexpr bool kInPlace = std::is_same_v<Result, at::Tensor&>;
+  using Tuple = typename Results<std::remove_reference_t<Result>>::Tuple;
+
+  template <class Operands>
+  static c10::IValue box_one(const Operands& operands, size_t position) {
+    c10::IValue value;
+    std::apply(
+        [&, i = size_t{0}](const auto&... operand) mutable {
+          ((i++ == position ? void(value = c10::IValue(operand)) : void()), ...);
+        },
+        operands);
+    return value;
+  }
+  template <class Operands>
+  static void push(torch::jit::Stack& stack, const Operands& operands) {
+    std::apply([&](const auto&... operand) { torch::jit::push(stack, operand...); }, operands);
+  }
+
+  const Op& typed_;
+  std::tuple<std::remove_reference_t<Args>&...> operands_;
+  std::optional<Tuple> kept_;
+};
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,69 @@
+#include "forward/unboxed_call.h"
+
+#include <c10/core/GradMode.h>
+
+#include "thread/keys.h"
+
+namespace amanda::pytorch {
+
+StackCall& UnboxedCall::boxed() {
+  if (boxed_) return *boxed_;
+  push_arguments(stack_);
+  boxed_.emplace(record_, op_, below_, stack_, identity_);
+  if (ran_) boxed_->ran(hints_, std::move(made_), [this](torch::jit::Stack& stack) { push_results(stack); });
+  return *boxed_;
+}
+
+Value UnboxedCall::get(Side side, size_t position) {
+  if (boxed_) return boxed_->get(side, position);
+  const bool after = side == Side::kOutputs;
+  if (position >= size(side) || (after && !ran_)) return {};
+  return {&shown_.get(after ? record_.info.inputs.size() + position : position, [&] { return box(side, position); })};
+}
+
+void UnboxedCall::run(RunHints hints) {
+  if (boxed_ || (hints.edit_result != Edit::kNo && !record_.mutated.empty())) return boxed().run(hints);
+  const WithProgramModes modes(hints.in_replacement);
+  hints_ = hints;
+  if (hints.observe_inner) {
+    redispatch();
+  } else {
+    const c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
+    redispatch();
+  }
+  ran_ = true;
+  remember_results();
+}
+
+uint64_t UnboxedCall::versions(Side side) const {
+  if (boxed_) return boxed_->versions(side);
+  if (side == Side::kOutputs) return version_sum(unboxed_results());
+  return version_sum(arguments_);
+}
+
+uint64_t UnboxedCall::unmutated_versions() const {
+  return boxed_ ? boxed_->unmutated_versions() : version_sum_besides(record_.mutated, arguments_);
+}
+
+void UnboxedCall::watch_backward(bool keep_operands) {
+  if (boxed_ || keep_operands) return boxed().watch_backward(keep_operands);
+  if (c10::GradMode::is_enabled()) made_.emplace();
+}
+
+std::shared_ptr<ForwardOperands> UnboxedCall::operands_now() const {
+  torch::jit::Stack arguments, results;
+  push_arguments(arguments);
+  push_results(results);
+  auto operands = std::make_shared<ForwardOperands>();
+  operands->keep_inputs(arguments);
+  operands->keep_outputs(results);
+  return operands;
+}
+
+bool UnboxedCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) {
+  if (boxed_) return boxed_->bind_backward(scopes, seen_by);
+  if (!made_ || made_->is_empty()) return false;
+  return bind_made(scopes, *made_, {}, {}, nullptr, seen_by);
+}
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,117 @@
+// One operator call whose operands are still the caller's own, as the core sees it.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <new>
+#include <optional>
+
+#include "forward/forward_call.h"
+#include "forward/stack_call.h"
+
+namespace amanda::pytorch {
+
+/// Operands that get() has handed out references to, each boxed alone.
+class ShownOperands {
+ public:
+  static constexpr size_t kMost = 16;
+
+  ShownOperands() = default;
+  ShownOperands(const ShownOperands&) = delete;
+  ShownOperands& operator=(const ShownOperands&) = delete;
+  ~ShownOperands() {
+    for (size_t i = 0; made_ >> i; ++i) {
+      if (made_ >> i & 1) slot(i).~IValue();
+    }
+  }
+
+  template <class Box>
+  c10::IValue& get(size_t i, const Box& box) {
+    if (!(made_ >> i & 1)) {
+      new (&slots_[i]) c10::IValue(box());
+      made_ |= 1u << i;
+    }
+    return slot(i);
+  }
+
+ private:
+  struct alignas(c10::IValue) Slot {
+    std::byte memory[sizeof(c10::IValue)];
+  };
+  c10::IValue& slot(size_t i) { return *std::launder(reinterpret_cast<c10::IValue*>(&slots_[i])); }
+
+  uint32_t made_ = 0;
+  Slot slots_[kMost];  // not initialised: most calls need none
+};
+
+// NOTE: [unboxed calls]
+// Operands on a boxed stack cost about as much as all else that an observed operator costs. So the operators that
+// dominate models come in with their C++ operands (typed_kernels.cpp), and stay so while tools only look. Whatever
+// changes the call (an edit, a replacement, an in-place operator whose result may be edited) boxes it as a whole, and a
+// StackCall takes over: what edits mean is written there, once.
+class UnboxedCall : public ForwardCall {
+ public:
+  Value get(Side side, size_t position) final;
+  void run(RunHints hints) final;
+  void skip(RunHints hints) final { boxed().skip(hints); }
+  bool has_results() const final { return boxed_ ? boxed_->has_results() : ran_; }
+  void finish() final {
+    if (boxed_) boxed_->finish();
+  }
+  void set(Side side, size_t position, Value value) final { boxed().set(side, position, value); }
+  void commit() final {
+    if (boxed_) boxed_->commit();
+  }
+  void discard() noexcept final {
+    if (boxed_) boxed_->discard();
+  }
+  uint64_t versions(Side side) const final;
+  uint64_t unmutated_versions() const final;
+  void watch_backward(bool keep_operands) final;
+  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) final;
+  bool result_is_view() const final { return const_cast<UnboxedCall*>(this)->boxed().result_is_view(); }
+  bool is_viewed(size_t position) final { return boxed().is_viewed(position); }
+  void abandon() noexcept final {
+    if (boxed_) boxed_->abandon();
+  }
+  c10::ArrayRef<OperandTensor> argument_tensors() const final {
+    return boxed_ ? boxed_->argument_tensors() : arguments_;
+  }
+  c10::ArrayRef<OperandTensor> result_tensors() const final {
+    return boxed_ ? boxed_->result_tensors() : results_ = unboxed_results();
+  }
+
+ protected:
+  UnboxedCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+              OperandTensors arguments)
+      : ForwardCall(record), op_(op), below_(below), arguments_(std::move(arguments)) {}
+  ~UnboxedCall() = default;
+  std::shared_ptr<ForwardOperands> operands_now() const final;
+
+  // What only the operator's C++ types know.
+  virtual OperandTensors unboxed_results() const = 0;
+  virtual c10::IValue box(Side side, size_t position) const = 0;
+  virtual void push_arguments(torch::jit::Stack& stack) const = 0;
+  virtual void push_results(torch::jit::Stack& stack) const = 0;
+  virtual void redispatch() = 0;  // and keeps the results
+
+  /// What the program gets, if the call was boxed; else null.
+  torch::jit::Stack* boxed_results() { return boxed_ ? &stack_ : nullptr; }
+
+  const c10::OperatorHandle& op_;
+  const c10::DispatchKeySet below_;
+
+ private:
+  StackCall& boxed();
+
+  RunHints hints_;
+  bool ran_ = false;
+  const OperandTensors arguments_;
+  mutable OperandTensors results_;
+  ShownOperands shown_;
+  std::optional<NodeWindow> made_;
+  torch::jit::Stack stack_;
+  std::optional<StackCall> boxed_;
+};
+
+}  // namespace amanda::pytorch

@@ -1,0 +1,69 @@
+#include "identity/dataflow.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <unordered_map>
+
+#include "base/hash.h"
+#include "base/lifetime.h"
+
+namespace amanda::pytorch {
+namespace {
+
+struct Produced {
+  WeakTensor tensor;  // tells a live one from another at its address
+  DataflowContext context;
+};
+
+struct Producers {
+  std::unordered_map<const c10::TensorImpl*, Produced> known;
+  uint64_t parameters = 0;
+  size_t sweep_at = 1024;
+
+  void put(const at::Tensor& tensor, const DataflowContext& context) {
+    if (known.size() >= sweep_at) {
+      std::erase_if(known, [](const auto& entry) { return entry.second.tensor.expired(); });
+      sweep_at = std::max<size_t>(1024, 2 * known.size());
+    }
+    known.insert_or_assign(tensor.unsafeGetTensorImpl(), Produced{WeakTensor(tensor), context});
+  }
+
+  DataflowContext of(const at::Tensor& tensor) {
+    auto found = known.find(tensor.unsafeGetTensorImpl());
+    if (found != known.end() && !found->second.tensor.expired()) return found->second.context;
+    DataflowContext context;
+    const bool parameter = tensor.requires_grad() && tensor.is_leaf();
+    context.fill(parameter ? mix(1, ++parameters) : 0);
+    if (parameter) put(tensor, context);
+    return context;
+  }
+};
+
+Producers& producers() {
+  thread_local Producers table;
+  return table;
+}
+
+}  // namespace
+
+DataflowContext dataflow_context(uint64_t name_hash, c10::ArrayRef<OperandTensor> arguments) {
+  DataflowContext context;
+  context.fill(name_hash);
+  for (const auto& [position, tensor] : arguments) {
+    const DataflowContext operand = producers().of(*tensor);
+    for (size_t depth = 1; depth < context.size(); ++depth) {
+      context[depth] = mix(context[depth] + position, operand[depth - 1]);
+    }
+  }
+  return context;
+}
+
+void remember_producer(const DataflowContext& context, c10::ArrayRef<OperandTensor> results) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    DataflowContext of_result = context;
+    for (uint64_t& hash : of_result) hash = mix(hash, i);
+    producers().put(*results[i].tensor, of_result);
+  }
+}
+
+}  // namespace amanda::pytorch

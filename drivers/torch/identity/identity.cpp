@@ -1,0 +1,119 @@
+#include "identity/identity.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <array>
+#include <unordered_map>
+
+#include "amanda/per_thread.h"
+#include "base/hash.h"
+#include "base/python_hooks.h"
+
+namespace amanda::pytorch {
+namespace {
+
+struct Operand {
+  const at::TensorBase& tensor;  // what it counts as
+  uint64_t tag;
+  bool counts;
+};
+
+uint64_t tag_of(const at::TensorBase& tensor) {
+  constexpr uint64_t kNoObject = ~uint64_t{1};
+  _object* object = py_object(tensor);
+  return object ? python_hooks.tag(tensor.unsafeGetTensorImpl(), object) : kNoObject;
+}
+
+// A parameter is an nn.Parameter, a buffer of a known model, a view of one, or any leaf that requires a gradient: they
+// keep apart what a loop over weights would merge. Views are no leaves, though PyTorch calls them so without gradients.
+Operand as_parameter(const at::Tensor& tensor) {
+  const uint64_t tag = tag_of(tensor);
+  if (tag & 1) return {tensor, tag, true};
+  // As tensor.is_view(), is_leaf() and so on say, without their virtual calls.
+  const auto* autograd = static_cast<torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+  if (!autograd) return {tensor, tag, false};
+  if (autograd->is_view_) {
+    const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(autograd);
+    if (view->has_bw_view()) {
+      const at::TensorBase& base = view->get_backward_view().base_;
+      const uint64_t tag_of_base = tag_of(base);
+      return {base, tag_of_base, (tag_of_base & 1) != 0};
+    }
+  }
+  return {tensor, tag, autograd->requires_grad_ && !autograd->grad_fn_};
+}
+
+// The path holds addresses: they only ever find what was resolved, and a death among them starts a new epoch.
+// Parameters count by their numbers; those without one count alike.
+uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
+  uint64_t key = mix(raw_path, record.type);
+  for (const auto& [position, tensor] : arguments) {
+    const Operand operand = as_parameter(*tensor);
+    if (operand.counts) key = mix(key + position, operand.tag);
+  }
+  return key;
+}
+
+struct Resolved {
+  uint64_t key = 0, epoch = 0;
+  OpId id = 0;
+};
+
+/// What this thread has resolved, with a table in front. Two places that share a slot there are common in a large
+/// model, and resolving costs a thousand times what a hit does.
+struct KnownPlaces {
+  std::array<Resolved, 4096> front;
+  std::unordered_map<uint64_t, Resolved> all;
+
+  Resolved& slot(uint64_t key) { return front[key % front.size()]; }
+
+  /// The slot, if the place is known in this epoch, or else null.
+  const Resolved* find(uint64_t key, uint64_t epoch) {
+    Resolved& known = slot(key);
+    if (known.key == key && known.epoch == epoch) return &known;
+    const auto found = all.find(key);
+    if (found == all.end() || found->second.epoch != epoch) return nullptr;
+    return &(known = found->second);
+  }
+
+  void add(const Resolved& place) {
+    constexpr size_t kMost = 1 << 16;
+    if (all.size() >= kMost) all.clear();
+    slot(place.key) = all[place.key] = place;
+  }
+};
+
+OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
+  std::vector<TensorOperand> tensors;
+  for (const auto& [position, tensor] : arguments) {
+    const Operand operand = as_parameter(*tensor);
+    tensors.push_back({position, &operand.tensor, operand.counts});
+  }
+  return python_hooks.resolve(raw_path, record.name_hash, tensors);
+}
+
+}  // namespace
+
+Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
+  Identity identity;
+  identity.raw_path = python_hooks.raw_path ? python_hooks.raw_path() : 0;
+  if (identity.raw_path == 0) {
+    identity.dataflow = dataflow_context(record.name_hash, arguments);
+    identity.id = identity.dataflow.back() | 1;
+    return identity;
+  }
+  const uint64_t epoch = python_hooks.epoch.load(std::memory_order_acquire);
+  const uint64_t key = raw_key(identity.raw_path, record, arguments);
+  KnownPlaces& places = per_thread<KnownPlaces>();
+  if (const Resolved* known = places.find(key, epoch)) {
+    identity.id = known->id;
+    return identity;
+  }
+  identity.id = resolve(identity.raw_path, record, arguments);
+  if (identity.id == 0) return identity;
+  const uint64_t numbered = raw_key(identity.raw_path, record, arguments);
+  places.add({numbered, epoch, identity.id});
+  return identity;
+}
+
+}  // namespace amanda::pytorch

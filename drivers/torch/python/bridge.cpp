@@ -1,0 +1,248 @@
+#include "python/bridge.h"
+
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
+
+#include "amanda/engine.h"
+#include "amanda/torch.h"
+#include "backward/node_call.h"
+#include "base/op_types.h"
+#include "base/tensor_handle.h"
+#include "forward/stack_call.h"
+#include "python/errors.h"
+#include "thread/guards.h"
+
+namespace amanda::python {
+namespace {
+
+// NOTE: [showing a tensor]
+// A tensor that Python already knows is shown as that very object. One that it does not know must not get an object:
+// it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object"). Such a tensor
+// is shown through another handle on the same memory, with the same gradient edge.
+PyObject* show(const at::Tensor& tensor) {
+  if (!tensor.defined()) return Py_NewRef(Py_None);
+  if (pytorch::py_object(tensor)) return THPVariable_Wrap(tensor);
+  at::Tensor handle = pytorch::alias_of(tensor);
+  pytorch::take_over_edge(tensor, handle);
+  return THPVariable_Wrap(handle);
+}
+
+// A gradient is shown as PyTorch's own hooks show it: as itself. The engine then knows whether somebody keeps it, and
+// neither takes it over as a leaf's .grad nor adds to it in place. (No result of an operator that the program could put
+// into a Parameter is among gradients.)
+PyObject* show_gradient(const c10::IValue& value) {
+  return value.isTensor() ? THPVariable_Wrap(value.toTensor()) : Py_NewRef(Py_None);
+}
+
+// The schema's own type of an argument; dtypes and the like are integers on the stack.
+const c10::Type* element(const c10::TypePtr& type) {
+  const auto optional = type->cast<c10::OptionalType>();
+  return optional ? optional->getElementType().get() : type.get();
+}
+
+PyObject* show(const c10::IValue& value, const c10::Argument& argument) {
+  if (value.isNone()) return Py_NewRef(Py_None);
+  if (value.isTensor()) return show(value.toTensor());
+  if (value.isList()) {
+    const auto members = value.toListRef();
+    const bool tensors = std::all_of(members.begin(), members.end(),
+                                     [](const c10::IValue& member) { return member.isTensor() || member.isNone(); });
+    if (tensors && !members.empty()) {
+      PyObject* list = PyList_New(members.size());
+      for (size_t i = 0; i < members.size(); ++i) {
+        PyList_SET_ITEM(list, i, members[i].isNone() ? Py_NewRef(Py_None) : show(members[i].toTensor()));
+      }
+      return list;
+    }
+  }
+  if (value.isInt()) {
+    switch (element(argument.real_type())->kind()) {
+      case c10::TypeKind::ScalarTypeType:
+        return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
+      case c10::TypeKind::LayoutType:
+        return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value.toInt()))));
+      case c10::TypeKind::MemoryFormatType:
+        return Py_NewRef(torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(value.toInt())));
+      default: break;
+    }
+  }
+  return torch::jit::toPyObject(value).release().ptr();
+}
+
+const c10::Argument& forward_argument_of(const OpSite& site, Side side, size_t position) {
+  const c10::FunctionSchema& schema = pytorch::op_types().of(site.forward_type()).schema;
+  const auto& arguments = side == Side::kOutputs ? schema.returns() : schema.arguments();
+  static const auto* of_function = new c10::Argument("", c10::AnyType::get());  // a Python function has no schema
+  return position < arguments.size() ? arguments[position] : *of_function;
+}
+
+const c10::Argument& argument_of(const OpSite& site, Side side, size_t position) {
+  static const auto* gradient = new c10::Argument("", c10::OptionalType::create(c10::TensorType::get()));
+  if (site.phase() == Phase::kBackward) return *gradient;
+  const c10::FunctionSchema& schema = static_cast<const pytorch::ForwardCall&>(site).record().schema;
+  return side == Side::kOutputs ? schema.returns()[position] : schema.arguments()[position];
+}
+
+c10::IValue take(PyObject* object, const c10::Argument& argument) {
+  try {
+    // A wrapped tensor may be held by the tool for longer: the driver copies the handle, never the object.
+    return torch::jit::toIValue(object, argument.type());
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    throw ConversionError(c10::str("got ", Py_TYPE(object)->tp_name, " where ", argument.type()->str(), " is needed"));
+  }
+}
+
+PyObject* show_results(const torch::jit::Stack& stack, const pytorch::OpRecord& record) {
+  const pytorch::OriginalResults* kept = nullptr;
+  if (pytorch::RoutineState::current()) kept = &pytorch::RoutineState::keep({record.type, stack});
+  auto result = [&](size_t i) {
+    if (stack[i].isTensor()) return THPVariable_Wrap(kept ? kept->shown(i) : stack[i].toTensor());
+    return torch::jit::toPyObject(stack[i]).release().ptr();
+  };
+  if (stack.empty()) return Py_NewRef(Py_None);
+  if (stack.size() == 1) return result(0);
+  PyObject* tuple = PyTuple_New(record.schema.returns().size());
+  for (size_t i = 0; i < stack.size(); ++i) PyTuple_SET_ITEM(tuple, i, result(i));
+  return tuple;
+}
+
+bool has_attributes(PyObject* object) {
+  PyObject** dict = _PyObject_GetDictPtr(object);
+  return dict && *dict && PyDict_GET_SIZE(*dict) > 0;
+}
+
+// What a routine that called the operator was given at this position, if that is what it returns; else null.
+const c10::IValue* original_result(const OpSite& site, Side side, size_t position, PyObject* object) {
+  if (site.phase() != Phase::kForward || side != Side::kOutputs) return nullptr;
+  const pytorch::OriginalResults* kept = pytorch::RoutineState::kept(site.type());
+  if (!kept) return nullptr;
+  if (object == Py_None) return kept->behind(position, at::Tensor());
+  if (!THPVariable_Check(object) || has_attributes(object)) return nullptr;
+  return kept->behind(position, THPVariable_Unpack(object));
+}
+
+// Every position may be given positionally: keyword-only ones are moved to the keywords.
+std::pair<py::tuple, py::kwargs> by_schema(const c10::FunctionSchema& schema, const py::tuple& args, PyObject* kwargs) {
+  size_t positional = 0;
+  while (positional < schema.arguments().size() && !schema.arguments()[positional].kwarg_only()) ++positional;
+  py::kwargs named;
+  if (kwargs) PyDict_Update(named.ptr(), kwargs);
+  for (size_t i = positional; i < std::min(args.size(), schema.arguments().size()); ++i) {
+    named[schema.arguments()[i].name().c_str()] = args[i];
+  }
+  if (args.size() <= positional || args.size() > schema.arguments().size()) return {args, named};
+  return {py::reinterpret_steal<py::tuple>(PyTuple_GetSlice(args.ptr(), 0, positional)), named};
+}
+
+PyObject* call_node(OpType type, OpId id, const py::tuple& args, PyObject* kwargs) {
+  const std::string& name = pytorch::node_types().of(type).info.name;
+  auto refuse = [&](const std::string& why) {
+    PyErr_SetString(PyExc_TypeError, ("[torch] " + name + why).c_str());
+    return nullptr;
+  };
+  if (kwargs && PyDict_GET_SIZE(kwargs) > 0) return refuse(" takes its grad_outputs by position");
+  pytorch::NodeCall* running = pytorch::NodeCall::current(type, id);
+  if (!running) {
+    throw Error("[torch] " + name + " can be called only by a routine, on the thread and while that operator runs");
+  }
+  pytorch::variable_list gradients;
+  for (py::handle arg : args) {
+    if (!arg.is_none() && !THPVariable_Check(arg.ptr())) {
+      return refuse(" takes tensors or None, got " + py::repr(arg).cast<std::string>());
+    }
+    gradients.push_back(arg.is_none() ? at::Tensor() : THPVariable_Unpack(arg.ptr()));
+  }
+  {
+    py::gil_scoped_release no_gil;
+    gradients = running->call_original(std::move(gradients));
+  }
+  py::tuple results(gradients.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    results[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradients[i]));
+  }
+  return (results.size() == 1 ? py::object(results[0]) : results).release().ptr();
+}
+
+PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
+  const pytorch::OpRecord& record = pytorch::op_types().of(type);
+  const auto op = c10::Dispatcher::singleton().findSchema({record.schema.name(), record.schema.overload_name()});
+  if (!op) throw Error(c10::str("[torch] ", record.info.schema, " is no longer registered"));
+  auto [positional, named] = by_schema(record.schema, py::reinterpret_borrow<py::tuple>(args), kwargs);
+  torch::jit::Stack stack =
+      torch::jit::createStackForSchema(record.schema, torch::jit::tuple_slice(positional), named, std::nullopt);
+  {
+    py::gil_scoped_release no_gil;
+    pytorch::StackCall call(record, *op, stack, id);
+    Engine::call_original(call);
+  }
+  return show_results(stack, record);
+}
+
+}  // namespace
+
+PyObject* TorchBridge::to_python(OpSite& site, Side side, size_t position) {
+  const Value value = site.get(side, position);
+  if (!value.ref) return Py_NewRef(Py_None);
+  if (site.phase() == Phase::kBackward) return show_gradient(pytorch::ivalue(value));
+  return show(pytorch::ivalue(value), argument_of(site, side, position));
+}
+
+PyObject* TorchBridge::forward_to_python(OpSite& site, Side side, size_t position) {
+  const Value value = site.forward_get(side, position);
+  if (!value.ref) return Py_NewRef(Py_None);
+  return show(pytorch::ivalue(value), forward_argument_of(site, side, position));
+}
+
+void TorchBridge::from_python(OpSite& site, Side side, size_t position, PyObject* object,
+                              const std::function<void(Value)>& put) {
+  if (const c10::IValue* result = original_result(site, side, position, object)) {
+    return put({const_cast<c10::IValue*>(result)});
+  }
+  c10::IValue value = take(object, argument_of(site, side, position));
+  put({&value});
+}
+
+bool TorchBridge::is_operand(OpSite& site, size_t position, PyObject* object) {
+  const Value value = site.get(Side::kInputs, position);
+  if (!value.ref || !pytorch::ivalue(value).isTensor() || !THPVariable_Check(object)) return false;
+  const at::Tensor &operand = pytorch::ivalue(value).toTensor(), &shown = THPVariable_Unpack(object);
+  return operand.requires_grad() == shown.requires_grad() && operand.grad_fn() == shown.grad_fn();
+}
+
+bool TorchBridge::is_result(OpSite& site, size_t position, PyObject* object) {
+  return original_result(site, Side::kOutputs, position, object) != nullptr;
+}
+
+bool TorchBridge::is_list(OpSite& site, Side side, size_t position) {
+  const c10::Type* type = element(argument_of(site, side, position).type());
+  return type->kind() == c10::TypeKind::ListType;
+}
+
+PyObject* TorchBridge::call(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
+  try {
+    return pytorch::is_node_type(type) ? call_node(type, id, py::reinterpret_borrow<py::tuple>(args), kwargs)
+                                       : call_operator(type, id, args, kwargs);
+  } catch (python_error& error) {
+    error.restore();
+  } catch (const c10::Error&) {  // as torch's own bindings show it
+    torch::translate_exception_to_python(std::current_exception());
+  }
+  mark_as_operators();
+  return nullptr;
+}
+
+PyObject* TorchBridge::python_exception(const std::exception_ptr& error) { return carried_exception(error); }
+
+void TorchBridge::raise_error() {
+  keep_type_error();
+  python_error error;
+  error.persist();  // takes the current error, so that it survives threads and guards
+  throw error;
+}
+
+}  // namespace amanda::python

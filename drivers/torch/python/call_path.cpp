@@ -1,0 +1,313 @@
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030D0000
+#include <internal/pycore_frame.h>
+#define AMANDA_FRAME_LAYOUT 1
+#endif
+#undef Py_BUILD_CORE
+
+#include <torch/csrc/Exceptions.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "amanda/mutex.h"
+#include "base/hash.h"
+#include "base/port.h"
+#include "base/python_hooks.h"
+#include "base/stack_value.h"
+#include "python/call_path.h"
+#include "python/deaths.h"
+
+namespace amanda::python {
+namespace {
+
+// Kept for the life of the process, like the classes and functions they come from.
+PyObject* resolve_function = nullptr;
+PyObject* set_eval_frame = nullptr;                        // torch's: of the compiler's callback
+PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
+std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
+bool direct = false;
+
+bool contains(const std::vector<PyCodeObject*>& codes, PyCodeObject* code) {
+  return std::binary_search(codes.begin(), codes.end(), code);
+}
+
+struct Gil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~Gil() { PyGILState_Release(state); }
+};
+
+// Keeps an exception that is under way out of our sight, and what we clear out of the program's.
+struct KeptError {
+  PyObject *type, *value, *traceback;
+  KeptError() { PyErr_Fetch(&type, &value, &traceback); }
+  ~KeptError() { PyErr_Restore(type, value, traceback); }
+};
+
+// Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null)` until it returns
+// false.
+//
+// The direct walk needs no interpreter lock: this thread's frames change only when this thread runs Python code.
+template <class Visit>
+void walk(const Visit& visit) {
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (!thread) return;  // a thread that never ran Python
+#ifdef AMANDA_FRAME_LAYOUT
+  if (direct) {
+    for (_PyInterpreterFrame* frame = thread->cframe->current_frame; frame; frame = frame->previous) {
+#if PY_VERSION_HEX >= 0x030C0000
+      if (frame->owner == FRAME_OWNED_BY_CSTACK) continue;
+#endif
+      PyCodeObject* code = frame->f_code;
+      const int offset =
+          static_cast<int>(frame->prev_instr - _PyCode_CODE(code)) * static_cast<int>(sizeof(_Py_CODEUNIT));
+      PyObject* module = code == run_module_code ? frame->localsplus[0] : nullptr;
+      if (!visit(code, offset, module)) return;
+    }
+    return;
+  }
+#endif
+  Gil gil;
+  KeptError kept;
+  PyFrameObject* frame = PyThreadState_GetFrame(thread);
+  while (frame) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    PyObject* module = nullptr;
+    if (code == run_module_code) {
+      PyObject* locals = PyFrame_GetLocals(frame);
+      module = locals ? PyMapping_GetItemString(locals, "self") : nullptr;
+      if (!module) PyErr_Clear();
+      Py_XDECREF(module);  // the frame holds it
+      Py_XDECREF(locals);
+    }
+    const bool go_on = visit(code, PyFrame_GetLasti(frame), module);
+    Py_DECREF(code);
+    PyFrameObject* outer = go_on ? PyFrame_GetBack(frame) : nullptr;
+    Py_DECREF(frame);
+    frame = outer;
+  }
+}
+
+uint64_t raw_path() {
+  uint64_t hash = 0;
+  walk([&](PyCodeObject* code, int offset, PyObject* module) {
+    // One number for both: the offset ends before the code object does.
+    hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(code) + static_cast<uint64_t>(offset));
+    // With its class: modules without state or parts come and go in one epoch.
+    if (module) {
+      hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
+      if (is_reborn(module)) hash = pytorch::mix(hash, 1);
+    }
+    return true;
+  });
+  return hash;  // 0: no frames
+}
+
+struct Described {
+  std::string module_path, source;
+};
+
+// By raw path: of the places resolved, on any thread. Their number is bounded: those that were not resolved for long
+// are dropped, and a new epoch has them resolved again.
+class Descriptions {
+ public:
+  void add(uint64_t raw, Described place) {
+    constexpr size_t kMost = 1 << 15;
+    std::lock_guard lock(mutex_);
+    if (places_.size() >= kMost) {
+      older_ = std::exchange(places_, {});
+      start_new_epoch();
+    }
+    places_[raw] = std::move(place);
+  }
+
+  Described find(uint64_t raw) {
+    std::lock_guard lock(mutex_);
+    for (const auto* places : {&places_, &older_}) {
+      if (auto found = places->find(raw); found != places->end()) return found->second;
+    }
+    return {};
+  }
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<uint64_t, Described> places_, older_;
+};
+
+Descriptions& descriptions() {
+  static auto& all = *new Descriptions;  // threads may outlive static objects
+  return all;
+}
+
+// Where torch.compile runs a function, it compiles each Python frame that this thread enters: ours is not to be.
+class Uncompiled {
+ public:
+  Uncompiled() : before_(PyObject_CallOneArg(set_eval_frame, Py_None)) {
+    if (!before_) PyErr_Clear();
+  }
+  ~Uncompiled() {
+    if (!before_) return;
+    KeptError kept;
+    PyObject* ours = PyObject_CallOneArg(set_eval_frame, before_);
+    if (!ours) PyErr_Clear();
+    Py_XDECREF(ours);
+    Py_DECREF(before_);
+  }
+  Uncompiled(const Uncompiled&) = delete;
+  Uncompiled& operator=(const Uncompiled&) = delete;
+
+ private:
+  PyObject* before_;
+};
+
+PyObject* list_of(const std::vector<pytorch::TensorOperand>& tensors) {
+  PyObject* operands = PyList_New(0);
+  for (const auto& [position, tensor, counts] : tensors) {
+    PyObject* object = pytorch::py_object(*tensor);
+    if (!object && !counts) continue;
+    PyObject* operand = Py_BuildValue("(nOO)", static_cast<Py_ssize_t>(position), object ? object : Py_None,
+                                      counts ? Py_True : Py_False);
+    PyList_Append(operands, operand);
+    Py_DECREF(operand);
+  }
+  return operands;
+}
+
+struct Place {
+  OpId id = 0;
+  Described described;
+};
+
+// False: a Python exception is set.
+bool find_place(uint64_t name_hash, PyObject* operands, Place& found) {
+  Uncompiled uncompiled;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  PyObject* place = PyObject_CallFunction(
+      resolve_function, "OKOO", frame ? reinterpret_cast<PyObject*>(frame) : Py_None,
+      static_cast<unsigned long long>(name_hash), operands, pytorch::port::inside_backward() ? Py_True : Py_False);
+  Py_XDECREF(frame);
+  const char *module_path, *source;
+  unsigned long long id = 0;
+  const bool ok = place && PyArg_ParseTuple(place, "Kss", &id, &module_path, &source);
+  if (ok) found = {id, {module_path, source}};
+  Py_XDECREF(place);
+  return ok;
+}
+
+// Signal handlers run wherever Python code does, here too, and what they raise is the program's; so is what another
+// thread raises in this one (PyThreadState_SetAsyncExc). Our own failures are told from those by trying again: they
+// come again.
+OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors) {
+  constexpr int kTries = 3;
+  Gil gil;
+  KeptError kept;
+  PyObject* operands = list_of(tensors);
+  Place place;
+  bool found = find_place(name_hash, operands, place);
+  std::optional<python_error> raised;
+  if (!found) {
+    raised.emplace().persist();
+    for (int tries = 1; tries < kTries && !found; ++tries) {
+      found = find_place(name_hash, operands, place);
+      if (!found) PyErr_Clear();
+    }
+  }
+  Py_DECREF(operands);
+  if (found) descriptions().add(raw, std::move(place.described));
+  if (!raised) return place.id;
+  if (found || !PyErr_GivenExceptionMatches(raised->type, PyExc_Exception)) throw *raised;
+  raised->restore();
+  PyErr_WriteUnraisable(resolve_function);
+  return 0;  // not identified: analysed each time
+}
+
+std::string describe(uint64_t raw, Detail detail) {
+  Described place = descriptions().find(raw);
+  return std::move(detail == Detail::kModulePath ? place.module_path : place.source);
+}
+
+// Does this thread run one of `wanted`, with none of `others` inside it?
+bool runs(const std::vector<PyCodeObject*>& wanted, const std::vector<PyCodeObject*>& others) {
+  bool found = false;
+  walk([&](PyCodeObject* code, int, PyObject*) {
+    found = contains(wanted, code);
+    return !found && !contains(others, code);
+  });
+  return found;
+}
+
+bool in_recompute() { return runs(recompute_codes, engine_codes); }
+
+bool in_backward_pass() { return runs(engine_codes, recompute_codes); }
+
+bool is_symbolic(PyObject* object) {
+  if (!object) return false;
+  for (PyTypeObject* type = Py_TYPE(object); type; type = type->tp_base) {
+    const std::string_view name = type->tp_name;
+    if (name == "FakeTensor" || name == "FunctionalTensor") return true;
+  }
+  return false;
+}
+
+std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
+  std::vector<PyCodeObject*> codes;
+  for (Py_ssize_t i = 0; i < PySequence_Size(sequence); ++i) {
+    codes.push_back(reinterpret_cast<PyCodeObject*>(PySequence_GetItem(sequence, i)));  // kept
+  }
+  std::sort(codes.begin(), codes.end());
+  return codes;
+}
+
+}  // namespace
+
+void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module,
+                       PyObject* set_compiler) {
+  resolve_function = Py_NewRef(resolve_place);
+  set_eval_frame = Py_NewRef(set_compiler);
+  run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
+  recompute_codes = sorted_codes(recomputing);
+  engine_codes = sorted_codes(engine);
+#ifdef AMANDA_FRAME_LAYOUT
+  // A self-test: the direct walk must agree with the public API on the stack that imports us.
+  std::vector<std::pair<PyCodeObject*, int>> slow, fast;
+  auto record = [](auto& into) {
+    return [&into](PyCodeObject* code, int offset, PyObject*) {
+      into.emplace_back(code, offset);
+      return true;
+    };
+  };
+  walk(record(slow));
+  direct = true;
+  walk(record(fast));
+  direct = slow == fast;
+#endif
+  pytorch::python_hooks.raw_path = &raw_path;
+  pytorch::python_hooks.resolve = &resolve;
+  pytorch::python_hooks.describe = &describe;
+  pytorch::python_hooks.in_recompute = &in_recompute;
+  pytorch::python_hooks.in_backward_pass = &in_backward_pass;
+  pytorch::python_hooks.is_symbolic = &is_symbolic;
+}
+
+bool walks_frames_directly() { return direct; }
+
+void walk_frames_directly(bool on) {
+#ifdef AMANDA_FRAME_LAYOUT
+  direct = on;
+#endif
+  start_new_epoch();
+}
+
+size_t count_frames() {
+  size_t frames = 0;
+  walk([&](PyCodeObject*, int, PyObject*) { return ++frames, true; });
+  return frames;
+}
+
+}  // namespace amanda::python

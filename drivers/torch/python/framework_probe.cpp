@@ -1,0 +1,143 @@
+#include "python/framework_probe.h"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "amanda/torch.h"
+
+namespace amanda::python {
+namespace {
+
+using c10::DebugInfoKind;
+using c10::ThreadLocalDebugInfo;
+using torch::profiler::impl::ActiveProfilerType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+using torch::profiler::impl::ProfilerStateBase;
+using Heard = tools::FrameworkProbe::Heard;
+
+// PyTorch's allocators report to whatever holds the profiler's slot of the thread's debug information, and its profiler
+// takes that for an object of its own. So this is one: it says that no profiler is on, and wants to hear of memory.
+class Listener final : public ProfilerStateBase {
+ public:
+  explicit Listener(Heard heard) : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)), heard_(heard) {}
+
+  bool memoryProfilingEnabled() const override { return true; }
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device device) override {
+    heard_(size, device.is_cpu());
+  }
+  ActiveProfilerType profilerType() override { return ActiveProfilerType::NONE; }
+
+ private:
+  const Heard heard_;
+};
+
+// What a thread has that nobody else has told anything: the usual case, made once.
+const std::shared_ptr<ThreadLocalDebugInfo>& listener_alone(Heard heard) {
+  static const std::shared_ptr<ThreadLocalDebugInfo> alone = [heard] {
+    const auto before = ThreadLocalDebugInfo::current();
+    ThreadLocalDebugInfo::_forceCurrentDebugInfo(nullptr);
+    ThreadLocalDebugInfo::_push(DebugInfoKind::PROFILER_STATE, std::make_shared<Listener>(heard));
+    const auto made = ThreadLocalDebugInfo::current();
+    ThreadLocalDebugInfo::_forceCurrentDebugInfo(before);
+    return made;
+  }();
+  return alone;
+}
+
+// Of this thread, while an outermost operator runs. Never longer: torch.profiler refuses to start while the slot is
+// taken.
+struct Listening {
+  std::shared_ptr<ThreadLocalDebugInfo> before, with_us;
+  bool on = false;
+};
+Listening& listening() {
+  thread_local Listening here;
+  return here;
+}
+
+bool is_ours(c10::DebugInfoBase* info) { return dynamic_cast<Listener*>(info) != nullptr; }
+
+void* listen(Heard heard) {
+  Listening& here = listening();
+  if (here.on) return nullptr;
+  here.before = ThreadLocalDebugInfo::current();
+  if (!here.before) {
+    here.with_us = listener_alone(heard);
+    ThreadLocalDebugInfo::_forceCurrentDebugInfo(here.with_us);
+  } else {
+    c10::DebugInfoBase* holder = ThreadLocalDebugInfo::get(DebugInfoKind::PROFILER_STATE);
+    if (holder && !is_ours(holder)) {
+      here.before = nullptr;
+      return nullptr;
+    }
+    static const auto listener = std::make_shared<Listener>(heard);
+    ThreadLocalDebugInfo::_push(DebugInfoKind::PROFILER_STATE, listener);
+    here.with_us = ThreadLocalDebugInfo::current();
+  }
+  here.on = true;
+  return &here;
+}
+
+// Where the state is no longer what it was then, someone else has put it back: autograd's engine does, between nodes.
+void unlisten(void* listener) noexcept {
+  auto& here = *static_cast<Listening*>(listener);
+  here.on = false;
+  const auto with_us = std::exchange(here.with_us, nullptr);
+  const auto before = std::exchange(here.before, nullptr);
+  if (ThreadLocalDebugInfo::current() == with_us) ThreadLocalDebugInfo::_forceCurrentDebugInfo(before);
+}
+
+int64_t bytes_of_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_nested() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return 0;
+  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+}
+
+int64_t bytes_of(Value value) {
+  if (!value.ref) return 0;
+  const c10::IValue& operand = pytorch::ivalue(value);
+  if (operand.isTensor()) return bytes_of_tensor(operand.toTensor());
+  if (!operand.isList()) return 0;
+  int64_t bytes = 0;
+  for (const c10::IValue& element : operand.toListRef()) {
+    if (element.isTensor()) bytes += bytes_of_tensor(element.toTensor());
+  }
+  return bytes;
+}
+
+const char* other_profiler() {
+  auto* state = ProfilerStateBase::get();
+  return state && !is_ours(state) ? "torch.profiler" : nullptr;
+}
+
+// Waits without the interpreter lock: a host function on a stream may want it.
+void synchronize() {
+  std::optional<py::gil_scoped_release> unlocked;
+  if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+  const auto& cuda = at::detail::getCUDAHooks();
+  if (!cuda.hasCUDA()) return;
+  for (int device = 0; device < cuda.getNumGPUs(); ++device) {
+    if (cuda.hasPrimaryContext(static_cast<c10::DeviceIndex>(device))) {
+      cuda.deviceSynchronize(static_cast<c10::DeviceIndex>(device));
+    }
+  }
+}
+
+}  // namespace
+
+const tools::FrameworkProbe& torch_probe() {
+  static const tools::FrameworkProbe probe = {.listen = &listen,
+                                              .unlisten = &unlisten,
+                                              .bytes_of = &bytes_of,
+                                              .other_profiler = &other_profiler,
+                                              .synchronize = &synchronize};
+  return probe;
+}
+
+}  // namespace amanda::python

@@ -1,0 +1,209 @@
+// amanda._torch: the PyTorch driver in Python. Importing it attaches the driver.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <chrono>
+
+#include "amanda/error.h"
+#include "amanda/torch.h"
+#include "backward/python_function.h"
+#include "base/op_types.h"
+#include "base/python_hooks.h"
+#include "coverage/census.h"
+#include "dispatch/registration.h"
+#include "dispatch/typed_kernels.h"
+#include "identity/identity.h"
+#include "python/bridge.h"
+#include "python/call_path.h"
+#include "python/deaths.h"
+#include "python/errors.h"
+#include "python/framework_probe.h"
+#include "python/numbers.h"
+#include "thread/engine_threads.h"
+#include "thread/keys.h"
+#include "torch_backend.h"
+
+namespace {
+
+namespace pytorch = amanda::pytorch;
+
+PyObject* error_class = nullptr;  // amanda.Error
+
+// In a handler of amanda::Error, on its way to PyTorch's Python bindings: they know only Python's errors.
+void rethrow_as_python() {
+  if (!Py_IsInitialized()) return;
+  try {
+    throw;
+  } catch (const amanda::Error& e) {
+    py::gil_scoped_acquire gil;
+    PyErr_SetString(error_class, e.what());
+    python_error error;
+    error.persist();
+    throw error;
+  }
+}
+
+PyObject* unwrap_function = nullptr;  // torch.func's, for its wrappers
+
+at::Tensor unwrapped(const at::Tensor& wrapper) {
+  py::gil_scoped_acquire gil;
+  return py::handle(unwrap_function)(wrapper).cast<at::Tensor>();
+}
+
+void bind_function(const std::string& name, const pytorch::NodeWindow& window, const py::tuple& inputs,
+                   const py::object& results) {
+  std::vector<c10::IValue> operands;
+  for (py::handle input : inputs) {
+    operands.push_back(THPVariable_Check(input.ptr()) ? c10::IValue(THPVariable_Unpack(input.ptr())) : c10::IValue());
+  }
+  std::vector<at::Tensor> tensors;
+  auto add = [&](py::handle result) {
+    if (THPVariable_Check(result.ptr())) tensors.push_back(THPVariable_Unpack(result.ptr()));
+  };
+  if (py::isinstance<py::tuple>(results)) {
+    for (py::handle result : results) add(result);
+  } else {
+    add(results);
+  }
+  py::gil_scoped_release no_gil;
+  pytorch::bind_python_function(name, window, operands, tensors);
+}
+
+std::pair<int64_t, size_t> time_ids(const at::Tensor& x, const at::Tensor& weight, int64_t count) {
+  using namespace amanda::pytorch;
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linear", "");
+  const OpRecord& record = op_types().of(op);
+  const OperandTensors arguments{{0, &x}, {1, &weight}};
+  uint64_t sum = identify(record, arguments).id;  // a hit from here on
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < count; ++i) sum += identify(record, arguments).id;
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - start;
+  [[maybe_unused]] static volatile uint64_t used;
+  used = sum;
+  return {taken.count(), amanda::python::count_frames()};
+}
+
+std::shared_ptr<pytorch::Census> make_census(const std::vector<uintptr_t>& tools) {
+  amanda::Engine::Tools pointers;
+  for (uintptr_t tool : tools) pointers.push_back(reinterpret_cast<const amanda::Tool*>(tool));
+  return std::make_shared<pytorch::Census>(std::move(pointers));
+}
+
+py::list rows_of(const pytorch::Census& census) {
+  py::list rows;
+  for (const pytorch::Census::Row& row : census.rows()) {
+    py::dict skipped;
+    for (size_t i = 0; i < pytorch::kSkips; ++i) {
+      if (row.counts.skipped[i]) skipped[pytorch::kSkipNames[i]] = row.counts.skipped[i];
+    }
+    rows.append(py::make_tuple(row.name, row.backward, row.counts.seen, skipped));
+  }
+  return rows;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_torch, m) {
+  using namespace amanda;
+  m.doc() = "The PyTorch driver. Use it through the package `amanda`.";
+  static python::TorchBridge bridge;
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& e) {
+      PyErr_SetString(error_class ? error_class : PyExc_ImportError, e.what());
+    }
+  });
+  static python::BridgeCapsule capsule{&pytorch::backend(), &bridge};
+  m.def(
+      "install",
+      [](const py::object& error, const py::object& resolve, const py::object& recomputing, const py::object& engine,
+         const py::object& run_module, const py::object& parameter, const py::object& unwrap,
+         const py::object& set_compiler) {
+        pytorch::attach();
+        unwrap_function = Py_NewRef(unwrap.ptr());
+        pytorch::python_hooks.unwrapped = &unwrapped;
+        error_class = Py_NewRef(error.ptr());
+        pytorch::python_hooks.rethrow = &rethrow_as_python;
+        python::install_numbers(parameter.ptr());
+        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), set_compiler.ptr());
+      },
+      py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
+      py::arg("parameter"), py::arg("unwrap"), py::arg("set_compiler"),
+      "Connects the driver with Python; called once, by the package.");
+  m.def(
+      "install_errors",
+      [](const py::object& is_programs, const py::object& methods) {
+        python::install_errors(is_programs.ptr(), methods.ptr());
+      },
+      py::arg("is_programs"), py::arg("methods"), "Tells exceptions of the program from those of tools; called once.");
+  py::class_<pytorch::NodeWindow>(m, "NodeWindow", "The autograd nodes that this thread makes from now on.")
+      .def(py::init<>());
+  py::class_<pytorch::Census, std::shared_ptr<pytorch::Census>>(
+      m, "Census", "What PyTorch was asked for while it was open, and whether tools were shown it.")
+      .def(py::init(&make_census), py::arg("tools"), "`tools`: as amanda._core.Scope.tools() has them.")
+      .def("open", &pytorch::Census::open, "Counts on this thread, until as many calls of close().")
+      .def("close", &pytorch::Census::close)
+      .def("rows", &rows_of, "Tuples: operator or node, is it a node, times seen, times skipped by reason.");
+  m.def(
+      "skip_reasons", [] { return std::vector<std::string>(pytorch::kSkipNames.begin(), pytorch::kSkipNames.end()); },
+      "Why a call may be skipped; each has its sentence in amanda.coverage.reasons.");
+  m.def(
+      "record_callbacks", [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size(); },
+      "For tests: callbacks of RecordFunction on this thread.");
+  m.def(
+      "undeclared_writes",
+      [] {
+        py::set names;
+        for (const auto& [op, arguments] : pytorch::undeclared_writes()) {
+          for (std::string_view argument : arguments) names.add(py::make_tuple(std::string(op), std::string(argument)));
+        }
+        return names;
+      },
+      "(operator, argument): what operators write to though their schemas call it read-only.");
+  m.def("typed_kernels", &pytorch::count_typed_kernels, "Operators that come in with their C++ operands.");
+  m.def("caught_types", &pytorch::count_promoted, "Operators that filtered scopes have asked for in this process.");
+  m.def("bind_function", &bind_function, py::arg("name"), py::arg("window"), py::arg("inputs"), py::arg("results"),
+        "Tells what a torch.autograd.Function of that name has recorded in the window.");
+  m.def(
+      "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
+  m.def(
+      "framework_probe", [] { return py::capsule(&python::torch_probe(), tools::kFrameworkProbeCapsule); },
+      "For amanda._cupti: allocations, operands' sizes, other profilers.");
+  m.def(
+      "dispatch_keys",
+      [] { return py::make_tuple(c10::toString(pytorch::keys().filter), c10::toString(pytorch::keys().all)); },
+      "The names of the dispatch keys in use: filter, all.");
+  m.def(
+      "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
+  m.def("catch_operators", &pytorch::catch_operators, py::arg("on"),
+        "Has operators on this thread caught for its scopes, or not; returns whether they were.");
+  m.def(
+      "has_scopes", [] { return pytorch::thread_keys().scopes != nullptr; }, "Are scopes open on this thread?");
+  m.def(
+      "enter_compiled", [] { ++pytorch::thread_keys().unobserved; },
+      "This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().");
+  m.def("leave_compiled", [] { --pytorch::thread_keys().unobserved; });
+  m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
+        "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
+  m.def("number_of", &python::number_of, py::arg("tensor"), "A tensor's number, by which places are found; 0: none.");
+  m.def("give_number", &python::give_number, py::arg("tensor"), py::arg("counts"),
+        "Gives a tensor a new number; `counts`: as a parameter, whatever its type says.");
+  m.def("take_number", &python::take_number, py::arg("number"), "Takes a number from its tensor.");
+  m.def("exchange_numbers", &python::exchange_numbers, py::arg("a"), py::arg("b"),
+        "After torch.utils.swap_tensors: the Python objects keep their numbers.");
+  m.def("dead_numbers", &python::dead_numbers, "Numbers of tensors that died since the last call.");
+  m.def(
+      "watch",
+      [](const py::object& thing, bool plain) {
+        return python::watch(thing.ptr(), plain ? python::Watch::kPlain : python::Watch::kAddress);
+      },
+      py::arg("thing"), py::arg("plain") = false,
+      "Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns "
+      "whether it can be watched.");
+  m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
+  m.def("start_new_epoch", &python::start_new_epoch, "What ids were found by has changed.");
+  m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
+  m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),
+        "For tests: ids are the same either way.");
+}

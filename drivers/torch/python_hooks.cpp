@@ -1,7 +1,0 @@
-#include "python_hooks.h"
-
-namespace amanda::pytorch {
-
-PythonHooks python_hooks;
-
-}  // namespace amanda::pytorch

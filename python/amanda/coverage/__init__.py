@@ -1,0 +1,1 @@
+"""What a scope's tools see of a program, and why the rest is skipped."""

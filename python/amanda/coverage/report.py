@@ -1,0 +1,92 @@
+"""CoverageReport: what of a program a scope's tools were shown. Not amanda.tools.coverage, a tool about modules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from amanda.coverage.reasons import REASONS
+
+Phase = Literal["forward", "backward"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CoverageRow:
+    """The calls of one operator type, all overloads; in backward, the runs of one kind of autograd node."""
+
+    phase: Phase
+    operator: str  # "aten::add"; "autograd::AddBackward0"
+    dispatched: int  # calls, as RecordFunction counts them: `seen` and all of `skipped`
+    seen: int  # those that some tool of the scope was shown
+    skipped: Mapping[str, int]  # the others, by reason
+
+
+@dataclasses.dataclass(frozen=True)
+class CoverageReport:
+    """What PyTorch was asked for while a scope was entered, and what its tools saw of it. From `Scope.coverage`.
+
+    ``print(report)`` shows it as a table. It does not change any more.
+    """
+
+    rows: tuple[CoverageRow, ...]  # forward first; those seen most often first
+
+    def total(self, phase: Phase) -> CoverageRow:
+        """The sums over all rows of a phase. Its `operator` is ``"all"``."""
+        rows = [row for row in self.rows if row.phase == phase]
+        skipped = sum((Counter(row.skipped) for row in rows), Counter[str]())
+        return _row(phase, "all", sum(row.seen for row in rows), skipped)
+
+    def row(self, operator: str) -> CoverageRow:
+        """The row of an operator or node, by its whole name.
+
+        Raises:
+            KeyError: it was not called.
+        """
+        for row in self.rows:
+            if row.operator == operator:
+                return row
+        raise KeyError(f"[coverage] {operator!r} was not called while the scope was entered")
+
+    def table(self, top: int | None = None) -> str:
+        """Both phases as text, with the `top` rows of each (None: all), and a sentence for each reason that occurs."""
+        lines: list[str] = []
+        reasons: Counter[str] = Counter()
+        phases: tuple[Phase, ...] = ("forward", "backward")
+        for phase in phases:
+            rows, total = [row for row in self.rows if row.phase == phase], self.total(phase)
+            reasons.update(total.skipped)
+            shown = rows[:top]
+            width = max(len("operator"), *(len(row.operator) for row in shown), 0)
+            title = f"{phase}: {total.dispatched} dispatched, {total.seen} seen"
+            lines += [f"{title}, {total.dispatched - total.seen} skipped" if rows else f"{phase}: nothing"]
+            if shown:
+                lines += [f"  {'operator':{width}}  dispatched        seen  skipped"]
+            lines += [f"  {row.operator:{width}}  {row.dispatched:10}  {row.seen:10}  {_reasons(row)}" for row in shown]
+            if len(shown) < len(rows):
+                lines += [f"  and {len(rows) - len(shown)} more"]
+        if reasons:
+            lines += ["skipped because"]
+        lines += [f"  {reason:8}  {reasons[reason]:10}  {REASONS[reason]}" for reason in REASONS if reasons[reason]]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def report_of(counts: Iterable[tuple[str, bool, int, dict[str, int]]]) -> CoverageReport:
+    """For scopes: the report of a driver's counts."""
+    rows = [_row("backward" if node else "forward", name, seen, skipped) for name, node, seen, skipped in counts]
+    rows.sort(key=lambda row: (row.phase == "backward", -row.seen, -row.dispatched, row.operator))
+    return CoverageReport(tuple(rows))
+
+
+def _row(phase: Phase, operator: str, seen: int, skipped: Mapping[str, int]) -> CoverageRow:
+    in_order = {reason: skipped[reason] for reason in REASONS if skipped.get(reason)}
+    return CoverageRow(phase, operator, seen + sum(in_order.values()), seen, MappingProxyType(in_order))
+
+
+def _reasons(row: CoverageRow) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in row.skipped.items())

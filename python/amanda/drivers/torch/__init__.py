@@ -1,0 +1,93 @@
+"""The PyTorch driver's Python side. This file imports no torch: it also says what there is where torch is not installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Mapping
+from types import ModuleType
+
+from amanda.drivers import Census, Option
+
+
+class TorchDriver:
+    """See `amanda.drivers.Driver`."""
+
+    framework = "PyTorch"
+    options: Mapping[str, Option] = {
+        "compiled": Option(("eager", "opaque"), "what functions compiled with torch.compile do, as in amanda.apply"),
+    }
+
+    def __init__(self) -> None:
+        self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
+
+    def is_available(self) -> bool:
+        return importlib.util.find_spec("torch") is not None and _is_built()
+
+    def describe(self) -> list[tuple[str, str]]:
+        if importlib.util.find_spec("torch") is None:
+            return [("torch", "not installed: there is nothing to see")]
+        if not _is_built():
+            return [("torch", "installed, but this build of amanda has no driver for it")]
+        import torch
+
+        from amanda import _build, _torch
+
+        walk = "direct" if _torch.walks_frames_directly() else "by Python's public functions, slower"
+        caught = _torch.caught_types()
+        return [
+            ("torch", f"{torch.__version__}; this build is for {_build.TORCH_VERSION}, compiled by {_build.COMPILER}"),
+            ("dispatch keys", "{} where all tools name operators, {} else".format(*_torch.dispatch_keys())),
+            ("walk over frames", walk),
+            ("typed kernels", f"{_torch.typed_kernels()} operators"),
+            ("caught for filters", f"{caught} operators, for the life of this process" if caught else "nothing"),
+        ]
+
+    def load(self) -> None:
+        """Raises `ImportError`: this build was made for another torch, or this torch lacks what it relies on."""
+        _check_version()
+        from amanda.drivers.torch import attach, backward_pass, compiled, functions
+
+        attach.attach()
+        self._patches = (functions, backward_pass, compiled)
+
+    def enter(self) -> None:
+        for part in self._patches:
+            part.patch()
+
+    def leave(self) -> None:
+        with contextlib.ExitStack() as unpatched:
+            for part in self._patches:
+                unpatched.callback(part.unpatch)
+
+    def make_census(self, tools: list[int]) -> Census:
+        from amanda import _torch
+
+        return _torch.Census(tools)
+
+    def remarks(self) -> list[str]:
+        """The functions that the program, or a library, compiles, and that did not run compiled."""
+        from amanda.drivers.torch import compiled
+
+        functions = compiled.functions_run_eagerly()
+        if not functions:
+            return []
+        consequence = "results may differ from the compiled ones in the last bits"
+        head = f"compiled with torch.compile, but run eagerly here: {consequence}"
+        return [head, *(f"  {function}" for function in functions)]
+
+
+def _is_built() -> bool:
+    return importlib.util.find_spec("amanda._torch") is not None
+
+
+def _check_version() -> None:
+    import torch
+
+    from amanda import _build
+
+    if torch.__version__.split(".")[:2] != _build.TORCH_VERSION.split(".")[:2]:
+        raise ImportError(
+            f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
+            "installed; build amanda again against it, or install that torch"
+        )

@@ -1,0 +1,187 @@
+"""Functions compiled with `torch.compile` run eagerly in scopes, or compiled and unseen.
+
+torch.compiler.set_stance("force_eager") would reach other threads, and torch.cond, which compiles in order to run.
+
+Importing `torch._dynamo` takes seconds, so nothing here imports it: it is patched when the program does.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from amanda import _fork, _torch, scope
+from amanda.drivers.torch import port
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Calls `then` right after torch._dynamo is imported."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != port.DYNAMO:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def execute_then(module: ModuleType) -> None:
+                execute(module)
+                self._then()
+
+            loader.exec_module = execute_then
+        return spec
+
+
+class _Hooks:
+    """What a compiled function calls around itself: ours, and its own."""
+
+    def __init__(self, own: list[Any]) -> None:
+        self._own = own
+
+    def append(self, hook: Any) -> None:
+        self._own.append(hook)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((_enter_compiled, *self._own))
+
+
+_hooks = property(
+    lambda context: _Hooks(context.__dict__[port.ENTER_EXIT_HOOKS]),
+    lambda context, hooks: context.__dict__.update({port.ENTER_EXIT_HOOKS: hooks}),
+)
+_open = False
+_finder: _WhenImported | None = None
+_lock = _fork.rlock()
+_run_eagerly: dict[str, None] = {}  # the functions that were warned about, in order
+_callback_of_torch: Any = None
+
+
+def _policy() -> str | None:
+    """What this thread's scopes ask of the compiled function that is about to run; None: nothing.
+
+    If any open scope asks for eager, eager wins.
+    """
+    if not _torch.has_scopes() or _called_by_torch():
+        return None
+    return "eager" if any(entered.options["compiled"] == "eager" for entered in scope.entered_here()) else "opaque"
+
+
+def _called_by_torch() -> bool:
+    """torch.cond and its like compile their branches in order to run at all: the program did not ask for it."""
+    frame = _frame_of_compiled()
+    caller = frame.f_back if frame else None
+    name = caller.f_globals.get("__name__", "") if caller else ""
+    return name.startswith(port.COMPILES_TO_RUN)
+
+
+def _frame_of_compiled() -> Any:
+    """The frame of the innermost function that stands for a compiled one; None: a block is compiled, no function."""
+    frame: Any = sys._getframe()
+    while frame and frame.f_code.co_name != port.COMPILED_FUNCTION:
+        frame = frame.f_back
+    return frame
+
+
+def functions_run_eagerly() -> list[str]:
+    """The compiled functions that scopes of this process have run eagerly, as "module.name (file:line)"."""
+    return list(_run_eagerly)
+
+
+def _warn(function: str) -> None:
+    """Warns that the function runs eagerly, once for each."""
+    with _lock:
+        if function in _run_eagerly:
+            return
+        _run_eagerly[function] = None
+    logging.getLogger("amanda").warning(
+        "[scope] %s is compiled with torch.compile, and runs eagerly in this scope: its results may differ in the last "
+        "bits from those of the compiled function, and its random numbers are others. Apply the tools with "
+        'compiled="opaque" to run compiled functions as they are, unseen (said once for each function)',
+        function,
+    )
+
+
+def _name_of(frame: Any) -> str:
+    """Of the compiled function: "module.name (file:line)", as far as it has these."""
+    function = frame.f_locals.get(port.FUNCTION) if frame else None
+    if function is None:
+        return "a block"
+    module = getattr(function, "__self__", None)
+    if isinstance(module, torch.nn.Module):  # what is compiled is its __call__
+        function = type(module).forward
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{named.__module__}.{named.__qualname__}"
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
+def _enter_compiled() -> Callable[[], None]:
+    if _policy() != "opaque" or port.runs_eagerly():
+        return lambda: None
+    _torch.enter_compiled()
+    return _torch.leave_compiled
+
+
+def _callback(callback: Any) -> Any:
+    """Replaces `_callback_from_stance`; returning None runs the function eagerly."""
+    if callback in (None, False) or _policy() != "eager":
+        return _callback_of_torch(callback)
+    _warn(_name_of(_frame_of_compiled()))
+    port.satisfy_fullgraph()
+    return None
+
+
+def _update() -> None:
+    """Patches torch._dynamo while scopes are open, and takes that back; called again when it was imported."""
+    global _finder, _callback_of_torch
+    with _lock:
+        frames = port.eval_frame()
+        if frames is None:
+            if _open and _finder is None:
+                _finder = _WhenImported(_update)
+                sys.meta_path.insert(0, _finder)
+            return
+        cls = frames._TorchDynamoContext
+        if _open:
+            setattr(cls, port.ENTER_EXIT_HOOKS, _hooks)
+            if frames._callback_from_stance is not _callback:
+                _callback_of_torch, frames._callback_from_stance = frames._callback_from_stance, _callback
+            return
+        if cls.__dict__.get(port.ENTER_EXIT_HOOKS) is _hooks:
+            delattr(cls, port.ENTER_EXIT_HOOKS)
+        if frames._callback_from_stance is _callback:
+            frames._callback_from_stance = _callback_of_torch
+
+
+def leave_untraced(*functions: Any) -> None:
+    """The compiler breaks its graph at these, and runs them as they are."""
+    for function in functions:
+        port.leave_untraced(function)
+
+
+def patch() -> None:
+    global _open
+    _open = True
+    _update()
+
+
+def unpatch() -> None:
+    global _open
+    _open = False
+    _update()

@@ -1,0 +1,15 @@
+"""The deaths that the PyTorch driver notes."""
+
+from __future__ import annotations
+
+from amanda import _torch
+from amanda.identity.lifetimes import Lifetimes
+
+objects = Lifetimes(_torch.dead_objects)  # of what was given to `watch`, by address
+tensors = Lifetimes(_torch.dead_numbers)  # by the tensor's number
+watch = _torch.watch
+
+
+def tell() -> None:
+    objects.tell()
+    tensors.tell()

@@ -1,0 +1,115 @@
+"""Names of modules that mean the same in every process: what ids are made of. Nothing here keeps a model alive.
+
+Modules, parameters and classes are the program's: they are compared by identity, and no method that a
+class may override is called.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from amanda.drivers.torch import lifetimes, port
+from amanda.identity import frames
+
+
+class Name(NamedTuple):
+    """A module's place in its model."""
+
+    model: str
+    name: str
+    has_state: bool  # parameters or buffers, of its own or of modules in it
+
+
+_names: dict[int, Name] = {}  # of every registered module, by its address
+_models_seen: collections.Counter[str] = collections.Counter()
+
+
+def register_model(outermost: Any) -> None:
+    """Names the modules of a model, unless they have names.
+
+    A model is the outermost module in which its parts first ran: its class, its parameters' names and shapes, and
+    an ordinal by first run among equals. Without any state it has no ordinal: such modules are often made anew.
+    """
+    if id(outermost) in _names:
+        return
+    cls = type(outermost)
+    parts = list(named_parts(outermost))
+    shapes = [(name, _shape(parameter)) for name, parameter in _named_parameters(parts)]
+    described = repr((frames.name_of_module(cls.__module__), cls.__qualname__, shapes))
+    model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
+    has_state = _has_state(outermost)
+    if not has_state and len(parts) == 1:
+        # Nothing but its class tells it apart: another of that class, later at its address, has the same name.
+        lifetimes.watch(cls)
+        lifetimes.watch(outermost, plain=True)
+        _names[id(outermost)] = Name(model, "", has_state=False)
+        return
+    for _, module in parts:
+        lifetimes.watch(module)
+    if has_state:
+        _models_seen[model] += 1
+        model += f"-{_models_seen[model]}"
+    # A module that ran in another model first stays there. The outermost comes last: it says that all have names.
+    named = {id(module): Name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
+    _names.update(named)
+
+
+def is_known(module: Any) -> bool:
+    """Has the module's model been registered?"""
+    return id(module) in _names
+
+
+def name_of(module: Any) -> Name:
+    """The model that a registered module belongs to, and its name there."""
+    return _names[id(module)]
+
+
+def names_in(modules: Sequence[Any]) -> str:
+    """The innermost module's name in its model; "" where no module runs."""
+    return name_of(modules[0]).name if modules else ""
+
+
+def named_parts(module: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """A module and all in it, each once, with their names: as `named_modules()` of nn.Module.
+
+    What torch.compile puts around a module counts as that module.
+    """
+    seen = set() if seen is None else seen
+    module = port.without_compiler(module)
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield prefix, module
+    for name, part in held(module, "_modules"):
+        if issubclass(type(part), torch.nn.Module):
+            yield from named_parts(part, f"{prefix}.{name}" if prefix else name, seen)
+
+
+def held(module: Any, kind: str) -> list[tuple[str, Any]]:
+    """Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None."""
+    return [(name, value) for name, value in module.__dict__.get(kind, {}).items() if value is not None]
+
+
+def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for path, module in parts:
+        for name, parameter in held(module, "_parameters"):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{path}.{name}" if path else name, parameter
+
+
+def _has_state(module: Any) -> bool:
+    return any(held(part, "_parameters") or held(part, "_buffers") for _, part in named_parts(module))
+
+
+def _shape(parameter: Any) -> tuple[int, ...] | None:
+    return None if torch.nn.parameter.is_lazy(parameter) else tuple(parameter.shape)
+
+
+lifetimes.objects.listen(lambda key: _names.pop(key, None))

@@ -1,0 +1,151 @@
+"""All that may differ between minors of torch: the names we use of it that are not documented, and what stands on them.
+
+Checked against torch 2.11 to 2.13; the C++ side is drivers/torch/base/port.h.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+import torch
+import torch.autograd.variable
+import torch.multiprocessing.reductions
+import torch.utils.checkpoint
+
+
+def _get(name: str, missing: list[str]) -> Any:
+    try:
+        return operator.attrgetter(name)(torch)
+    except AttributeError:
+        missing.append(f"torch.{name}")
+        return None  # until all were looked for
+
+
+def _check(missing: list[str]) -> None:
+    """Raises an ImportError if something is missing."""
+    if missing:
+        raise ImportError(
+            f"[torch] torch {torch.__version__} has no {', '.join(missing)}, which this version of amanda relies on; "
+            "install torch 2.11, 2.12 or 2.13, or a newer amanda"
+        )
+
+
+_missing: list[str] = []
+
+# Functions that are recognised by their code on the stack.
+RUN_MODULE = _get("nn.Module.__call__.__code__", _missing)  # tracers put other functions in its place for a while
+RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__", _missing)
+FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)  # lends a module tensors for a call
+
+# What runs the engine for Python, and what recomputes a checkpointed region that is not reentrant.
+Variable = _get("autograd.variable.Variable", _missing)
+engine = _get("autograd.variable.Variable._execution_engine", _missing)
+recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled", _missing)
+
+# The base class whose `apply` every torch.autograd.Function's calls.
+FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
+# torch.cond and its like: the class, and all that there are.
+HigherOrderOperator = _get("_ops.HigherOrderOperator", _missing)
+higher_order_operators = _get("_ops._higher_order_ops", _missing)
+
+# The program's (pack, unpack) that are in use; None: none.
+saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks", _missing)
+# The function that stands for methods of torch.Tensor in Python which answer a TypeError with NotImplemented.
+ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
+TensorBase = _get("_C.TensorBase", _missing)
+# Sets what compiles this thread's frames, and returns what did.
+set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame", _missing)
+
+parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
+parse_schema = _get("_C.parse_schema", _missing)
+is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
+get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps
+get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None: nobody traces
+set_tracing_state = _get("_C._set_tracing_state", _missing)
+WithoutTorchFunction = _get(
+    "_C.DisableTorchFunctionSubclass", _missing
+)  # a context: no tensor's own __torch_function__
+
+WithoutTorchFunctions = _get("_C.DisableTorchFunction", _missing)  # a context: nor any mode's
+
+StorageWeakRef = _get("multiprocessing.reductions.StorageWeakRef", _missing)
+
+_check(_missing)
+
+
+def binary_operators() -> list[Any]:
+    """The methods of tensors that may answer a TypeError with NotImplemented, as descriptors, or the code of functions."""
+    names = ["eq", "ne", "lt", "le", "gt", "ge"]
+    for name in ("add", "sub", "mul", "matmul", "div", "truediv", "floordiv", "mod", "pow"):
+        names += [name, f"r{name}", f"i{name}"]
+    for name in ("lshift", "rshift", "and", "or", "xor"):
+        names += [name, f"r{name}", f"i{name}"]
+    methods = (getattr(TensorBase, f"__{name}__", None) for name in names)
+    return [*filter(None, methods), ANSWERS_NOT_IMPLEMENTED]
+
+
+def spare(higher_order_operator: Any, key: Any) -> None:
+    """Keeps the operator from looking for a kernel of this dispatch key."""
+    keys = higher_order_operator.non_fallthrough_keys
+    higher_order_operator.non_fallthrough_keys = keys.remove(key)
+
+
+# ---- torch.compile ----------------------------------------------------------------------------------------------------
+
+DYNAMO = "torch._dynamo"
+ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls around itself
+# They compile their branches in order to run at all.
+COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
+COMPILED_FUNCTION = "compile_wrapper"  # the function that stands for a compiled one
+FUNCTION = "fn"  # and its variable that holds the function that was compiled
+
+
+def eval_frame() -> Any:
+    """The module that runs compiled functions; None: not imported yet, which takes seconds.
+
+    `_TorchDynamoContext` is the class of what stands for a compiled function. `_callback_from_stance` makes of its
+    callback what runs; of None, its own code.
+    """
+    module: Any = sys.modules.get(f"{DYNAMO}.eval_frame")
+    if module is None or getattr(module.__spec__, "_initializing", False):
+        return None
+    names = "_TorchDynamoContext", "_callback_from_stance", "_stance.stance"
+    found = [name for name in names if _has(module, name)]
+    _check([f"{DYNAMO}.eval_frame.{name}" for name in names if name not in found])
+    return module
+
+
+def without_compiler(module: Any) -> Any:
+    """The module that torch.compile has wrapped; any other itself."""
+    frames = sys.modules.get(f"{DYNAMO}.eval_frame")
+    cls = getattr(frames, "OptimizedModule", None)
+    while cls is not None and issubclass(type(module), cls):
+        module = module.__dict__["_modules"]["_orig_mod"]
+    return module
+
+
+def _has(module: Any, name: str) -> bool:
+    try:
+        operator.attrgetter(name)(module)
+    except AttributeError:
+        return False
+    return True
+
+
+def runs_eagerly() -> bool:
+    """Does torch.compiler.set_stance let compiled functions run eagerly here?"""
+    return bool(eval_frame()._stance.stance == "force_eager")
+
+
+def satisfy_fullgraph() -> None:
+    """A function with fullgraph=True insists that some frame was compiled, where that is counted (from torch 2.12 on)."""
+    count = getattr(eval_frame(), "set_fullgraph_compiled_frame_count", None)
+    if count is not None and count(-1) >= 0:  # it counts; and a number takes effect only where there is none
+        count(1)
+
+
+def leave_untraced(function: Any) -> None:
+    """As torch.compiler.disable marks a function; that needs torch._dynamo."""
+    function._torchdynamo_disable = True

@@ -1,0 +1,30 @@
+"""Tells tables that know things by address or number when these die.
+
+Drivers note deaths as they happen, without running Python code. `Lifetimes.tell` passes them on, before the next place is
+named: until then a table may still hold what is dead, so it is asked only about what is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+
+class Lifetimes:
+    """The deaths of one kind of thing. `dead` returns the keys of those that died since it was last called."""
+
+    def __init__(self, dead: Callable[[], Iterable[int]]) -> None:
+        self._dead = dead
+        self._listeners: list[Callable[[int], object]] = []
+        self._pending: list[tuple[Callable[[int], object], int]] = []
+
+    def listen(self, forget: Callable[[int], object]) -> None:
+        """Calls `forget(key)` for each thing that dies from now on."""
+        self._listeners.append(forget)
+
+    def tell(self) -> None:
+        """Calls the listeners for the deaths since the last call."""
+        self._pending.extend((forget, key) for key in self._dead() for forget in self._listeners)
+        while self._pending:  # what a signal handler interrupts is told of the next time
+            forget, key = self._pending[-1]
+            forget(key)
+            self._pending.pop()

@@ -1,0 +1,1 @@
+"""How tools hand out what they measured: pandas tables, printed tables, Chrome traces."""

@@ -1,0 +1,1 @@
+"""The parts of `amanda.tools.cupti_profiler`."""

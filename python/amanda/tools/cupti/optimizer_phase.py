@@ -1,0 +1,61 @@
+"""Which operators are an optimizer's: by the Python frames of the call, at analysis."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+import torch
+
+from amanda.identity.frames import outwards
+from amanda.op_context import OpContext
+from amanda.tool import ON_DEMAND, Tool
+
+
+class OptimizerPhase(Tool):
+    """Leaves the key "cupti_profiler.phase" in the contexts of operators that an optimizer runs.
+
+    These are the operators called from within `torch.optim`, or by a method of an optimizer of one's own. What a closure
+    runs that was given to `step`, the model's forward pass for instance, is not the optimizer's. An operator's identity is
+    its place in the program: one analysis stands for all its runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_inst_for_op(self._mark, ops=ON_DEMAND, nested=True)
+
+    def _mark(self, context: OpContext) -> None:
+        if _in_optimizer(sys._getframe()):
+            context["cupti_profiler.phase"] = "optimizer"
+
+
+def _in_optimizer(frame: FrameType | None) -> bool:
+    inner: set[CodeType] = set()
+    for outer in outwards(frame):
+        if _is_optimizers(outer):
+            return not any(code in inner for code in _closures(outer))
+        inner.add(outer.f_code)
+    return False
+
+
+def _is_optimizers(frame: FrameType) -> bool:
+    if str(frame.f_globals.get("__name__")).startswith("torch.optim."):
+        return True
+    code = frame.f_code
+    if not code.co_argcount or code.co_varnames[0] != "self":
+        return False
+    return isinstance(frame.f_locals.get("self"), torch.optim.Optimizer)
+
+
+def _closures(frame: FrameType) -> Iterator[CodeType]:
+    """The code of functions that this frame was called with: `step` wraps its closure, and hands it on."""
+    arguments = inspect.getargvalues(frame)
+    names = [*arguments.args, *filter(None, [arguments.varargs])]
+    for name in names:
+        value = arguments.locals.get(name)
+        for given in value if isinstance(value, tuple) else (value,):
+            function = inspect.unwrap(given) if inspect.isfunction(given) else given
+            if inspect.isfunction(function):
+                yield function.__code__

@@ -1,0 +1,49 @@
+// A graph driver that is written in Python: its backend. Operands are Python objects of the driver's choice.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "amanda/graph.h"
+#include "amanda/mutex.h"
+#include "module.h"
+
+namespace amanda::python {
+
+/// Made once for a framework, and never destroyed: the core keeps a reference.
+class PyGraphBackend final : public Backend {
+ public:
+  /// Attaches itself. `same_ids_as`: the name space of an attached backend whose operator ids it uses; "": its own.
+  /// Throws `Error` if there is no such backend.
+  static PyGraphBackend& make(std::string name_space, Capabilities capabilities, const std::string& same_ids_as);
+
+  /// The number of an operator type, the same each time for the same `ns`, `name` and `overload`.
+  OpType intern(OpInfo info);
+  /// Called with the interpreter lock on the thread whose scopes have changed; None: not called.
+  void set_on_switch(const py::object& callback);
+  /// The tools in force on this thread; null: none, or a routine runs.
+  ToolsetPtr toolset() const;
+
+  std::string_view name_space() const override { return name_space_; }
+  Capabilities capabilities() const override { return capabilities_; }
+  const OpInfo& info(OpType type) const override;
+  void switch_to(ScopeStack* scopes) override;
+  void* begin_routines(RoutineMode mode) override;
+  void end_routines(void* token) noexcept override;
+  std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
+
+ private:
+  PyGraphBackend(std::string name_space, Capabilities capabilities);
+
+  const std::string name_space_;
+  const Capabilities capabilities_;
+  mutable Mutex mutex_;
+  std::deque<OpInfo> infos_;  // an element stays where it is
+  PyRef on_switch_;
+};
+
+/// A Python object as an operand; borrowed.
+inline PyObject* object_of(Value value) { return static_cast<PyObject*>(value.ref); }
+
+}  // namespace amanda::python

@@ -1,0 +1,68 @@
+// A graph and its operators, as a driver in Python shows them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "amanda/graph.h"
+#include "graph_backend.h"
+
+namespace amanda::python {
+
+/// One operator of a graph. Filled in by Python and read by the core without the interpreter lock: it is immutable.
+class PyOpSite final : public OpSite {
+ public:
+  /// `forward`: null for a forward operator.
+  PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inputs, py::tuple outputs, std::string module_path,
+           std::string source, py::object refuse, std::shared_ptr<PyOpSite> forward);
+
+  Backend& backend() const override { return backend_; }
+  OpType type() const override { return type_; }
+  Phase phase() const override { return forward_ ? Phase::kBackward : Phase::kForward; }
+  OpId id() override { return id_; }
+  size_t size(Side side) const override { return PyTuple_GET_SIZE(operands(side)); }
+  Value get(Side side, size_t position) override;
+  std::string detail(Detail which) override;
+  OpType forward_type() const override { return forward_ ? forward_->type_ : type_; }
+  OpId forward_id() override { return forward_ ? forward_->id_ : id_; }
+  size_t forward_size(Side side) const override { return forward_ ? forward_->size(side) : size(side); }
+  Value forward_get(Side side, size_t position) override {
+    return forward_ ? forward_->get(side, position) : get(side, position);
+  }
+
+  PyGraphBackend& driver() const { return backend_; }
+  OpId known_id() const { return id_; }
+  std::string refusal(const ActionInfo& action, size_t position) const;
+
+ private:
+  PyObject* operands(Side side) const { return (side == Side::kOutputs ? outputs_ : inputs_).get(); }
+
+  PyGraphBackend& backend_;
+  const OpType type_;
+  const OpId id_;
+  const PyRef inputs_, outputs_;  // tuples
+  const std::string module_path_, source_;
+  const PyRef refuse_;  // null: nothing is refused
+  const std::shared_ptr<PyOpSite> forward_;
+};
+
+/// Base of the driver's class in Python, which has `each_op(visitor)` and `lower(sites)`.
+class PyGraphSite final : public GraphSite {
+ public:
+  PyGraphSite(PyGraphBackend& backend, py::handle self) : backend_(backend), self_(self) {}
+
+  Backend& backend() const override { return backend_; }
+  void each_op(GraphVisitor& visitor) override;
+  std::shared_ptr<void> lower(const std::vector<SitePlan>& sites) override;
+
+ private:
+  PyGraphBackend& backend_;
+  const py::handle self_;  // alive while it is instrumented
+};
+
+/// An interrupt or exit that Python raised in lower(): no std::exception, so that it passes the core as itself.
+struct PythonInterrupt {
+  std::shared_ptr<py::error_already_set> error;
+};
+
+}  // namespace amanda::python

@@ -1,0 +1,165 @@
+#include "tap_call.h"
+
+#include <fmt/format.h>
+
+#include "amanda/engine.h"
+
+namespace amanda::python {
+namespace {
+
+/// The call of the tap that runs on this thread, so that get_op() finds its original.
+thread_local TapCall* current = nullptr;
+
+struct Running {
+  explicit Running(TapCall& call) : outer(std::exchange(current, &call)) {}
+  ~Running() { current = outer; }
+  TapCall* outer;
+};
+
+std::vector<py::object> objects(const py::sequence& sequence) {
+  std::vector<py::object> all;
+  for (py::handle object : sequence) all.push_back(py::reinterpret_borrow<py::object>(object));
+  return all;
+}
+
+py::tuple as_tuple(const std::vector<py::object>& objects) {
+  py::tuple tuple(objects.size());
+  for (size_t i = 0; i < objects.size(); ++i) tuple[i] = objects[i];
+  return tuple;
+}
+
+}  // namespace
+
+TapCall::TapCall(const Tap& tap, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs,
+                 py::object original)
+    : tap_(tap), site_(site), inputs_(objects(inputs)), outputs_(objects(outputs)), original_(std::move(original)) {
+  if (tap.point() == Point::kReplace) outputs_.assign(site.size(Side::kOutputs), py::none());
+}
+
+Value TapCall::get(Side side, size_t position) {
+  if (position >= size(side)) return {};
+  PyObject* operand = operands(side)[position].ptr();
+  return {operand == Py_None ? nullptr : operand};
+}
+
+void TapCall::run(RunHints) {
+  if (tap_.point() != Point::kReplace) return;
+  py::gil_scoped_acquire gil;
+  if (original_.is_none()) {
+    throw Error(fmt::format("[graph] the driver '{}' ran a replacement without the original of {}; pass original=",
+                            backend().name_space(), backend().info(type()).name));
+  }
+  const py::object result = original_(*as_tuple(inputs_));
+  if (size(Side::kOutputs) == 1 && !PyTuple_Check(result.ptr())) {
+    outputs_[0] = result;
+    return;
+  }
+  const auto given = objects(py::sequence(result));
+  if (given.size() != size(Side::kOutputs)) {
+    throw Error(fmt::format("[graph] the driver '{}' returned {} results of {}, which has {}", backend().name_space(),
+                            given.size(), backend().info(type()).name, size(Side::kOutputs)));
+  }
+  outputs_ = given;
+}
+
+void TapCall::skip(RunHints) {
+  std::vector<bool> is_set(size(Side::kOutputs), false);
+  for (const Held& held : held_) {
+    if (held.side == Side::kOutputs) is_set[held.position] = true;
+  }
+  for (size_t i = 0; i < is_set.size(); ++i) {
+    if (!is_set[i]) throw Error(fmt::format("result {} was not set", i));
+  }
+}
+
+void TapCall::set(Side side, size_t position, Value value) {
+  if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
+  held_.push_back({side, position, value.ref ? py::reinterpret_borrow<py::object>(object_of(value)) : py::none()});
+}
+
+void TapCall::commit() {
+  if (held_.empty()) return;
+  py::gil_scoped_acquire gil;
+  for (Held& held : held_) operands(held.side)[held.position] = std::move(held.value);
+  held_.clear();
+}
+
+void TapCall::discard() noexcept {
+  if (held_.empty()) return;
+  py::gil_scoped_acquire gil;
+  held_.clear();
+}
+
+py::list TapCall::result() const {
+  py::list result;
+  for (const py::object& object : operands(tap_.point() == Point::kBefore ? Side::kInputs : Side::kOutputs)) {
+    result.append(object);
+  }
+  return result;
+}
+
+PyObject* TapCall::call_original(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
+  TapCall* running = current;
+  try {
+    if (!running || running->type() != type || running->id() != id) {
+      throw Error("[graph] an operator of a graph can be called only by its own replacement, while that runs");
+    }
+    if (kwargs && PyDict_GET_SIZE(kwargs) > 0) throw Error("[graph] an operator of a graph takes no keyword arguments");
+    TapCall call(running->tap_, running->site_, py::reinterpret_borrow<py::sequence>(args), py::tuple(),
+                 running->original_);
+    if (call.size(Side::kInputs) != running->size(Side::kInputs)) {
+      throw Error(fmt::format("[graph] {} takes {} arguments, got {}", call.backend().info(type).name,
+                              running->size(Side::kInputs), call.size(Side::kInputs)));
+    }
+    Engine::call_original(call);
+    if (call.size(Side::kOutputs) == 1) return call.outputs_[0].release().ptr();
+    return as_tuple(call.outputs_).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    py::set_error(py::module_::import("amanda._core").attr("Error"), error.what());
+  }
+  return nullptr;
+}
+
+void bind_tap(py::module_& m) {
+  py::class_<RunState, std::shared_ptr<RunState>>(
+      m, "RunState", "What a tool's routines share in one execution of an operator and of its backward operators.")
+      .def(py::init());
+  py::class_<TapHandle>(m, "Tap", "Neighbouring actions of one operator: one node of the instrumented graph.")
+      .def_property_readonly("id", [](const TapHandle& h) { return h.tap->id(); })
+      .def_property_readonly("is_backward", [](const TapHandle& h) { return h.tap->phase() == Phase::kBackward; })
+      .def_property_readonly("point",
+                             [](const TapHandle& h) {
+                               static constexpr const char* kNames[] = {"before", "replace", "after"};
+                               return kNames[static_cast<size_t>(h.tap->point())];
+                             })
+      .def_property_readonly("kind",
+                             [](const TapHandle& h) {
+                               static constexpr const char* kNames[] = {"unknown", "observe", "transform", "traceable"};
+                               return kNames[static_cast<size_t>(h.tap->kind())];
+                             })
+      .def_property_readonly("differentiable", [](const TapHandle& h) { return h.tap->differentiable(); })
+      .def(
+          "selects", [](const TapHandle& h, size_t position) { return h.tap->selects(position); }, py::arg("position"))
+      .def(
+          "run",
+          [](const TapHandle& h, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs,
+             const py::object& original, RunState* state) {
+            const TapPtr tap = h.tap;
+            TapCall call(*tap, site, inputs, outputs, original);
+            const Running running(call);
+            {
+              py::gil_scoped_release unlocked;  // routines in C++ need no lock, those in Python take it
+              Engine::run(*tap, call, nullptr, state);
+            }
+            return call.result();
+          },
+          py::arg("site"), py::arg("inputs") = py::tuple(), py::arg("outputs") = py::tuple(), py::kw_only(),
+          py::arg("original") = py::none(), py::arg("state") = static_cast<RunState*>(nullptr),
+          "Runs the actions on the operands that reach the tap, and returns what flows on: the inputs before the "
+          "operator, else its outputs. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a "
+          "tap in its place.");
+}
+
+}  // namespace amanda::python

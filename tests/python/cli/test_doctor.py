@@ -1,0 +1,189 @@
+"""`amanda doctor`: what it prints, and that the program it runs is none the wiser."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from amanda import _build
+from amanda.coverage.reasons import REASONS
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    """doctor(*arguments, script="..."): the finished process; the script is script.py in its folder."""
+
+    def run(*arguments, script="", python=("-m", "amanda", "doctor")):
+        folder = tmp_path / "programs"
+        folder.mkdir(exist_ok=True)
+        (folder / "script.py").write_text(textwrap.dedent(script))
+        return subprocess.run(
+            [sys.executable, "-W", "error::RuntimeWarning", *python, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    return run
+
+
+TRAINING = """
+    import torch
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    print("done")
+"""
+
+
+def columns(output, operator):
+    """A row of the table: dispatched, seen, the rest."""
+    found = re.search(rf"^  {re.escape(operator)} +(\d+) +(\d+) *(.*)$", output, re.MULTILINE)
+    assert found, output
+    return int(found[1]), int(found[2]), found[3]
+
+
+def test_without_a_program_it_prints_the_installation(doctor):
+    done = doctor()
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in done.stdout.splitlines())
+    assert list(lines) == [
+        "amanda",
+        "python",
+        "torch",
+        "dispatch keys",
+        "walk over frames",
+        "typed kernels",
+        "caught for filters",
+    ]
+    assert (
+        lines["torch"]
+        == f"{torch.__version__}; this build is for {_build.TORCH_VERSION}, compiled by {_build.COMPILER}"
+    )
+    assert lines["dispatch keys"] == (
+        "TESTING_ONLY_GenericWrapper where all tools name operators, TESTING_ONLY_GenericMode else"
+    )
+    assert lines["walk over frames"].startswith("direct" if sys.version_info < (3, 13) else "by Python's")
+    assert int(lines["typed kernels"].split()[0]) > 50
+    assert lines["caught for filters"] == "nothing"
+
+
+def test_a_training_loop(doctor):
+    done = doctor("programs/script.py", script=TRAINING)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\ndone\n" in done.stdout
+    assert columns(done.stdout, "aten::linear") == (6, 6, "")
+    assert columns(done.stdout, "aten::addmm") == (6, 0, "6 inner")
+    assert columns(done.stdout, "autograd::AddmmBackward0") == (6, 6, "")
+    seen = re.search(r"^backward: (\d+) dispatched, (\d+) seen, 0 skipped$", done.stdout, re.MULTILINE)
+    assert seen
+    assert seen[1] == seen[2]
+    reasons = done.stdout.partition("skipped because\n")[2]
+    assert REASONS["inner"] in reasons
+    assert REASONS["backward"] in reasons
+    assert "lost" not in reasons
+
+
+def test_top(doctor):
+    table = doctor("--top", "1", "programs/script.py", script=TRAINING).stdout.partition("\nforward: ")[2]
+    assert re.findall(r"and \d+ more", table)
+    assert len([line for line in table.splitlines() if re.match(r"  \S+ +\d+ +\d+", line)]) <= 2 + len(REASONS)
+
+
+def test_the_program_runs_as_python_runs_it(doctor):
+    script = """
+        import json, os, sys
+        print(json.dumps([__name__, __file__, sys.argv, sys.path[0], sys.modules["__main__"].__dict__ is globals()]))
+    """
+    arguments = ["programs/script.py", "--top", "3", "-m", "x"]
+    plain = doctor(*arguments, script=script, python=())
+    done = doctor(*arguments, script=script)
+    assert plain.returncode == done.returncode == 0
+    assert plain.stdout.strip() in done.stdout.splitlines()
+
+
+def test_a_module(doctor):
+    script = "import sys; print(__name__, sys.argv[1:], sys.path[0])"
+    plain = doctor("-m", "programs.script", "--flag", script=script, python=())
+    done = doctor("-m", "programs.script", "--flag", script=script)
+    assert plain.returncode == done.returncode == 0
+    assert plain.stdout.strip() in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("status", ["", "3", "'a reason'"])
+def test_exit_statuses_are_the_program_s(doctor, status):
+    script = f"import sys, torch; torch.ones(2); sys.exit({status})"
+    plain = doctor("programs/script.py", script=script, python=())
+    done = doctor("programs/script.py", script=script)
+    assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr)
+    assert columns(done.stdout, "aten::ones") == (1, 1, "")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import torch\ndef f():\n    torch.ones(2) @ torch.ones(3)\nf()\n",
+        "import torch\nraise KeyError('x')\n",
+        "1 +\n",
+    ],
+)
+def test_errors_are_shown_as_python_shows_them(doctor, script):
+    plain = doctor("programs/script.py", script=script, python=())
+    done = doctor("programs/script.py", script=script)
+    assert plain.returncode == done.returncode == 1
+    assert done.stderr == plain.stderr
+    assert "\nforward: " in done.stdout
+
+
+def test_scopes_of_the_program_work_as_ever(doctor):
+    script = """
+        import amanda, torch
+        tool = amanda.Tool("mine")
+        seen = []
+        tool.add_inst_for_op(lambda context: seen.append(context.op.name), ops="addmm")
+        with amanda.apply(tool, coverage=True) as scope:
+            torch.nn.functional.linear(torch.eye(2), torch.eye(2), torch.ones(2))
+        print(seen, scope.coverage().row("aten::linear").skipped, scope.coverage().row("aten::addmm").seen)
+    """
+    done = doctor("programs/script.py", script=script)
+    assert "['aten::addmm'] {'unasked': 1} 1" in done.stdout
+    assert columns(done.stdout, "aten::linear") == (1, 1, "")
+    assert columns(done.stdout, "aten::addmm") == (1, 0, "1 inner")
+
+
+def test_compiled_functions_run_as_asked_for(doctor):
+    script = """
+        import torch
+        torch.compile(lambda x: x.sin(), backend="aot_eager")(torch.ones(2))
+    """
+    done = doctor("--compiled", "eager", "programs/script.py", script=script)
+    assert columns(done.stdout, "aten::sin") == (1, 1, "")
+    head, function = done.stdout.splitlines()[-2:]
+    assert head.startswith("compiled with torch.compile, but run eagerly here: results may differ")
+    assert re.fullmatch(r"  __main__\.<lambda> \(.*programs/script\.py:3\)", function)
+    done = doctor("--compiled", "opaque", "--top", "99", "programs/script.py", script=script)
+    assert done.returncode == 0
+    assert columns(done.stdout, "aten::sin")[1] == 0
+    assert REASONS["opaque"] in done.stdout
+    assert "run eagerly" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.py"], "amanda doctor: error: can't open 'nowhere.py': No such file or directory"),
+        (["-m"], "amanda doctor: error: argument -m: expected a module"),
+        (["--top", "-1", "x.py"], "amanda doctor: error: argument --top: expected a number of rows, got -1"),
+    ],
+)
+def test_wrong_command_lines(doctor, arguments, says):
+    done = doctor(*arguments)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, says)

@@ -1,0 +1,44 @@
+"""The benchmark runs and reports every row. What it measures is no test's business."""
+
+import subprocess
+import sys
+
+import pytest
+from repository import ROOT
+
+
+@pytest.fixture
+def report(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "bench")
+    import report
+
+    return report
+
+
+def test_a_quick_run_reports_every_row(report):
+    command = [sys.executable, ROOT / "tests" / "bench", "--quick", "--workloads", "add"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = dict(line[2:-2].split(" | ") for line in done.stdout.splitlines() if line.count(" | ") == 1)
+    assert set(report.NAMES) <= set(rows)
+    ran = [name for name, cell in rows.items() if "±" in cell]
+    assert {"vanilla: a process without Amanda", "Python routine, forward", "TorchDispatchMode, counts"} <= set(ran)
+    assert not [cell for cell in rows.values() if "fails" in cell]
+
+
+def test_every_table_has_its_place_in_the_documentation(report, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text((ROOT / "docs" / "performance.md").read_text())
+    report.write(page, dict.fromkeys(report.TABLES, "| figures |"))
+    assert page.read_text().count("| figures |") == len(report.TABLES)
+
+
+def test_a_page_without_markers_is_refused(report, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("no place\n")
+    with pytest.raises(ValueError, match="no markers for the table 'time'"):
+        report.write(page, {"time": ""})
+
+
+def test_a_cell_is_the_median_and_half_the_quartiles_distance(report):
+    assert report.ratio([1.0, 1.1, 1.2, 1.3, 9.0]) == "1.200 ±0.100"

@@ -1,0 +1,73 @@
+"""The code in the documentation runs as printed."""
+
+import re
+
+import pytest
+import torch
+from repository import ROOT
+
+
+def blocks(page, language):
+    text = (ROOT / "docs" / page).read_text()
+    for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        yield text.count("\n", 0, match.start()) + 2, match[1]
+
+
+def run(page, line, code, names):
+    exec(compile("\n" * (line - 1) + code, str(ROOT / "docs" / page), "exec"), names)
+
+
+(PRELUDE_LINE, PRELUDE), *EXAMPLES = blocks("semantics.md", "python")
+
+
+@pytest.mark.parametrize(("line", "code"), EXAMPLES, ids=[f"line {line}" for line, _ in EXAMPLES])
+def test_each_example_of_the_semantics_runs_by_itself(line, code):
+    names = {}
+    run("semantics.md", PRELUDE_LINE, PRELUDE, names)
+    run("semantics.md", line, code, names)
+
+
+def test_the_tools_of_writing_a_tool_run_one_after_the_other():
+    names = {}
+    for line, code in blocks("writing_a_tool.md", "python"):
+        run("writing_a_tool.md", line, code, names)
+
+
+def test_the_page_on_profiling_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for line, code in blocks("profiling.md", "python"):
+        run("profiling.md", line, code, names)
+    assert (tmp_path / "step.trace.json").exists()
+
+
+def test_every_rule_of_the_semantics_has_a_test_that_can_fail():
+    assert len(EXAMPLES) > 30
+    assert all("assert " in code for _, code in EXAMPLES)
+
+
+def test_cpp_excerpts_are_those_of_the_examples():
+    sources = "".join(path.read_text() for path in (ROOT / "examples" / "cpp").glob("*.cpp"))
+    excerpts = [code for _, code in blocks("writing_a_tool.md", "cpp")]
+    assert len(excerpts) == 2
+    assert all(code in sources for code in excerpts)
+
+
+def test_the_code_about_graphs_is_the_reference_drivers():
+    text = (ROOT / "docs" / "writing_a_driver.md").read_text()
+    start = text.count("\n", 0, text.index("## A graph"))
+    sources = "".join(path.read_text() for path in (ROOT / "drivers" / "reference").glob("*.cpp"))
+    excerpts = [code for line, code in blocks("writing_a_driver.md", "cpp") if line > start]
+    assert len(excerpts) == 6
+    assert all(code in sources for code in excerpts)
+
+
+@pytest.mark.parametrize("page", ["concepts.md", "writing_a_tool.md", "semantics.md", "limitations.md", "profiling.md"])
+def test_links_and_named_files_exist(page):
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"\]\(([^)#:]+)\)", text) + [
+        "../" + path for path in re.findall(r"`((?:src|drivers|python|examples|include|scripts)/[\w/.]+)`", text)
+    ]
+    missing = [path for path in named if not (ROOT / "docs" / path).exists()]
+    assert not missing
+    assert torch.is_grad_enabled()

@@ -1,0 +1,205 @@
+"""Imports inside the package form no circle, and lead from outer layers to inner ones.
+
+The rule: every import of a module of the package is an arrow, also inside a function or a class; those under
+`if TYPE_CHECKING:` are none. `from amanda.x import y` leads to the module `amanda.x.y` if there is one, else to `amanda.x`.
+That importing a module runs the `__init__` of the packages around it makes no arrow.
+"""
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+from repository import ROOT
+
+PACKAGE = ROOT / "python" / "amanda"
+
+# Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
+LAYERS = [
+    ["_build", "_core", "_cupti", "_fork", "_tools", "_torch"],
+    ["coverage", "identity", "op_context", "reports", "switches", "tool"],
+    ["drivers"],  # what all drivers have in common
+    ["scope"],
+    ["drivers.torch"],
+    ["tools"],
+    [""],  # amanda itself, where all is put together
+    ["cli"],
+    ["__main__"],
+]
+EXTENSIONS = {"_build", "_core", "_cupti", "_tools", "_torch"}  # modules that are built, not written
+
+
+def modules(package):
+    """The files of the package, by module: "scope", "drivers.torch.port", "drivers" for its `__init__`, "" for amanda's."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path, known):
+    """(the module, the line) for each arrow from a file."""
+    return [
+        (target, node.lineno) for node in imports_in(ast.parse(path.read_text())) for target in targets(node, known)
+    ]
+
+
+def imports_in(tree):
+    """All import statements but those for type checkers."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and is_for_type_checkers(node.test):
+            for other in node.orelse:
+                yield from imports_in(ast.Module([other], []))
+        else:
+            yield from imports_in(node)
+
+
+def is_for_type_checkers(test):
+    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def targets(node, known):
+    if isinstance(node, ast.Import):
+        return [inside(alias.name) for alias in node.names if inside(alias.name) is not None]
+    assert node.level == 0, f"line {node.lineno}: imports in this package name the whole path"
+    source = inside(node.module)
+    if source is None:
+        return []
+    members = [f"{source}.{alias.name}" if source else alias.name for alias in node.names]
+    return [member if member in known else source for member in members]
+
+
+def inside(name):
+    """A module's name without `amanda.`; None: it is of another package."""
+    return "" if name == "amanda" else name.removeprefix("amanda.") if name.startswith("amanda.") else None
+
+
+def layer(module):
+    prefixes = [(prefix, depth) for depth, layer in enumerate(LAYERS) for prefix in layer]
+    own = [
+        (prefix, depth)
+        for prefix, depth in prefixes
+        if module == prefix or (prefix and module.startswith(f"{prefix}."))
+    ]
+    assert own, f"no layer is known for {full(module)}; put it into LAYERS"
+    return max(own)[1]
+
+
+def arrows(package):
+    files = modules(package)
+    known = files.keys() | EXTENSIONS
+    return {module: imports(path, known) for module, path in files.items()}
+
+
+def climbing(found):
+    """Sentences on the arrows that lead outwards."""
+    return [
+        f"{full(module)}, line {line}, imports {full(target)}, which is further out"
+        for module, leading in found.items()
+        for target, line in leading
+        if layer(target) > layer(module)
+    ]
+
+
+def circle(found):
+    """The modules of a circle, the first one again at the end; None: there is none."""
+    done = set()
+
+    def follow(module, path):
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return None
+        for target, _ in found.get(module, ()):
+            closed = follow(target, [*path, module])
+            if closed:
+                return closed
+        done.add(module)
+        return None
+
+    return next(filter(None, (follow(module, []) for module in found)), None)
+
+
+def described(closed):
+    return " -> ".join(map(full, closed))
+
+
+def full(module):
+    return f"amanda.{module}".rstrip(".")
+
+
+def test_imports_lead_inwards():
+    wrong = climbing(arrows(PACKAGE))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_form_no_circle():
+    closed = circle(arrows(PACKAGE))
+    assert closed is None, described(closed)
+
+
+def test_every_layer_has_modules():
+    known = modules(PACKAGE).keys() | EXTENSIONS
+    assert [prefix for layer in LAYERS for prefix in layer if prefix not in known] == []
+
+
+def test_no_framework_is_imported_further_in_than_its_driver():
+    for module, path in modules(PACKAGE).items():
+        if layer(module) < layer("drivers.torch"):
+            found = [name for node in imports_in(ast.parse(path.read_text())) for name in names_of(node)]
+            assert not {"torch", "tensorflow"} & {name.partition(".")[0] for name in found}, module
+
+
+def names_of(node):
+    return [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+
+
+# ---- the check itself ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path):
+    """package(**{"scope": source}): the arrows of a package with these modules."""
+
+    def make(**sources):
+        for name, source in sources.items():
+            path = Path(tmp_path, *name.split(".")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(source))
+        return arrows(tmp_path)
+
+    return make
+
+
+def test_a_circle_is_named(package):
+    found = package(
+        scope="def f():\n    from amanda import tool",
+        tool="import amanda.switches",
+        switches="class A:\n    from amanda.scope import Scope",
+    )
+    assert described(circle(found)) == "amanda.scope -> amanda.tool -> amanda.switches -> amanda.scope"
+
+
+def test_a_climbing_import_is_named(package):
+    found = package(tool="\nfrom amanda.scope import Scope", scope="from amanda import tool, _core")
+    assert climbing(found) == ["amanda.tool, line 2, imports amanda.scope, which is further out"]
+
+
+def test_imports_for_type_checkers_do_not_count(package):
+    source = "if TYPE_CHECKING:\n    from amanda import scope\nelse:\n    import amanda._core"
+    found = package(tool=source, scope="from amanda.tool import Tool")
+    assert found == {"scope": [("tool", 1)], "tool": [("_core", 4)]}
+
+
+def test_a_name_that_is_no_module_leads_to_its_package(package):
+    found = package(**{"__init__": "", "scope": "from amanda import apply", "drivers.__init__": ""})
+    assert found["scope"] == [("", 1)]
+    assert climbing(found) == ["amanda.scope, line 1, imports amanda, which is further out"]
+
+
+def test_a_module_without_a_layer_is_named():
+    with pytest.raises(AssertionError, match=r"no layer is known for amanda\.novel; put it into LAYERS"):
+        layer("novel")

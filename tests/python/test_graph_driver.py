@@ -1,0 +1,346 @@
+"""A graph driver written in Python: the seam's graph half through the bindings."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+from typing import Any
+
+import pytest
+import toy_graph
+from toy_graph import BACKEND, Function, Graph
+
+import amanda
+from amanda import _core
+
+X, W = 2.0, 0.25
+VANILLA = (math.sin(0.5), math.cos(0.5) * 2.0)
+
+
+def tool(analysis: Any, ops: Any = None, backward: bool = False, name: str = "tool") -> amanda.Tool:
+    made = amanda.Tool(name)
+    made.add_inst_for_op(analysis, ops=ops, backward=backward)
+    return made
+
+
+def toolset_of(*tools: amanda.Tool) -> tuple[amanda.Scope, Any]:
+    scope = amanda.apply(*tools)
+    with scope:
+        return scope, BACKEND.toolset()
+
+
+def test_without_a_scope_there_is_no_toolset() -> None:
+    assert BACKEND.toolset() is None
+    assert Function()(X, W) == VANILLA
+
+
+def test_looking_changes_nothing_and_off_and_on_again_builds_nothing() -> None:
+    seen: list[str] = []
+
+    def look(context: amanda.OpContext) -> None:
+        name = context.op.__name__ if context.is_forward() else context.backward_op.__name__
+        assert context.is_symbolic
+        if context.is_forward():
+            context.insert_before_op(lambda *inputs: seen.append(name))
+        else:
+            context.insert_before_backward_op(lambda *grads: seen.append(name))
+
+    looking = amanda.Tool("look")
+    looking.add_inst_for_op(look)
+    looking.add_inst_for_op(look, backward=True)
+    function, scope = Function(), amanda.apply(looking)
+    for _ in range(3):
+        with scope:
+            assert function(X, W) == VANILLA
+        assert function(X, W) == VANILLA
+    assert function.builds == 1
+    assert seen == ["mul", "sin", "SinBackward", "MulBackward"] * 3
+    assert scope.cache_info().misses == 4
+
+
+def test_the_analysis_sees_symbols() -> None:
+    seen = []
+    scope = amanda.apply(tool(lambda c: seen.append((c.module_path, c.inputs, c.namespace)), ops="mul"))
+    with scope:
+        Function()(X, W)
+    assert seen == [("first", ("x", "w"), "toy/1/graph")]
+
+
+def test_an_edited_input_is_what_backward_sees() -> None:
+    with amanda.apply(tool(lambda c: c.insert_before_op(lambda w: w * 2, inputs=["b"]), ops="mul")):
+        result, gradient = Function()(X, W)
+    assert result == math.sin(1.0)
+    assert gradient == math.cos(1.0) * 2.0  # straight through the doubling
+
+
+def test_gradients_are_edited() -> None:
+    halve = tool(lambda c: c.insert_after_backward_op(lambda g: g / 2, grad_inputs=[1]), ops="mul", backward=True)
+    with amanda.apply(halve):
+        assert Function()(X, W) == (VANILLA[0], VANILLA[1] / 2)
+
+
+def test_a_replacement_runs_and_may_run_the_original() -> None:
+    with amanda.apply(tool(lambda c: c.replace_op(lambda a: 0.0), ops="sin")):
+        assert Function()(X, W)[0] == 0.0
+
+    def negate(context: amanda.OpContext) -> None:
+        op = context.op
+        context.replace_op(lambda a: -op(a))
+
+    with amanda.apply(tool(negate, ops="sin")):
+        assert Function()(X, W)[0] == -VANILLA[0]
+
+
+def test_the_original_can_be_called_only_by_its_replacement() -> None:
+    ops = []
+    with amanda.apply(tool(lambda c: ops.append(c.op), ops="sin")):
+        Function()(X, W)
+    with pytest.raises(amanda.Error, match="can be called only by its own replacement, while that runs"):
+        ops[0](1.0)
+
+
+class MineError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("where", ["analysis", "routine"])
+def test_what_a_tool_raises_arrives_as_the_same_object(where: str) -> None:
+    error = MineError("mine")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    failing = tool(fail if where == "analysis" else lambda c: c.insert_before_op(fail), ops="mul", name="failing")
+    with amanda.apply(failing), pytest.raises(MineError) as raised:
+        Function()(X, W)
+    assert raised.value is error
+    assert "in tool 'failing'" in error.__notes__[0]
+    assert Function()(X, W) == VANILLA
+
+
+def test_what_the_driver_refuses_is_an_error_at_analysis() -> None:
+    scope, toolset = toolset_of(tool(lambda c: c.replace_op(lambda a: a), ops="sin", name="swap"))
+    refusing = Graph(refuse=lambda point, position: f"it is fused ({point})" if point == "replace" else None)
+    with pytest.raises(amanda.Error, match=r"swap: replace_op on toy::sin: it is fused \(replace\)"):
+        _core.instrument(toolset, BACKEND, refusing)
+
+
+def test_a_failure_to_lower_is_one_warning_and_no_tools(caplog: pytest.LogCaptureFixture) -> None:
+    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    artifact = _core.instrument(toolset, BACKEND, Graph(fail=ValueError("no room")))
+    assert artifact.lowered is None
+    assert artifact.failure == (
+        "the driver 'toy/1/graph' could not put taps into a graph, which runs without them: ValueError: no room"
+    )
+    assert caplog.messages == ["[graph] " + artifact.failure]
+
+
+def test_an_interrupt_in_lower_passes_as_itself() -> None:
+    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt) as raised:
+        _core.instrument(toolset, BACKEND, Graph(fail=error))
+    assert raised.value is error
+
+
+def test_an_error_of_each_op_passes_as_itself() -> None:
+    class Broken(Graph):
+        def each_op(self, visitor: Any) -> None:
+            raise MineError("broken driver")
+
+    scope, toolset = toolset_of(tool(lambda c: None))
+    with pytest.raises(MineError, match="broken driver"):
+        _core.instrument(toolset, BACKEND, Broken())
+
+
+def test_a_backward_operator_before_its_forward_operator_is_an_error() -> None:
+    class Reversed(Graph):
+        def each_op(self, visitor: Any) -> None:
+            super().each_op(type("Nobody", (), {"op": lambda self, site: None})())
+            for forward, backward in self.sites:
+                visitor.op(backward)
+                visitor.op(forward)
+
+    scope, toolset = toolset_of(tool(lambda c: None))
+    with pytest.raises(
+        amanda.Error,
+        match="the driver 'toy/1/graph' showed a backward operator before its forward operator: toy::mul",
+    ):
+        _core.instrument(toolset, BACKEND, Reversed())
+
+
+def test_a_replacement_without_its_original_is_the_drivers_error() -> None:
+    def again(context: amanda.OpContext) -> None:
+        op = context.op
+        context.replace_op(lambda a: op(a))
+
+    scope, toolset = toolset_of(tool(again, ops="sin"))
+    step = _core.instrument(toolset, BACKEND, Graph()).lowered[1]
+    with pytest.raises(amanda.Error, match="ran a replacement without the original of sin; pass original="):
+        step.taps[0].run(step.site, [1.0])
+
+
+def test_an_unknown_type_is_an_error() -> None:
+    with pytest.raises(amanda.Error, match=r"the driver 'toy/1/graph' has no operator type 99; intern\(\) gives"):
+        _core.OpSite(BACKEND, 99, 1, (), ())
+
+
+def test_ids_of_a_driver_that_is_not_there() -> None:
+    with pytest.raises(amanda.Error, match="cannot have the operator ids of 'nobody': no such driver is attached"):
+        _core.GraphBackend("toy/2/graph", same_ids_as="nobody")
+
+
+def test_an_unknown_kind_of_backward_operators() -> None:
+    with pytest.raises(ValueError, match='backward= is "none", "nodes", "operators" or "one", got "some"'):
+        _core.GraphBackend("toy/3/graph", backward="some")
+
+
+def test_a_toolset_keeps_nothing_alive() -> None:
+    scope, toolset = toolset_of(tool(lambda c: None))
+    assert not toolset.is_over()
+    assert toolset == toolset_of_again(scope)
+    del scope
+    gc.collect()
+    assert toolset.is_over()
+    assert _core.instrument(toolset, BACKEND, Graph()).lowered is None
+
+
+def toolset_of_again(scope: amanda.Scope) -> Any:
+    with scope:
+        return BACKEND.toolset()
+
+
+def test_a_lowered_graph_that_holds_a_tool_is_collected() -> None:
+    alive: list[object] = []
+
+    class Held:
+        def __del__(self) -> None:
+            alive.append("gone")
+
+    held = Held()
+    editing = tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin")
+    scope, toolset = toolset_of(editing)
+    artifact = _core.instrument(toolset, BACKEND, Graph())
+    editing.artifact, editing.held = artifact, held  # type: ignore[attr-defined]  # a cycle: tool, artifact, tap
+    del scope, artifact, held, editing, toolset
+    gc.collect()
+    assert alive == ["gone"]
+
+
+def test_a_removed_action_falls_silent() -> None:
+    seen: list[float] = []
+    actions = []
+    scope = amanda.apply(tool(lambda c: actions.append(c.insert_before_op(seen.append)), ops="sin"))
+    function = Function()
+    with scope:
+        function(X, W)
+        actions[0].remove()
+        assert function(X, W) == VANILLA
+    assert seen == [0.5] and function.builds == 1
+
+
+def test_taps_are_known_by_number() -> None:
+    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    lowered = _core.instrument(toolset, BACKEND, Graph()).lowered
+    number = lowered[1].taps[0].id
+    assert 0 < number < 2**63
+    assert _core.find_tap(number).point == "before"
+    assert lowered[1].taps[0].kind == "unknown"
+    del lowered
+    assert _core.find_tap(number) is None
+
+
+def test_a_cache_builds_once_while_threads_wait() -> None:
+    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    cache, graph = _core.ArtifactCache(), Graph()
+    start = threading.Barrier(4)
+    made = []
+
+    def get() -> None:
+        start.wait()
+        made.append(cache.get(toolset, "", BACKEND, graph).lowered)
+
+    threads = [threading.Thread(target=get) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert graph.lowered == 1
+    assert all(one is made[0] for one in made)
+    assert (cache.info().hits, cache.info().builds, cache.info().size) == (3, 1, 1)
+    cache.clear()
+    assert cache.info().size == 0
+
+
+def test_asking_for_an_artifact_while_building_it_is_an_error() -> None:
+    scope, toolset = toolset_of(tool(lambda c: None))
+    cache = _core.ArtifactCache()
+
+    class Selfish(Graph):
+        def each_op(self, visitor: Any) -> None:
+            cache.get(toolset, "", BACKEND, self)
+
+    with pytest.raises(amanda.Error, match="'toy/1/graph' asked for an artifact while this thread builds it"):
+        cache.get(toolset, "", BACKEND, Selfish())
+    assert cache.info().size == 0
+
+
+def test_run_state_is_shared_by_the_routines_of_one_execution() -> None:
+    seen = []
+
+    def around(context: amanda.OpContext) -> None:
+        context.insert_before_op(lambda a, run: run.update(a=a), with_run=True)
+        context.insert_after_op(lambda r, run: seen.append((run["a"], r)), with_run=True)
+
+    scope, toolset = toolset_of(tool(around, ops="sin"))
+    step = _core.instrument(toolset, BACKEND, Graph()).lowered[1]
+    before, after = step.taps
+    for value in (0.5, 1.0):
+        state = _core.RunState()
+        before.run(step.site, [value], state=state)
+        after.run(step.site, (), [math.sin(value)], state=state)
+    assert seen == [(0.5, math.sin(0.5)), (1.0, math.sin(1.0))]
+
+
+def test_a_program_that_a_routine_runs_is_not_instrumented() -> None:
+    function, seen = Function(), []
+    busy = tool(lambda c: c.insert_before_op(lambda *_: seen.append(function(X, W))), ops="sin")
+    with amanda.apply(busy):
+        function(X, W)
+    assert seen == [VANILLA]
+
+
+def test_a_driver_is_told_when_this_threads_tools_change() -> None:
+    told: list[bool] = []
+    BACKEND.on_switch(lambda: told.append(BACKEND.toolset() is not None))
+    try:
+        with amanda.apply(tool(lambda c: None)):
+            with amanda.disabled():
+                pass
+    finally:
+        BACKEND.on_switch(None)
+    assert told == [True, False, True, False]
+
+
+def test_four_threads_run_one_graph() -> None:
+    counts = {"runs": 0}
+    lock = threading.Lock()
+
+    def count(*_: object) -> None:
+        with lock:
+            counts["runs"] += 1
+
+    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(count), ops=["mul", "sin"]))
+    lowered = _core.instrument(toolset, BACKEND, Graph()).lowered
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.extend(toy_graph.execute(lowered, X, W) for _ in range(50)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [VANILLA] * 200
+    assert counts["runs"] == 400
