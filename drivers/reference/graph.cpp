@@ -4,41 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "amanda/engine.h"
 #include "graph_run.h"
 #include "graph_view.h"
-#include "place_hash.h"
 #include "program.h"
 #include "thread_state.h"
 
 namespace amanda::reference {
-
-// ---- the program ----------------------------------------------------------------------------------------------------
-
-Location Location::inside(const std::string& name) const {
-  return {extended(place, name), path.empty() ? name : path + "." + name};
-}
-
-OpId Location::id_of(const Operator& op) const {
-  const OpInfo& info = op.info;
-  return extended(place, info.overload.empty() ? info.name : info.name + "." + info.overload);
-}
-
-Wires Program::new_wires(size_t count) {
-  Wires wires(count);
-  std::iota(wires.begin(), wires.end(), num_wires);
-  num_wires += count;
-  return wires;
-}
-
-const Wires& Program::append(Node node, size_t count) {
-  node.outputs = new_wires(count);
-  return nodes.emplace_back(std::move(node)).outputs;
-}
 
 // ---- building ---------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "amanda/reference/graph.h"
+#include "amanda/graph.h"
 #include "amanda/reference/operator.h"
 
 namespace amanda::reference {
 
-using Wire = Graph::Wire;
-using Wires = Graph::Wires;
+using Wire = size_t;  // as Graph::Wire
+using Wires = std::vector<Wire>;
 inline constexpr Wire kNoWire = -1;  // an undefined gradient
 
 /// A node's place in the program. Nodes of a body are inside the place of the loop or conditional.
@@ -21,6 +21,8 @@ struct Location {
   Location inside(const std::string& name) const;
   OpId id_of(const Operator& op) const;  // as in eager
 };
+
+struct Program;
 
 struct Node {
   enum class Kind : uint8_t {
@@ -53,6 +55,7 @@ struct Node {
   size_t operator_number = 0;  // the same for an operator and its taps, which follow one another
 };
 
+/// The nodes in the order in which they run.
 struct Program {
   /// Adds the node and `count` wires for what it gives.
   const Wires& append(Node node, size_t count);
