@@ -67,6 +67,8 @@ std::string Driver::refusal(OpSite& site, const ActionInfo& action, size_t posit
   return "its result is a view, and another value would share no data; say allow_view if that will do";
 }
 
+ValueInfo Driver::describe(Value value) const { return value.ref ? info_of(operand(value)) : ValueInfo(); }
+
 std::optional<RoutineMode> routine_mode() { return this_thread.mode; }
 
 }  // namespace amanda::reference

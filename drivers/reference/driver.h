@@ -17,6 +17,7 @@ class Driver final : public Backend {
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
+  ValueInfo describe(Value value) const override;
 
  private:
   Driver(std::string_view name_space, Capabilities capabilities, const Backend* same_ids_as = nullptr);

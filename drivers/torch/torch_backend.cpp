@@ -10,6 +10,7 @@
 #include "base/op_types.h"
 #include "base/port.h"
 #include "base/python_hooks.h"
+#include "base/value_info.h"
 #include "dispatch/registration.h"
 #include "forward/forward_call.h"
 #include "thread/engine_threads.h"
@@ -73,6 +74,8 @@ std::string TorchBackend::refusal(OpSite& site, const ActionInfo& action, size_t
   }
   return {};
 }
+
+ValueInfo TorchBackend::describe(Value value) const { return value.ref ? info_of(ivalue(value)) : ValueInfo(); }
 
 Backend& backend() {
   static auto* backend = new TorchBackend;

@@ -17,6 +17,7 @@ class TorchBackend final : public Backend {
   void end_routines(void* token) noexcept override;
   bool is_programs(const std::exception_ptr& error) const override;
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
+  ValueInfo describe(Value value) const override;
 };
 
 /// Takes two dispatch keys and makes the driver known to the core; once, later calls do nothing. Throws `Error`.

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "amanda/value.h"
+
 namespace amanda {
 
 inline constexpr int kSeamVersion = 3;  // checked by Engine::attach
@@ -30,11 +32,6 @@ class ScopeStack;
 struct Subscription;
 using PlanPtr = std::shared_ptr<const Plan>;
 using SubscriptionPtr = std::shared_ptr<const Subscription>;
-
-/// A borrowed operand. Trivially copyable; the core copies it and never looks in.
-struct Value {
-  void* ref = nullptr;
-};
 
 /// What is known of an operator type. The driver keeps it for the life of the process.
 struct OpInfo {
@@ -171,6 +168,12 @@ class Backend {
   /// Called at analysis for a replacement and for an action that says that it edits (a graph's operator: while
   /// each_op() shows it), and at each edit of an action that says nothing. An action that only looks is always allowed.
   virtual std::string refusal(OpSite& /*site*/, const ActionInfo&, size_t /*position*/) const { return {}; }
+  /// What a value of this backend is, in no framework's terms. On any thread, while the value lives; a null one is
+  /// kNone.
+  ///
+  /// Changes nothing, waits for no device and guards no symbol. Made for analyses, and cheap enough for routines that
+  /// read shapes at each run: a tensor takes no allocation. Throws what a tensor subclass throws when it is asked.
+  virtual ValueInfo describe(Value value) const { return {.kind = value.ref ? ValueKind::kOther : ValueKind::kNone}; }
 
   size_t index() const { return index_; }  // among attached backends
   size_t ids() const { return ids_; }      // the index of the backend whose operator ids it uses: its own, by default

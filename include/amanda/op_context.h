@@ -82,20 +82,54 @@ class OpContext {
   std::map<std::string, std::any>& keys() { return keys_; }
   const std::map<std::string, std::any>& keys() const { return keys_; }
 
+  // Actions. Each runs in every run of the operator, on the thread that runs it, so perhaps on several threads at once;
+  // operators that it calls are not observed. What it throws reaches the program, unless the scope's `on_error` stops
+  // the tool instead. All of these throw `Error` outside an analysis, or if the framework cannot do it, with the
+  // reason; and `std::invalid_argument` if a position is selected that the operator does not have.
+
+  /// Runs `routine` just before the operator, on the selected inputs. It may set others in their place.
+  ///
+  /// Throws `Error` in a backward analysis: the forward operator has run.
   Action insert_before_op(std::function<void(Values&)> routine, BeforeOp options = {});
-  Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
-  Action replace_op(std::function<void(Values&)> routine, ReplaceOp options = {});
+  /// The same, with a routine that has a name for messages and may keep state. The scope shares it.
   Action insert_before_op(RoutinePtr routine, BeforeOp options = {});
+
+  /// Runs `routine` just after the operator, on the selected outputs. It may set others in their place.
+  ///
+  /// It does not run if the operator throws. Throws `Error` in a backward analysis.
+  Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
+  /// The same, with a named routine.
   Action insert_after_op(RoutinePtr routine, AfterOp options = {});
+
+  /// Runs `routine` instead of the operator, on the selected inputs. It must set all results, or call the original.
+  ///
+  /// A replacement that was scheduled earlier, by any tool, becomes the original of this one. Throws `Error` in a
+  /// backward analysis, and for an operator that cannot be replaced.
+  Action replace_op(std::function<void(Values&)> routine, ReplaceOp options = {});
+  /// The same, with a named routine.
   Action replace_op(RoutinePtr routine, ReplaceOp options = {});
 
-  /// On a backward operator: from its own analysis; or from the forward operator's, for each backward operator that it
-  /// creates and that has the selected positions.
+  // On a backward operator: from its own analysis; or from the forward operator's, for each backward operator that it
+  // creates and that has the selected positions. The thread is then the backward pass's, often not the one that ran the
+  // forward operator. From a forward analysis these throw `Error` if the framework has no backward operators or this
+  // operator has no id, and `std::invalid_argument` for a position that is a name.
+
+  /// Runs `routine` just before the backward operator, on the selected gradients that come in.
   Action insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options = {});
-  Action insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options = {});
-  Action replace_backward_op(std::function<void(Values&)> routine, ReplaceBackwardOp options = {});
+  /// The same, with a named routine.
   Action insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options = {});
+
+  /// Runs `routine` just after the backward operator, on the selected gradients that it has computed.
+  Action insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options = {});
+  /// The same, with a named routine.
   Action insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options = {});
+
+  /// Runs `routine` instead of the backward operator, on the selected gradients that come in. It must set all
+  /// gradients that go out, or call the original.
+  ///
+  /// Throws `Error` for one that cannot be replaced, such as that of a leaf.
+  Action replace_backward_op(std::function<void(Values&)> routine, ReplaceBackwardOp options = {});
+  /// The same, with a named routine.
   Action replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options = {});
 
   /// The actions scheduled by this analysis from here on may change, in place, tensors they were given.

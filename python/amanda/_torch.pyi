@@ -69,7 +69,7 @@ def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
     """
 def framework_probe() -> typing_extensions.CapsuleType:
     """
-    For amanda._cupti: allocations, operands' sizes, other profilers.
+    For profilers: what is allocated, which other profilers are on.
     """
 def give_number(tensor: torch.Tensor, counts: bool) -> int:
     """

@@ -16,7 +16,8 @@ class PyGraphBackend final : public Backend {
  public:
   /// Attaches itself. `same_ids_as`: the name space of an attached backend whose operator ids it uses; "": its own.
   /// Throws `Error` if there is no such backend.
-  static PyGraphBackend& make(std::string name_space, Capabilities capabilities, const std::string& same_ids_as);
+  static PyGraphBackend& make(std::string name_space, Capabilities capabilities, const std::string& same_ids_as,
+                              PythonBridge& bridge);
 
   /// The number of an operator type, the same each time for the same `ns`, `name` and `overload`.
   OpType intern(OpInfo info);
@@ -41,6 +42,15 @@ class PyGraphBackend final : public Backend {
   mutable Mutex mutex_;
   std::deque<OpInfo> infos_;  // an element stays where it is
   PyRef on_switch_;
+};
+
+/// An operator that says itself what can't be done to it.
+class RefusingSite : public OpSite {
+ public:
+  virtual std::string refusal(const ActionInfo& action, size_t position) const = 0;
+
+ protected:
+  ~RefusingSite() = default;
 };
 
 /// A Python object as an operand; borrowed.

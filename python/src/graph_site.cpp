@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tap_call.h"
+#include "graph_handles.h"
 
 namespace amanda::python {
 namespace {

@@ -10,7 +10,7 @@
 namespace amanda::python {
 
 /// One operator of a graph. Filled in by Python and read by the core without the interpreter lock: it is immutable.
-class PyOpSite final : public OpSite {
+class PyOpSite final : public RefusingSite {
  public:
   /// `forward`: null for a forward operator.
   PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inputs, py::tuple outputs, std::string module_path,
@@ -32,7 +32,7 @@ class PyOpSite final : public OpSite {
 
   PyGraphBackend& driver() const { return backend_; }
   OpId known_id() const { return id_; }
-  std::string refusal(const ActionInfo& action, size_t position) const;
+  std::string refusal(const ActionInfo& action, size_t position) const override;
 
  private:
   PyObject* operands(Side side) const { return (side == Side::kOutputs ? outputs_ : inputs_).get(); }

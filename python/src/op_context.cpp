@@ -158,7 +158,11 @@ void ContextFaceSync::bring_back_after_error() {
   }
 }
 
-void bind_op_context(py::module_& m) {
+namespace {
+
+using ContextClass = py::class_<ContextHandle, std::shared_ptr<ContextHandle>>;
+
+void bind_operator(py::module_& m) {
   py::class_<Operator> operator_class(m, "Operator",
                                       "An operator type. Calling it runs the original operator, uninstrumented.");
   // The instances have a __name__, as functions have; setattr would rename the class instead.
@@ -185,8 +189,10 @@ void bind_op_context(py::module_& m) {
         return fmt::format("<amanda.Operator {}{}{}>", op.qualified(), op.info->overload.empty() ? "" : ".",
                            op.info->overload);
       });
+}
 
-  py::class_<ContextHandle, std::shared_ptr<ContextHandle>>(m, "ContextHandle", "What amanda.OpContext asks; use that.")
+void bind_identity(ContextClass& context) {
+  context
       .def("op",
            [](const ContextHandle& h) {
              const OpContext& context = h.get();
@@ -201,12 +207,6 @@ void bind_op_context(py::module_& m) {
       .def("is_recompute", [](const ContextHandle& h) { return h.get().is_recompute(); })
       .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
       .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
-      .def("inputs", [](const ContextHandle& h) { return operands(h.get(), Side::kInputs); })
-      .def("outputs",
-           [](const ContextHandle& h) -> std::optional<py::tuple> {
-             if (!h.get().has_outputs()) return std::nullopt;
-             return operands(h.get(), Side::kOutputs);
-           })
       .def("backward_op",
            [](const ContextHandle& h) -> std::optional<Operator> {
              const OpContext& context = h.get();
@@ -214,22 +214,32 @@ void bind_op_context(py::module_& m) {
              return Operator{&context.backend(), context.backward_type(), context.backward_op_id(),
                              context.backward_op()};
            })
-      .def("backward_op_id",
-           [](const ContextHandle& h) -> std::optional<OpId> {
-             if (h.get().is_forward()) return std::nullopt;
-             return h.get().backward_op_id();
+      .def("backward_op_id", [](const ContextHandle& h) -> std::optional<OpId> {
+        if (h.get().is_forward()) return std::nullopt;
+        return h.get().backward_op_id();
+      });
+}
+
+void bind_operands(ContextClass& context) {
+  context.def("inputs", [](const ContextHandle& h) { return operands(h.get(), Point::kBefore); })
+      .def("outputs",
+           [](const ContextHandle& h) -> std::optional<py::tuple> {
+             if (!h.get().has_outputs()) return std::nullopt;
+             return operands(h.get(), Point::kAfter);
            })
       .def("grad_outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
              if (h.get().is_forward()) return std::nullopt;
              return gradients(h.get(), Side::kInputs);
            })
-      .def("grad_inputs",
-           [](const ContextHandle& h) -> std::optional<py::tuple> {
-             if (!h.get().has_grad_inputs()) return std::nullopt;
-             return gradients(h.get(), Side::kOutputs);
-           })
-      .def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
+      .def("grad_inputs", [](const ContextHandle& h) -> std::optional<py::tuple> {
+        if (!h.get().has_grad_inputs()) return std::nullopt;
+        return gradients(h.get(), Side::kOutputs);
+      });
+}
+
+void bind_forward_actions(ContextClass& context) {
+  context.def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
       .def(
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
@@ -255,7 +265,11 @@ void bind_op_context(py::module_& m) {
             return h.get().replace_op(routine("replace_op", fn, kwargs, with_run),
                                       {positions(inputs, "inputs"), allow_view});
           },
-          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"))
+          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"));
+}
+
+void bind_backward_actions(ContextClass& context) {
+  context
       .def(
           "insert_before_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run, bool differentiable,
@@ -280,7 +294,17 @@ void bind_op_context(py::module_& m) {
                                                {positions(grad_outputs, "grad_outputs")});
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("kwargs"));
+}
 
+}  // namespace
+
+void bind_op_context(py::module_& m) {
+  bind_operator(m);
+  ContextClass context(m, "ContextHandle", "What amanda.OpContext asks; use that.");
+  bind_identity(context);
+  bind_operands(context);
+  bind_forward_actions(context);
+  bind_backward_actions(context);
   m.def(
       "set_context_class", [](py::object cls) { context_class() = PyRef(cls.release().ptr()); }, py::arg("cls"),
       "The class that contexts are shown as; it is constructed with a ContextHandle.");

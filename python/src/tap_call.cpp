@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "amanda/engine.h"
+#include "graph_handles.h"
 
 namespace amanda::python {
 namespace {

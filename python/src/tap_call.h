@@ -8,14 +8,6 @@
 
 namespace amanda::python {
 
-// pybind11 has no holder for a pointer to const.
-struct TapHandle {
-  TapPtr tap;
-};
-struct ToolsetHandle {
-  ToolsetPtr toolset;
-};
-
 /// The execution of a tap: lists of Python objects in, lists out.
 class TapCall final : public OpCall {
  public:

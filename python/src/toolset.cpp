@@ -2,7 +2,8 @@
 #include <pybind11/stl.h>
 
 #include "amanda/engine.h"
-#include "tap_call.h"
+#include "graph_handles.h"
+#include "graph_site.h"
 
 namespace amanda::python {
 namespace {

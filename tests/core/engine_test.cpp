@@ -87,6 +87,12 @@ TEST_F(EngineTest, DriversAreToldOfTheScopesOfTheThread) {
   EXPECT_EQ(driver.scopes, nullptr);
 }
 
+TEST_F(EngineTest, ADriverNeedNotDescribeItsValues) {
+  int anything = 0;
+  EXPECT_EQ(driver.describe({&anything}).kind, ValueKind::kOther);
+  EXPECT_EQ(driver.describe({}).kind, ValueKind::kNone);
+}
+
 TEST_F(EngineTest, WantsAnswersForAnyToolNestedOrNot) {
   apply({tool("a").asks({"mul"}).nested(), tool("b").asks(OpFilter::on_demand())});
   EXPECT_FALSE(Engine::wants(*driver.scopes, driver, kAdd));

@@ -34,11 +34,15 @@ bool taken = false;
 FrameworkProbe probe() {
   return {.listen = [](FrameworkProbe::Heard heard) -> void* {
             if (taken) return nullptr;
-            told = heard, ++listeners;
+            told = heard;
+            ++listeners;
             return &told;
           },
-          .unlisten = [](void*) noexcept { told = heard_nothing, --listeners; },
-          .bytes_of = [](Value) -> int64_t { return 8; },
+          .unlisten =
+              [](void*) noexcept {
+                told = heard_nothing;
+                --listeners;
+              },
           .other_profiler = [] { return taken ? "another.profiler" : nullptr; },
           .synchronize = nullptr};
 }
@@ -72,7 +76,9 @@ class CuptiProfilerTest : public ::testing::Test {
            .kernel = [](const reference::Operands&) -> reference::Operands { throw std::runtime_error("boom"); }});
       reference::define({.info = {"test", "allocates", "", {"a"}, {"result"}, ""},
                          .kernel = [](const reference::Operands& in) -> reference::Operands {
-                           told(100, true), told(-40, true), told(7, false);
+                           told(100, true);
+                           told(-40, true);
+                           told(7, false);
                            call("neg", in);
                            return in;
                          }});
@@ -261,12 +267,14 @@ TEST_F(CuptiProfilerTest, WhereAnotherProfilerListensItSaysSo) {
 }
 
 TEST_F(CuptiProfilerTest, OperandBytesAreThoseReadAndWritten) {
-  Scope scope(tool({.operand_bytes = true, .probe = probe()}));
+  Scope scope(tool({.operand_bytes = true}));
   {
     auto in = scope.enter();
     call("add", {kOne, kOne});
+    call("concat", {std::vector<Array>{kOne, kOne, kOne}});
   }
   EXPECT_EQ(node("ref::add").sum.operand_bytes, 24);
+  EXPECT_EQ(node("ref::concat").sum.operand_bytes, 48);
 }
 
 TEST_F(CuptiProfilerTest, AKernelThatWasNotDoneTakesNoTimeAndIsNoted) {

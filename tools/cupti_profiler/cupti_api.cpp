@@ -185,9 +185,12 @@ class Cupti final : public CuptiApi {
     claim();
     {
       std::lock_guard lock(mutex_);
-      sink_ = &sink, counts_ = {};
+      sink_ = &sink;
+      counts_ = {};
     }
-    limits_ = limits, in_flight_ = 0, ++collection_;
+    limits_ = limits;
+    in_flight_ = 0;
+    ++collection_;
     collecting = this;
     try {
       look_for_other_clients();
@@ -325,7 +328,9 @@ class Cupti final : public CuptiApi {
 
   // Asked for on any thread, such as one that launches a kernel: it does not wait for another that is delivering.
   static void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* max_records) {
-    *buffer = nullptr, *size = *max_records = 0;
+    *buffer = nullptr;
+    *size = 0;
+    *max_records = 0;
     Cupti* owner = collecting;
     if (owner && owner->version_ >= kMayRefuseBuffers && owner->in_flight_ >= owner->limits_.buffers) return;
     const size_t bytes = owner ? owner->limits_.buffer_bytes : Limits{}.buffer_bytes;

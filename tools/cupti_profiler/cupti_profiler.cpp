@@ -15,7 +15,7 @@ OperatorPhase phase_of(const OpContext& context) {
   return context.is_recompute() ? OperatorPhase::kRecompute : OperatorPhase::kForward;
 }
 
-ProfiledOperator describe(const OpContext& context) {
+ProfiledOperator place_of(const OpContext& context) {
   const std::string forward_name = context.op().ns + "::" + context.op().name;
   return {.name = context.is_backward() ? context.backward_op()->name : forward_name,
           .forward_name = forward_name,
@@ -26,9 +26,18 @@ ProfiledOperator describe(const OpContext& context) {
           .backward_id = context.backward_op_id()};
 }
 
-int64_t bytes_of(const Values& values, const FrameworkProbe& probe) {
+// As far as they are known.
+int64_t bytes_of(const ValueInfo& operand) {
+  if (operand.bytes != kUnknown) return operand.bytes;
   int64_t bytes = 0;
-  for (size_t i = 0; i < values.size(); ++i) bytes += probe.bytes_of(values[i]);
+  for (const ValueInfo& element : operand.elements) bytes += bytes_of(element);
+  return bytes;
+}
+
+int64_t bytes_of(const Values& values) {
+  const Backend& backend = values.call().backend();
+  int64_t bytes = 0;
+  for (size_t i = 0; i < values.size(); ++i) bytes += bytes_of(backend.describe(values[i]));
   return bytes;
 }
 
@@ -168,17 +177,17 @@ void CuptiProfiler::on_exit(Scope&, const std::exception_ptr&) { profile_->exit(
 
 void CuptiProfiler::analyze(OpContext& context) {
   const std::shared_ptr<OperatorRuns>& runs = profile_->runs();
-  const bool weigh = options_.operand_bytes && options_.probe.bytes_of;
-  const auto place = std::make_shared<OperatorRuns::Place>(runs->tree().index_of(describe(context)));
+  const bool weigh = options_.operand_bytes;
+  const auto place = std::make_shared<OperatorRuns::Place>(runs->tree().index_of(place_of(context)));
   const auto before = [runs, weigh, place](Values& values) {
     auto& bracket = values.run<Bracket>();
-    if (weigh) bracket.input_bytes = bytes_of(values, runs->probe());
+    if (weigh) bracket.input_bytes = bytes_of(values);
     bracket.begin(runs, *place);
   };
   const auto after = [runs, weigh](Values& values) {
     auto& bracket = values.run<Bracket>();
     bracket.stop();
-    bracket.end(weigh ? bracket.input_bytes + bytes_of(values, runs->probe()) : 0);
+    bracket.end(weigh ? bracket.input_bytes + bytes_of(values) : 0);
   };
   const Positions positions = weigh ? Positions() : Positions::none();
   if (context.is_backward()) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "amanda/amanda.h"
-#include "cupti_profiler/framework_probe.h"
+#include "amanda/probe.h"
 #include "cupti_profiler/kernel_collection.h"
 #include "cupti_profiler/operator_runs.h"
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cupti_profiler/framework_probe.h"
+#include "amanda/probe.h"
 #include "cupti_profiler/kernel_collection.h"
 #include "cupti_profiler/operator_tree.h"
 

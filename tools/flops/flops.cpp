@@ -1,19 +1,16 @@
 #include "flops/flops.h"
 
-#include <c10/util/DimVector.h>
-
 #include <array>
 #include <functional>
 #include <optional>
 #include <utility>
 
-#include "amanda/torch.h"
 #include "flops/formulas.h"
+#include "flops/forward_runs.h"
+#include "flops/operator_flops.h"
 
 namespace amanda::tools {
 namespace {
-
-using c10::DimVector;
 
 enum class Family : uint8_t { kMatmul, kConvolution, kConvolutionBackward, kAttention };
 
@@ -66,57 +63,6 @@ std::vector<std::string> forward_types(bool in_place) {
   return types;
 }
 
-// Null: not a tensor, or one whose sizes are no plain numbers. Formulas run before the operator has checked anything:
-// what it is going to refuse must do no harm.
-const at::Tensor* sized(Value value) {
-  if (!pytorch::is_tensor(value)) return nullptr;
-  const at::Tensor& tensor = pytorch::ivalue(value).toTensor();
-  const bool plain = !tensor.is_nested() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-  return plain ? &tensor : nullptr;
-}
-
-Sizes span(c10::IntArrayRef sizes) { return {sizes.data(), sizes.size()}; }
-
-// A list of the operator's, of one element for each spatial dimension or for all.
-class PerDimension {
- public:
-  explicit PerDimension(Value value) {
-    if (const c10::IValue& list = pytorch::ivalue(value); list.isIntList()) list_ = list.toDimVector();
-  }
-  bool fits(size_t dimensions) const { return list_.size() == 1 || list_.size() == dimensions; }
-  int64_t operator[](size_t i) const { return list_.size() == 1 ? list_[0] : list_[i]; }
-
- private:
-  DimVector list_;
-};
-
-struct Convolution {
-  DimVector output;
-  bool transposed;
-  int64_t groups;
-};
-
-// `values`: stride, padding, dilation, transposed, output_padding, groups from `first` on.
-std::optional<Convolution> convolution(const Values& values, size_t first, c10::IntArrayRef input,
-                                       c10::IntArrayRef weight) {
-  const PerDimension stride(values[first]), padding(values[first + 1]), dilation(values[first + 2]);
-  const bool transposed = pytorch::ivalue(values[first + 3]).toBool();
-  const PerDimension output_padding(values[first + 4]);
-  const int64_t groups = pytorch::ivalue(values[first + 5]).toInt();
-  if (input.size() < 3 || weight.size() != input.size()) return std::nullopt;
-  for (const PerDimension* list : {&stride, &padding, &dilation, &output_padding}) {
-    if (!list->fits(input.size() - 2)) return std::nullopt;
-  }
-  DimVector output{input[0], transposed ? weight[1] * groups : weight[0]};
-  for (size_t i = 0; i + 2 < input.size(); ++i) {
-    if (stride[i] <= 0) return std::nullopt;
-    const int64_t length = input[i + 2], reach = dilation[i] * (weight[i + 2] - 1) + 1;
-    output.push_back(transposed ? (length - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i]
-                                : (length + 2 * padding[i] - reach) / stride[i] + 1);
-  }
-  return Convolution{std::move(output), transposed, groups};
-}
-
 // Per thread and tool: was something counted since the outermost operator before this one? A byte for each tool made.
 uint8_t& counted_inside(size_t index) {
   thread_local std::vector<uint8_t> flags;
@@ -129,104 +75,7 @@ bool is_view(const OpInfo& op) {
   return returns != std::string::npos && op.schema.find("(a)", returns) != std::string::npos;
 }
 
-// What the backward operators of one place need to know of its runs. Neither a stride nor a filter's size shows in the
-// gradients: a run is found again by its shapes, the latest among equals.
-class ForwardRuns {
- public:
-  struct Run {
-    std::array<DimVector, 3> inputs;  // an empty one is not compared
-    DimVector output;
-    int64_t flops;   // of a convolution: forward; of attention: backward
-    int64_t groups;  // of a convolution
-
-    bool operator==(const Run&) const = default;
-  };
-
-  void note(Run run) {
-    std::lock_guard lock(mutex_);
-    if (!runs_.empty() && runs_.back() == run) return;
-    std::erase(runs_, run);
-    if (runs_.size() == kMaxRuns) runs_.erase(runs_.begin());
-    runs_.push_back(std::move(run));
-  }
-
-  template <class Fits>
-  std::optional<Run> find(const Fits& fits) const {
-    std::lock_guard lock(mutex_);
-    for (auto run = runs_.rbegin(); run != runs_.rend(); ++run) {
-      if (fits(*run)) return *run;
-    }
-    return std::nullopt;
-  }
-
- private:
-  static constexpr size_t kMaxRuns = 64;  // of different shapes, between a forward run and its backward one
-  mutable Mutex mutex_;
-  std::vector<Run> runs_;
-};
-
 }  // namespace
-
-std::vector<FlopCounts::Row> FlopCounts::rows() const {
-  std::lock_guard lock(mutex_);
-  std::vector<Row> rows;
-  for (const auto& [key, place] : places_) {
-    const auto& [op, module_path, backward] = key;
-    if (place.runs_) rows.push_back({op, module_path, backward, place.runs_, place.flops_});
-  }
-  return rows;
-}
-
-int64_t FlopCounts::total() const {
-  int64_t total = 0;
-  for (const Row& row : rows()) total += row.flops;
-  return total;
-}
-
-std::map<std::string, int64_t> FlopCounts::by_operator() const {
-  std::map<std::string, int64_t> flops;
-  for (const Row& row : rows()) flops[row.op] += row.flops;
-  return flops;
-}
-
-std::map<std::string, int64_t> FlopCounts::by_module() const {
-  std::map<std::string, int64_t> flops;
-  for (const Row& row : rows()) {
-    std::string path = row.module_path;
-    flops[path] += row.flops;
-    while (!path.empty()) {
-      const size_t dot = path.rfind('.');
-      path.resize(dot == std::string::npos ? 0 : dot);
-      flops[path] += row.flops;
-    }
-  }
-  return flops;
-}
-
-std::map<std::string, int64_t> FlopCounts::uncounted() const {
-  std::lock_guard lock(mutex_);
-  std::map<std::string, int64_t> runs;
-  for (const auto& [op, place] : uncounted_) {
-    if (place.runs_) runs[op] = place.runs_;
-  }
-  return runs;
-}
-
-void FlopCounts::reset() {  // routines hold places: none goes
-  std::lock_guard lock(mutex_);
-  for (auto& [key, place] : places_) place.runs_ = place.flops_ = 0;
-  for (auto& [op, place] : uncounted_) place.runs_ = 0;
-}
-
-FlopCounts::Place& FlopCounts::place(const std::string& op, const std::string& module_path, bool backward) {
-  std::lock_guard lock(mutex_);
-  return places_[{op, module_path, backward}];
-}
-
-FlopCounts::Place& FlopCounts::uncounted_place(const std::string& op) {
-  std::lock_guard lock(mutex_);
-  return uncounted_[op];
-}
 
 // Looks through composite operators at those that have a formula.
 class Flops::Counter final : public Tool {
@@ -239,10 +88,16 @@ class Flops::Counter final : public Tool {
   }
 
  private:
+  struct GradOutput {
+    IntVector sizes;  // empty: undefined
+  };
+
   void analyze(OpContext& context);
   void analyze_backward(OpContext& context);
   /// `formula` returns nothing where the operands are of a kind that it is not for.
   void count(OpContext& context, Positions inputs, std::function<std::optional<int64_t>(Values&)> formula);
+  void count_matmul_backward(OpContext& context, FlopCounts::Place& place, int64_t first);
+  void count_by_forward_run(OpContext& context, FlopCounts::Place& place, bool is_convolution);
 
   std::shared_ptr<ForwardRuns> forward_runs(OpId id) {
     std::lock_guard lock(mutex_);
@@ -283,55 +138,18 @@ void Flops::Counter::analyze(OpContext& context) {
   const auto formula = name == kCpuAttention && cpu_attention_ ? kAttention : find(kForward, name);
   if (!formula) return;
   switch (formula->family) {
-    case Family::kMatmul:
-      count(context, {formula->first, formula->first + 1}, [](Values& values) -> std::optional<int64_t> {
-        const at::Tensor *a = sized(values[0]), *b = sized(values[1]);
-        if (!a || !b || a->dim() < 2 || b->dim() < 2) return std::nullopt;
-        return matmul_flops(span(a->sizes()), span(b->sizes()));
-      });
-      break;
+    case Family::kMatmul: return count(context, {formula->first, formula->first + 1}, flops_of_matmul);
     case Family::kConvolution:
-      count(context, {"input", "weight", "stride", "padding", "dilation", "transposed", "output_padding", "groups"},
-            [runs = forward_runs(context.op_id())](Values& values) -> std::optional<int64_t> {
-              const at::Tensor *input = sized(values[0]), *weight = sized(values[1]);
-              if (!input || !weight) return std::nullopt;
-              auto made = convolution(values, 2, input->sizes(), weight->sizes());
-              if (!made) return std::nullopt;
-              const int64_t flops =
-                  convolution_flops(span(input->sizes()), span(weight->sizes()), span(made->output), made->transposed);
-              runs->note({{DimVector(input->sizes()), DimVector(weight->sizes())},
-                          std::move(made->output),
-                          flops,
-                          made->groups});
-              return flops;
-            });
-      break;
+      return count(
+          context, {"input", "weight", "stride", "padding", "dilation", "transposed", "output_padding", "groups"},
+          [runs = forward_runs(context.op_id())](Values& values) { return flops_of_convolution(values, *runs); });
     case Family::kConvolutionBackward:
-      count(context, {"grad_output", "input", "weight", "transposed", "groups", "output_mask"},
-            [](Values& values) -> std::optional<int64_t> {
-              const at::Tensor *grad = sized(values[0]), *input = sized(values[1]), *weight = sized(values[2]);
-              if (!grad || !input || !weight || grad->dim() < 3 || input->dim() < 3) return std::nullopt;
-              const int64_t flops = convolution_flops(span(input->sizes()), span(weight->sizes()), span(grad->sizes()),
-                                                      pytorch::ivalue(values[3]).toBool());
-              const auto mask = pytorch::ivalue(values[5]).toBoolList();
-              if (mask.size() != 3) return std::nullopt;
-              return convolution_backward_flops(flops, pytorch::ivalue(values[4]).toInt(), mask[0], mask[1]);
-            });
-      break;
+      return count(context, {"grad_output", "input", "weight", "transposed", "groups", "output_mask"},
+                   flops_of_convolution_backward);
     case Family::kAttention:
-      count(context, {"query", "key", "value"},
-            [runs = forward_runs(context.op_id())](Values& values) -> std::optional<int64_t> {
-              const at::Tensor *query = sized(values[0]), *key = sized(values[1]), *value = sized(values[2]);
-              if (!query || !key || !value || query->dim() != 4 || value->dim() != 4) return std::nullopt;
-              DimVector output(query->sizes());
-              output.back() = value->sizes().back();
-              runs->note({{DimVector(query->sizes()), DimVector(key->sizes()), DimVector(value->sizes())},
-                          std::move(output),
-                          attention_backward_flops(span(query->sizes()), span(value->sizes())),
-                          1});
-              return attention_flops(span(query->sizes()), span(value->sizes()));
-            });
-      break;
+      return count(context, {"query", "key", "value"}, [runs = forward_runs(context.op_id())](Values& values) {
+        return flops_of_attention(values, *runs);
+      });
   }
 }
 
@@ -366,54 +184,45 @@ void Flops::Counter::analyze_backward(OpContext& context) {
   const auto formula = name == kCpuAttentionBackward && cpu_attention_ ? kAttention : find(kBackward, name);
   if (!formula) return;
 
-  struct GradOutput {
-    DimVector sizes;  // empty: undefined
-  };
   context.insert_before_backward_op(
-      [](Values& values) {
-        if (const at::Tensor* grad = sized(values[0])) values.run<GradOutput>().sizes = grad->sizes();
-      },
+      [](Values& values) { values.run<GradOutput>().sizes = sizes_of(values, 0).value_or(IntVector()); },
       {.grad_outputs = {0}});
-
-  auto count = [counts = counts_, &place = counts_->place(name, context.module_path(), true)](int64_t flops) {
-    place.add(flops);
-  };
-  // A gradient that nobody needs is undefined, and nothing was computed for it.
+  FlopCounts::Place& place = counts_->place(name, context.module_path(), true);
   if (formula->family == Family::kMatmul) {
-    context.insert_after_backward_op(
-        [count](Values& values) {
-          const DimVector& grad = values.run<GradOutput>().sizes;
-          const at::Tensor *a = sized(values[0]), *b = sized(values[1]);
-          if (grad.empty() || (!a && !b)) return;
-          count((a ? matmul_grad_a_flops(span(a->sizes()), span(grad)) : 0) +
-                (b ? matmul_grad_b_flops(span(b->sizes()), span(grad)) : 0));
-        },
-        {.grad_inputs = {formula->first, formula->first + 1}});
-    return;
+    count_matmul_backward(context, place, formula->first);
+  } else {
+    count_by_forward_run(context, place, formula->family == Family::kConvolution);
   }
-  const bool is_convolution = formula->family == Family::kConvolution;
-  auto routine = [count, is_convolution, runs = forward_runs(context.op_id()), counts = counts_,
-                  &unknown = counts_->uncounted_place(name)](Values& values) {
-    const DimVector& grad = values.run<GradOutput>().sizes;
-    std::array<const at::Tensor*, 3> found{};
-    for (size_t i = 0; i < values.size(); ++i) found[i] = sized(values[i]);
+}
+
+// A gradient that nobody needs is undefined, and nothing was computed for it.
+void Flops::Counter::count_matmul_backward(OpContext& context, FlopCounts::Place& place, int64_t first) {
+  auto count = [counts = counts_, &place](Values& values) {
+    const IntVector& grad = values.run<GradOutput>().sizes;
+    const auto a = sizes_of(values, 0), b = sizes_of(values, 1);
+    if (grad.empty() || (!a && !b)) return;
+    place.add((a ? matmul_grad_a_flops(*a, grad) : 0) + (b ? matmul_grad_b_flops(*b, grad) : 0));
+  };
+  context.insert_after_backward_op(count, {.grad_inputs = {first, first + 1}});
+}
+
+void Flops::Counter::count_by_forward_run(OpContext& context, FlopCounts::Place& place, bool is_convolution) {
+  auto count = [counts = counts_, &place, &unknown = counts_->uncounted_place(context.backward_op()->name),
+                runs = forward_runs(context.op_id()), is_convolution](Values& values) {
+    const IntVector& grad = values.run<GradOutput>().sizes;
+    std::array<std::optional<IntVector>, 3> found;
+    for (size_t i = 0; i < values.size(); ++i) found[i] = sizes_of(values, i);
     if (grad.empty() || found == decltype(found){}) return;
-    const auto run = runs->find([&](const ForwardRuns::Run& run) {
-      bool fits = run.output == grad;
-      for (size_t i = 0; i < found.size() && fits; ++i) {
-        fits = !found[i] || c10::IntArrayRef(run.inputs[i]) == found[i]->sizes();
-      }
-      return fits;
-    });
+    const auto run = runs->find(grad, found);
     if (!run) {
       unknown.add(0);
     } else if (is_convolution) {
-      count(convolution_backward_flops(run->flops, run->groups, found[0], found[1]));
+      place.add(convolution_backward_flops(run->flops, run->groups, found[0].has_value(), found[1].has_value()));
     } else {
-      count(run->flops);
+      place.add(run->flops);
     }
   };
-  context.insert_after_backward_op(routine, {.grad_inputs = is_convolution ? Positions{0, 1} : Positions{0, 1, 2}});
+  context.insert_after_backward_op(count, {.grad_inputs = is_convolution ? Positions{0, 1} : Positions{0, 1, 2}});
 }
 
 }  // namespace amanda::tools

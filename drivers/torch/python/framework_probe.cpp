@@ -9,8 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "amanda/torch.h"
-
 namespace amanda::python {
 namespace {
 
@@ -20,7 +18,7 @@ using torch::profiler::impl::ActiveProfilerType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 using torch::profiler::impl::ProfilerStateBase;
-using Heard = tools::FrameworkProbe::Heard;
+using Heard = FrameworkProbe::Heard;
 
 // PyTorch's allocators report to whatever holds the profiler's slot of the thread's debug information, and its profiler
 // takes that for an object of its own. So this is one: it says that no profiler is on, and wants to hear of memory.
@@ -94,23 +92,6 @@ void unlisten(void* listener) noexcept {
   if (ThreadLocalDebugInfo::current() == with_us) ThreadLocalDebugInfo::_forceCurrentDebugInfo(before);
 }
 
-int64_t bytes_of_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_nested() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return 0;
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
-}
-
-int64_t bytes_of(Value value) {
-  if (!value.ref) return 0;
-  const c10::IValue& operand = pytorch::ivalue(value);
-  if (operand.isTensor()) return bytes_of_tensor(operand.toTensor());
-  if (!operand.isList()) return 0;
-  int64_t bytes = 0;
-  for (const c10::IValue& element : operand.toListRef()) {
-    if (element.isTensor()) bytes += bytes_of_tensor(element.toTensor());
-  }
-  return bytes;
-}
-
 const char* other_profiler() {
   auto* state = ProfilerStateBase::get();
   return state && !is_ours(state) ? "torch.profiler" : nullptr;
@@ -131,12 +112,9 @@ void synchronize() {
 
 }  // namespace
 
-const tools::FrameworkProbe& torch_probe() {
-  static const tools::FrameworkProbe probe = {.listen = &listen,
-                                              .unlisten = &unlisten,
-                                              .bytes_of = &bytes_of,
-                                              .other_profiler = &other_profiler,
-                                              .synchronize = &synchronize};
+const FrameworkProbe& torch_probe() {
+  static const FrameworkProbe probe = {
+      .listen = &listen, .unlisten = &unlisten, .other_profiler = &other_profiler, .synchronize = &synchronize};
   return probe;
 }
 

@@ -1,10 +1,10 @@
-// What the profiler in tools/cupti_profiler asks of PyTorch.
+// What profilers ask of PyTorch.
 #pragma once
 
-#include "cupti_profiler/framework_probe.h"
+#include "amanda/probe.h"
 
 namespace amanda::python {
 
-const tools::FrameworkProbe& torch_probe();
+const FrameworkProbe& torch_probe();
 
 }  // namespace amanda::python

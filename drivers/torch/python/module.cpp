@@ -168,8 +168,8 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
   m.def(
-      "framework_probe", [] { return py::capsule(&python::torch_probe(), tools::kFrameworkProbeCapsule); },
-      "For amanda._cupti: allocations, operands' sizes, other profilers.");
+      "framework_probe", [] { return py::capsule(&python::torch_probe(), kFrameworkProbeCapsule); },
+      "For profilers: what is allocated, which other profilers are on.");
   m.def(
       "dispatch_keys",
       [] { return py::make_tuple(c10::toString(pytorch::keys().filter), c10::toString(pytorch::keys().all)); },

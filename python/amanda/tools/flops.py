@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch  # noqa: F401 -- the extension module is linked to it
-
 from amanda import _tools
 from amanda.reports.data_frame import data_frame
 from amanda.tool import NativeTool

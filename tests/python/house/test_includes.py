@@ -160,7 +160,6 @@ def test_rows_name_folders_that_are_there():
     assert not gone, f"ROWS names folders that are not there: {gone}"
 
 
-@pytest.mark.xfail(strict=True, reason="a scope, its tools and their actions name each other")
 def test_includes_of_the_core_form_no_circle():
     found = circles(units("src/"))
     assert not found, "includes form circles:" + listed(found)

@@ -348,6 +348,16 @@ def test_importing_amanda_does_not_load_it(fresh_python):
     assert fresh_python("import amanda, sys; print('amanda._tools' in sys.modules)") == "False"
 
 
+def test_it_needs_no_framework(fresh_python):
+    program = (
+        "import sys, importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
+        "from amanda.tools.flops import Flops\n"
+        "print(Flops().total, 'torch' in sys.modules)\n"
+    )
+    assert fresh_python(program) == "0 False"
+
+
 def test_the_example_tells_where_the_operations_go():
     example = ROOT / "examples" / "python" / "count_flops.py"
     printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout

@@ -28,6 +28,8 @@ inline const Array& array(Value value) { return std::get<Array>(operand(value));
 
 const char* kind(const Operand& operand);     // "an array", for messages
 uint64_t versions(const Operands& operands);  // changes when an array among them is changed in place
+/// In no framework's terms. A symbol is kOther: it may stand for anything.
+ValueInfo info_of(const Operand& operand);
 /// The arrays among them, those in lists too.
 std::vector<Array> arrays(const Operands& operands);
 

@@ -1,4 +1,4 @@
-// amanda._cupti: the GPU kernel profiler in Python. Knows no torch and needs no CUDA; see tools/cupti_profiler.
+// amanda._cupti: the GPU kernel profiler in Python. Knows no torch and needs no CUDA.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -46,11 +46,11 @@ std::vector<ActivityEvent> activities(KernelProfile& profile) {
   return events;
 }
 
-tools::FrameworkProbe probe_in(const py::object& capsule) {
+FrameworkProbe probe_in(const py::object& capsule) {
   if (capsule.is_none()) return {};
-  void* probe = PyCapsule_GetPointer(capsule.ptr(), tools::kFrameworkProbeCapsule);
+  void* probe = PyCapsule_GetPointer(capsule.ptr(), kFrameworkProbeCapsule);
   if (!probe) throw py::error_already_set();
-  return *static_cast<const tools::FrameworkProbe*>(probe);
+  return *static_cast<const FrameworkProbe*>(probe);
 }
 
 std::pair<py::capsule, std::shared_ptr<KernelProfile>> make_profiler(

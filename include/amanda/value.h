@@ -1,0 +1,83 @@
+// Operands: how the core passes them on, and what a driver says of them in no framework's terms.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace amanda {
+
+/// A borrowed operand. Trivially copyable; the core copies it and never looks in.
+struct Value {
+  void* ref = nullptr;
+};
+
+/// A few integers, such as the sizes of a tensor. Up to six take no allocation.
+class IntVector {
+ public:
+  IntVector() = default;
+  IntVector(std::initializer_list<int64_t> values) : IntVector(std::span(values.begin(), values.size())) {}
+  explicit IntVector(std::span<const int64_t> values) {
+    for (int64_t value : values) push_back(value);
+  }
+
+  void push_back(int64_t value) {
+    if (size_ < few_.size()) {
+      few_[size_] = value;
+    } else {
+      if (size_ == few_.size()) many_.assign(few_.begin(), few_.end());
+      many_.push_back(value);
+    }
+    ++size_;
+  }
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const int64_t* data() const { return size_ > few_.size() ? many_.data() : few_.data(); }
+  const int64_t* begin() const { return data(); }
+  const int64_t* end() const { return data() + size_; }
+  int64_t operator[](size_t i) const { return data()[i]; }
+  bool operator==(const IntVector& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+
+ private:
+  size_t size_ = 0;
+  std::array<int64_t, 6> few_{};
+  std::vector<int64_t> many_;  // all of them, once they are more
+};
+
+enum class ValueKind : uint8_t {
+  kNone,  // None, an undefined tensor, or an operand that is no longer alive
+  kTensor,
+  kTensors,  // a list of tensors, some of which may be None
+  kNumber,   // int, float, complex or bool; a dtype or a layout too, where the framework passes it as an integer
+  kNumbers,  // a list of numbers
+  kOther,    // a string, a device, a generator; or the driver does not say
+};
+
+/// A size that is not known before the program runs; bytes that follow from one.
+inline constexpr int64_t kUnknown = -1;
+
+/// What `Backend::describe` says of an operand. A snapshot: it holds after the operand is gone.
+struct ValueInfo {
+  ValueKind kind = ValueKind::kNone;
+  /// Of a tensor or a number, or of all numbers of a list: "float32", "int64", "bool". "": not known, or they differ.
+  /// It lasts as long as the process.
+  std::string_view dtype{};
+  /// Of a tensor; an element may be kUnknown. Empty: not even their number is known, as of a nested tensor.
+  std::optional<IntVector> sizes{};
+  std::string device{};        // of a tensor: "cpu", "cuda:0"; "": not known
+  int64_t bytes = 0;           // elements times element size, of a list all tensors together; or kUnknown
+  bool requires_grad = false;  // of a list: one of the tensors does
+  /// The values of an int or a bool, or of a list of them; none where one is a symbol.
+  IntVector integers{};
+  std::vector<ValueInfo> elements{};  // of a list of tensors
+};
+
+}  // namespace amanda

@@ -1,0 +1,96 @@
+// The backend of a graph driver in Python, as Python sees it.
+#include <fmt/format.h>
+#include <pybind11/stl.h>
+
+#include <map>
+
+#include "graph_backend.h"
+#include "graph_handles.h"
+#include "tap_call.h"
+
+namespace amanda::python {
+namespace {
+
+/// Operands are Python objects already.
+class ObjectBridge final : public PythonBridge {
+ public:
+  PyObject* to_python(OpSite& site, Side side, size_t position) override { return shown(site.get(side, position)); }
+  PyObject* forward_to_python(OpSite& site, Side side, size_t position) override {
+    return shown(site.forward_get(side, position));
+  }
+  void from_python(OpSite&, Side, size_t, PyObject* object, const std::function<void(Value)>& put) override {
+    put({object == Py_None ? nullptr : object});
+  }
+  PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) override {
+    return TapCall::call_original(type, id, args, kwargs);
+  }
+  bool is_list(OpSite& site, Side side, size_t position) override {
+    const Value value = site.get(side, position);
+    return value.ref && PyList_Check(object_of(value));
+  }
+  bool is_operand(OpSite& site, size_t position, PyObject* object) override {
+    return object_of(site.get(Side::kInputs, position)) == object;
+  }
+  bool is_result(OpSite& site, size_t position, PyObject* object) override {
+    return site.phase() == Phase::kForward && object_of(site.get(Side::kOutputs, position)) == object;
+  }
+  PyObject* python_exception(const std::exception_ptr&) override { return nullptr; }
+  [[noreturn]] void raise_error() override { throw py::error_already_set(); }
+
+ private:
+  static PyObject* shown(Value value) { return Py_NewRef(value.ref ? object_of(value) : Py_None); }
+};
+
+BackwardOps backward_ops(const std::string& name) {
+  static const std::map<std::string, BackwardOps> kNames{{"none", BackwardOps::kNone},
+                                                         {"nodes", BackwardOps::kNodes},
+                                                         {"operators", BackwardOps::kOperators},
+                                                         {"one", BackwardOps::kOne}};
+  auto found = kNames.find(name);
+  if (found != kNames.end()) return found->second;
+  throw py::value_error(
+      fmt::format("[graph] backward= is \"none\", \"nodes\", \"operators\" or \"one\", got \"{}\"", name));
+}
+
+}  // namespace
+
+void bind_graph_backend(py::module_& m) {
+  py::class_<PyGraphBackend, std::unique_ptr<PyGraphBackend, py::nodelete>>(
+      m, "GraphBackend", "A graph driver in Python: a framework's operator types, and this thread's tools.")
+      .def(py::init([](std::string name_space, const std::string& backward, bool can_replace, bool can_change_shape,
+                       bool keeps_gradients, const std::string& same_ids_as) {
+             static auto* bridge = new ObjectBridge;
+             Capabilities capabilities;
+             capabilities.backward = backward_ops(backward);
+             capabilities.symbolic_analysis = true;
+             capabilities.can_replace = can_replace;
+             capabilities.can_change_shape = can_change_shape;
+             capabilities.keeps_gradients = keeps_gradients;
+             return &PyGraphBackend::make(std::move(name_space), capabilities, same_ids_as, *bridge);
+           }),
+           py::arg("name_space"), py::kw_only(), py::arg("backward") = "none", py::arg("can_replace") = true,
+           py::arg("can_change_shape") = false, py::arg("keeps_gradients") = false, py::arg("same_ids_as") = "")
+      .def_property_readonly("name_space", [](const PyGraphBackend& backend) { return backend.name_space(); })
+      .def(
+          "intern",
+          [](PyGraphBackend& backend, std::string ns, std::string name, std::string overload,
+             std::vector<std::string> inputs, std::vector<std::string> outputs, std::string schema) {
+            return backend.intern({std::move(ns), std::move(name), std::move(overload), std::move(inputs),
+                                   std::move(outputs), std::move(schema)});
+          },
+          py::arg("ns"), py::arg("name"), py::arg("overload") = "", py::kw_only(),
+          py::arg("inputs") = std::vector<std::string>{}, py::arg("outputs") = std::vector<std::string>{},
+          py::arg("schema") = "", "The number of an operator type.")
+      .def("on_switch", &PyGraphBackend::set_on_switch, py::arg("callback"),
+           "`callback()` runs on a thread whose scopes or tools have changed.")
+      .def(
+          "toolset",
+          [](const PyGraphBackend& backend) -> std::optional<ToolsetHandle> {
+            ToolsetPtr toolset = backend.toolset();
+            if (!toolset) return std::nullopt;
+            return ToolsetHandle{std::move(toolset)};
+          },
+          "The tools in force on this thread; None: no scope is open, or a tool's routine runs.");
+}
+
+}  // namespace amanda::python

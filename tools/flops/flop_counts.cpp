@@ -1,0 +1,66 @@
+#include "flops/flop_counts.h"
+
+namespace amanda::tools {
+
+std::vector<FlopCounts::Row> FlopCounts::rows() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Row> rows;
+  for (const auto& [key, place] : places_) {
+    const auto& [op, module_path, backward] = key;
+    if (place.runs_) rows.push_back({op, module_path, backward, place.runs_, place.flops_});
+  }
+  return rows;
+}
+
+int64_t FlopCounts::total() const {
+  int64_t total = 0;
+  for (const Row& row : rows()) total += row.flops;
+  return total;
+}
+
+std::map<std::string, int64_t> FlopCounts::by_operator() const {
+  std::map<std::string, int64_t> flops;
+  for (const Row& row : rows()) flops[row.op] += row.flops;
+  return flops;
+}
+
+std::map<std::string, int64_t> FlopCounts::by_module() const {
+  std::map<std::string, int64_t> flops;
+  for (const Row& row : rows()) {
+    std::string path = row.module_path;
+    flops[path] += row.flops;
+    while (!path.empty()) {
+      const size_t dot = path.rfind('.');
+      path.resize(dot == std::string::npos ? 0 : dot);
+      flops[path] += row.flops;
+    }
+  }
+  return flops;
+}
+
+std::map<std::string, int64_t> FlopCounts::uncounted() const {
+  std::lock_guard lock(mutex_);
+  std::map<std::string, int64_t> runs;
+  for (const auto& [op, place] : uncounted_) {
+    if (place.runs_) runs[op] = place.runs_;
+  }
+  return runs;
+}
+
+void FlopCounts::reset() {  // routines hold places: none goes
+  std::lock_guard lock(mutex_);
+  for (auto& [key, place] : places_) place.runs_ = place.flops_ = 0;
+  for (auto& [op, place] : uncounted_) place.runs_ = 0;
+}
+
+FlopCounts::Place& FlopCounts::place(const std::string& op, const std::string& module_path, bool backward) {
+  std::lock_guard lock(mutex_);
+  return places_[{op, module_path, backward}];
+}
+
+FlopCounts::Place& FlopCounts::uncounted_place(const std::string& op) {
+  std::lock_guard lock(mutex_);
+  return uncounted_[op];
+}
+
+}  // namespace amanda::tools

@@ -1,0 +1,37 @@
+#include <pybind11/stl.h>
+
+#include "bindings.h"
+#include "flops/flops.h"
+#include "tool_capsule.h"
+
+namespace amanda::python {
+
+namespace py = pybind11;
+using tools::FlopCounts;
+using tools::Flops;
+
+void bind_flops(py::module_& m) {
+  py::class_<FlopCounts::Row>(m, "FlopRow", "All runs of one operator type in one module.")
+      .def_readonly("op", &FlopCounts::Row::op)
+      .def_readonly("module_path", &FlopCounts::Row::module_path)
+      .def_readonly("backward", &FlopCounts::Row::backward)
+      .def_readonly("runs", &FlopCounts::Row::runs)
+      .def_readonly("flops", &FlopCounts::Row::flops);
+  py::class_<FlopCounts, std::shared_ptr<FlopCounts>>(m, "FlopCounts", "What a Flops tool has counted so far.")
+      .def("rows", &FlopCounts::rows)
+      .def("total", &FlopCounts::total)
+      .def("by_operator", &FlopCounts::by_operator)
+      .def("by_module", &FlopCounts::by_module)
+      .def("uncounted", &FlopCounts::uncounted)
+      .def("reset", &FlopCounts::reset);
+  m.def(
+      "make_flops",
+      [](bool uncounted, bool cpu_attention) {
+        auto tool = std::make_unique<Flops>(tools::FlopsOptions{uncounted, cpu_attention});
+        auto counts = tool->counts();
+        return std::pair(capsule_of(std::move(tool)), std::move(counts));
+      },
+      py::arg("uncounted"), py::arg("cpu_attention"), "The tool, and what it counts.");
+}
+
+}  // namespace amanda::python
