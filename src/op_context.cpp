@@ -64,7 +64,7 @@ void check_later(OpSite& site, Phase phase, const std::string& who) {
   if (phase == Phase::kForward) {
     throw Error(who + ": the forward operator has run; schedule this in an analysis routine of forward operators");
   }
-  if (!site.backend().capabilities().backward) {
+  if (site.backend().capabilities().backward == BackwardOps::kNone) {
     throw Error(fmt::format("{}: '{}' has no backward operators", who, site.backend().name_space()));
   }
   if (site.id() == 0) throw Error(who + ": this operator has no id, so its backward operators can't be told");

@@ -30,7 +30,7 @@ uint64_t next_tap_id() {
 }
 
 struct ActionsTap final : Tap {
-  ActionsTap(std::vector<ScheduledPtr> actions, const OpSite& site) : Tap(next_tap_id(), site.phase(), *actions[0]) {
+  ActionsTap(std::vector<ScheduledPtr> actions, OpSite& site) : Tap(next_tap_id(), site.phase(), *actions[0]) {
     kind_ = kind_of(*actions[0]);
     differentiable_ = actions[0]->mode == RoutineMode::kAmbient;
     all_ = point_ == Point::kReplace;
@@ -43,11 +43,19 @@ struct ActionsTap final : Tap {
         scopes.push_back(action->scope->weak_from_this());
     }
     plan = std::make_shared<const Plan>(std::move(actions), Plan::Outlook{}, site);
+    if (point_ == Point::kReplace) return;  // a driver may know some of its operands as constants
+    const Side side = side_of(point_);
+    if (all_) least_size = site.size(side);
+    if (phase_ == Phase::kBackward) return;  // a gradient may be undefined in one run, and there in another
+    for (size_t position = 0; position < least_size; ++position) {
+      if (selects(position) && site.get(side, position).ref) shown.push_back(position);
+    }
   }
 
   PlanPtr plan;                                   // of these actions alone
   std::vector<std::weak_ptr<ScopeState>> scopes;  // of the actions
   size_t least_size = 0;                          // of the operands
+  std::vector<size_t> shown;                      // operands that were there when the operator was analysed
 };
 
 /// Those that somebody holds, by id.
@@ -106,17 +114,30 @@ class LiveScopes final : public RunningScopes {
   std::vector<std::shared_ptr<ScopeState>> rest_;
 };
 
-void check(const ActionsTap& tap, const OpCall& call) {
+const char* name_of(Phase phase) { return phase == Phase::kForward ? "forward" : "backward"; }
+
+void check(const ActionsTap& tap, OpCall& call) {
+  const auto driver = [&] { return call.backend().name_space(); };
+  if (call.phase() != tap.phase()) {
+    throw Error(fmt::format("[graph] the driver '{}' ran a tap of a {} operator in a {} one: {}", driver(),
+                            name_of(tap.phase()), name_of(call.phase()), op_name(call)));
+  }
   const Side side = side_of(tap.point());
-  if (call.phase() == tap.phase() && (call.size(side) >= tap.least_size || tap.point() == Point::kReplace)) return;
-  throw Error(fmt::format("[graph] the driver '{}' ran a tap of {} with {} {}s; the tap was made for {} or more",
-                          call.backend().name_space(), op_name(call), call.size(side), operand_name(call.phase(), side),
-                          tap.least_size));
+  const char* operand = operand_name(call.phase(), side);
+  if (call.size(side) < tap.least_size && tap.point() != Point::kReplace) {
+    throw Error(fmt::format("[graph] the driver '{}' ran a tap of {} with {} {}s; the tap was made for {} or more",
+                            driver(), op_name(call), call.size(side), operand, tap.least_size));
+  }
+  for (size_t position : tap.shown) {
+    if (call.get(side, position).ref) continue;
+    throw Error(fmt::format("[graph] the driver '{}' ran a tap of {} without {} {}, which it showed to the analysis",
+                            driver(), op_name(call), operand, position));
+  }
 }
 
 }  // namespace
 
-std::vector<TapPtr> taps_of(const Plan& plan, const OpSite& site) {
+std::vector<TapPtr> taps_of(const Plan& plan, OpSite& site) {
   std::vector<TapPtr> made;
   for (Point point : {Point::kBefore, Point::kReplace, Point::kAfter}) {
     const std::vector<ScheduledPtr>& actions = plan.at(point);

@@ -10,6 +10,6 @@
 namespace amanda {
 
 /// The taps of an operator's plan, in the order they run.
-std::vector<TapPtr> taps_of(const Plan& plan, const OpSite& site);
+std::vector<TapPtr> taps_of(const Plan& plan, OpSite& site);
 
 }  // namespace amanda

@@ -4,8 +4,6 @@
 
 #include <stdexcept>
 
-#include "tape.h"
-
 namespace amanda::reference {
 
 std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -14,7 +12,7 @@ Array::Array(Shape shape, std::vector<double> data)
     : Array(std::move(shape), std::make_shared<Storage>(Storage{std::move(data)})) {}
 
 Array::Array(Shape shape, std::shared_ptr<Storage> storage)
-    : shape_(std::move(shape)), storage_(std::move(storage)), gradient_state_(std::make_shared<GradientState>()) {
+    : shape_(std::move(shape)), storage_(std::move(storage)), gradient_state_(new_gradient_state()) {
   size_t needed = 1;
   for (size_t extent : shape_) needed *= extent;
   if (needed != size()) {

@@ -17,12 +17,18 @@ Driver::Driver(std::string_view name_space, Capabilities capabilities, const Bac
 }
 
 Driver& Driver::eager() {
-  static Driver driver("reference/1/eager", {.backward = true, .can_replace = true, .can_change_shape = true});
+  static Driver driver("reference/1/eager",
+                       {.backward = BackwardOps::kNodes, .can_replace = true, .can_change_shape = true});
   return driver;
 }
 
 Driver& Driver::graph() {
-  static Driver driver("reference/1/graph", {.backward = true, .symbolic_analysis = true, .can_replace = true},
+  static Driver driver("reference/1/graph",
+                       {.backward = BackwardOps::kOne,
+                        .symbolic_analysis = true,
+                        .can_replace = true,
+                        .can_change_shape = true,
+                        .keeps_gradients = true},
                        &eager());
   return driver;
 }

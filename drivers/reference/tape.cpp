@@ -120,6 +120,8 @@ void Watch::bind(ForwardRun run) const {
   }
 }
 
+std::shared_ptr<GradientState> new_gradient_state() { return std::make_shared<GradientState>(); }
+
 // ---- what programs call ---------------------------------------------------------------------------------------------
 
 Array leaf(Array array) {

@@ -136,8 +136,16 @@ struct ActionInfo {
   bool surely_edits() const { return point == Point::kReplace || (kind >= RoutineKind::kTransform && selects_any()); }
 };
 
+/// What tools are shown of a backward pass. kNodes: the nodes of a tape, those of leaves too. kOperators: the operators
+/// that compute gradients, perhaps several for one forward operator. kOne: one for each forward operator.
+enum class BackwardOps : uint8_t { kNone, kNodes, kOperators, kOne };
+
 struct Capabilities {
-  bool backward = false, symbolic_analysis = false, can_replace = false, can_change_shape = false;
+  BackwardOps backward = BackwardOps::kNone;
+  bool symbolic_analysis = false, can_replace = false, can_change_shape = false;
+  /// Gradients are in the graph already: a replacement that can't be traced has none of its own, and the backward
+  /// operators of what it replaced stay.
+  bool keeps_gradients = false;
 };
 
 /// A framework, as the core sees it. One object per framework, alive as long as the process.

@@ -1,11 +1,11 @@
-// The seam, graph half: a program that is built first and run later, often, in whatever form the framework gives it.
-// Who calls whom, from the program to a routine:
+// The seam, graph half: a program that is written down first, and run later, often, by whatever the framework made of
+// it. Who calls whom, from the program to a routine:
 //
-//   a graph is about to be built or run     the driver asks Engine::toolset(scopes): which tools, as a key
-//   is there an artifact for it?            ArtifactCache, or the framework's own cache with the toolset in its key
+//   a graph is about to be built or run     the driver's front asks Engine::toolset(scopes): which tools, as a key
+//   is there an artifact for it?            ArtifactCache, or a cache of the framework's with the toolset in its key
 //   if not, Engine::instrument(...)         GraphSite::each_op() shows the operators; analyses run; GraphSite::lower()
 //                                           puts taps where actions are, beside the original
-//   the artifact runs                       each tap calls Engine::run(tap, call), on any thread
+//   the artifact runs                       each tap calls Engine::run(tap, call), on whatever thread
 #pragma once
 
 #include <memory>
@@ -19,16 +19,16 @@ namespace amanda {
 /// The tools in force at one place of the program: these scope objects, in this order, as they are now, without the
 /// tools that are inside one of their own operators.
 ///
-/// It is the same object as long as somebody holds it and nothing changes. Another one is created by another scope
-/// object, a tool that changed or stopped, cache_clear(), the removal of a traceable action, and by each call under
-/// cache_disabled(). The removal of other actions does not change it: taps check for that when they run. A driver that
-/// stores it for later runs must look again in each switch_to().
+/// Asked for again, it is the same object as long as somebody holds it. Another is made by another scope object, a tool
+/// that was changed or stopped, cache_clear(), a traceable action that was removed; under cache_disabled(), each call.
+/// What does not: the removal of other actions, which taps see when they run; disabled(), under which nobody asks. A
+/// driver that puts it somewhere for later runs, rather than to ask at each, looks again in each switch_to().
 ///
-/// Immutable; any thread. It keeps neither tools nor scopes alive, and is released without an interpreter's lock.
+/// Immutable; any thread. It keeps neither tools nor scopes alive, and may be let go of without an interpreter's lock.
 class Toolset {
  public:
   uint64_t key() const { return key_; }  // never used again in this process
-  /// It will not be returned again: what is cached under it can be dropped.
+  /// It will not be given again: what is cached under it may go.
   bool is_over() const noexcept;
 
  protected:
@@ -39,24 +39,24 @@ class Toolset {
 };
 using ToolsetPtr = std::shared_ptr<const Toolset>;
 
-/// Neighbouring actions of one operator that can be one node of the graph.
+/// Actions of one operator that follow one another and can be one node of the graph.
 ///
-/// Immutable; any thread. It keeps neither tools nor scopes alive, so a framework's graph that holds it never keeps a
-/// program's objects from being collected. While it runs, its scopes are kept alive.
+/// Immutable; any thread. It keeps neither tools nor scopes alive: a framework's graph that holds it never keeps a
+/// program's objects from being collected. While it runs, its scopes live.
 class Tap {
  public:
   uint64_t id() const { return id_; }  // never used again; for nodes that can hold only a number: Engine::tap()
   Phase phase() const { return phase_; }
   Point point() const { return point_; }
-  /// kObserve: no value is replaced, so nothing needs to wait for the tap or to take its results. kTransform: some are.
-  /// kUnknown: some may be; where the driver refuses edits, it still inserts the tap to look. kTraceable: the driver
-  /// may call Engine::run() once in lower(), with a call whose operands are the graph's own symbols; what the routines
-  /// do with them becomes part of the graph. A driver that cannot do that treats it as kTransform.
+  /// kObserve: no value will be replaced, so nothing need wait for the tap or take its results. kTransform: some will.
+  /// kUnknown: some may; where the driver refuses edits it puts the tap there to look. kTraceable: Engine::run() may be
+  /// called in lower(), once, with a call whose operands are the graph's own symbols, and what the routines do with
+  /// them becomes part of the graph; a driver that can't do that takes it as kTransform.
   RoutineKind kind() const { return kind_; }
-  /// Does it use this operand of its side? For others, `get` may return null. A replacement uses all of them, because
-  /// it may run the original.
+  /// Does it get this operand (of its own side)? To others `get` may answer null. A replacement gets all: it may run
+  /// the original.
   bool selects(size_t position) const;
-  bool differentiable() const { return differentiable_; }  // false: gradients pass straight through it
+  bool differentiable() const { return differentiable_; }  // else gradients pass it by, straight through
 
  protected:
   Tap(uint64_t id, Phase phase, const ActionInfo& like) : id_(id), phase_(phase), point_(like.point) {}
@@ -71,20 +71,20 @@ class Tap {
 };
 using TapPtr = std::shared_ptr<const Tap>;
 
-/// One operator's taps in the order they run: those before it, at most one that replaces it, those after it.
+/// One operator's taps in the order they run: those before it, at most one in its place, those after it.
 struct SitePlan {
-  size_t index;  // of the operator, in the order each_op() showed them
+  size_t index;  // of the operator: how many each_op() showed before it
   std::vector<TapPtr> taps;
 };
 
-/// What a driver shows a graph to. Valid during each_op(), on its thread.
+/// What a driver shows a graph to. Given to each_op(), and good during that call, on its thread.
 class GraphVisitor {
  public:
-  /// Shows an operator, as a site on the driver's stack. Analyses run now; actions do not. A failing analysis does not
-  /// throw here, so that its exception does not pass through the driver: the rest of the visit does nothing, and
-  /// Engine::instrument() throws it.
+  /// An operator, as a site on the driver's stack. Analyses run now; actions do not. An analysis that fails is not
+  /// thrown from here, so that it need not travel through the driver: the rest of the visit does nothing, and
+  /// Engine::instrument throws it.
   void op(OpSite& site);
-  /// Reports something that runs but is not shown to tools, and why, for coverage reports: "positive", "inside XLA".
+  /// Something that runs and that tools are not shown, and why: for coverage reports. "positive", "inside XLA".
   void unseen(std::string what, std::string reason);
 
  protected:
@@ -94,65 +94,64 @@ class GraphVisitor {
 
 /// A graph, as the core sees it while it is instrumented; what OpCall is to an execution. Lives on the driver's stack.
 ///
-/// Called by Engine::instrument() only, on its thread. The core holds no lock meanwhile.
+/// Called by Engine::instrument only, on its thread, under no lock of the core's.
 class GraphSite {
  public:
   virtual Backend& backend() const = 0;
-  /// Shows each operator once: operands before their users (except a loop's back edges), a forward operator before its
-  /// backward operators. Ids must not be 0. Several nodes may share an id if they are one place of the program.
+  /// Shows each operator once: operands before users (a loop's back edges apart), a forward operator before its
+  /// backward ones. The id must not be 0. Several nodes may have one id, if they are one place of the program.
   ///
-  /// Bodies of loops, conditionals and calls belong to the graph, unless the framework builds and instruments them as
-  /// graphs of their own. Nodes that only connect others (the loop itself, a sum of gradients) are not operators, as in
-  /// eager mode. Backward operators are shown where the graph has them; if the framework differentiates what lower()
-  /// returns, they are shown as it will create them, right after their forward operator. The forward operator may also
-  /// be in another graph that was instrumented before under the same toolset.
+  /// Bodies of loops, conditionals and calls belong to the graph, unless the framework builds them as graphs of their
+  /// own and instruments those. What only connects - the loop itself, a sum of gradients - is no operator, as in eager.
+  /// Backward operators are shown where the graph has them; if the framework differentiates what lower() gives it, as
+  /// it will make them, right after their forward operator. That one may also be in another graph, instrumented before
+  /// under the same toolset.
   virtual void each_op(GraphVisitor& visitor) = 0;
-  /// Builds the artifact: a graph of its own, or nodes beside the original that runs without tools cannot notice. (A
-  /// graph that is being built under this toolset only may be changed in place, by steps that cannot fail half-way.)
-  /// `sites`: the operators that have taps, in the order shown; not called if there are none. The result must hold its
-  /// taps; it is released on any thread, without an interpreter's lock.
-  /// On failure the graph runs without tools, with one warning: throw `Error` with a reason only. An exception that is
-  /// no std::exception, such as an interrupt in a binding, propagates as itself.
+  /// Makes the artifact: a graph of its own, or nodes beside the original, whose vanilla runs must not be able to tell.
+  /// (A graph that is being built under this toolset alone may be changed in place, by what cannot fail half-way.)
+  /// `sites`: the operators that have taps, as shown; not called without any. What it gives must hold its taps; it is
+  /// let go of on any thread, without an interpreter's lock.
+  /// A failure makes the graph run vanilla, with one warning: throw `Error` with a reason only. What is no
+  /// std::exception, as a binding makes of an interrupt, passes on as itself.
   ///
-  /// A tap that replaces an operator must be able to run the original: call_original() does so, and so does a tap whose
-  /// tools are gone. If a node cannot, compute the original beside it and pass its results in.
+  /// A tap in an operator's place can run the original: call_original() asks for it, and so does a tap whose tools are
+  /// gone. Where a node cannot, let it take the original's results, computed beside it, and hand those over.
   ///
-  /// What backward operators receive is the same in every mode:
-  ///   - an input that the forward operator saved is what came out of the taps before it;
-  ///   - an output that it saved is its own, or its replacement's, not what taps after it made of it;
-  ///   - gradients pass straight through taps, except differentiable ones.
-  /// The gradient of a replacement is its own if the framework differentiates afterwards or traces it. Otherwise the
-  /// backward operators of the replaced operator stay, and receive the replacement's results.
+  /// What backward operators get is the same in every regime:
+  ///   - an input that their forward operator saved is what came out of the taps before it;
+  ///   - a result that it saved is its own, or its replacement's: not what taps after it made of that;
+  ///   - gradients pass taps straight through, unless a tap is differentiable.
+  /// A replacement's gradient is its own if the framework differentiates afterwards, or traces it. Else the backward
+  /// operators of what it replaced stay, and get its results.
   virtual std::shared_ptr<void> lower(const std::vector<SitePlan>& sites) = 0;
 
  protected:
   ~GraphSite() = default;
 };
 
-/// A graph instrumented under a toolset. Immutable; any thread.
+/// What became of a graph under a toolset. Immutable; any thread.
 struct Artifact {
   std::shared_ptr<void> lowered;  // by GraphSite::lower(); null: run the original
   struct Unseen {
     std::string what, reason;
   };
   std::vector<Unseen> unseen;
-  std::string failure;  // why it could not be lowered; "": it could, or no tool wanted anything
+  std::string failure;  // why it could not be lowered; "": it could, or nothing was wanted
 };
 using ArtifactPtr = std::shared_ptr<const Artifact>;
 
-/// The artifacts of one graph, for frameworks without a cache that can have a toolset in its key. The driver keeps one
-/// with each graph: the artifacts go when the graph goes, or when the toolset is over. Any thread.
+/// A graph's artifacts, where the framework has no cache that a toolset can be part of the key of. The driver keeps one
+/// with each graph: the artifacts go when it goes, or when the toolset is over. Any thread.
 class ArtifactCache {
  public:
   ArtifactCache();
   ~ArtifactCache();
 
-  /// The artifact for the part of the graph that runs (`signature`: its fetches and feeds, for example). One thread
-  /// builds it, by Engine::instrument(), while others wait between the hooks of wait_hooks.h. What that throws is not
-  /// remembered; a failure to lower is.
-  /// Throws `Error` if the thread that builds it asks for it.
+  /// The artifact for what of the graph is to run (`signature`: its fetches and feeds, say). One thread builds it, by
+  /// Engine::instrument, while others wait, between the wait hooks of scope.h. What that throws is not remembered, a
+  /// failure to lower is.
   ArtifactPtr get(const ToolsetPtr& toolset, const std::string& signature, GraphSite& graph);
-  /// Drops all that are built: the graph itself has changed.
+  /// Forgets all that are built: the graph itself has changed.
   void clear();
 
   struct Info {
@@ -166,8 +165,9 @@ class ArtifactCache {
   const std::unique_ptr<Table> table_;
 };
 
-/// What routines share in one execution of an operator and of its backward operators (Values::run()). A driver that can
-/// tell executions apart keeps one for each; its taps must not run at the same time.
+/// What routines share in one execution of an operator (Values::run()); a backward operator's is its own, as in eager. A
+/// driver that can tell executions apart keeps one for each; the taps of one execution do not overlap. Without one, each
+/// run of a tap has its own.
 class RunState {
  public:
   RunState();
@@ -176,7 +176,7 @@ class RunState {
  private:
   friend class Execution;
   struct Slots;
-  std::unique_ptr<Slots> slots_;  // created at first use
+  std::unique_ptr<Slots> slots_;  // made at first use
 };
 
 }  // namespace amanda

@@ -1,5 +1,8 @@
 // The backend of a graph driver in Python, as Python sees it.
+#include <fmt/format.h>
 #include <pybind11/stl.h>
+
+#include <map>
 
 #include "graph_backend.h"
 #include "graph_handles.h"
@@ -38,23 +41,35 @@ class ObjectBridge final : public PythonBridge {
   static PyObject* shown(Value value) { return Py_NewRef(value.ref ? object_of(value) : Py_None); }
 };
 
+BackwardOps backward_ops(const std::string& name) {
+  static const std::map<std::string, BackwardOps> kNames{{"none", BackwardOps::kNone},
+                                                         {"nodes", BackwardOps::kNodes},
+                                                         {"operators", BackwardOps::kOperators},
+                                                         {"one", BackwardOps::kOne}};
+  auto found = kNames.find(name);
+  if (found != kNames.end()) return found->second;
+  throw py::value_error(
+      fmt::format("[graph] backward= is \"none\", \"nodes\", \"operators\" or \"one\", got \"{}\"", name));
+}
+
 }  // namespace
 
 void bind_graph_backend(py::module_& m) {
   py::class_<PyGraphBackend, std::unique_ptr<PyGraphBackend, py::nodelete>>(
       m, "GraphBackend", "A graph driver in Python: a framework's operator types, and this thread's tools.")
-      .def(py::init([](std::string name_space, bool backward, bool can_replace, bool can_change_shape,
-                       const std::string& same_ids_as) {
+      .def(py::init([](std::string name_space, const std::string& backward, bool can_replace, bool can_change_shape,
+                       bool keeps_gradients, const std::string& same_ids_as) {
              static auto* bridge = new ObjectBridge;
              Capabilities capabilities;
-             capabilities.backward = backward;
+             capabilities.backward = backward_ops(backward);
              capabilities.symbolic_analysis = true;
              capabilities.can_replace = can_replace;
              capabilities.can_change_shape = can_change_shape;
+             capabilities.keeps_gradients = keeps_gradients;
              return &PyGraphBackend::make(std::move(name_space), capabilities, same_ids_as, *bridge);
            }),
-           py::arg("name_space"), py::kw_only(), py::arg("backward") = false, py::arg("can_replace") = true,
-           py::arg("can_change_shape") = false, py::arg("same_ids_as") = "")
+           py::arg("name_space"), py::kw_only(), py::arg("backward") = "none", py::arg("can_replace") = true,
+           py::arg("can_change_shape") = false, py::arg("keeps_gradients") = false, py::arg("same_ids_as") = "")
       .def_property_readonly("name_space", [](const PyGraphBackend& backend) { return backend.name_space(); })
       .def(
           "intern",

@@ -45,8 +45,15 @@ TEST_F(GraphTest, TapsAreInsertedWhereActionsAre) {
 TEST_F(GraphTest, TheVanillaGraphStaysAsItIs) {
   apply({tool("a")});
   graph.instrumented();
+  leave();
   EXPECT_EQ(run(graph), (Array{6, 0}));
   EXPECT_EQ(trace(), "add relu mul");
+}
+
+TEST_F(GraphTest, InAScopeRunTakesTheInstrumentedGraph) {
+  apply({tool("a").asks({"relu"})});
+  EXPECT_EQ(run(graph), (Array{6, 0}));
+  EXPECT_EQ(trace(), "add a< relu a> mul");
 }
 
 TEST_F(GraphTest, AnalysisRunsWhileTheGraphIsVisitedAndOnlyOnce) {
@@ -86,6 +93,7 @@ TEST_F(GraphTest, EditsFlowOn) {
   const Graph instrumented = graph.instrumented();
   EXPECT_EQ(instrumented.node_names(), (Names{"sum<", "sum", "positive", "positive>", "scaled"}));
   EXPECT_EQ(run(instrumented), (Array{2, 3}));
+  leave();
   EXPECT_EQ(run(graph), (Array{6, 0}));
 }
 
@@ -172,11 +180,46 @@ TEST_F(GraphTest, ConflictsAreFoundWhileTheGraphIsVisited) {
             "[plan] 'a' and 'b' both replace ref::add; let one depend on the other: b.depends_on(a)");
 }
 
-TEST_F(GraphTest, AGraphHasNoBackwardOperators) {
-  tool("a").does([](OpContext& op) { op.insert_before_backward_op([](Values&) {}); });
+TEST_F(GraphTest, GradientsAreOperatorsBehindTheirForwardOperators) {
+  Graph square;
+  const auto x = square.input();
+  const auto y = square.add("mul", {x, x}, "square")[0];
+  square.output(square.gradients(y, {x})[0]);
+  tool("a").does([&](OpContext& op) {
+    note(op.op().name + "?");
+    op.insert_before_backward_op([&](Values&) { note("a'<"); });
+    op.insert_after_backward_op([&](Values&) { note("a'>"); });
+  });
   apply({tool("a")});
-  EXPECT_EQ(error_of([&] { graph.instrumented(); }),
-            "[context] a: insert_before_backward_op on ref::add: 'reference/1/graph' has no backward operators");
+  EXPECT_EQ(square.instrumented().node_names(),
+            (Names{"square", "ones", "square'<", "square'", "square'>", "sum", "gradient"}));
+  EXPECT_EQ(square.run({Array{3}}), (Operands{Array{6}}));
+  EXPECT_EQ(trace(), "mul? mul a'< MulBackward a'>");
+}
+
+TEST_F(GraphTest, WhereNoGradientFlowsItIsZero) {
+  Graph sum;
+  const auto x = sum.input(), y = sum.input();
+  sum.output(sum.gradients(sum.add("sum", {x}, "sum")[0], {y})[0]);
+  EXPECT_EQ(sum.run({Array{3}, Array{1, 2}}), (Operands{Array{0, 0}}));
+}
+
+TEST_F(GraphTest, NoGradientFlowsThroughALoop) {
+  Graph body, outer;
+  body.output(body.add("neg", {body.input()}, "step")[0]);
+  const auto x = outer.input();
+  const auto y = outer.add_loop(2, {x}, body, "loop")[0];
+  EXPECT_EQ(error_of<std::invalid_argument>([&] { outer.gradients(y, {x}); }),
+            "[graph] no gradient flows through 'loop'");
+}
+
+TEST_F(GraphTest, ABodyIsTakenAsItIs) {
+  Graph body, outer;
+  body.output(body.add("neg", {body.input()}, "step")[0]);
+  outer.output(outer.add_loop(2, {outer.input()}, body, "loop")[0]);
+  body.add("neg", {0}, "later");
+  EXPECT_EQ(outer.run({Array{3}}), (Operands{Array{3}}));
+  EXPECT_EQ(trace(), "neg neg");
 }
 
 TEST_F(GraphTest, InPlaceOperatorsDoNotBelongInAGraph) {

@@ -191,6 +191,11 @@ def test_ids_of_a_driver_that_is_not_there() -> None:
         _core.GraphBackend("toy/2/graph", same_ids_as="nobody")
 
 
+def test_an_unknown_kind_of_backward_operators() -> None:
+    with pytest.raises(ValueError, match='backward= is "none", "nodes", "operators" or "one", got "some"'):
+        _core.GraphBackend("toy/3/graph", backward="some")
+
+
 def test_a_toolset_keeps_nothing_alive() -> None:
     scope, toolset = toolset_of(tool(lambda c: None))
     assert not toolset.is_over()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from amanda import _core
 
-BACKEND = _core.GraphBackend("toy/1/graph", backward=True)
+BACKEND = _core.GraphBackend("toy/1/graph", backward="one")
 MUL = BACKEND.intern("toy", "mul", inputs=["a", "b"], outputs=["result"])
 SIN = BACKEND.intern("toy", "sin", inputs=["a"], outputs=["result"])
 MUL_BACKWARD = BACKEND.intern("toy", "MulBackward")

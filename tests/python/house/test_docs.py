@@ -53,6 +53,15 @@ def test_cpp_excerpts_are_those_of_the_examples():
     assert all(code in sources for code in excerpts)
 
 
+def test_the_code_about_graphs_is_the_reference_drivers():
+    text = (ROOT / "docs" / "writing_a_driver.md").read_text()
+    start = text.count("\n", 0, text.index("## A graph"))
+    sources = "".join(path.read_text() for path in (ROOT / "drivers" / "reference").glob("*.cpp"))
+    excerpts = [code for line, code in blocks("writing_a_driver.md", "cpp") if line > start]
+    assert len(excerpts) == 6
+    assert all(code in sources for code in excerpts)
+
+
 @pytest.mark.parametrize("page", ["concepts.md", "writing_a_tool.md", "semantics.md", "limitations.md", "profiling.md"])
 def test_links_and_named_files_exist(page):
     text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL | re.MULTILINE)

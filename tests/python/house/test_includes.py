@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 # Innermost first: a folder may include itself, and what is before it in some row. `*`: each such folder for itself.
 ROWS = [
     ["include", "src"],
-    ["include", "drivers/reference/include", "drivers/reference"],
+    ["include", "drivers/reference/include", "drivers/reference", "drivers/reference/python"],
     [
         "include",
         "drivers/torch/include",
@@ -26,6 +26,7 @@ ROWS = [
         "drivers/torch",
         "drivers/torch/python",
     ],
+    ["include", "python/src", "drivers/reference/python"],
     ["include", "python/src", "drivers/torch/python"],
     ["include", "python/src", "tools", "tools/*", "python/src/*"],
 ]
@@ -41,7 +42,15 @@ PUBLIC = {
     "drivers/torch/include/amanda": "drivers/torch",
 }
 # What `#include "..."` may be relative to, besides the folder of the file.
-INCLUDE_PATH = ["include", "drivers/reference/include", "drivers/torch/include", "drivers/torch", "tools", "python/src"]
+INCLUDE_PATH = [
+    "include",
+    "drivers/reference/include",
+    "drivers/torch/include",
+    "drivers/torch",
+    "drivers/reference",
+    "tools",
+    "python/src",
+]
 
 Graph = dict[str, set[str]]
 

@@ -11,7 +11,8 @@
 namespace amanda::reference {
 
 using Shape = std::vector<size_t>;
-struct GradientState;  // on the tape
+struct GradientState;                                 // on the tape
+std::shared_ptr<GradientState> new_gradient_state();  // in tape.cpp
 
 /// A handle: copies share the data, as tensors do.
 class Array {

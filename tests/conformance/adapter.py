@@ -1,0 +1,75 @@
+"""What the suite needs of a driver. One file in adapters/ for each: it defines `ADAPTER`, or raises `NotInstalled`."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from description import Nested, Program
+
+
+class NotInstalled(Exception):
+    """The framework, or amanda's driver for it, is not there; the text is a reason."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Those of amanda::Capabilities that decide what a test expects."""
+
+    backward: Literal["nodes", "operators", "one"]
+    """Which backward operators tools are shown: amanda::BackwardOps."""
+    keeps_gradients: bool = False
+    """The gradients of what a replacement replaces stay."""
+    symbolic: bool = False
+    """Analyses are shown symbols."""
+
+
+class Model(Protocol):
+    """A program, built."""
+
+    def run(self, *inputs: Nested) -> list[Nested]:
+        """Its outputs."""
+
+    def step(self, *inputs: Nested) -> tuple[list[Nested], dict[str, Nested]]:
+        """Its outputs, and the gradients of its loss with respect to its parameters; zeros where there is none."""
+
+    def saved(self) -> bytes:
+        """Its parameters, as the framework saves them."""
+
+    def exported(self) -> str:
+        """The program, as the framework exports it; or what it shows of it."""
+
+    def builds(self) -> int | None:
+        """How many graphs were instrumented; None: the framework has none."""
+
+
+class Adapter(Protocol):
+    name: str
+    """What `OpContext.namespace` is."""
+    capabilities: Capabilities
+    same_ids_as: str | None
+    """Another adapter's name: one place of the program has the same id there."""
+    ops: dict[str, str]
+    """Of each kind, the operator's name."""
+    backward_ops: dict[str, set[str]]
+    """Of each kind, the names of the backward operators that tools are shown, leaves' apart."""
+    leaf_ops: set[str]
+    """Backward operators that stand for leaves."""
+
+    def build(self, program: Program) -> Model: ...
+
+    # Of the values that routines get.
+    def nested(self, value: Any) -> Nested: ...
+    def times(self, value: Any, factors: list[float]) -> Any:
+        """Element by element."""
+
+
+def installed() -> Iterator[Adapter]:
+    for path in sorted((pathlib.Path(__file__).parent / "adapters").glob("*.py")):
+        try:
+            yield importlib.import_module(f"adapters.{path.stem}").ADAPTER
+        except NotInstalled:
+            continue
