@@ -1,4 +1,4 @@
-"""Locks that are free in a forked child, and whole what they guard."""
+"""Locks that are free in a forked child, with what they guard in a consistent state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Any
 
-_LONGEST = 5.0  # seconds: nobody holds one as long, unless it waits for the thread that forks
+_LONGEST = 5.0  # seconds: a lock held longer waits for the thread that forks
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _held: list[Any] = []
 
@@ -26,7 +26,7 @@ def rlock() -> Any:
 
 
 def _hold_all() -> None:
-    """Some thread may hold one lock and wait for another: so none is held while another is waited for."""
+    """A thread may hold one lock and wait for another, so none is held here while waiting for another."""
     start = time.monotonic()
     try:
         while not _try_all() and time.monotonic() - start < _LONGEST:

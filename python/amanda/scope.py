@@ -102,7 +102,7 @@ class Scope:
 
 
 class _Entry:
-    """A scope, entered once. What entering does is taken back step by step, as far as it got."""
+    """A scope, entered once. Leaving undoes the steps of entering that were done."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -124,7 +124,7 @@ class _Entry:
             census.open()
 
     def close(self, error: BaseException | None) -> BaseException | None:
-        """Takes every step back, whatever one of them raises; returns what was raised first."""
+        """Undoes every step, even if one raises; returns the first exception."""
         first: BaseException | None = None
         while self._steps_back:
             try:
@@ -134,7 +134,7 @@ class _Entry:
         return first
 
     def thread_has_ended(self, on_its_thread: bool) -> None:
-        """Nobody will leave it. Elsewhere than on its thread, what the thread had is gone."""
+        """Called when nothing else can leave it. On another thread, the ended thread's own state is gone already."""
         if on_its_thread:
             failure = self.close(None)
             if failure:
@@ -176,7 +176,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class _ThreadsEnd:
-    """Goes with its thread, and takes along the scopes that are open there."""
+    """Deleted with its thread; leaves the scopes that are open there."""
 
     def __init__(self, entries: list[_Entry]) -> None:
         self._entries, self._thread = entries, threading.get_ident()
@@ -199,7 +199,7 @@ _here = _Here()
 
 
 def entered_here() -> list[Scope]:
-    """For drivers: the scopes that this thread has entered, one as often as it was."""
+    """For drivers: the scopes that this thread has entered; one entered twice is there twice."""
     return [entry.scope for entry in _here.entries]
 
 

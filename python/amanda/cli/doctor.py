@@ -18,7 +18,7 @@ from amanda import _core, drivers, op_context, scope, tool
 
 
 class _Everything(tool.Tool):
-    """Asks for all operators, forward and backward, and wants nothing of them."""
+    """Asks for all operators, forward and backward, and does nothing with them."""
 
     def __init__(self) -> None:
         super().__init__("doctor")
@@ -51,7 +51,7 @@ class Program:
 
 
 def _run_script(path: str, source: bytes) -> None:
-    """As `python path`. Not by runpy, which would change sys.argv[0], and take the module away at the end."""
+    """As `python path` does. runpy would change sys.argv[0], and remove the module at the end."""
     main = types.ModuleType("__main__")
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
@@ -97,7 +97,7 @@ def examine(program: Program, options: dict[str, Any], top: int) -> None:
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Without the frames that lead to the program: ours, and runpy's."""
+    """Without the frames outside the program: Amanda's and runpy's."""
     while traceback and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
         traceback = traceback.tb_next
     return traceback

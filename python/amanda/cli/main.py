@@ -10,7 +10,11 @@ from amanda.cli import doctor
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command line; None: this process's. Ends with `SystemExit` where the program that it runs does, or fails."""
+    """Runs a command line; None: this process's.
+
+    Raises:
+        SystemExit: the program that it runs has raised it, or has failed.
+    """
     parser = argparse.ArgumentParser(prog="amanda", description="Instrumentation for neural networks.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser(

@@ -1,4 +1,4 @@
-"""CoverageReport: what of a program a scope's tools were shown. Not amanda.tools.coverage, a tool about modules."""
+"""CoverageReport: which operators of a program a scope's tools saw. (`amanda.tools.coverage` is a tool about modules.)"""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CoverageReport:
 
 
 def report_of(counts: Iterable[tuple[str, bool, int, dict[str, int]]]) -> CoverageReport:
-    """For scopes: the report of a driver's counts."""
+    """For scopes: the report of drivers' counts."""
     rows = [_row("backward" if node else "forward", name, seen, skipped) for name, node, seen, skipped in counts]
     rows.sort(key=lambda row: (row.phase == "backward", -row.seen, -row.dispatched, row.operator))
     return CoverageReport(tuple(rows))

@@ -29,7 +29,7 @@ def enter(entry: int) -> Callable[[], object]:
     frame = sys._getframe(1)
     while frame.f_back is not None and _enters_for_others(frame.f_code.co_filename):
         frame = frame.f_back
-    known = _entered.frames  # at the thread's end there is no way back to it
+    known = _entered.frames  # at the thread's end, `_entered` can't be reached
     known[entry] = (id(frame), frame.f_code)
     return lambda: known.pop(entry, None)
 

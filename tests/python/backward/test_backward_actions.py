@@ -8,7 +8,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from backward import Scheduled, Watcher, gradients, leaf, under
+from backward_tools import Scheduled, Watcher, gradients, leaf, under
 from torch.autograd import gradcheck, gradgradcheck
 
 nn = torch.nn

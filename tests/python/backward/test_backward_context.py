@@ -7,7 +7,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from backward import Watcher
+from backward_tools import Watcher
 
 nn = torch.nn
 

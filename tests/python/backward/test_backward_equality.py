@@ -6,7 +6,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from backward import ReplaceAll, Watcher, graph_names, same
+from backward_tools import ReplaceAll, Watcher, graph_names, same
 from torch.utils._pytree import tree_leaves
 from zoo import bert, clip, gpt2, llama, pixels, resnet, t5, vit
 

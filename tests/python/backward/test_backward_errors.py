@@ -10,7 +10,7 @@ import weakref
 import amanda
 import pytest
 import torch
-from backward import ReplaceAll, Scheduled, Watcher, same
+from backward_tools import ReplaceAll, Scheduled, Watcher, same
 
 nn = torch.nn
 

@@ -4,7 +4,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from backward import Watcher, graph_names
+from backward_tools import Watcher, graph_names
 from torch.func import grad, hessian, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 

@@ -9,7 +9,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from backward import ReplaceAll, Scheduled, Watcher, same
+from backward_tools import ReplaceAll, Scheduled, Watcher, same
 
 nn = torch.nn
 TOOLS = pytest.mark.parametrize("make", [Watcher, ReplaceAll])

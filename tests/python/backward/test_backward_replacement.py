@@ -9,7 +9,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from backward import ReplaceAll, Scheduled, gradients, leaf, same, under
+from backward_tools import ReplaceAll, Scheduled, gradients, leaf, same, under
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 

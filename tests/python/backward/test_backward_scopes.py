@@ -6,7 +6,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from backward import Scheduled, Watcher, same
+from backward_tools import Scheduled, Watcher, same
 
 nn = torch.nn
 SIN = ["SinBackward0<", "SinBackward0>"]

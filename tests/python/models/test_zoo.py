@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import zoo
-from backward import graph_names
+from backward_tools import graph_names
 from faithful import HandBack, Look, RunOriginal
 from torch.utils._pytree import tree_leaves
 

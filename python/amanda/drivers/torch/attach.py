@@ -50,7 +50,7 @@ def _codes_of(module: ModuleType) -> set[CodeType]:
 
 
 def _spare_higher_order_operators() -> None:
-    """Keeps our keys out of `torch.cond` and its like: they look a kernel up for the highest key that is on."""
+    """Keeps our keys out of `torch.cond` and its like, which look up a kernel for the highest key that is on."""
     keys = [port.parse_dispatch_key(name) for name in _torch.dispatch_keys()]
 
     def spare(operator: Any) -> None:
@@ -71,7 +71,7 @@ def _spare_higher_order_operators() -> None:
 
 
 def _restore_keys_after_inference_mode() -> None:
-    """inference_mode puts all of the thread's key bits back at its end, ours included: a scope opened inside is lost."""
+    """inference_mode restores all of the thread's dispatch keys at its end: a scope opened inside would be lost."""
     cls: Any = torch.inference_mode
     leave = cls.__exit__
 

@@ -60,7 +60,7 @@ def resolve(
 
 @contextlib.contextmanager
 def _not_traced() -> Iterator[None]:
-    """Under torch.jit.trace, sizes are tensors, and what is asked of them is recorded, and seen."""
+    """Under torch.jit.trace sizes are tensors, and reading them would be recorded, and seen by tools."""
     state = port.get_tracing_state()
     if state is None:
         yield

@@ -49,7 +49,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
 
 class _Hooks:
-    """What a compiled function calls around itself: ours, and its own."""
+    """The hooks that a compiled function calls around itself: ours first, then its own."""
 
     def __init__(self, own: list[Any]) -> None:
         self._own = own
@@ -91,7 +91,7 @@ def _called_by_torch() -> bool:
 
 
 def _frame_of_compiled() -> Any:
-    """The frame of the innermost function that stands for a compiled one; None: a block is compiled, no function."""
+    """The frame of the innermost wrapper of a compiled function; None: a block is compiled, not a function."""
     frame: Any = sys._getframe()
     while frame and frame.f_code.co_name != port.COMPILED_FUNCTION:
         frame = frame.f_back
@@ -118,7 +118,7 @@ def _warn(function: str) -> None:
 
 
 def _name_of(frame: Any) -> str:
-    """Of the compiled function: "module.name (file:line)", as far as it has these."""
+    """The compiled function as "module.name (file:line)", as far as these are known."""
     function = frame.f_locals.get(port.FUNCTION) if frame else None
     if function is None:
         return "a block"
@@ -170,7 +170,7 @@ def _update() -> None:
 
 
 def leave_untraced(*functions: Any) -> None:
-    """The compiler breaks its graph at these, and runs them as they are."""
+    """Keeps the compiler from tracing these functions: it breaks its graph there."""
     for function in functions:
         port.leave_untraced(function)
 

@@ -1,7 +1,7 @@
-"""Names of modules that mean the same in every process: what ids are made of. Nothing here keeps a model alive.
+"""Names of modules that are the same in every process: ids are made of them. Nothing here keeps a model alive.
 
-Modules, parameters and classes are the program's: they are compared by identity, and no method that a
-class may override is called.
+Modules, parameters and classes belong to the program: they are compared by identity, and no method that a class may
+override is called.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What parameters and buffers are called where operators use them, and the numbers by which the driver finds them.
+"""Names of the parameters and buffers that operators use, and the numbers by which the driver finds them.
 
-A tensor's number is its own until it dies, which the driver hears of (its lifetime.h): nothing here refers to
-a tensor. Where a number may come to mean another name, because a module exchanges what it keeps, the tensor gets a new
-one; then places that it comes to are named anew.
+A tensor keeps its number until it dies, which the driver notes: nothing here refers to a tensor. When a module exchanges
+a tensor, so that a number would get another name, the tensor gets a new number; places that use it are then named again.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _kept: dict[int, dict[str, int]] = {}  # numbers of buffers, by the known module
 def operand(
     tensor: Any, counts: bool, modules: Sequence[Any], place: Hashable, recomputing: bool
 ) -> tuple[object, ...] | None:
-    """What an operand is called at a place; None: it does not count there.
+    """An operand's name at a place; None: it is not part of the id there.
 
     A buffer of a known model has its name in the model. A parameter has its name in one of the `modules` that run, tried
     from the innermost on. Elsewhere (loops of an optimizer, loose weights) parameters count by the order in which they
@@ -117,7 +116,7 @@ def _leave(module: Any, name: str) -> None:
 def _keep_homes(number: int, homes: list[_Home]) -> None:
     if homes:
         _homes[number] = homes
-    else:  # alive or not, it is nobody's buffer
+    else:  # alive or not, no module has it as a buffer
         del _homes[number]
         _torch.take_number(number)
 
@@ -164,7 +163,7 @@ def _patch_exchanges() -> None:
 
 
 def _on_parameter(module: Any, name: str, tensor: Any) -> None:
-    """What the module had under this name, if it lives on elsewhere, has another name there."""
+    """The module's former parameter of this name may live on elsewhere, under another name."""
     if torch.compiler.is_compiling():  # traced: nothing is registered yet
         return
     old = module.__dict__.get("_parameters", {}).get(name)
@@ -193,10 +192,10 @@ def _refresh(module: Any) -> None:
 
 
 class _Loose:
-    """Ordinals of parameters by place. No ordinal of a place is given twice.
+    """Ordinals of parameters by place. A place uses each ordinal once.
 
-    A leaf that requires a gradient may also be an input, made anew in each step. Where `_MANY` of them have come and
-    gone it is taken for that, and all later ones count alike: ids are bounded by the program, not by its running time.
+    A leaf that requires a gradient may also be an input that each step makes anew. Once `_MANY` of them have died at a
+    place, all later ones get the same ordinal there, so that a long run does not make ever more ids.
     """
 
     _MANY = 256
@@ -216,7 +215,7 @@ class _Loose:
                 _number(tensor)
             return -1
         number = _number(tensor)
-        if recomputing:  # a checkpoint detaches its inputs to recompute: this stands for the one of the first run
+        if recomputing:  # a checkpoint detaches its inputs to recompute: this is the one of the first run
             return self._given[place] - 1 if self._given[place] else None
         self._given[place] += 1
         return self._ordinals.setdefault(number, {}).setdefault(place, self._given[place] - 1)

@@ -1,4 +1,4 @@
-"""All that may differ between minors of torch: the names we use of it that are not documented, and what stands on them.
+"""What may differ between minor versions of torch: the undocumented names that we use, and what depends on them.
 
 Checked against torch 2.11 to 2.13; the C++ side is drivers/torch/base/port.h.
 """
@@ -20,7 +20,7 @@ def _get(name: str, missing: list[str]) -> Any:
         return operator.attrgetter(name)(torch)
     except AttributeError:
         missing.append(f"torch.{name}")
-        return None  # until all were looked for
+        return None  # all missing names are reported together
 
 
 def _check(missing: list[str]) -> None:
@@ -46,13 +46,13 @@ recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled", _missing)
 
 # The base class whose `apply` every torch.autograd.Function's calls.
 FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
-# torch.cond and its like: the class, and all that there are.
+# torch.cond and its like: their class, and all instances.
 HigherOrderOperator = _get("_ops.HigherOrderOperator", _missing)
 higher_order_operators = _get("_ops._higher_order_ops", _missing)
 
 # The program's (pack, unpack) that are in use; None: none.
 saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks", _missing)
-# The function that stands for methods of torch.Tensor in Python which answer a TypeError with NotImplemented.
+# The function behind Python methods of torch.Tensor that answer a TypeError with NotImplemented.
 ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
 TensorBase = _get("_C.TensorBase", _missing)
 # Sets what compiles this thread's frames, and returns what did.
@@ -62,7 +62,7 @@ parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
 parse_schema = _get("_C.parse_schema", _missing)
 is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
 get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps
-get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None: nobody traces
+get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None: no trace is made
 set_tracing_state = _get("_C._set_tracing_state", _missing)
 WithoutTorchFunction = _get(
     "_C.DisableTorchFunctionSubclass", _missing
@@ -98,15 +98,15 @@ DYNAMO = "torch._dynamo"
 ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls around itself
 # They compile their branches in order to run at all.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
-COMPILED_FUNCTION = "compile_wrapper"  # the function that stands for a compiled one
-FUNCTION = "fn"  # and its variable that holds the function that was compiled
+COMPILED_FUNCTION = "compile_wrapper"  # the function that torch.compile returns
+FUNCTION = "fn"  # and its variable that holds the compiled function
 
 
 def eval_frame() -> Any:
     """The module that runs compiled functions; None: not imported yet, which takes seconds.
 
-    `_TorchDynamoContext` is the class of what stands for a compiled function. `_callback_from_stance` makes of its
-    callback what runs; of None, its own code.
+    `_TorchDynamoContext` is the class of the wrapper of a compiled function. `_callback_from_stance` turns the wrapper's
+    callback into the one that runs; None runs the function's own code.
     """
     module: Any = sys.modules.get(f"{DYNAMO}.eval_frame")
     if module is None or getattr(module.__spec__, "_initializing", False):

@@ -1,7 +1,7 @@
-"""Exceptions of the program that pass through a tool's code. They are no failures of the tool.
+"""Exceptions of the program that pass through a tool's code. They are not failures of the tool.
 
-A routine that is recorded (`differentiable=True`, replacements) runs under the program's saved-tensor hooks. They may
-raise what they like: `torch.utils.checkpoint` ends a recomputation by an exception.
+A routine that is recorded (`differentiable=True`, replacements) runs under the program's saved-tensor hooks. These may
+raise anything: `torch.utils.checkpoint` ends a recomputation by an exception.
 """
 
 from __future__ import annotations

@@ -1,0 +1,171 @@
+"""What the Python package asks of a driver, by one that only keeps a record of it."""
+
+import sys
+
+import amanda
+import pytest
+import torch
+from amanda import drivers
+from amanda.cli.main import main
+
+X = torch.ones(2)
+
+
+class Census:
+    """Counts one operator that nobody was shown."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def open(self):
+        self.told.append("open")
+
+    def close(self):
+        self.told.append("close")
+
+    def rows(self):
+        return [("array::add", False, 0, {"own": 1})]
+
+
+class ArrayDriver:
+    framework = "Arrays"
+
+    def __init__(self, available=True, counts=True):
+        self.options = {"layout": drivers.Option(("rows", "columns"), "how arrays lie in memory")}
+        self.available, self.counts, self.told = available, counts, []
+
+    def is_available(self):
+        return self.available
+
+    def describe(self):
+        return [("arrays", "of the tests")]
+
+    def load(self):
+        self.told.append("load")
+
+    def enter(self):
+        self.told.append("enter")
+
+    def leave(self):
+        self.told.append("leave")
+
+    def make_census(self, tools):
+        return Census(self.told) if self.counts else None
+
+    def remarks(self):
+        return ["arrays were fine"]
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """register(driver, only=False): makes it known beside PyTorch's, or in its place, for this test."""
+
+    def add(driver, only=False):
+        if only:
+            driver.options = {"compiled": drivers.Option(("eager", "later"), "when arrays are computed")}
+        for known in ("_registered", "_loaded"):
+            monkeypatch.setattr(drivers, known, [] if only else list(getattr(drivers, known)))
+        drivers.register(driver)
+        return driver
+
+    return add
+
+
+def test_a_driver_is_loaded_once_if_its_framework_is_installed(register):
+    assert register(ArrayDriver()).told == ["load"]
+    missing = register(ArrayDriver(available=False))
+    assert missing.told == []
+    assert missing in drivers.registered()
+    assert missing not in drivers.loaded()
+
+
+def test_it_takes_part_in_the_first_scope_and_the_last(register):
+    driver = register(ArrayDriver())
+    with amanda.apply(amanda.Tool()), amanda.apply(amanda.Tool()):
+        torch.relu(X)
+    with amanda.apply(amanda.Tool()):
+        pass
+    assert driver.told == ["load", "enter", "leave", "enter", "leave"]
+
+
+def test_its_counts_stand_beside_those_of_other_drivers(register, recorder):
+    driver = register(ArrayDriver())
+    scope = amanda.apply(recorder(), coverage=True)
+    with scope:
+        torch.relu(X)
+    assert driver.told == ["load", "enter", "open", "close", "leave"]
+    assert scope.coverage().row("array::add").skipped == {"own": 1}
+    assert scope.coverage().row("aten::relu").seen == 1
+
+
+def test_a_driver_need_not_count(register, recorder):
+    register(ArrayDriver(counts=False))
+    scope = amanda.apply(recorder(), coverage=True)
+    with scope:
+        torch.relu(X)
+    assert {row.operator.partition("::")[0] for row in scope.coverage().rows} == {"aten"}
+
+
+def test_where_no_driver_counts_coverage_is_an_error(register, says):
+    register(ArrayDriver(available=False), only=True)
+    text = (
+        "[scope] coverage counts what Arrays is asked for, and Arrays is not installed, or this build has no driver for "
+        "it; apply the tools without coverage=True"
+    )
+    with says(amanda.Error, text):
+        amanda.apply(amanda.Tool(), coverage=True)
+
+
+def test_its_options_are_checked_whether_it_is_loaded_or_not(register, says):
+    register(ArrayDriver(available=False))
+    assert drivers.checked({"layout": "columns", "compiled": "eager"}) == {"layout": "columns", "compiled": "eager"}
+    for wrong in ("diagonals", None, ["rows"]):
+        with says(ValueError, f'[scope] layout is "rows" or "columns", got {wrong!r}'):
+            drivers.checked({"layout": wrong})
+
+
+def test_a_scope_holds_what_it_was_given():
+    assert amanda.apply(amanda.Tool(), compiled="opaque").options == {"compiled": "opaque"}
+
+
+@pytest.mark.parametrize(
+    ("hidden", "printed"),
+    [
+        ("torch", "not installed: there is nothing to see"),
+        ("amanda._torch", "installed, but this build of amanda has no driver for it"),
+    ],
+)
+def test_without_a_driver_the_package_can_be_used_and_says_so(fresh_python, hidden, printed):
+    program = f"""
+        import sys
+        sys.modules[{hidden!r}] = None
+        import amanda
+        with amanda.apply(amanda.Tool(), compiled="opaque"):
+            pass
+        try:
+            amanda.apply(amanda.Tool(), compiled="never")
+        except ValueError as error:
+            print(error)
+        from amanda.cli.main import main
+        main(["doctor"])
+    """
+    lines = fresh_python(program).splitlines()
+    assert lines[0] == '[scope] compiled is "eager" or "opaque", got \'never\''
+    assert lines[-1].split(maxsplit=1) == ["torch", printed]
+
+
+def test_the_doctor_asks_each_driver(register, monkeypatch, capsys, tmp_path):
+    register(ArrayDriver(), only=True)
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    main(["doctor", "--compiled", "later", str(script)])
+    printed = capsys.readouterr().out.splitlines()
+    assert "arrays  of the tests" in printed
+    assert "ran" in printed
+    assert printed[-1] == "arrays were fine"
+    with pytest.raises(SystemExit):
+        main(["doctor", "--help"])
+    assert "when arrays are computed" in capsys.readouterr().out
