@@ -165,9 +165,9 @@ class ArtifactCache {
   const std::unique_ptr<Table> table_;
 };
 
-/// What routines share in one execution of an operator (Values::run()); a backward operator's is its own, as in eager. A
-/// driver that can tell executions apart keeps one for each; the taps of one execution do not overlap. Without one, each
-/// run of a tap has its own.
+/// What routines share in one execution of an operator (Values::run()); a backward operator's is its own, as in eager.
+/// A driver that can tell executions apart keeps one for each; the taps of one execution do not overlap. Without one,
+/// each run of a tap has its own.
 class RunState {
  public:
   RunState();

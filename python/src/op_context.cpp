@@ -221,11 +221,11 @@ void bind_identity(ContextClass& context) {
 }
 
 void bind_operands(ContextClass& context) {
-  context.def("inputs", [](const ContextHandle& h) { return operands(h.get(), Point::kBefore); })
+  context.def("inputs", [](const ContextHandle& h) { return operands(h.get(), Side::kInputs); })
       .def("outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
              if (!h.get().has_outputs()) return std::nullopt;
-             return operands(h.get(), Point::kAfter);
+             return operands(h.get(), Side::kOutputs);
            })
       .def("grad_outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {

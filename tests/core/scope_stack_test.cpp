@@ -1,9 +1,10 @@
 // The tables that a stack of scopes keeps: they have no public face.
 #include "scope_stack.h"
-#include "scope_stack_use.h"
 
 #include <amanda/op_context.h>
 #include <gtest/gtest.h>
+
+#include "scope_stack_use.h"
 
 namespace amanda {
 namespace {

@@ -34,8 +34,9 @@ bool NodeRecord::add(Ownership owner) {
   // A leaf's node may live as long as the program, under DDP for instance.
   Owners over;  // destroyed outside the lock: they may hold Python objects
   std::lock_guard lock(mutex());
-  const auto first_over = std::stable_partition(
-      owners_.begin(), owners_.end(), [](const Ownership& known) { return !Backward::is_over(*known.forward->seen_by); });
+  const auto first_over = std::stable_partition(owners_.begin(), owners_.end(), [](const Ownership& known) {
+    return !Backward::is_over(*known.forward->seen_by);
+  });
   std::move(first_over, owners_.end(), std::back_inserter(over));
   owners_.erase(first_over, owners_.end());
   if (!restrict_to_new_tools(owner, owners_)) return false;

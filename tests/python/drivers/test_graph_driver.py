@@ -7,12 +7,11 @@ import math
 import threading
 from typing import Any
 
+import amanda
 import pytest
 import toy_graph
-from toy_graph import BACKEND, Function, Graph
-
-import amanda
 from amanda import _core
+from toy_graph import BACKEND, Function, Graph
 
 X, W = 2.0, 0.25
 VANILLA = (math.sin(0.5), math.cos(0.5) * 2.0)
@@ -120,14 +119,14 @@ def test_what_a_tool_raises_arrives_as_the_same_object(where: str) -> None:
 
 
 def test_what_the_driver_refuses_is_an_error_at_analysis() -> None:
-    scope, toolset = toolset_of(tool(lambda c: c.replace_op(lambda a: a), ops="sin", name="swap"))
+    _scope, toolset = toolset_of(tool(lambda c: c.replace_op(lambda a: a), ops="sin", name="swap"))
     refusing = Graph(refuse=lambda point, position: f"it is fused ({point})" if point == "replace" else None)
     with pytest.raises(amanda.Error, match=r"swap: replace_op on toy::sin: it is fused \(replace\)"):
         _core.instrument(toolset, BACKEND, refusing)
 
 
 def test_a_failure_to_lower_is_one_warning_and_no_tools(caplog: pytest.LogCaptureFixture) -> None:
-    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    _scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
     artifact = _core.instrument(toolset, BACKEND, Graph(fail=ValueError("no room")))
     assert artifact.lowered is None
     assert artifact.failure == (
@@ -137,7 +136,7 @@ def test_a_failure_to_lower_is_one_warning_and_no_tools(caplog: pytest.LogCaptur
 
 
 def test_an_interrupt_in_lower_passes_as_itself() -> None:
-    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    _scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
     error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt) as raised:
         _core.instrument(toolset, BACKEND, Graph(fail=error))
@@ -149,7 +148,7 @@ def test_an_error_of_each_op_passes_as_itself() -> None:
         def each_op(self, visitor: Any) -> None:
             raise MineError("broken driver")
 
-    scope, toolset = toolset_of(tool(lambda c: None))
+    _scope, toolset = toolset_of(tool(lambda c: None))
     with pytest.raises(MineError, match="broken driver"):
         _core.instrument(toolset, BACKEND, Broken())
 
@@ -162,7 +161,7 @@ def test_a_backward_operator_before_its_forward_operator_is_an_error() -> None:
                 visitor.op(backward)
                 visitor.op(forward)
 
-    scope, toolset = toolset_of(tool(lambda c: None))
+    _scope, toolset = toolset_of(tool(lambda c: None))
     with pytest.raises(
         amanda.Error,
         match="the driver 'toy/1/graph' showed a backward operator before its forward operator: toy::mul",
@@ -175,7 +174,7 @@ def test_a_replacement_without_its_original_is_the_drivers_error() -> None:
         op = context.op
         context.replace_op(lambda a: op(a))
 
-    scope, toolset = toolset_of(tool(again, ops="sin"))
+    _scope, toolset = toolset_of(tool(again, ops="sin"))
     step = _core.instrument(toolset, BACKEND, Graph()).lowered[1]
     with pytest.raises(amanda.Error, match="ran a replacement without the original of sin; pass original="):
         step.taps[0].run(step.site, [1.0])
@@ -237,11 +236,12 @@ def test_a_removed_action_falls_silent() -> None:
         function(X, W)
         actions[0].remove()
         assert function(X, W) == VANILLA
-    assert seen == [0.5] and function.builds == 1
+    assert seen == [0.5]
+    assert function.builds == 1
 
 
 def test_taps_are_known_by_number() -> None:
-    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    _scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
     lowered = _core.instrument(toolset, BACKEND, Graph()).lowered
     number = lowered[1].taps[0].id
     assert 0 < number < 2**63
@@ -252,7 +252,7 @@ def test_taps_are_known_by_number() -> None:
 
 
 def test_a_cache_builds_once_while_threads_wait() -> None:
-    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+    _scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
     cache, graph = _core.ArtifactCache(), Graph()
     start = threading.Barrier(4)
     made = []
@@ -274,7 +274,7 @@ def test_a_cache_builds_once_while_threads_wait() -> None:
 
 
 def test_asking_for_an_artifact_while_building_it_is_an_error() -> None:
-    scope, toolset = toolset_of(tool(lambda c: None))
+    _scope, toolset = toolset_of(tool(lambda c: None))
     cache = _core.ArtifactCache()
 
     class Selfish(Graph):
@@ -293,7 +293,7 @@ def test_run_state_is_shared_by_the_routines_of_one_execution() -> None:
         context.insert_before_op(lambda a, run: run.update(a=a), with_run=True)
         context.insert_after_op(lambda r, run: seen.append((run["a"], r)), with_run=True)
 
-    scope, toolset = toolset_of(tool(around, ops="sin"))
+    _scope, toolset = toolset_of(tool(around, ops="sin"))
     step = _core.instrument(toolset, BACKEND, Graph()).lowered[1]
     before, after = step.taps
     for value in (0.5, 1.0):
@@ -315,9 +315,8 @@ def test_a_driver_is_told_when_this_threads_tools_change() -> None:
     told: list[bool] = []
     BACKEND.on_switch(lambda: told.append(BACKEND.toolset() is not None))
     try:
-        with amanda.apply(tool(lambda c: None)):
-            with amanda.disabled():
-                pass
+        with amanda.apply(tool(lambda c: None)), amanda.disabled():
+            pass
     finally:
         BACKEND.on_switch(None)
     assert told == [True, False, True, False]
@@ -331,7 +330,7 @@ def test_four_threads_run_one_graph() -> None:
         with lock:
             counts["runs"] += 1
 
-    scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(count), ops=["mul", "sin"]))
+    _scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(count), ops=["mul", "sin"]))
     lowered = _core.instrument(toolset, BACKEND, Graph()).lowered
     results = []
     threads = [
