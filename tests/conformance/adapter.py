@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import pathlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -69,7 +70,12 @@ class Adapter(Protocol):
 
 def installed() -> Iterator[Adapter]:
     for path in sorted((pathlib.Path(__file__).parent / "adapters").glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"conformance_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         try:
-            yield importlib.import_module(f"adapters.{path.stem}").ADAPTER
+            spec.loader.exec_module(module)
         except NotInstalled:
             continue
+        yield module.ADAPTER
