@@ -133,7 +133,7 @@ TEST_F(ToolsetTest, AToolInsideItsOwnOperatorIsNotInForce) {
   auto in = scope.enter();
   outside = toolset();
   using reference::Array;
-  reference::call("linear", {Array({1, 1}, {1}), Array({1, 1}, {1}), Array{1}});
+  reference::call("linear", {Array({1, 1}, {1}), Array({1, 1}, {1}), Array({1, 1}, {1})});
   ASSERT_NE(inside, nullptr);
   EXPECT_NE(inside, outside);
   EXPECT_EQ(toolset(), outside);
