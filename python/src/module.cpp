@@ -92,10 +92,11 @@ PYBIND11_MODULE(_core, m) {
   bind_action(m);
   bind_op_context(m);
   bind_scope(m);
-  bind_tap(m);  // before what takes and gives taps and toolsets
   bind_toolset(m);
   bind_graph_backend(m);
   bind_graph_site(m);
+  bind_tap(m);
+  bind_artifact(m);
   m.def(
       "register_bridge",
       [](py::capsule capsule) {

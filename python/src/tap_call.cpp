@@ -1,6 +1,7 @@
 #include "tap_call.h"
 
 #include <fmt/format.h>
+#include <pybind11/stl.h>
 
 #include "amanda/engine.h"
 #include "graph_handles.h"
@@ -161,6 +162,14 @@ void bind_tap(py::module_& m) {
           "Runs the actions on the operands that reach the tap, and returns what flows on: the inputs before the "
           "operator, else its outputs. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a "
           "tap in its place.");
+  m.def(
+      "find_tap",
+      [](uint64_t id) -> std::optional<TapHandle> {
+        TapPtr tap = Engine::tap(id);
+        if (!tap) return std::nullopt;
+        return TapHandle{std::move(tap)};
+      },
+      py::arg("id"), "The tap with this id; None: nothing holds it any more, or another process made it.");
 }
 
 }  // namespace amanda::python

@@ -1,23 +1,8 @@
-// Toolsets, artifacts and their cache in Python.
-#include <pybind11/stl.h>
-
-#include "amanda/engine.h"
+// Toolsets in Python.
 #include "graph_handles.h"
-#include "graph_site.h"
+#include "module.h"
 
 namespace amanda::python {
-namespace {
-
-struct ArtifactHandle {
-  ArtifactPtr artifact;
-};
-
-py::object lowered(const ArtifactHandle& handle) {
-  if (!handle.artifact->lowered) return py::none();
-  return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(handle.artifact->lowered.get()));
-}
-
-}  // namespace
 
 void bind_toolset(py::module_& m) {
   py::class_<ToolsetHandle>(m, "Toolset", "The tools in force at one place of the program; a key for caches of graphs.")
@@ -27,65 +12,6 @@ void bind_toolset(py::module_& m) {
       .def("__eq__", [](const ToolsetHandle& a, const ToolsetHandle& b) { return a.toolset == b.toolset; })
       .def("__eq__", [](const ToolsetHandle&, const py::object&) { return false; })
       .def("__hash__", [](const ToolsetHandle& h) { return h.toolset->key(); });
-
-  py::class_<ArtifactHandle>(m, "Artifact", "What became of a graph under a toolset.")
-      .def_property_readonly("lowered", &lowered, "What lower() returned; None: run the original.")
-      .def_property_readonly("failure", [](const ArtifactHandle& h) { return h.artifact->failure; })
-      .def_property_readonly("unseen", [](const ArtifactHandle& h) {
-        std::vector<std::pair<std::string, std::string>> all;
-        for (const auto& [what, reason] : h.artifact->unseen) all.emplace_back(what, reason);
-        return all;
-      });
-
-  py::class_<ArtifactCache::Info>(m, "ArtifactCacheInfo", "What a graph's cache did so far.")
-      .def_readonly("hits", &ArtifactCache::Info::hits)
-      .def_readonly("builds", &ArtifactCache::Info::builds)
-      .def_readonly("size", &ArtifactCache::Info::size);
-  py::class_<ArtifactCache>(m, "ArtifactCache", "A graph's artifacts, by toolset and signature.")
-      .def(py::init())
-      .def(
-          "get",
-          [](ArtifactCache& cache, const ToolsetHandle& h, const std::string& signature, PyGraphBackend& backend,
-             const py::object& graph) {
-            PyGraphSite site(backend, graph);
-            py::gil_scoped_release unlocked;
-            return ArtifactHandle{cache.get(h.toolset, signature, site)};
-          },
-          py::arg("toolset"), py::arg("signature"), py::arg("backend"), py::arg("graph"),
-          "As instrument(), built once for a toolset and a signature.")
-      .def("clear",
-           [](ArtifactCache& cache) {
-             py::gil_scoped_release unlocked;
-             cache.clear();
-           })
-      .def("info", &ArtifactCache::info);
-
-  m.def(
-      "instrument",
-      [](const ToolsetHandle& h, PyGraphBackend& backend, const py::object& graph) {
-        PyGraphSite site(backend, graph);
-        py::gil_scoped_release unlocked;
-        return ArtifactHandle{Engine::instrument(*h.toolset, site)};
-      },
-      py::arg("toolset"), py::arg("backend"), py::arg("graph"),
-      "Has tools analyse a graph. `graph.each_op(visitor)` shows its operators; `graph.lower(sites)` puts taps beside "
-      "them, given (index of the operator, its taps) for each operator that has any, and returns the instrumented "
-      "graph.");
-  m.def(
-      "find_tap",
-      [](uint64_t id) -> std::optional<TapHandle> {
-        TapPtr tap = Engine::tap(id);
-        if (!tap) return std::nullopt;
-        return TapHandle{std::move(tap)};
-      },
-      py::arg("id"), "The tap with this id; None: nothing holds it any more, or another process made it.");
-  py::register_exception_translator([](std::exception_ptr raised) {
-    try {
-      std::rethrow_exception(raised);
-    } catch (const PythonInterrupt& interrupt) {
-      interrupt.error->restore();
-    }
-  });
 }
 
 }  // namespace amanda::python
