@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 
 # Innermost first: a folder may include itself, and what is before it in some row. `*`: each such folder for itself.
@@ -30,11 +28,6 @@ ROWS = [
     ["include", "python/src", "drivers/torch/python"],
     ["include", "python/src", "tools", "tools/*", "python/src/*"],
 ]
-# Still to go: what includes what, against the rows.
-EXCEPTIONS = {
-    ("drivers/torch/python/framework_probe.h", "tools/cupti_profiler/framework_probe.h"),
-    ("tools/flops/flops.cpp", "drivers/torch/include/amanda/torch.h"),
-}
 # Where a folder's public headers are: `include/amanda/scope.h` and `src/scope.cpp` are one unit.
 PUBLIC = {
     "include/amanda": "src",
@@ -138,20 +131,13 @@ def listed(lines: Iterable[str]) -> str:
 
 
 def test_folders_include_inwards_only():
-    outwards, excepted = [], set()
-    for file in sources():
-        layer = layer_of(file)
-        for other in included_by(file):
-            if may_include(layer, layer_of(other)):
-                continue
-            if (str(file), str(other)) in EXCEPTIONS:
-                excepted.add((str(file), str(other)))
-            else:
-                outwards.append(
-                    f"{file} includes {other}, but {layer}/ may include only {', '.join(sorted(inside(layer)))}"
-                )
+    outwards = [
+        f"{file} includes {other}, but {layer_of(file)}/ may include only {', '.join(sorted(inside(layer_of(file))))}"
+        for file in sources()
+        for other in included_by(file)
+        if not may_include(layer_of(file), layer_of(other))
+    ]
     assert not outwards, "includes that point outwards:" + listed(outwards)
-    assert excepted == EXCEPTIONS, f"no longer needed in EXCEPTIONS: {EXCEPTIONS - excepted}"
 
 
 def test_rows_name_folders_that_are_there():
@@ -165,7 +151,6 @@ def test_includes_of_the_core_form_no_circle():
     assert not found, "includes form circles:" + listed(found)
 
 
-@pytest.mark.xfail(strict=True, reason="an array knows its tape, and a tape its arrays")
 def test_includes_of_the_reference_driver_form_no_circle():
     found = circles(units("drivers/reference/"))
     assert not found, "includes form circles:" + listed(found)
