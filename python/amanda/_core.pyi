@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'CacheInfo', 'ContextHandle', 'Error', 'Operator', 'Scope', 'Switch', 'Tool', 'adopt_tool', 'drain_released', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
+__all__: list[str] = ['Action', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
 class Action:
     """
     A scheduled routine.
@@ -16,6 +16,48 @@ class Action:
         """
     @property
     def removed(self) -> bool:
+        ...
+class Artifact:
+    """
+    What became of a graph under a toolset.
+    """
+    @property
+    def failure(self) -> str:
+        ...
+    @property
+    def lowered(self) -> typing.Any:
+        """
+        What lower() returned; None: run the original.
+        """
+    @property
+    def unseen(self) -> list[tuple[str, str]]:
+        ...
+class ArtifactCache:
+    """
+    A graph's artifacts, by toolset and signature.
+    """
+    def __init__(self) -> None:
+        ...
+    def clear(self) -> None:
+        ...
+    def get(self, toolset: Toolset, signature: str, backend: GraphBackend, graph: typing.Any) -> Artifact:
+        """
+        As instrument(), built once for a toolset and a signature.
+        """
+    def info(self) -> ArtifactCacheInfo:
+        ...
+class ArtifactCacheInfo:
+    """
+    What a graph's cache did so far.
+    """
+    @property
+    def builds(self) -> int:
+        ...
+    @property
+    def hits(self) -> int:
+        ...
+    @property
+    def size(self) -> int:
         ...
 class CacheInfo:
     """
@@ -97,6 +139,47 @@ class Error(RuntimeError):
     """
     Misuse or failure that Amanda found. What a tool's own routine raises is never wrapped in it.
     """
+class GraphBackend:
+    """
+    A graph driver in Python: a framework's operator types, and this thread's tools.
+    """
+    def __init__(self, name_space: str, *, backward: str = 'none', can_replace: bool = True, can_change_shape: bool = False, keeps_gradients: bool = False, same_ids_as: str = '') -> None:
+        ...
+    def intern(self, ns: str, name: str, overload: str = '', *, inputs: collections.abc.Sequence[str] = [], outputs: collections.abc.Sequence[str] = [], schema: str = '') -> int:
+        """
+        The number of an operator type.
+        """
+    def on_switch(self, callback: typing.Any) -> None:
+        """
+        `callback()` runs on a thread whose scopes or tools have changed.
+        """
+    def toolset(self) -> Toolset | None:
+        """
+        The tools in force on this thread; None: no scope is open, or a tool's routine runs.
+        """
+    @property
+    def name_space(self) -> str:
+        ...
+class GraphVisitor:
+    """
+    What each_op() shows a graph to.
+    """
+    def op(self, site: OpSite) -> None:
+        """
+        Shows an operator; its analyses run.
+        """
+    def unseen(self, what: str, reason: str) -> None:
+        """
+        Tells of something that runs and that tools are not shown.
+        """
+class OpSite:
+    """
+    One operator of a graph, as tools see it.
+    """
+    def __init__(self, backend: GraphBackend, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, inputs: tuple, outputs: tuple, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: OpSite = None) -> None:
+        """
+        `inputs`, `outputs`: symbols of the graph; of a backward operator (which has a `forward` one) its grad_outputs and grad_inputs. `refuse(point, position)` says why an edit or a replacement is impossible, or None.
+        """
 class Operator:
     """
     An operator type. Calling it runs the original operator, uninstrumented.
@@ -127,6 +210,12 @@ class Operator:
     @property
     def schema(self) -> str:
         ...
+class RunState:
+    """
+    What a tool's routines share in one execution of an operator and of its backward operators.
+    """
+    def __init__(self) -> None:
+        ...
 class Scope:
     """
     The core's side of a scope; amanda.Scope holds one.
@@ -155,6 +244,31 @@ class Switch:
         ...
     def put_back(self) -> None:
         ...
+class Tap:
+    """
+    Neighbouring actions of one operator: one node of the instrumented graph.
+    """
+    def run(self, site: OpSite, inputs: collections.abc.Sequence = (), outputs: collections.abc.Sequence = (), *, original: typing.Any = None, state: RunState = None) -> list:
+        """
+        Runs the actions on the operands that reach the tap, and returns what flows on: the inputs before the operator, else its outputs. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a tap in its place.
+        """
+    def selects(self, position: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        ...
+    @property
+    def differentiable(self) -> bool:
+        ...
+    @property
+    def id(self) -> int:
+        ...
+    @property
+    def is_backward(self) -> bool:
+        ...
+    @property
+    def kind(self) -> str:
+        ...
+    @property
+    def point(self) -> str:
+        ...
 class Tool:
     """
     The core's side of a tool; amanda.Tool holds one.
@@ -168,6 +282,25 @@ class Tool:
     @property
     def name(self) -> str:
         ...
+class Toolset:
+    """
+    The tools in force at one place of the program; a key for caches of graphs.
+    """
+    @typing.overload
+    def __eq__(self, arg0: Toolset) -> bool:
+        ...
+    @typing.overload
+    def __eq__(self, arg0: typing.Any) -> bool:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def is_over(self) -> bool:
+        """
+        It will not be given again.
+        """
+    @property
+    def key(self) -> int:
+        ...
 def adopt_tool(capsule: typing.Any) -> Tool:
     """
     Takes a C++ tool out of its capsule, and owns it.
@@ -175,6 +308,14 @@ def adopt_tool(capsule: typing.Any) -> Tool:
 def drain_released() -> None:
     """
     Lets go of objects that were dropped without the interpreter lock.
+    """
+def find_tap(id: typing.SupportsInt | typing.SupportsIndex) -> Tap | None:
+    """
+    The tap with this id; None: nothing holds it any more, or another process made it.
+    """
+def instrument(toolset: Toolset, backend: GraphBackend, graph: typing.Any) -> Artifact:
+    """
+    Has tools analyse a graph. `graph.each_op(visitor)` shows its operators; `graph.lower(sites)` puts taps beside them, given (index of the operator, its taps) for each operator that has any, and returns the instrumented graph.
     """
 def is_cache_enabled() -> bool:
     """
