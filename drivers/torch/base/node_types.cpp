@@ -1,5 +1,7 @@
 #include "base/node_types.h"
 
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
 #include <array>
 #include <string_view>
 #include <typeinfo>
@@ -27,7 +29,7 @@ const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   const std::type_info& cls = typeid(node);
   Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
   if (known.cls == &cls) return *known.type;
-  const NodeType& type = named(std::string(plain_name(node.name())));
+  const NodeType& type = named(std::string(plain_name(node.name())), cls == typeid(torch::autograd::AccumulateGrad));
   // One C++ class serves all Python functions.
   if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) known = {&cls, &type};
   return type;
@@ -38,13 +40,13 @@ const NodeType& NodeTypes::of(OpType type) const {
   return types_.at(type & ~kNodeTypes);
 }
 
-const NodeType& NodeTypes::named(const std::string& name) {
+const NodeType& NodeTypes::named(const std::string& name, bool accumulates) {
   std::lock_guard lock(mutex_);
   const NodeType*& type = by_name_[name];
   if (!type) {
     OpInfo info{"autograd", name, "", {}, {}, "autograd::" + name + "(grad_outputs) -> grad_inputs"};
-    type = &types_.emplace_back(NodeType{static_cast<OpType>(types_.size()) | kNodeTypes, std::move(info), fnv1a(name),
-                                         name == "AccumulateGrad"});
+    type = &types_.emplace_back(
+        NodeType{static_cast<OpType>(types_.size()) | kNodeTypes, std::move(info), fnv1a(name), accumulates});
   }
   return *type;
 }

@@ -33,7 +33,7 @@ class NodeTypes {
   const NodeType& of(OpType type) const;
 
  private:
-  const NodeType& named(const std::string& name);
+  const NodeType& named(const std::string& name, bool accumulates);
 
   mutable Mutex mutex_;
   std::deque<NodeType> types_;

@@ -44,7 +44,7 @@ thread_local constinit size_t own_work = 0;
 // ---- which censuses count here -------------------------------------------------------------------------------------
 
 // It travels along with our callback.
-struct Published {
+struct Published : Guest {
   Censuses censuses;
   std::atomic<bool> over{false};
 };
@@ -66,7 +66,11 @@ struct Thread {
     published = open.empty() ? nullptr : std::make_shared<Published>();
     for (const Open& one : open) published->censuses.push_back(one.census);
     guest().set(published);
-    published ? add_callback() : remove_callback();
+    if (published) {
+      add_callback();
+    } else {
+      remove_callback();
+    }
   }
 
   // Guards that put all of a thread's state back may have taken the callback away, or brought it again.
@@ -212,7 +216,9 @@ OwnWork::~OwnWork() { --own_work; }
 void Census::open() {
   Thread& thread = per_thread<Thread>();
   for (Thread::Open& one : thread.open) {
-    if (one.census.get() == this) return void(++one.depth);
+    if (one.census.get() != this) continue;
+    ++one.depth;
+    return;
   }
   thread.open.push_back({shared_from_this(), 1});
   ++open_censuses;

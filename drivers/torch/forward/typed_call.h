@@ -105,11 +105,10 @@ class TypedCall final : public UnboxedCall {
   template <class Operands>
   static c10::IValue box_one(const Operands& operands, size_t position) {
     c10::IValue value;
-    std::apply(
-        [&, i = size_t{0}](const auto&... operand) mutable {
-          ((i++ == position ? void(value = c10::IValue(operand)) : void()), ...);
-        },
-        operands);
+    auto take = [&, i = size_t{0}](const auto& operand) mutable {
+      if (i++ == position) value = c10::IValue(operand);
+    };
+    std::apply([&](const auto&... operand) { (take(operand), ...); }, operands);
     return value;
   }
   template <class Operands>

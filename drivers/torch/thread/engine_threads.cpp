@@ -16,7 +16,10 @@ namespace {
 
 /// What travels. It keeps nothing alive: a copy of a thread's state may live on, and where it is used the scopes are
 /// borrowed first.
-struct Published {
+struct Published : Guest {
+  Published(std::weak_ptr<ScopeStack> scopes, std::shared_ptr<Published> covered)
+      : scopes(std::move(scopes)), covered(std::move(covered)) {}
+
   const std::weak_ptr<ScopeStack> scopes;
   const std::shared_ptr<Published> covered;  // another thread's, on a thread of the engine that has scopes of its own
   std::atomic<bool> over{false};             // their thread has others now

@@ -9,9 +9,14 @@
 
 namespace amanda::pytorch {
 
-/// The engine, and torch.jit.fork, give their threads a copy of the caller's ThreadLocalState, and that has one place
-/// for guests: a table of Python objects by name. Ours is none, and nobody looks into it: the pointer only travels. A
-/// copy may outlive the scope that put it there.
+/// What can travel: the engine, and torch.jit.fork, give their threads a copy of the caller's ThreadLocalState, and
+/// that has one place for others, a table of Python objects by name. A guest is one that stands for no Python object;
+/// nobody looks into it. A copy may outlive the scope that put it there.
+struct Guest : c10::SafePyObject {
+  Guest() : SafePyObject(nullptr, nullptr) {}
+};
+
+/// The guest of that name.
 template <class T>
 class ThreadGuest {
  public:
@@ -20,25 +25,23 @@ class ThreadGuest {
   /// This thread's; null: none.
   T* get() const {
     using at::impl::ThreadLocalPythonObjects;
-    if (!ThreadLocalPythonObjects::contains(name_)) return nullptr;
-    return reinterpret_cast<T*>(ThreadLocalPythonObjects::get(name_).get());
+    return ThreadLocalPythonObjects::contains(name_) ? static_cast<T*>(ThreadLocalPythonObjects::get(name_).get())
+                                                     : nullptr;
   }
   std::shared_ptr<T> share() const {
     using at::impl::ThreadLocalPythonObjects;
     if (!ThreadLocalPythonObjects::contains(name_)) return nullptr;
-    const std::shared_ptr<c10::SafePyObject>& disguised = ThreadLocalPythonObjects::get(name_);
-    return {disguised, reinterpret_cast<T*>(disguised.get())};
+    return std::static_pointer_cast<T>(ThreadLocalPythonObjects::get(name_));
   }
 
   /// Null takes it away.
   void set(std::shared_ptr<T> guest) const {
     using at::impl::ThreadLocalPythonObjects;
-    if (!guest) {
-      if (ThreadLocalPythonObjects::contains(name_)) ThreadLocalPythonObjects::erase(name_);
-      return;
+    if (guest) {
+      ThreadLocalPythonObjects::set(name_, std::move(guest));
+    } else if (ThreadLocalPythonObjects::contains(name_)) {
+      ThreadLocalPythonObjects::erase(name_);
     }
-    auto* disguised = reinterpret_cast<c10::SafePyObject*>(guest.get());
-    ThreadLocalPythonObjects::set(name_, std::shared_ptr<c10::SafePyObject>(std::move(guest), disguised));
   }
 
  private:
