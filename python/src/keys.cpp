@@ -31,8 +31,10 @@ template <class T>
 bool is(py::handle object) {
   if constexpr (std::is_same_v<T, bool>) return PyBool_Check(object.ptr());
   if constexpr (std::is_same_v<T, int64_t>) {
+    if (!PyLong_CheckExact(object.ptr())) return false;
     int overflow = 0;
-    return PyLong_CheckExact(object.ptr()) && (PyLong_AsLongLongAndOverflow(object.ptr(), &overflow), overflow == 0);
+    PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    return overflow == 0;
   }
   if constexpr (std::is_same_v<T, double>) return PyFloat_CheckExact(object.ptr());
   if constexpr (std::is_same_v<T, std::string>) return PyUnicode_CheckExact(object.ptr());

@@ -306,7 +306,10 @@ void walk_frames_directly(bool on) {
 
 size_t count_frames() {
   size_t frames = 0;
-  walk([&](PyCodeObject*, int, PyObject*) { return ++frames, true; });
+  walk([&](PyCodeObject*, int, PyObject*) {
+    ++frames;
+    return true;
+  });
   return frames;
 }
 
