@@ -26,6 +26,7 @@
 namespace {
 
 namespace pytorch = amanda::pytorch;
+namespace python = amanda::python;
 
 PyObject* error_class = nullptr;  // amanda.Error
 
@@ -101,20 +102,7 @@ py::list rows_of(const pytorch::Census& census) {
   return rows;
 }
 
-}  // namespace
-
-PYBIND11_MODULE(_torch, m) {
-  using namespace amanda;
-  m.doc() = "The PyTorch driver. Use it through the package `amanda`.";
-  static python::TorchBridge bridge;
-  py::register_local_exception_translator([](std::exception_ptr thrown) {
-    try {
-      std::rethrow_exception(thrown);
-    } catch (const Error& e) {
-      PyErr_SetString(error_class ? error_class : PyExc_ImportError, e.what());
-    }
-  });
-  static python::BridgeCapsule capsule{&pytorch::backend(), &bridge};
+void bind_installation(py::module_& m) {
   m.def(
       "install",
       [](const py::object& error, const py::object& resolve, const py::object& recomputing, const py::object& engine,
@@ -137,20 +125,9 @@ PYBIND11_MODULE(_torch, m) {
         python::install_errors(is_programs.ptr(), methods.ptr());
       },
       py::arg("is_programs"), py::arg("methods"), "Tells exceptions of the program from those of tools; called once.");
-  py::class_<pytorch::NodeWindow>(m, "NodeWindow", "The autograd nodes that this thread makes from now on.")
-      .def(py::init<>());
-  py::class_<pytorch::Census, std::shared_ptr<pytorch::Census>>(
-      m, "Census", "What PyTorch was asked for while it was open, and whether tools were shown it.")
-      .def(py::init(&make_census), py::arg("tools"), "`tools`: as amanda._core.Scope.tools() has them.")
-      .def("open", &pytorch::Census::open, "Counts on this thread, until as many calls of close().")
-      .def("close", &pytorch::Census::close)
-      .def("rows", &rows_of, "Tuples: operator or node, is it a node, times seen, times skipped by reason.");
-  m.def(
-      "skip_reasons", [] { return std::vector<std::string>(pytorch::kSkipNames.begin(), pytorch::kSkipNames.end()); },
-      "Why a call may be skipped; each has its sentence in amanda._reasons.");
-  m.def(
-      "record_callbacks", [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size(); },
-      "For tests: callbacks of RecordFunction on this thread.");
+}
+
+void bind_operators(py::module_& m) {
   m.def(
       "undeclared_writes",
       [] {
@@ -163,13 +140,31 @@ PYBIND11_MODULE(_torch, m) {
       "(operator, argument): what operators write to though their schemas call it read-only.");
   m.def("typed_kernels", &pytorch::count_typed_kernels, "Operators that come in with their C++ operands.");
   m.def("caught_types", &pytorch::count_promoted, "Operators that filtered scopes have asked for in this process.");
+}
+
+void bind_functions(py::module_& m) {
+  py::class_<pytorch::NodeWindow>(m, "NodeWindow", "The autograd nodes that this thread makes from now on.")
+      .def(py::init<>());
   m.def("bind_function", &bind_function, py::arg("name"), py::arg("window"), py::arg("inputs"), py::arg("results"),
         "Tells what a torch.autograd.Function of that name has recorded in the window.");
+}
+
+void bind_census(py::module_& m) {
+  py::class_<pytorch::Census, std::shared_ptr<pytorch::Census>>(
+      m, "Census", "What PyTorch was asked for while it was open, and whether tools were shown it.")
+      .def(py::init(&make_census), py::arg("tools"), "`tools`: as amanda._core.Scope.tools() has them.")
+      .def("open", &pytorch::Census::open, "Counts on this thread, until as many calls of close().")
+      .def("close", &pytorch::Census::close)
+      .def("rows", &rows_of, "Tuples: operator or node, is it a node, times seen, times skipped by reason.");
   m.def(
-      "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
+      "skip_reasons", [] { return std::vector<std::string>(pytorch::kSkipNames.begin(), pytorch::kSkipNames.end()); },
+      "Why a call may be skipped; each has its sentence in amanda._reasons.");
   m.def(
-      "framework_probe", [] { return py::capsule(&python::torch_probe(), tools::kFrameworkProbeCapsule); },
-      "For amanda._cupti: allocations, operands' sizes, other profilers.");
+      "record_callbacks", [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size(); },
+      "For tests: callbacks of RecordFunction on this thread.");
+}
+
+void bind_threads(py::module_& m) {
   m.def(
       "dispatch_keys",
       [] { return py::make_tuple(c10::toString(pytorch::keys().filter), c10::toString(pytorch::keys().all)); },
@@ -184,8 +179,9 @@ PYBIND11_MODULE(_torch, m) {
       "enter_compiled", [] { ++pytorch::thread_keys().unobserved; },
       "This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().");
   m.def("leave_compiled", [] { --pytorch::thread_keys().unobserved; });
-  m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
-        "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
+}
+
+void bind_numbers(py::module_& m) {
   m.def("number_of", &python::number_of, py::arg("tensor"), "A tensor's number, by which places are found; 0: none.");
   m.def("give_number", &python::give_number, py::arg("tensor"), py::arg("counts"),
         "Gives a tensor a new number; `counts`: as a parameter, whatever its type says.");
@@ -193,6 +189,9 @@ PYBIND11_MODULE(_torch, m) {
   m.def("exchange_numbers", &python::exchange_numbers, py::arg("a"), py::arg("b"),
         "After torch.utils.swap_tensors: the Python objects keep their numbers.");
   m.def("dead_numbers", &python::dead_numbers, "Numbers of tensors that died since the last call.");
+}
+
+void bind_places(py::module_& m) {
   m.def(
       "watch",
       [](const py::object& thing, bool plain) {
@@ -206,4 +205,34 @@ PYBIND11_MODULE(_torch, m) {
   m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
   m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),
         "For tests: ids are the same either way.");
+  m.def("time_ids", &time_ids, py::arg("x"), py::arg("weight"), py::arg("count"),
+        "For benchmarks: nanoseconds for `count` ids of aten::linear(x, weight), and the number of Python frames.");
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_torch, m) {
+  using namespace amanda;
+  m.doc() = "The PyTorch driver. Use it through the package `amanda`.";
+  static python::TorchBridge bridge;
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& e) {
+      PyErr_SetString(error_class ? error_class : PyExc_ImportError, e.what());
+    }
+  });
+  static python::BridgeCapsule capsule{&pytorch::backend(), &bridge};
+  m.def(
+      "bridge", [] { return py::capsule(&capsule, python::kBridgeCapsule); }, "For amanda._core.register_bridge.");
+  m.def(
+      "framework_probe", [] { return py::capsule(&python::torch_probe(), tools::kFrameworkProbeCapsule); },
+      "For amanda._cupti: allocations, operands' sizes, other profilers.");
+  bind_installation(m);
+  bind_operators(m);
+  bind_functions(m);
+  bind_census(m);
+  bind_threads(m);
+  bind_numbers(m);
+  bind_places(m);
 }
