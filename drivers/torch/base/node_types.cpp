@@ -30,7 +30,7 @@ const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
   if (known.cls == &cls) return *known.type;
   const NodeType& type = named(std::string(plain_name(node.name())), cls == typeid(torch::autograd::AccumulateGrad));
-  // One C++ class serves all Python functions.
+  // One class serves all Python functions. By its name: libtorch_python does not export what typeid(PyNode) needs.
   if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) known = {&cls, &type};
   return type;
 }
