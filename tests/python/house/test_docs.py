@@ -33,6 +33,11 @@ def test_the_tools_of_writing_a_tool_run_one_after_the_other():
         run("writing_a_tool.md", line, code, names)
 
 
+def test_the_graph_driver_in_python_works():
+    ((line, code),) = blocks("writing_a_driver.md", "python")
+    run("writing_a_driver.md", line, code, {})
+
+
 def test_the_page_on_profiling_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -62,7 +67,10 @@ def test_the_code_about_graphs_is_the_reference_drivers():
     assert all(code in sources for code in excerpts)
 
 
-@pytest.mark.parametrize("page", ["concepts.md", "writing_a_tool.md", "semantics.md", "limitations.md", "profiling.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["concepts.md", "writing_a_driver.md", "writing_a_tool.md", "semantics.md", "limitations.md", "profiling.md"],
+)
 def test_links_and_named_files_exist(page):
     text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"\]\(([^)#:]+)\)", text) + [
