@@ -1,7 +1,7 @@
 """What parameters and buffers are called where operators use them, and the numbers by which the driver finds them.
 
-A tensor's number is its own until it dies, which the driver hears of (drivers/torch/base/lifetime.h): nothing here refers to
-a tensor. Where a number may come to mean another name, because a module exchanges what it keeps, the tensor gets a new
+A tensor's number is its own until it dies, which the driver hears of (drivers/torch/base/lifetime.h): nothing here refers
+to a tensor. Where a number may come to mean another name, because a module exchanges what it keeps, the tensor gets a new
 one; then places that it comes to are named anew.
 """
 
