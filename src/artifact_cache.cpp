@@ -91,6 +91,10 @@ ArtifactCache::ArtifactCache() : table_(std::make_unique<Table>()) {}
 ArtifactCache::~ArtifactCache() = default;
 
 ArtifactPtr ArtifactCache::get(const ToolsetPtr& toolset, const std::string& signature, GraphSite& graph) {
+  if (!toolset) {
+    throw Error(fmt::format("[graph] the driver '{}' asked for an artifact of no toolset; run the graph as it is",
+                            graph.backend().name_space()));
+  }
   Table& table = *table_;
   const Table::Key key(toolset->key(), signature);
   std::vector<Table::Entry> dropped;  // destroyed outside the lock

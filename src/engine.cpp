@@ -122,6 +122,11 @@ void Engine::attach(Backend& backend, int seam_version, const Backend* same_ids_
     std::lock_guard lock(attaching);
     const std::span<Backend* const> known = attached_backends();
     if (std::find(known.begin(), known.end(), &backend) != known.end()) return;
+    if (same_ids_as && std::find(known.begin(), known.end(), same_ids_as) == known.end()) {
+      throw Error(
+          fmt::format("[engine] '{}' cannot use the operator ids of '{}', which is not attached; attach it first",
+                      backend.name_space(), same_ids_as->name_space()));
+    }
     if (known.size() == kMaxBackends) {
       throw Error(fmt::format("[engine] '{}' would be driver {}; at most {} can be attached", backend.name_space(),
                               kMaxBackends + 1, kMaxBackends));

@@ -170,13 +170,13 @@ class GraphVisitor:
         """
     def unseen(self, what: str, reason: str) -> None:
         """
-        Tells of something that runs and that tools are not shown.
+        Reports something that runs but is not shown to tools.
         """
 class OpSite:
     """
     One operator of a graph, as tools see it.
     """
-    def __init__(self, backend: GraphBackend, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, inputs: tuple, outputs: tuple, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: OpSite = None) -> None:
+    def __init__(self, backend: GraphBackend, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, inputs: tuple, outputs: tuple, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: typing.Any = None) -> None:
         """
         `inputs`, `outputs`: symbols of the graph; of a backward operator (which has a `forward` one) its grad_outputs and grad_inputs. `refuse(point, position)` says why an edit or a replacement is impossible, or None.
         """
@@ -212,7 +212,7 @@ class Operator:
         ...
 class RunState:
     """
-    What a tool's routines share in one execution of an operator and of its backward operators.
+    What a tool's routines share in one execution of an operator; a backward operator has its own.
     """
     def __init__(self) -> None:
         ...

@@ -2,19 +2,58 @@
 #include <pybind11/stl.h>
 
 #include "amanda/engine.h"
+#include "collected.h"
 #include "graph_handles.h"
 #include "graph_site.h"
 
 namespace amanda::python {
 namespace {
 
+/// The Python object that lower() returned; borrowed, null: none.
+PyObject* object_of(const Artifact& artifact) { return static_cast<PyObject*>(artifact.lowered.get()); }
+
 struct ArtifactHandle {
   ArtifactPtr artifact;
+
+  int traverse(visitproc visit, void* arg) const {
+    if (artifact.use_count() == 1) Py_VISIT(object_of(*artifact));  // else a cache owns it, too
+    return 0;
+  }
+  void clear() { artifact = std::make_shared<const Artifact>(); }
+};
+
+/// A cache that Python can look into.
+class PyArtifactCache {
+ public:
+  ArtifactHandle get(const ToolsetPtr& toolset, const std::string& signature, GraphSite& graph) {
+    ArtifactPtr artifact;
+    {
+      py::gil_scoped_release unlocked;
+      artifact = cache_.get(toolset, signature, graph);
+    }
+    std::erase_if(given_, [](const auto& known) { return known.expired(); });
+    if (artifact->lowered) given_.push_back(artifact);
+    return {std::move(artifact)};
+  }
+  void clear() { cache_.clear(); }
+  ArtifactCache::Info info() const { return cache_.info(); }
+
+  int traverse(visitproc visit, void* arg) const {
+    for (const auto& weak : given_) {
+      const ArtifactPtr artifact = weak.lock();
+      if (artifact && artifact.use_count() == 2) Py_VISIT(object_of(*artifact));  // ours and this one: nobody else
+    }
+    return 0;
+  }
+
+ private:
+  ArtifactCache cache_;
+  std::vector<std::weak_ptr<const Artifact>> given_;  // read and written with the interpreter lock
 };
 
 py::object lowered(const ArtifactHandle& handle) {
-  if (!handle.artifact->lowered) return py::none();
-  return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(handle.artifact->lowered.get()));
+  PyObject* object = object_of(*handle.artifact);
+  return object ? py::reinterpret_borrow<py::object>(object) : py::none();
 }
 
 void bind_cache(py::module_& m) {
@@ -22,30 +61,26 @@ void bind_cache(py::module_& m) {
       .def_readonly("hits", &ArtifactCache::Info::hits)
       .def_readonly("builds", &ArtifactCache::Info::builds)
       .def_readonly("size", &ArtifactCache::Info::size);
-  py::class_<ArtifactCache>(m, "ArtifactCache", "A graph's artifacts, by toolset and signature.")
+  py::class_<PyArtifactCache>(m, "ArtifactCache", "A graph's artifacts, by toolset and signature.",
+                              collected<PyArtifactCache>())
       .def(py::init())
       .def(
           "get",
-          [](ArtifactCache& cache, const ToolsetHandle& h, const std::string& signature, PyGraphBackend& backend,
+          [](PyArtifactCache& cache, const ToolsetHandle& h, const std::string& signature, PyGraphBackend& backend,
              const py::object& graph) {
             PyGraphSite site(backend, graph);
-            py::gil_scoped_release unlocked;
-            return ArtifactHandle{cache.get(h.toolset, signature, site)};
+            return cache.get(h.toolset, signature, site);
           },
           py::arg("toolset"), py::arg("signature"), py::arg("backend"), py::arg("graph"),
           "As instrument(), built once for a toolset and a signature.")
-      .def("clear",
-           [](ArtifactCache& cache) {
-             py::gil_scoped_release unlocked;
-             cache.clear();
-           })
-      .def("info", &ArtifactCache::info);
+      .def("clear", &PyArtifactCache::clear)
+      .def("info", &PyArtifactCache::info);
 }
 
 }  // namespace
 
 void bind_artifact(py::module_& m) {
-  py::class_<ArtifactHandle>(m, "Artifact", "What became of a graph under a toolset.")
+  py::class_<ArtifactHandle>(m, "Artifact", "What became of a graph under a toolset.", collected<ArtifactHandle>())
       .def_property_readonly("lowered", &lowered, "What lower() returned; None: run the original.")
       .def_property_readonly("failure", [](const ArtifactHandle& h) { return h.artifact->failure; })
       .def_property_readonly("unseen", [](const ArtifactHandle& h) {

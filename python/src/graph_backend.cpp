@@ -22,6 +22,10 @@ PyGraphBackend::PyGraphBackend(std::string name_space, Capabilities capabilities
 
 PyGraphBackend& PyGraphBackend::make(std::string name_space, Capabilities capabilities, const std::string& same_ids_as,
                                      PythonBridge& bridge) {
+  if (const Backend* known = Engine::find_backend(name_space)) {  // a module that is loaded again
+    if (auto* ours = dynamic_cast<const PyGraphBackend*>(known)) return const_cast<PyGraphBackend&>(*ours);
+    throw Error(fmt::format("[python] there is a driver '{}' already; choose another name space", name_space));
+  }
   const Backend* numbering = same_ids_as.empty() ? nullptr : Engine::find_backend(same_ids_as);
   if (!same_ids_as.empty() && !numbering) {
     throw Error(fmt::format("[python] '{}' cannot have the operator ids of '{}': no such driver is attached",

@@ -1,15 +1,21 @@
-// What Python holds of a tap and of a toolset: pybind11 has no holder for a pointer to const.
+// What Python holds of objects that are the core's.
 #pragma once
 
 #include "amanda/graph.h"
 
 namespace amanda::python {
 
+// pybind11 has no holder for a pointer to const.
 struct TapHandle {
   TapPtr tap;
 };
 struct ToolsetHandle {
   ToolsetPtr toolset;
+};
+
+/// Python may keep the object for longer than each_op() runs.
+struct VisitorHandle {
+  GraphVisitor* visitor;  // null once each_op() has returned
 };
 
 }  // namespace amanda::python

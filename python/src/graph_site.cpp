@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "collected.h"
 #include "graph_handles.h"
 
 namespace amanda::python {
@@ -18,10 +19,15 @@ const char* name_of(Point point) {
   return "";
 }
 
+GraphVisitor& visitor_of(const VisitorHandle& handle) {
+  if (handle.visitor) return *handle.visitor;
+  throw Error("[graph] each_op() has returned, and its visitor takes no more operators; show them in each_op()");
+}
+
 }  // namespace
 
 PyOpSite::PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inputs, py::tuple outputs,
-                   std::string module_path, std::string source, py::object refuse, std::shared_ptr<PyOpSite> forward)
+                   std::string module_path, std::string source, py::object refuse, py::object forward)
     : backend_(backend),
       type_(type),
       id_(id),
@@ -30,8 +36,15 @@ PyOpSite::PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inpu
       module_path_(std::move(module_path)),
       source_(std::move(source)),
       refuse_(refuse.is_none() ? nullptr : owned(std::move(refuse))),
-      forward_(std::move(forward)) {
+      forward_object_(forward.is_none() ? nullptr : owned(forward)),
+      forward_(forward_of(forward)) {
   backend.info(type);  // it must be known
+}
+
+PyOpSite* PyOpSite::forward_of(const py::object& forward) {
+  if (forward.is_none()) return nullptr;
+  if (py::isinstance<PyOpSite>(forward)) return &forward.cast<PyOpSite&>();
+  throw py::type_error("[graph] forward= takes the OpSite of the forward operator, got " + text_of(py::repr(forward)));
 }
 
 Value PyOpSite::get(Side side, size_t position) {
@@ -56,9 +69,28 @@ std::string PyOpSite::refusal(const ActionInfo& action, size_t position) const {
   return reason.is_none() ? "" : text_of(reason);
 }
 
+int PyOpSite::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(inputs_.get());
+  Py_VISIT(outputs_.get());
+  Py_VISIT(refuse_.get());
+  Py_VISIT(forward_object_.get());
+  return 0;
+}
+
+void PyOpSite::clear() {
+  inputs_.reset();
+  outputs_.reset();
+  refuse_.reset();
+}
+
 void PyGraphSite::each_op(GraphVisitor& visitor) {
   py::gil_scoped_acquire gil;
-  self_.attr("each_op")(py::cast(&visitor, py::return_value_policy::reference));
+  const auto handle = std::make_shared<VisitorHandle>(VisitorHandle{&visitor});
+  struct Ended {
+    ~Ended() { handle.visitor = nullptr; }
+    VisitorHandle& handle;
+  } ended{*handle};
+  self_.attr("each_op")(handle);
 }
 
 std::shared_ptr<void> PyGraphSite::lower(const std::vector<SitePlan>& sites) {
@@ -80,26 +112,30 @@ std::shared_ptr<void> PyGraphSite::lower(const std::vector<SitePlan>& sites) {
 }
 
 void bind_graph_site(py::module_& m) {
-  py::class_<PyOpSite, std::shared_ptr<PyOpSite>>(m, "OpSite", "One operator of a graph, as tools see it.")
+  py::class_<PyOpSite>(m, "OpSite", "One operator of a graph, as tools see it.", collected<PyOpSite>())
       .def(py::init<PyGraphBackend&, OpType, OpId, py::tuple, py::tuple, std::string, std::string, py::object,
-                    std::shared_ptr<PyOpSite>>(),
+                    py::object>(),
            py::arg("backend"), py::arg("type"), py::arg("id"), py::arg("inputs"), py::arg("outputs"), py::kw_only(),
            py::arg("module_path") = "", py::arg("source") = "", py::arg("refuse") = py::none(),
-           py::arg("forward") = std::shared_ptr<PyOpSite>(),
+           py::arg("forward") = py::none(),
            "`inputs`, `outputs`: symbols of the graph; of a backward operator (which has a `forward` one) its "
            "grad_outputs and grad_inputs. `refuse(point, position)` says why an edit or a replacement is impossible, "
            "or None.");
-  py::class_<GraphVisitor, std::unique_ptr<GraphVisitor, py::nodelete>>(m, "GraphVisitor",
-                                                                        "What each_op() shows a graph to.")
+  py::class_<VisitorHandle, std::shared_ptr<VisitorHandle>>(m, "GraphVisitor", "What each_op() shows a graph to.")
       .def(
           "op",
-          [](GraphVisitor& visitor, PyOpSite& site) {
+          [](const VisitorHandle& handle, PyOpSite& site) {
+            GraphVisitor& visitor = visitor_of(handle);
             py::gil_scoped_release unlocked;  // analyses in C++ need no lock, those in Python take it
             visitor.op(site);
           },
           py::arg("site"), "Shows an operator; its analyses run.")
-      .def("unseen", &GraphVisitor::unseen, py::arg("what"), py::arg("reason"),
-           "Tells of something that runs and that tools are not shown.");
+      .def(
+          "unseen",
+          [](const VisitorHandle& handle, std::string what, std::string reason) {
+            visitor_of(handle).unseen(std::move(what), std::move(reason));
+          },
+          py::arg("what"), py::arg("reason"), "Reports something that runs but is not shown to tools.");
 }
 
 }  // namespace amanda::python

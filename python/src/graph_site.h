@@ -12,15 +12,15 @@ namespace amanda::python {
 /// One operator of a graph. Filled in by Python and read by the core without the interpreter lock: it is immutable.
 class PyOpSite final : public RefusingSite {
  public:
-  /// `forward`: null for a forward operator.
+  /// `forward`: a PyOpSite; None for a forward operator.
   PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inputs, py::tuple outputs, std::string module_path,
-           std::string source, py::object refuse, std::shared_ptr<PyOpSite> forward);
+           std::string source, py::object refuse, py::object forward);
 
   Backend& backend() const override { return backend_; }
   OpType type() const override { return type_; }
   Phase phase() const override { return forward_ ? Phase::kBackward : Phase::kForward; }
   OpId id() override { return id_; }
-  size_t size(Side side) const override { return PyTuple_GET_SIZE(operands(side)); }
+  size_t size(Side side) const override { return operands(side) ? PyTuple_GET_SIZE(operands(side)) : 0; }
   Value get(Side side, size_t position) override;
   std::string detail(Detail which) override;
   OpType forward_type() const override { return forward_ ? forward_->type_ : type_; }
@@ -31,19 +31,22 @@ class PyOpSite final : public RefusingSite {
   }
 
   PyGraphBackend& driver() const { return backend_; }
-  OpId known_id() const { return id_; }
   std::string refusal(const ActionInfo& action, size_t position) const override;
+  int traverse(visitproc visit, void* arg) const;
+  void clear();  // by the garbage collector: nobody will ask again
 
  private:
+  static PyOpSite* forward_of(const py::object& forward);
   PyObject* operands(Side side) const { return (side == Side::kOutputs ? outputs_ : inputs_).get(); }
 
   PyGraphBackend& backend_;
   const OpType type_;
   const OpId id_;
-  const PyRef inputs_, outputs_;  // tuples
+  PyRef inputs_, outputs_;  // tuples
   const std::string module_path_, source_;
-  const PyRef refuse_;  // null: nothing is refused
-  const std::shared_ptr<PyOpSite> forward_;
+  PyRef refuse_;          // null: nothing is refused
+  PyRef forward_object_;  // keeps forward_ alive
+  PyOpSite* const forward_;
 };
 
 /// Base of the driver's class in Python, which has `each_op(visitor)` and `lower(sites)`.

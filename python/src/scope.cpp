@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include "collected.h"
 #include "op_context.h"
 #include "routine.h"
 
@@ -35,6 +36,7 @@ class PyScope final : public Scope {
         });
     return stop;
   }
+  void clear() { cache_clear(); }
 
  private:
   PyScope(const std::vector<Tool*>& tools, std::shared_ptr<const PyRef> owners, OnError on_error)
@@ -42,20 +44,6 @@ class PyScope final : public Scope {
 
   const std::shared_ptr<const PyRef> owners_;
 };
-
-void collect_garbage(PyHeapTypeObject* heap_type) {
-  PyTypeObject* type = &heap_type->ht_type;
-  type->tp_flags |= Py_TPFLAGS_HAVE_GC;
-  type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(self));
-    if (!py::detail::is_holder_constructed(self)) return 0;
-    return py::cast<PyScope&>(py::handle(self)).traverse(visit, arg);
-  };
-  type->tp_clear = [](PyObject* self) {
-    if (py::detail::is_holder_constructed(self)) py::cast<PyScope&>(py::handle(self)).cache_clear();
-    return 0;
-  };
-}
 
 }  // namespace
 
@@ -72,8 +60,7 @@ void bind_scope(py::module_& m) {
             .format(info.hits, info.misses, kMaxEmptyRecords, info.size);
       });
 
-  py::class_<PyScope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.",
-                      py::custom_type_setup(&collect_garbage))
+  py::class_<PyScope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.", collected<PyScope>())
       .def(py::init([](const std::vector<Tool*>& tools, const py::object& owners, bool disable_on_error) {
              return std::make_unique<PyScope>(tools, owners, disable_on_error ? OnError::kDisable : OnError::kRaise);
            }),

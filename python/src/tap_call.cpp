@@ -126,7 +126,7 @@ PyObject* TapCall::call_original(OpType type, OpId id, PyObject* args, PyObject*
 
 void bind_tap(py::module_& m) {
   py::class_<RunState, std::shared_ptr<RunState>>(
-      m, "RunState", "What a tool's routines share in one execution of an operator and of its backward operators.")
+      m, "RunState", "What a tool's routines share in one execution of an operator; a backward operator has its own.")
       .def(py::init());
   py::class_<TapHandle>(m, "Tap", "Neighbouring actions of one operator: one node of the instrumented graph.")
       .def_property_readonly("id", [](const TapHandle& h) { return h.tap->id(); })

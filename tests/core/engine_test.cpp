@@ -64,6 +64,12 @@ class EngineTest : public TraceTest {
   ProbeDriver& driver = attached();
 };
 
+TEST_F(EngineTest, IdsOfADriverThatIsNotAttachedAreRefused) {
+  ProbeDriver other, numbering;
+  EXPECT_EQ(error_of([&] { Engine::attach(other, kSeamVersion, &numbering); }),
+            "[engine] 'probe' cannot use the operator ids of 'probe', which is not attached; attach it first");
+}
+
 TEST_F(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
   ProbeDriver old;
   EXPECT_EQ(error_of([&] { Engine::attach(old, kSeamVersion + 1); }),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import math
 import threading
+import weakref
 from typing import Any
 
 import amanda
 import pytest
+import torch
 import toy_graph
 from amanda import _core
 from toy_graph import BACKEND, Function, Graph
@@ -343,3 +345,76 @@ def test_four_threads_run_one_graph() -> None:
         thread.join()
     assert results == [VANILLA] * 200
     assert counts["runs"] == 400
+
+
+def test_a_visitor_ends_with_each_op() -> None:
+    class Keeps(Graph):
+        def each_op(self, visitor: Any) -> None:
+            super().each_op(visitor)
+            self.visitor = visitor
+
+    _scope, toolset = toolset_of(tool(lambda c: None))
+    graph = Keeps()
+    _core.instrument(toolset, BACKEND, graph)
+    for late in (lambda: graph.visitor.op(graph.sites[0][0]), lambda: graph.visitor.unseen("loop", "late")):
+        with pytest.raises(amanda.Error, match=r"each_op\(\) has returned, and its visitor takes no more operators"):
+            late()
+
+
+class Marked:
+    """Something that says when it is gone."""
+
+    def __init__(self, gone: list[str], name: str) -> None:
+        weakref.finalize(self, gone.append, name)
+
+
+def test_operators_that_know_their_graph_are_collected() -> None:
+    gone: list[str] = []
+
+    def build() -> None:
+        owner: Any = Marked(gone, "operands")
+        site = _core.OpSite(BACKEND, toy_graph.SIN, 1, (owner,), (), refuse=lambda *_: owner and None)
+        owner.site = _core.OpSite(BACKEND, toy_graph.SIN_BACKWARD, 2, (), (owner,), forward=site)
+
+    build()
+    gc.collect()
+    assert gone == ["operands"]
+
+
+def test_a_model_that_holds_its_artifacts_is_collected() -> None:
+    gone: list[str] = []
+    _scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda *_: None), ops="sin"))
+
+    def build() -> None:
+        model: Any = Marked(gone, "model")
+
+        class Lowers(Graph):
+            def lower(self, sites: list[tuple[int, list[Any]]]) -> Any:
+                return model
+
+        model.cache = _core.ArtifactCache()
+        assert model.cache.get(toolset, "", BACKEND, Lowers()).lowered is model
+        model.artifact = _core.instrument(toolset, BACKEND, Lowers())
+
+    build()
+    gc.collect()
+    assert gone == ["model"]
+
+
+def test_a_backend_of_the_same_name_is_the_same() -> None:
+    again = _core.GraphBackend("toy/1/graph", backward="one")
+    assert again.intern("toy", "sin") == toy_graph.SIN
+    with pytest.raises(amanda.Error, match=r"there is a driver 'pytorch/.*/eager' already; choose another name space"):
+        _core.GraphBackend(pytorch_name_space()[0])
+
+
+def pytorch_name_space() -> list[str]:
+    seen: list[str] = []
+    with amanda.apply(tool(lambda c: seen.append(c.namespace))):
+        torch.relu(torch.zeros(1))
+    return seen
+
+
+def test_what_is_no_operator_is_no_forward_operator() -> None:
+    with pytest.raises(TypeError, match="forward= takes the OpSite of the forward operator, got 'sin'"):
+        _core.OpSite(BACKEND, toy_graph.SIN_BACKWARD, 2, (), (), forward="sin")
