@@ -33,6 +33,13 @@ def test_the_tools_of_writing_a_tool_run_one_after_the_other():
         run("writing_a_tool.md", line, code, names)
 
 
+def test_the_graph_driver_of_writing_a_driver_runs():
+    examples = list(blocks("writing_a_driver.md", "python"))
+    assert examples
+    for line, code in examples:
+        run("writing_a_driver.md", line, code, {})
+
+
 def test_the_page_on_profiling_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
