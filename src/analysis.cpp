@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "amanda/error.h"
 #include "amanda/wait_hooks.h"
+#include "backends.h"
 #include "context_session.h"
 #include "generation.h"
 #include "op_name.h"
@@ -49,7 +51,14 @@ AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const V
       tables_(scopes.share_tables()),
       site_(site),
       info_(site.backend().info(site.forward_type())),
-      seen_(seen) {}
+      seen_(seen) {
+  const Backend& backend = site.backend();
+  const std::span<Backend* const> attached = attached_backends();
+  if (backend.index() < attached.size() && attached[backend.index()] == &backend) return;
+  // Its index is another driver's, and so would be its records.
+  throw Error(fmt::format("[engine] the driver '{}' showed {} and was never attached; call Engine::attach first",
+                          backend.name_space(), op_name(site)));
+}
 
 PlanPtr AnalysisSession::run(Point point) {
   tables_ = scopes_.share_tables();

@@ -70,6 +70,14 @@ TEST_F(EngineTest, IdsOfADriverThatIsNotAttachedAreRefused) {
             "[engine] 'probe' cannot use the operator ids of 'probe', which is not attached; attach it first");
 }
 
+TEST_F(EngineTest, ADriverThatWasNeverAttachedIsNamed) {
+  ProbeDriver stranger;
+  apply({tool("a").asks({"add"})});
+  ProbeSite add(stranger, kAdd);
+  EXPECT_EQ(error_of([&] { Backward::subscription(*Engine::scopes_here(), add); }),
+            "[engine] the driver 'probe' showed probe::add and was never attached; call Engine::attach first");
+}
+
 TEST_F(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
   ProbeDriver old;
   EXPECT_EQ(error_of([&] { Engine::attach(old, kSeamVersion + 1); }),
