@@ -75,6 +75,15 @@ def test_a_build_for_another_torch_says_so(installed, tmp_path):
     )
 
 
+def build_and_run(folder, prefixes):
+    """Builds the program `count` of the project in `folder`, and returns what it prints."""
+    tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    found = f"-DCMAKE_PREFIX_PATH={';'.join(map(str, prefixes))}"
+    run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", found, env=tools)
+    run("cmake", "--build", folder / "build", env=tools)
+    return run(folder / "build" / "count")
+
+
 def test_a_cpp_program_finds_the_package(installed, tmp_path):
     _, package = installed
     (tmp_path / "CMakeLists.txt").write_text(
@@ -87,8 +96,23 @@ def test_a_cpp_program_finds_the_package(installed, tmp_path):
     )
     import torch
 
-    prefixes = f"{package}/lib/cmake/amanda;{torch.utils.cmake_prefix_path}"
-    tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefixes}", env=tools)
-    run("cmake", "--build", tmp_path / "build", env=tools)
-    assert "conv2d ran 4 times" in run(tmp_path / "build" / "count")
+    printed = build_and_run(tmp_path, [f"{package}/lib/cmake/amanda", torch.utils.cmake_prefix_path])
+    assert "conv2d ran 4 times" in printed
+
+
+def test_a_cpp_program_without_torch_finds_the_core(installed, tmp_path):
+    _, package = installed
+    (tmp_path / "count.cpp").write_text(
+        "#include <amanda/amanda.h>\n"
+        "#include <iostream>\n"
+        'int main() { amanda::Tool tool("mine"); amanda::Scope scope(tool); std::cout << scope.tools().size(); }\n'
+    )
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(consumer CXX)\n"
+        "set(CMAKE_CXX_STANDARD 20)\n"
+        "find_package(amanda 0.1 REQUIRED COMPONENTS core)\n"
+        "add_executable(count count.cpp)\n"
+        "target_link_libraries(count PRIVATE amanda::amanda)\n"
+    )
+    assert build_and_run(tmp_path, [f"{package}/lib/cmake/amanda"]) == "1"
