@@ -90,14 +90,47 @@ class OpContext(dict[str, Any]):
     def is_backward(self) -> bool:
         return not self.is_forward()
 
-    op = property(get_op)
-    op_id = property(get_op_id)
-    inputs = property(get_inputs)
-    outputs = property(get_outputs)
-    backward_op = property(get_backward_op)
-    backward_op_id = property(get_backward_op_id)
-    grad_outputs = property(get_grad_outputs)
-    grad_inputs = property(get_grad_inputs)
+    # Not property(get_op): type checkers would take its value for Any.
+
+    @property
+    def op(self) -> _core.Operator:
+        """As `get_op`."""
+        return self._handle.op()
+
+    @property
+    def op_id(self) -> int:
+        """As `get_op_id`."""
+        return self._handle.op_id()
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """As `get_inputs`."""
+        return self._handle.inputs()
+
+    @property
+    def outputs(self) -> tuple[Any, ...] | None:
+        """As `get_outputs`."""
+        return self._handle.outputs()
+
+    @property
+    def backward_op(self) -> _core.Operator | None:
+        """As `get_backward_op`."""
+        return self._handle.backward_op()
+
+    @property
+    def backward_op_id(self) -> int | None:
+        """As `get_backward_op_id`."""
+        return self._handle.backward_op_id()
+
+    @property
+    def grad_outputs(self) -> tuple[Any, ...] | None:
+        """As `get_grad_outputs`."""
+        return self._handle.grad_outputs()
+
+    @property
+    def grad_inputs(self) -> tuple[Any, ...] | None:
+        """As `get_grad_inputs`."""
+        return self._handle.grad_inputs()
 
     @property
     def namespace(self) -> str:
