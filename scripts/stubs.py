@@ -7,6 +7,9 @@ from pathlib import Path
 
 MODULES = ["_core", "_cupti", "_tools", "_torch"]
 
+# pybind11-stubgen leaves out special names. An Operator's instances have a __name__, as functions have.
+NAME = "    @property\n    def __name__(self) -> str:\n        ...\n"
+
 
 def generate(folder: Path) -> None:
     """Puts a `.pyi` of each extension module of the installed package into `folder`."""
@@ -17,7 +20,16 @@ def generate(folder: Path) -> None:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             text = (Path(scratch) / "amanda" / f"{module}.pyi").read_text()
             # The module's own names, which it calls by their full names in some places.
-            (folder / f"{module}.pyi").write_text(text.replace(f"amanda.{module}.", ""))
+            text = text.replace(f"amanda.{module}.", "")
+            (folder / f"{module}.pyi").write_text(_with_name(text) if module == "_core" else text)
+
+
+def _with_name(text: str) -> str:
+    before, operator, after = text.partition("class Operator:\n")
+    members, properties, rest = after.partition("    @property\n")
+    if not properties:
+        raise ValueError("[stubs] the stub of _core has no class Operator with properties to put its __name__ before")
+    return before + operator + members + NAME + properties + rest
 
 
 if __name__ == "__main__":

@@ -197,6 +197,9 @@ class Operator:
     def __repr__(self) -> str:
         ...
     @property
+    def __name__(self) -> str:
+        ...
+    @property
     def input_names(self) -> list[str]:
         ...
     @property

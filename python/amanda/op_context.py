@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,21 @@ class OpContext(dict[str, Any]):
     def __init__(self, handle: _core.ContextHandle) -> None:
         super().__init__()
         self._handle = handle
+
+    def __repr__(self) -> str:
+        """The operator, its module and line while an analysis runs, and the keys without their values. Never raises."""
+        parts = [_asked(self._operator_text) or "forgotten by its scope"]
+        if module_path := _asked(lambda: self._handle.module_path()):
+            parts.append(f"in {module_path}")
+        if source := _asked(lambda: self._handle.source()):
+            parts.append(f"at {source}")
+        keys = ", ".join(map(reprlib.repr, list(self)))
+        return f"<amanda.OpContext {' '.join(parts)}; {f'keys: {keys}' if keys else 'no keys'}>"
+
+    def _operator_text(self) -> str:
+        op, backward_op = self._handle.op(), self._handle.backward_op()
+        name = f"{op.name}.{op.overload}" if op.overload else op.name
+        return f"{backward_op.__name__} of {name}" if backward_op is not None else name
 
     # ---- inspection -------------------------------------------------------------------------------------------------
 
@@ -90,14 +106,47 @@ class OpContext(dict[str, Any]):
     def is_backward(self) -> bool:
         return not self.is_forward()
 
-    op = property(get_op)
-    op_id = property(get_op_id)
-    inputs = property(get_inputs)
-    outputs = property(get_outputs)
-    backward_op = property(get_backward_op)
-    backward_op_id = property(get_backward_op_id)
-    grad_outputs = property(get_grad_outputs)
-    grad_inputs = property(get_grad_inputs)
+    # Not property(get_op): type checkers would take its value for Any.
+
+    @property
+    def op(self) -> _core.Operator:
+        """As `get_op`."""
+        return self._handle.op()
+
+    @property
+    def op_id(self) -> int:
+        """As `get_op_id`."""
+        return self._handle.op_id()
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """As `get_inputs`."""
+        return self._handle.inputs()
+
+    @property
+    def outputs(self) -> tuple[Any, ...] | None:
+        """As `get_outputs`."""
+        return self._handle.outputs()
+
+    @property
+    def backward_op(self) -> _core.Operator | None:
+        """As `get_backward_op`."""
+        return self._handle.backward_op()
+
+    @property
+    def backward_op_id(self) -> int | None:
+        """As `get_backward_op_id`."""
+        return self._handle.backward_op_id()
+
+    @property
+    def grad_outputs(self) -> tuple[Any, ...] | None:
+        """As `get_grad_outputs`."""
+        return self._handle.grad_outputs()
+
+    @property
+    def grad_inputs(self) -> tuple[Any, ...] | None:
+        """As `get_grad_inputs`."""
+        return self._handle.grad_inputs()
 
     @property
     def namespace(self) -> str:
@@ -266,6 +315,14 @@ class OpContext(dict[str, Any]):
     def may_mutate(self) -> None:
         """Lets the routines that this analysis schedules change, in place, tensors they were given."""
         self._handle.may_mutate()
+
+
+def _asked(question: Callable[[], str]) -> str:
+    """The answer; empty where the scope is gone, or no analysis runs any more."""
+    try:
+        return question()
+    except Exception:
+        return ""
 
 
 _core.set_context_class(OpContext)

@@ -39,6 +39,22 @@ class Scope:
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._censuses = drivers.make_censuses(self._core.tools()) if coverage else []
 
+    def __repr__(self) -> str:
+        """Its tools, where it is entered now, and what its cache of analysis results did."""
+        if not hasattr(self, "_core"):
+            return "<amanda.Scope: not made>"
+        tools = ", ".join(tool._core.name for tool in self._tools) or "no tools"
+        cache = self._core.cache_info()
+        known = f"known operators: {cache.currsize}, analyses: {cache.misses}, cache hits: {cache.hits}"
+        return f"<amanda.Scope of {tools}; {self._entered_text()}; {known}>"
+
+    def _entered_text(self) -> str:
+        here = sum(entry.scope is self for entry in _here.entries)
+        elsewhere = list(_open.values()).count(self) - here
+        texts = [f"entered {_times(here)}on this thread"] if here else []
+        texts += [f"entered {_times(elsewhere)}on other threads"] if elsewhere > 0 else []
+        return ", ".join(texts) or "not entered"
+
     def __enter__(self) -> Scope:
         entry = _Entry(self)
         try:
@@ -99,6 +115,10 @@ class Scope:
                 "[scope] this scope does not count what its tools see; make it with amanda.apply(..., coverage=True)"
             )
         return report_of(row for census in self._censuses for row in census.rows())
+
+
+def _times(count: int) -> str:
+    return f"{count} times " if count > 1 else ""
 
 
 class _Entry:

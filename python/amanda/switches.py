@@ -16,6 +16,9 @@ class _Switched(contextlib.ContextDecorator):
     def __init__(self, which: str, on: bool) -> None:
         self._which, self._on, self._here = which, on, _Turned()
 
+    def __repr__(self) -> str:
+        return f"<amanda switch: {self._which} {'on' if self._on else 'off'}>"
+
     def __enter__(self) -> None:
         self._here.switches.append(Switch(self._which, self._on))
 

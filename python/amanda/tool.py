@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amanda import _core
 
@@ -19,6 +19,27 @@ class _OnDemand:
 
 ON_DEMAND: Final = _OnDemand()
 """``ops=ON_DEMAND``: the routine runs on whatever the tools that depend on this one ask for."""
+
+
+class _Ask(NamedTuple):
+    """What an analysis routine asks for."""
+
+    backward: bool
+    operators: str
+
+    @classmethod
+    def of(cls, names: list[str] | None, on_demand: bool, backward: bool, require_outputs: bool, nested: bool) -> _Ask:
+        if on_demand:
+            text = "on demand"
+        elif names is None:
+            text = "every operator"
+        else:
+            more = len(names) - MAX_NAMES_SHOWN
+            text = ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return cls(backward, text + " with outputs" * require_outputs + " nested" * nested)
+
+
+MAX_NAMES_SHOWN = 6
 
 
 class Tool:
@@ -49,6 +70,20 @@ class Tool:
             raise TypeError(f"[tool] a tool's name and namespace are strings, got {name!r} and {namespace!r}")
         self._core_tool = _core.Tool(self, name or type(self).__name__, namespace or "")
         self._dependencies: list[Tool] = []
+        self._asks: list[_Ask] = []
+
+    def __repr__(self) -> str:
+        """Its analysis routines with the operators that they ask for, and the tools it builds on."""
+        kind = type(self).__name__
+        if not hasattr(self, "_core_tool"):
+            return f"<{kind}: super().__init__() was not called>"
+        name = self._core_tool.name
+        parts = ["written in C++"] if isinstance(self, NativeTool) else []
+        parts += [_counted(self._asks, backward) for backward in (False, True)]
+        if self._dependencies:
+            parts.append("depends on " + ", ".join(tool._core.name for tool in self._dependencies))
+        told = "; ".join(filter(None, parts)) or "no analyses"
+        return f"<{kind}: {told}>" if name == kind else f"<{kind} {name!r}: {told}>"
 
     @property
     def name(self) -> str:
@@ -91,7 +126,9 @@ class Tool:
         core = self._core
         if not callable(callback):
             raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {callback!r}")
-        core.add_inst_for_op(callback, backward, require_outputs, self._names(ops), ops is ON_DEMAND, nested)
+        names = self._names(ops)
+        core.add_inst_for_op(callback, backward, require_outputs, names, ops is ON_DEMAND, nested)
+        self._asks.append(_Ask.of(names, ops is ON_DEMAND, backward, require_outputs, nested))
 
     def depends_on(self, *tools: Tool) -> None:
         """Lets the routines of `tools` run before this tool's own, at analysis and at run time.
@@ -144,6 +181,17 @@ class NativeTool(Tool):
     def __init__(self, capsule: object) -> None:
         self._core_tool = _core.adopt_tool(capsule)
         self._dependencies: list[Tool] = []
+        self._asks: list[_Ask] = []
+
+
+def _counted(asks: list[_Ask], backward: bool) -> str:
+    """The routines of a phase as text; empty if there are none."""
+    of_phase = [ask for ask in list(asks) if ask.backward == backward]
+    if not of_phase:
+        return ""
+    asked_for = "; ".join(dict.fromkeys(ask.operators for ask in of_phase))
+    what = "backward" if backward else "forward"
+    return f"{len(of_phase)} {what} {'analysis' if len(of_phase) == 1 else 'analyses'} ({asked_for})"
 
 
 def _maybe_a_class(value: object) -> str:

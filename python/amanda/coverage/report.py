@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -74,6 +75,9 @@ class CoverageReport:
 
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.table())}</pre>"
 
 
 def report_of(counts: Iterable[tuple[str, bool, int, dict[str, int]]]) -> CoverageReport:

@@ -1,4 +1,4 @@
-"""Rows of a tool as a table for `rich.print`."""
+"""Rows of a tool as a table for `rich.print`, `print` and notebooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    import rich.table
+    from amanda.reports.table import Table
 
 
 class Column(NamedTuple):
@@ -24,7 +24,7 @@ def rich_table(
     top: int | None = None,
     caption: str = "",
     summed: Callable[[Sequence[Any]], Any] | None = None,
-) -> rich.table.Table:
+) -> Table:
     """A table of the `top` rows (None: all), with a line for the others.
 
     Arguments:
@@ -38,11 +38,13 @@ def rich_table(
         import rich.box
         import rich.table
         import rich.text
+
+        from amanda.reports.table import Table  # here: it imports rich
     except ImportError as error:
         raise ImportError(
             f"[{speaker}] tables need rich: pip install 'amanda[profile]'; rows() needs nothing"
         ) from error
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.caption = rich.text.Text(caption) if caption else None
     for column in columns:
         justify = "left" if column.left else "right"

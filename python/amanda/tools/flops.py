@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from amanda import _tools
-from amanda.reports.data_frame import data_frame
+from amanda.reports.data_frame import data_frame, field_names
 from amanda.tool import NativeTool
 
 if TYPE_CHECKING:
     import pandas
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """All runs of one operator type in one innermost module, forward or backward."""
+
+    op: str  # "aten::addmm"; in backward the autograd node, "AddmmBackward0"
+    module_path: str
+    backward: bool
+    runs: int
+    flops: int
 
 
 class Flops(NativeTool):
@@ -60,9 +72,9 @@ class Flops(NativeTool):
         """
         return self._counts.uncounted()
 
-    def rows(self) -> list[_tools.FlopRow]:
-        """What was counted, per operator type and innermost module: `op`, `module_path`, `backward`, `runs`, `flops`."""
-        return self._counts.rows()
+    def rows(self) -> list[Row]:
+        """What was counted, per operator type and innermost module."""
+        return [Row(row.op, row.module_path, row.backward, row.runs, row.flops) for row in self._counts.rows()]
 
     def reset(self) -> None:
         """Starts again from zero."""
@@ -74,5 +86,6 @@ class Flops(NativeTool):
         Raises:
             ImportError: pandas is not installed.
         """
-        columns = ["op", "module_path", "backward", "runs", "flops"]
-        return data_frame("flops", self.rows(), columns, {"backward": "bool", "runs": "int64", "flops": "int64"})
+        return data_frame(
+            "flops", self.rows(), field_names(Row), {"backward": "bool", "runs": "int64", "flops": "int64"}
+        )

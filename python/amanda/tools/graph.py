@@ -56,6 +56,12 @@ class Graph:
         self._producers: dict[Node, dict[Node, set[int]]] = collections.defaultdict(dict)
         self._consumers: dict[Node, dict[Node, set[int]]] = collections.defaultdict(dict)  # the same sets of positions
 
+    def __repr__(self) -> str:
+        nodes, edges = list(self), self._edges()
+        operators = sum(node.kind == "operator" for node in nodes)
+        outside = len(nodes) - operators
+        return f"<amanda Graph: operators: {operators}, tensors from outside: {outside}, edges: {len(edges)}>"
+
     def __getitem__(self, node_id: NodeId) -> Node:
         return self._nodes[node_id]
 

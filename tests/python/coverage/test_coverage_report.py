@@ -1,6 +1,7 @@
 """Coverage reports of scopes: nested, entered again, left in any order, failing; what a report prints."""
 
 import dataclasses
+import html
 import threading
 
 import amanda
@@ -170,3 +171,10 @@ def test_the_table():
     assert "  aten::mm            8           0  8 inner\n" in str(report)
     assert report.total("forward").skipped == {"unasked": 1, "inner": 10}
     assert str(report_of([])) == "forward: nothing\nbackward: nothing"
+
+
+def test_a_notebook_shows_a_report_as_it_is_printed():
+    report = report_of([("aten::<sin>", False, 1, {"inner": 2})])
+    assert "aten::<sin>" in str(report)
+    assert report._repr_html_() == f"<pre>{html.escape(str(report))}</pre>"
+    assert "<sin>" not in report._repr_html_()

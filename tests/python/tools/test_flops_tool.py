@@ -440,3 +440,11 @@ def test_the_counting_tool_sees_every_operator():
             (leaf(2) * 2).sum().backward()
     assert scope.cache_info().currsize > 2
     assert isinstance(tool._core, _core.Tool)
+
+
+def test_a_row_prints_its_fields():
+    flops = Flops()
+    with amanda.apply(flops):
+        torch.mm(torch.ones(2, 3), torch.ones(3, 4))
+    (row,) = flops.rows()
+    assert repr(row) == "Row(op='aten::mm', module_path='', backward=False, runs=1, flops=48)"

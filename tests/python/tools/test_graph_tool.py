@@ -581,3 +581,12 @@ def _node(graph, name):
 
 def _producers(graph, name):
     return set(map(_name, graph.producers(_node(graph, name))))
+
+
+def test_a_graph_prints_how_much_is_in_it():
+    tracing = GraphTracing()
+    assert repr(tracing.graph) == "<amanda Graph: operators: 0, tensors from outside: 0, edges: 0>"
+    x = torch.ones(2)
+    with amanda.apply(tracing):
+        torch.relu(x) + torch.sin(x)
+    assert repr(tracing.graph) == "<amanda Graph: operators: 3, tensors from outside: 1, edges: 4>"

@@ -2,15 +2,18 @@
 
 import collections
 import gc
+import html
 import json
 import sys
 import threading
 import time
 import weakref
+from xml.etree import ElementTree
 
 import amanda
 import pytest
 import torch
+from amanda.reports.rich_table import Column, rich_table
 from amanda.tools.profile import Profile, Row
 
 
@@ -258,6 +261,44 @@ def test_a_table_fits_100_columns_with_long_module_paths():
 def test_an_unused_profile_has_an_empty_table():
     assert Profile().rows() == []
     assert "total ms" in _text(Profile().table())
+
+
+def test_print_shows_a_table_as_rich_does(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    x = torch.ones(2)
+    profile = _profiled(lambda: torch.relu(x))
+    assert "aten::relu" in str(profile.table())
+    assert str(profile.table()) == _text(profile.table())
+    assert "\x1b" not in str(profile.table())
+    assert repr(profile.table()).startswith("<amanda table: op, ")
+    assert repr(profile.table()).endswith("; rows: 2>")  # and the total
+
+
+def test_a_notebook_shows_a_table_in_html():
+    x = torch.ones(2)
+    profile = _profiled(lambda: [f(x) for f in (torch.relu, torch.sin, torch.cos)])
+    table = profile.table(top=2)
+    table.caption = "a <caption> & more"
+    page = ElementTree.fromstring(table._repr_html_())
+    assert page.findtext("caption") == "a <caption> & more"
+    head, *rows = [[cell.text for cell in row] for row in page.iter("tr")]
+    assert head == [column.header for column in table.columns]
+    assert [row[0] for row in rows] == [*(row.name for row in profile.rows()[:2]), "(1 more)", "total"]
+    assert [row.get("style") for row in page.iter("tr")] == [None] * 3 + ["opacity: 0.6", "font-weight: bold"]
+    assert [cell.get("style").split(";")[0] for cell in page.find("tr")][:2] == [
+        "text-align: left",
+        "text-align: right",
+    ]
+
+
+def test_a_notebooks_table_does_not_break_names():
+    name = "resnet.encoder.stages.3.layers.5.layer.1." * 10 + "<locals>"
+    table = rich_table("test", [Column("op", lambda row: row, left=True, folds=True)], [name])
+    assert html.escape(name) in table._repr_html_()
+    bundle = table._repr_mimebundle_()
+    assert bundle["text/html"] == table._repr_html_()
+    assert bundle["text/plain"].strip().startswith("op")
+    assert set(table._repr_mimebundle_(include={"text/html"})) == {"text/html"}
 
 
 def test_a_table_without_rich_names_the_extra_to_install(monkeypatch):
