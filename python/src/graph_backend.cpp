@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "amanda/engine.h"
+#include "object_info.h"
 
 namespace amanda::python {
 namespace {
@@ -56,6 +57,16 @@ const OpInfo& PyGraphBackend::info(OpType type) const {
 
 void PyGraphBackend::set_on_switch(const py::object& callback) {
   on_switch_ = PyRef(callback.is_none() ? nullptr : py::object(callback).release().ptr());
+}
+
+void PyGraphBackend::set_describe(const py::object& describe) {
+  describe_ = PyRef(describe.is_none() ? nullptr : py::object(describe).release().ptr());
+}
+
+ValueInfo PyGraphBackend::describe(Value value) const {
+  if (!value.ref) return {};
+  py::gil_scoped_acquire gil;
+  return info_of(object_of(value), describe_.get());
 }
 
 ToolsetPtr PyGraphBackend::toolset() const {

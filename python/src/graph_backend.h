@@ -23,6 +23,8 @@ class PyGraphBackend final : public Backend {
   OpType intern(OpInfo info);
   /// Called with the interpreter lock on the thread whose scopes have changed; None: not called.
   void set_on_switch(const py::object& callback);
+  /// See object_info.h; None: tensors are not described.
+  void set_describe(const py::object& describe);
   /// The tools in force on this thread; null: none, or a routine runs.
   ToolsetPtr toolset() const;
 
@@ -33,6 +35,7 @@ class PyGraphBackend final : public Backend {
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
+  ValueInfo describe(Value value) const override;
 
  private:
   PyGraphBackend(std::string name_space, Capabilities capabilities);
@@ -41,7 +44,7 @@ class PyGraphBackend final : public Backend {
   const Capabilities capabilities_;
   mutable Mutex mutex_;
   std::deque<OpInfo> infos_;  // an element stays where it is
-  PyRef on_switch_;
+  PyRef on_switch_, describe_;
 };
 
 /// An operator that says itself what can't be done to it.

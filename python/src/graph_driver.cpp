@@ -81,6 +81,10 @@ void bind_graph_backend(py::module_& m) {
           py::arg("ns"), py::arg("name"), py::arg("overload") = "", py::kw_only(),
           py::arg("inputs") = std::vector<std::string>{}, py::arg("outputs") = std::vector<std::string>{},
           py::arg("schema") = "", "The number of an operator type.")
+      .def("describe", &PyGraphBackend::set_describe, py::arg("describe"),
+           "`describe(operand)` tells C++ tools of a tensor: a dict with dtype, sizes (None: not known), device, bytes "
+           "and "
+           "requires_grad, as far as they are known; or None. Numbers and lists describe themselves.")
       .def("on_switch", &PyGraphBackend::set_on_switch, py::arg("callback"),
            "`callback()` runs on a thread whose scopes or tools have changed.")
       .def(

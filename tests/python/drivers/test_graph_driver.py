@@ -418,3 +418,50 @@ def pytorch_name_space() -> list[str]:
 def test_what_is_no_operator_is_no_forward_operator() -> None:
     with pytest.raises(TypeError, match="forward= takes the OpSite of the forward operator, got 'sin'"):
         _core.OpSite(BACKEND, toy_graph.SIN_BACKWARD, 2, (), (), forward="sin")
+
+
+class Tensor:
+    """A symbol of a graph with shapes."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+
+
+def flops_of_a_product(describe: Any) -> int:
+    """What a C++ tool counts in a graph of one matrix product, run once."""
+    from amanda.tools.flops import Flops
+
+    backend = _core.GraphBackend("toy/shapes/graph")
+    mm = backend.intern("aten", "mm", inputs=["self", "mat2"], outputs=["out"])
+    backend.describe(describe)
+    operands, result = (Tensor(2, 3), Tensor(3, 5)), (Tensor(2, 5),)
+    site = _core.OpSite(backend, mm, 1, operands, result)
+
+    class Multiplies:
+        def each_op(self, visitor: Any) -> None:
+            visitor.op(site)
+
+        def lower(self, sites: list[tuple[int, list[Any]]]) -> list[Any]:
+            return sites[0][1]
+
+    flops = Flops()
+    with amanda.apply(flops):
+        for tap in _core.instrument(backend.toolset(), backend, Multiplies()).lowered:
+            tap.run(site, operands, result)
+    return flops.total
+
+
+def test_a_tool_in_cpp_reads_shapes_of_a_graph_in_python() -> None:
+    assert flops_of_a_product(lambda operand: {"dtype": "float32", "sizes": operand.sizes}) == 2 * 2 * 3 * 5
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        ({"shape": (1,)}, r"describe\(\) gave 'shape'; it gives dtype, sizes, device, bytes and requires_grad"),
+        ("a tensor", r"describe\(\) takes an operand and gives a dict or None, got 'a tensor'"),
+    ],
+)
+def test_a_wrong_description_is_named(described: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        flops_of_a_product(lambda operand: described)
