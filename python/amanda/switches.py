@@ -41,7 +41,7 @@ def enabled() -> contextlib.AbstractContextManager[None]:
 
 
 def cache_disabled() -> contextlib.AbstractContextManager[None]:
-    """``with amanda.cache_disabled():`` analyses every operator on every run. Contexts keep their keys."""
+    """``with amanda.cache_disabled():`` analyzes every operator on every run. Contexts keep their keys."""
     return _Switched("cache", False)
 
 

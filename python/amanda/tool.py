@@ -77,7 +77,7 @@ class Tool:
 
         Arguments:
             callback: called as ``callback(context)``, once per operator.
-            backward: if True, the routine analyses backward operators, and is called once for each of them.
+            backward: if True, the routine analyzes backward operators, and is called once for each of them.
             require_outputs: if True, the routine is called after the operator has run, when outputs are available.
             ops: the operators to analyse: one name or several; shell globs are allowed. Always names forward operators.
                 ``"conv2d"`` matches in any namespace, ``"aten::conv2d"`` in one, ``"add.Tensor"`` one overload.

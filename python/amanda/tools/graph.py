@@ -148,7 +148,7 @@ class GraphTracing(Tool):
         for node in tracing.graph:
             print(node.name, "<-", [producer.name for producer in tracing.graph.producers(node)])
 
-    A tool that depends on this one finds ``context["graph"]`` and ``context["node"]``. When an operator is analysed,
+    A tool that depends on this one finds ``context["graph"]`` and ``context["node"]``. When an operator is analyzed,
     its producers are known; its consumers are not known yet.
 
     The edges are those of `torch.fx.symbolic_trace`, but for any program, because they are recorded at run time. A view

@@ -56,7 +56,7 @@ class MappingTool(Tool):
         self.add_inst_for_op(self._map, backward=True, ops=ON_DEMAND)
 
     def add_rule(self, namespace: str, routine: Rule) -> None:
-        """Adds a rule. Operators that were already analysed keep their keys.
+        """Adds a rule. Operators that were already analyzed keep their keys.
 
         Raises:
             TypeError: `namespace` is not a string, or `routine` is not callable.

@@ -25,7 +25,7 @@ OPS = ("linear", "conv?d", "conv_transpose?d", *FACTORS)
 class WeightPruning(Tool):
     """Base class of tools that prune weights. A subclass selects the weights in `get_mask`.
 
-    An operator's mask is created once, when the operator is analysed, and kept in ``context["mask"]``: 1 for a weight
+    An operator's mask is created once, when the operator is analyzed, and kept in ``context["mask"]``: 1 for a weight
     that stays and 0 for one that is pruned, in the shape and dtype of the weight. From then on the operator receives
     ``weight * mask``. Autograd records the product (``differentiable=True``), so the weight receives its gradient times
     the mask::
