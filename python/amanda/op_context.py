@@ -1,4 +1,4 @@
-"""OpContext: what an analysis routine is given."""
+"""OpContext: the argument of an analysis routine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from amanda.tool import Tool
 
 
 class OpContext(dict[str, Any]):
-    """One operator, and the means to schedule actions on it.
+    """One operator, and the methods that schedule actions on it.
 
-    It is a dict: keys that one tool writes are seen by the tools that run after it, and the context lasts as long as its
-    scope. Operands are reachable only while an analysis routine runs; what does not apply to the phase is None.
+    It is a dict: the tools that run later see the keys that a tool writes. The context lives as long as its scope.
+    Operands are accessible only while an analysis routine runs. Properties that do not apply to the phase are None.
 
-    Positions of inputs and outputs are the schema's: conv2d has (input, weight, bias, stride, padding, dilation, groups),
-    with the defaults filled in. A ``Tensor[]`` is one position that holds a list. Wherever positions are asked for, the
-    schema's names do as well: ``inputs=["weight"]``.
+    Positions of inputs and outputs are those of the schema: conv2d has (input, weight, bias, stride, padding, dilation,
+    groups), with the defaults filled in. A ``Tensor[]`` is one position that holds a list. Wherever you pass positions,
+    you can also pass names of the schema: ``inputs=["weight"]``.
     """
 
     __slots__ = ("_handle",)
@@ -45,18 +45,18 @@ class OpContext(dict[str, Any]):
     # ---- inspection -------------------------------------------------------------------------------------------------
 
     def get_op(self) -> _core.Operator:
-        """The operator. Callable: ``op(*inputs)`` runs the original, uninstrumented. ``op.__name__`` is "conv2d"."""
+        """The operator. ``op(*inputs)`` runs the original, without instrumentation. ``op.__name__`` is "conv2d"."""
         return self._handle.op()
 
     def get_op_id(self) -> int:
-        """The operator's place in the program: 64 bits, the same in every iteration."""
+        """Identifies the operator's place in the program: a 64-bit integer, the same in every iteration."""
         return self._handle.op_id()
 
     def get_inputs(self) -> tuple[Any, ...]:
-        """The inputs, as the program passed them: a caller's tensor is that very object.
+        """The inputs, as the program passed them: a tensor of the caller is the same Python object.
 
-        In a backward context the forward operator's: leaves that require a gradient (parameters), other tensors as far
-        as they are still alive, else None.
+        In a backward context, the inputs of the forward operator: leaves that require a gradient (parameters), and
+        other tensors if they are still alive; otherwise None.
 
         Raises:
             amanda.Error: the analysis routine has returned.
@@ -64,7 +64,7 @@ class OpContext(dict[str, Any]):
         return self._handle.inputs()
 
     def get_outputs(self) -> tuple[Any, ...] | None:
-        """The outputs, in a ``require_outputs`` analysis; else None. In a backward context as `get_inputs`.
+        """The outputs, in a ``require_outputs`` analysis; otherwise None. In a backward context, see `get_inputs`.
 
         Raises:
             amanda.Error: the analysis routine has returned.
@@ -72,19 +72,19 @@ class OpContext(dict[str, Any]):
         return self._handle.outputs()
 
     def get_backward_op(self) -> _core.Operator | None:
-        """The backward operator, an autograd node: its ``__name__`` is "ConvolutionBackward0". None in a forward context.
+        """The backward operator, an autograd node with a ``__name__`` such as "ConvolutionBackward0"; None in forward.
 
-        Callable by a routine while that operator runs: ``backward_op(*grad_outputs)`` runs the original and returns its
+        A routine can call it while that operator runs: ``backward_op(*grad_outputs)`` runs the original and returns its
         grad_inputs.
         """
         return self._handle.backward_op()
 
     def get_backward_op_id(self) -> int | None:
-        """The backward operator's id: its forward operator's place, and which of its backward operators it is."""
+        """Identifies the backward operator: its forward operator's place, and which of that one's nodes it is."""
         return self._handle.backward_op_id()
 
     def get_grad_outputs(self) -> tuple[Any, ...] | None:
-        """Gradients of the outputs: one for each output of the node, None where undefined. None in a forward context.
+        """Gradients of the outputs: one per output of the node, None if undefined. None in a forward context.
 
         Raises:
             amanda.Error: the analysis routine has returned.
@@ -93,7 +93,7 @@ class OpContext(dict[str, Any]):
 
     def get_grad_inputs(self) -> tuple[Any, ...] | None:
         """Gradients of the inputs, in a ``require_outputs`` backward analysis: one for each of the node's
-        ``next_functions``, None where undefined. Else None.
+        ``next_functions``, None if undefined. In other analyses, None.
 
         Raises:
             amanda.Error: the analysis routine has returned.
@@ -155,32 +155,32 @@ class OpContext(dict[str, Any]):
 
     @property
     def module_path(self) -> str:
-        """The module that runs, by its name in the model: "encoder.layer.3.attention". "" outside modules."""
+        """The name, in the model, of the module that runs: "encoder.layer.3.attention". "" outside modules."""
         return self._handle.module_path()
 
     @property
     def source(self) -> str:
-        """Where the user's code calls: "model.py:12"."""
+        """The line of user code that calls the operator: "model.py:12"."""
         return self._handle.source()
 
     @property
     def is_recompute(self) -> bool:
-        """Does a checkpointed region run again, for its backward pass?"""
+        """True if a checkpointed region is being recomputed for its backward pass."""
         return self._handle.is_recompute()
 
     @property
     def is_symbolic(self) -> bool:
-        """Are the operands symbols of a graph, not values? False in eager mode."""
+        """True if the operands are symbols of a graph, not values. False in eager mode."""
         return self._handle.is_symbolic()
 
     @property
     def depth(self) -> int:
-        """How many operators around this one the tool sees as well; above 0 only with ``nested=True``."""
+        """The number of enclosing operators that the tool also sees; above 0 only with ``nested=True``."""
         return self._handle.depth()
 
     @property
     def tool(self) -> Tool:
-        """The tool whose analysis runs."""
+        """The tool whose analysis is running."""
         tool: Tool = self._handle.tool()
         return tool
 
@@ -199,17 +199,15 @@ class OpContext(dict[str, Any]):
         """Calls ``fn(*selected_inputs, **kwargs)`` before the operator, each time it runs.
 
         Arguments:
-            fn: returns None to keep the inputs, one value for the only selected position, or one for each. A value must
-                have the type, dtype and device of what it stands for; None among several keeps that one.
-            inputs: positions or names; None: all, []: none.
-            with_run: passes ``run``, a dict shared by the tool's routines of one execution.
-            differentiable: records the routine; else a value takes over the gradient edge of what it stands for.
-            allow_view: `fn` may put another tensor in place of one that the operator's result is a view of, which ends
-                their sharing of memory.
-            kwargs: handed to `fn`.
+            fn: returns None to keep the inputs, one value for the only selected position, or one value per position. A
+                value must have the type, dtype and device of the one it replaces; None as an element keeps that
+            position. inputs: positions or names; None: all, []: none. with_run: passes ``run``, a dict that the tool's
+            routines share during one execution. differentiable: autograd records the routine. By default, a value takes
+            over the gradient edge of the value it replaces. allow_view: `fn` may replace a tensor that the operator's
+            result is a view of; they share no memory then. kwargs: passed to `fn`.
 
         Raises:
-            TypeError: `fn` cannot be called, or `inputs` is no list of positions and names.
+            TypeError: `fn` is not callable, or `inputs` is not a list of positions and names.
             ValueError: the operator has no such position.
             amanda.Error: the analysis routine has returned.
         """
@@ -225,10 +223,10 @@ class OpContext(dict[str, Any]):
         allow_view: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
-        """Calls ``fn(*selected_outputs, **kwargs)`` after the operator. As `insert_before_op`.
+        """Calls ``fn(*selected_outputs, **kwargs)`` after the operator. See `insert_before_op`.
 
         Arguments:
-            allow_view: `fn` may put another tensor in place of a view, which ends its sharing of memory.
+            allow_view: `fn` may replace a view; the new value shares no memory with the input.
         """
         return self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
 
@@ -243,8 +241,8 @@ class OpContext(dict[str, Any]):
     ) -> _core.Action:
         """Calls ``fn(*selected_inputs, **kwargs)`` instead of the operator; what it returns is the result.
 
-        The replacement is the operator now: it runs in the program's gradient mode. ``context.get_op()`` called in it
-        runs the original, or the replacement by a tool that this one depends on.
+        The replacement acts as the operator: it runs in the program's gradient mode. Calling ``context.op``
+        in it runs the original, or the replacement by a tool that this one depends on.
 
         Raises:
             amanda.Error: the operator returns a view and `allow_view` is not set.
@@ -262,17 +260,17 @@ class OpContext(dict[str, Any]):
     ) -> _core.Action:
         """Calls ``fn(*selected_grad_outputs, **kwargs)`` before the backward operator, each time it runs.
 
-        In a forward context: before each backward operator that the forward operator makes and that has the selected
-        positions (of leaves, AccumulateGrad, only a backward analysis can ask). Positions are the autograd node's:
-        ``grad_outputs[i]`` belongs to its i-th output. An undefined gradient is None.
+        In a forward context, it runs before each backward operator that the forward operator creates and that has the
+        selected positions (except AccumulateGrad, which only a backward analysis can select). Positions are those of
+        the autograd node: ``grad_outputs[i]`` belongs to its i-th output. An undefined gradient is None.
 
         Arguments:
-            fn, with_run, kwargs: as of `insert_before_op`. A value must have the gradient's shape, dtype and device.
+            fn, with_run, kwargs: see `insert_before_op`. A value must have the gradient's shape, dtype and device.
             grad_outputs: positions; None: all, []: none.
-            differentiable: records the routine, under ``create_graph=True``.
+            differentiable: autograd records the routine, under ``create_graph=True``.
 
         Raises:
-            TypeError: `fn` cannot be called, or `grad_outputs` is no list of positions.
+            TypeError: `fn` is not callable, or `grad_outputs` is not a list of positions.
             ValueError: the operator has no such position.
             amanda.Error: the analysis routine has returned.
         """
@@ -287,10 +285,10 @@ class OpContext(dict[str, Any]):
         differentiable: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
-        """Calls ``fn(*selected_grad_inputs, **kwargs)`` after the backward operator. As `insert_before_backward_op`.
+        """Calls ``fn(*selected_grad_inputs, **kwargs)`` after the backward operator.
 
-        ``grad_inputs[i]`` flows along the node's ``next_functions[i]``. AccumulateGrad has none: after it, the leaf's
-        ``.grad`` holds the gradient.
+        See `insert_before_backward_op`. ``grad_inputs[i]`` flows along the node's ``next_functions[i]``. AccumulateGrad
+        has none: after it, the leaf's ``.grad`` holds the gradient.
         """
         return self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
 
@@ -302,10 +300,10 @@ class OpContext(dict[str, Any]):
         with_run: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
-        """Calls ``fn(*selected_grad_outputs, **kwargs)`` instead of the backward operator; what it returns are the
+        """Calls ``fn(*selected_grad_outputs, **kwargs)`` instead of the backward operator. It returns the
         grad_inputs, one for each of the node's ``next_functions`` (None: undefined).
 
-        It takes effect at once: decided during a backward pass, the original does not run in that pass either.
+        It takes effect at once: if it is scheduled during a backward pass, the original does not run in that pass.
 
         Raises:
             amanda.Error: the operator is AccumulateGrad.
@@ -313,7 +311,7 @@ class OpContext(dict[str, Any]):
         return self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
 
     def may_mutate(self) -> None:
-        """Lets the routines that this analysis schedules change, in place, tensors they were given."""
+        """Allows the routines that this analysis schedules to modify their arguments in place."""
         self._handle.may_mutate()
 
 

@@ -21,10 +21,10 @@ R = TypeVar("R")
 
 
 class Scope:
-    """An instrumentation scope: a context manager and a decorator. Made by `apply`.
+    """An instrumentation scope: a context manager and a decorator. Created by `apply`.
 
-    It covers the thread that enters it, while it is entered, and can be entered as often as one likes. Analysis results
-    belong to the scope object: entering it again reuses them, a new `apply` starts fresh.
+    It covers the thread that enters it, while it is entered. You can enter it any number of times. Analysis results
+    belong to the scope object: entering it again reuses them; a new `apply` starts without any.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Scope:
         coverage: bool,
     ) -> None:
         self._tools = tools
-        self.options = options  # of drivers, by name
+        self.options = options  # drivers' options, by name
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._censuses = drivers.make_censuses(self._core.tools()) if coverage else []
 
@@ -75,7 +75,7 @@ class Scope:
             raise failure
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorates a function: its body runs in the scope."""
+        """Decorates a function so that its body runs in the scope."""
         if not callable(function):
             raise TypeError(f"[scope] a scope decorates functions, got {function!r}")
         suspends = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
@@ -93,19 +93,19 @@ class Scope:
         return in_scope
 
     def cache_info(self) -> _core.CacheInfo:
-        """Hits, misses and size of the cache of analysis results."""
+        """Returns hits, misses and size of the cache of analysis results."""
         return self._core.cache_info()
 
     def cache_clear(self, op_id: int | None = None) -> None:
-        """Forgets the analysis results, keys included, of one operator or of all: they are analysed again."""
+        """Drops the analysis results and keys of one operator, or of all operators, which are then analyzed again."""
         if not isinstance(op_id, int | None):
             raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
 
     def coverage(self) -> CoverageReport:
-        """What the framework was asked for while this scope was entered, and what its tools saw of it, until now.
+        """Reports the calls that the framework dispatched while this scope was entered, and which of them tools saw.
 
-        Counts of all times that the scope was entered are added up.
+        The counts include every time that the scope was entered, up to now.
 
         Raises:
             amanda.Error: the scope was made without ``coverage=True``.
@@ -122,7 +122,7 @@ def _times(count: int) -> str:
 
 
 class _Entry:
-    """A scope, entered once. Leaving undoes the steps of entering that were done."""
+    """One entry of a scope. Leaving undoes the completed steps of entering, in reverse order."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -144,7 +144,7 @@ class _Entry:
             census.open()
 
     def close(self, error: BaseException | None) -> BaseException | None:
-        """Undoes every step, even if one raises; returns the first exception."""
+        """Undoes every step, even if one raises. Returns the first exception."""
         first: BaseException | None = None
         while self._steps_back:
             try:
@@ -154,7 +154,7 @@ class _Entry:
         return first
 
     def thread_has_ended(self, on_its_thread: bool) -> None:
-        """Called when nothing else can leave it. On another thread, the ended thread's own state is gone already."""
+        """Called when a thread ends with open scopes. On another thread, the ended thread's state no longer exists."""
         if on_its_thread:
             failure = self.close(None)
             if failure:
@@ -167,8 +167,8 @@ def _close(census: drivers.Census, error: BaseException | None) -> None:
     census.close()
 
 
-_open: dict[int, Scope] = {}  # by entry, of all threads
-_lock = _fork.rlock()  # a collection may leave a scope while another is entered
+_open: dict[int, Scope] = {}  # open scopes of all threads, by entry number
+_lock = _fork.rlock()  # reentrant: garbage collection may leave a scope while another is entered
 
 
 def _opened(entry: int, scope: Scope) -> None:
@@ -186,7 +186,7 @@ def _left(entry: int) -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child has the scopes of no thread."""
+    """A forked child has no open scopes."""
     if _open:
         _open.clear()
         drivers.leave()
@@ -196,7 +196,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class _ThreadsEnd:
-    """Deleted with its thread; leaves the scopes that are open there."""
+    """Deleted when its thread ends; leaves the scopes that are open on that thread."""
 
     def __init__(self, entries: list[_Entry]) -> None:
         self._entries, self._thread = entries, threading.get_ident()
@@ -219,7 +219,7 @@ _here = _Here()
 
 
 def entered_here() -> list[Scope]:
-    """For drivers: the scopes that this thread has entered; one entered twice is there twice."""
+    """For drivers: the scopes that this thread has entered. A scope entered twice is listed twice."""
     return [entry.scope for entry in _here.entries]
 
 
@@ -229,22 +229,22 @@ def apply(
     compiled: Literal["eager", "opaque"] = "eager",
     coverage: bool = False,
 ) -> Scope:
-    """Makes a scope in which `tools`, and the tools they depend on, apply::
+    """Creates a scope in which `tools`, and the tools they depend on, apply::
 
         with amanda.apply(tool):
             model(x)
 
     Arguments:
-        tools: in the order in which they run, as far as their dependencies leave it open.
-        on_error: what a failing routine does: ``"raise"`` its own exception in the program, or ``"disable"`` the tool and
-            its dependents for the rest of the scope, with one log line, and let the program go on.
-        compiled: what compiled functions (`torch.compile`) do in the scope: ``"eager"``, run as they were written, so that
-            tools see their operators, and with the eager run's results; or ``"opaque"``, run compiled, and unseen.
-        coverage: count what the framework is asked for, for `Scope.coverage`. It costs each call, inner ones included,
-            about a microsecond.
+        tools: run in this order, except that dependencies run first.
+        on_error: what happens when a routine fails. ``"raise"``: its exception is raised in the program. ``"disable"``:
+            the tool and its dependents stop for the rest of the scope, with one log line, and the program continues.
+        compiled: how functions compiled with `torch.compile` run in the scope. ``"eager"``: uncompiled, so that tools
+        see their operators, with the results of the eager run. ``"opaque"``: compiled; tools do not see their
+        operators. coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a
+        microsecond per call, inner calls included.
 
     Raises:
-        TypeError: one of them is no tool.
+        TypeError: one of them is not a tool.
         ValueError: an unknown `on_error`, `compiled` or `coverage`.
         amanda.Error: the dependencies have a cycle; `coverage` without a framework.
     """

@@ -1,4 +1,4 @@
-"""Switches of the calling thread: instrumentation and its cache, on and off."""
+"""Switches of the calling thread: instrumentation and its cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["cache_disabled", "cache_enabled", "disabled", "enabled", "is_cache_e
 
 
 class _Switched(contextlib.ContextDecorator):
-    """Holds a switch of the thread that enters it. Left on another thread it raises, and stays as it was."""
+    """Sets a switch of the thread that enters it. Leaving it on another thread raises an error and changes nothing."""
 
     def __init__(self, which: str, on: bool) -> None:
         self._which, self._on, self._here = which, on, _Turned()
@@ -39,15 +39,15 @@ def disabled() -> contextlib.AbstractContextManager[None]:
 
 
 def enabled() -> contextlib.AbstractContextManager[None]:
-    """``with amanda.enabled():`` undoes `disabled` inside it."""
+    """``with amanda.enabled():`` re-enables instrumentation inside `disabled`."""
     return _Switched("instrumentation", True)
 
 
 def cache_disabled() -> contextlib.AbstractContextManager[None]:
-    """``with amanda.cache_disabled():`` analyses every operator each time it runs. Contexts keep their keys."""
+    """``with amanda.cache_disabled():`` analyzes every operator on every run. Contexts keep their keys."""
     return _Switched("cache", False)
 
 
 def cache_enabled() -> contextlib.AbstractContextManager[None]:
-    """``with amanda.cache_enabled():`` undoes `cache_disabled` inside it."""
+    """``with amanda.cache_enabled():`` re-enables the cache inside `cache_disabled`."""
     return _Switched("cache", True)

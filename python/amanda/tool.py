@@ -18,7 +18,7 @@ class _OnDemand:
 
 
 ON_DEMAND: Final = _OnDemand()
-"""``ops=ON_DEMAND``: the routine runs on whatever the tools that depend on this one ask for."""
+"""``ops=ON_DEMAND``: the routine runs on the operators that the tools which depend on this one ask for."""
 
 
 class _Ask(NamedTuple):
@@ -45,8 +45,8 @@ MAX_NAMES_SHOWN = 6
 class Tool:
     """Base of all tools.
 
-    A tool registers *analysis routines*. Each is called once per operator with an `OpContext`, and decides; what it
-    schedules there, *instrumentation routines*, is called every time the operator runs::
+    A tool registers *analysis routines*. Each is called once per operator with an `OpContext` and decides what to do.
+    The *instrumentation routines* that it schedules are called every time the operator runs::
 
         class CountOps(amanda.Tool):
             def __init__(self):
@@ -61,8 +61,8 @@ class Tool:
                 self.count += 1
 
     Arguments:
-        name: what messages call the tool; the class's name if not given.
-        namespace: kept for tools written for the original Amanda; has no effect.
+        name: the tool's name in messages; the class name by default.
+        namespace: accepted for compatibility with the original Amanda; has no effect.
     """
 
     def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:
@@ -87,7 +87,7 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """What messages call this tool."""
+        """The tool's name in messages."""
         return str(self._core.name)
 
     @property
@@ -112,15 +112,15 @@ class Tool:
 
         Arguments:
             callback: called as ``callback(context)``, once per operator.
-            backward: a routine of backward operators, called once for each of an operator's.
-            require_outputs: call it after the operator, when the outputs are there.
-            ops: the operators asked for, in any case forward ones: a name or names, shell globs allowed. ``"conv2d"`` is
-                of any namespace, ``"aten::conv2d"`` of one, ``"add.Tensor"`` one overload. None: every operator.
-                `ON_DEMAND`: what dependent tools ask for.
-            nested: also operators inside an operator that this tool sees; else only the outermost are seen.
+            backward: if True, the routine analyzes backward operators, and is called once for each of them.
+            require_outputs: if True, the routine is called after the operator has run, when outputs are available.
+            ops: the operators to analyse: one name or several; shell globs are allowed. Always names forward operators.
+                ``"conv2d"`` matches in any namespace, ``"aten::conv2d"`` in one, ``"add.Tensor"`` one overload.
+                None: every operator. `ON_DEMAND`: the operators that dependent tools ask for.
+            nested: also analyse operators inside an operator that this tool sees. By default, only the outermost.
 
         Raises:
-            TypeError: the callback cannot be called, or `ops` holds something that is no name.
+            TypeError: `callback` is not callable, or `ops` contains something other than names.
             ValueError: a name is empty.
         """
         core = self._core
@@ -131,12 +131,12 @@ class Tool:
         self._asks.append(_Ask.of(names, ops is ON_DEMAND, backward, require_outputs, nested))
 
     def depends_on(self, *tools: Tool) -> None:
-        """Lets the routines of `tools` run before this tool's own, at analysis and at run time.
+        """Makes the routines of `tools` run before this tool's own, at analysis and at run time.
 
-        Applying this tool applies them, too. A cycle is reported when the tool is applied.
+        Applying this tool also applies them. A dependency cycle is reported when the tool is applied.
 
         Raises:
-            TypeError: one of them is no tool.
+            TypeError: one of them is not a tool.
         """
         for tool in tools:
             if not isinstance(tool, Tool):
@@ -146,13 +146,13 @@ class Tool:
             self._dependencies.append(tool)
 
     def on_enter(self) -> None:
-        """A scope with this tool was entered. For subclasses."""
+        """Called when a scope with this tool is entered. Override in subclasses."""
 
     def on_exit(self, error: BaseException | None) -> None:
-        """A scope with this tool was left, by `error` if it is not None. For subclasses."""
+        """Called when a scope with this tool is left; `error` is the exception that left it, or None."""
 
     def on_disable(self, error: BaseException | None) -> None:
-        """Under ``on_error="disable"``: this tool, or one it depends on, failed and runs no more. For subclasses."""
+        """Called under ``on_error="disable"`` when this tool, or one it depends on, failed and was stopped."""
 
     def _tell(self, method: str, *arguments: object) -> None:
         getattr(self, method)(*arguments)
@@ -168,14 +168,15 @@ class Tool:
 
 
 class NativeTool(Tool):
-    """A tool that is written in C++, made from the capsule in which its extension module hands it over.
+    """A tool written in C++, created from the capsule that its extension module returns.
 
-    The capsule holds an ``amanda::Tool*`` under the name "amanda.tool", and owns it until this object does. Routines in
-    Python can be added; in theirs, ``context.tool`` is None. `on_enter` and its like are the C++ tool's own.
+    The capsule has the name "amanda.tool", holds an ``amanda::Tool*``, and owns it until this object takes ownership.
+    You can add routines in Python; ``context.tool`` is None in them. `on_enter`, `on_exit` and `on_disable` are those
+    of the C++ tool.
 
     Raises:
-        TypeError: it is no such capsule.
-        amanda.Error: its tool was taken before.
+        TypeError: `capsule` is not such a capsule.
+        amanda.Error: the capsule's tool was already taken.
     """
 
     def __init__(self, capsule: object) -> None:

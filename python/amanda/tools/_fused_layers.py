@@ -1,7 +1,7 @@
-"""Layers that PyTorch may run as one operator in evaluation, weights and all.
+"""Layers that PyTorch may run as one operator in evaluation, including their weights.
 
-`nn.TransformerEncoderLayer` and `nn.MultiheadAttention` do, where no gradient is needed. A tool that edits their linear
-layers while they train would not reach them then, and evaluation would be that of another model.
+`nn.TransformerEncoderLayer` and `nn.MultiheadAttention` do this if no gradient is needed. A tool that edits their
+linear layers in training would not see these layers in evaluation, which would then run a different model.
 """
 
 from __future__ import annotations

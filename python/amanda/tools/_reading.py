@@ -1,4 +1,4 @@
-"""What the tools here can read of a tensor, and what they skip: one rule for all of them."""
+"""Which tensors the tools here can read, and which they skip: one rule for all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Skips:
-    """What a tool has left out, by reason. The first of each reason is told in the log."""
+    """What a tool has skipped, by reason. Each reason is logged once."""
 
     def __init__(self, tool: str) -> None:
         self._tool = tool
@@ -39,21 +39,21 @@ class Skips:
             return dict(self._counts)
 
     def caption(self) -> str:
-        """For tables; empty if nothing was skipped."""
+        """A caption for tables; empty if nothing was skipped."""
         counts = self.counts()
         return "skipped: " + ", ".join(f"{count} {reason}" for reason, count in counts.items()) if counts else ""
 
     def unreadable(self, tensor: torch.Tensor) -> bool:
-        """Has the tensor no elements that a tool could compute with? Then it is counted."""
+        """Returns True, and counts the tensor, if it has no elements that a tool could compute with."""
         reason = why_unreadable(tensor)
         if reason is not None:
             self.add(reason)
         return reason is not None
 
     def read(self, tensor: torch.Tensor, function: Callable[[torch.Tensor], T]) -> T | None:
-        """`function(tensor)`, where the tensor is what its wrappers hold; None, and counted, where it can't be read.
+        """Calls `function` on the tensor without its wrappers. If it cannot be read, counts it and returns None.
 
-        `function` is given elements that it can compute with, and may still raise: that is counted, too.
+        `function` receives elements that it can compute with. It may still raise; this is counted too.
         """
         with port.WithoutTorchFunction():
             reason, detail = why_unreadable(tensor), ""
@@ -66,12 +66,12 @@ class Skips:
         return None
 
     def size(self, tensor: torch.Tensor) -> int | None:
-        """The bytes of the tensor's elements, be they readable or not; None, and counted, where that is not known."""
+        """The bytes of the tensor's elements, readable or not. If unknown, counts the tensor and returns None."""
         if is_symbolic(tensor):
             self.add("symbolic")
             return None
         try:
-            # Not numel(): it is a method, and programs put others in its place. Nested tensors have nothing else.
+            # Not numel(): it is a method, and programs override it. Nested tensors offer nothing else.
             count = tensor.numel() if tensor.is_nested else math.prod(tensor.shape)
             return int(operator.index(count) * tensor.dtype.itemsize)
         except Exception as error:
@@ -93,7 +93,7 @@ REASONS = {
 
 
 def why_unreadable(tensor: torch.Tensor) -> str | None:
-    """Why the tensor has no elements that a tool could compute with; None: it has."""
+    """Why the tensor has no elements that a tool could compute with; None if it has."""
     if port.is_legacy_batched(tensor):
         return "batched"
     tensor = torch.func.debug_unwrap(tensor)
@@ -113,12 +113,12 @@ def why_unreadable(tensor: torch.Tensor) -> str | None:
 
 
 def is_symbolic(tensor: torch.Tensor) -> bool:
-    """Does somebody trace with it? Looking at its sizes closer would be written into the trace."""
+    """True if the tensor is being traced. Reading its sizes would then add to the trace."""
     if any(cls.__name__ in ("FakeTensor", "FunctionalTensor") for cls in type(tensor).__mro__):
         return True
     return not tensor.is_nested and not all(type(size) is int for size in tensor.shape)
 
 
 def _is_distributed(tensor: torch.Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # not imported: there is none
+    module = sys.modules.get("torch.distributed.tensor")  # if not imported, no DTensor exists
     return module is not None and isinstance(tensor, module.DTensor)

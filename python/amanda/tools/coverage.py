@@ -13,16 +13,16 @@ from amanda.tool import Tool
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One phase. An operator is a place of the program: running it again, in a loop or an iteration, adds nothing."""
+    """One phase. An operator is a place in the program: further runs, in a loop or an iteration, add nothing."""
 
     phase: str  # "forward" or "backward"
     operators: int
-    in_leaf_modules: int  # of these: those that a module without submodules calls itself, or their backward operators
-    leaf_modules: int  # the modules that call them; a hook sees the whole call of one
+    in_leaf_modules: int  # those called directly by a module without submodules, and their backward operators
+    leaf_modules: int  # the modules that call them; a hook sees one whole call
 
 
 class Coverage(Tool):
-    """Counts the operators of a model, and those inside modules that a module hook can be put on::
+    """Counts the operators of a model, and those inside modules on which a module hook can be registered::
 
         coverage = Coverage(model)
         with amanda.apply(coverage):
@@ -30,21 +30,22 @@ class Coverage(Tool):
         for row in coverage.rows():
             print(row)
 
-    A hook on a module with submodules would see all of their operators at once; leaf modules are the finest that hooks
-    tell apart. Where one calls several operators, its hook sees the inputs of the first and the outputs of the last.
+    A hook on a module with submodules would see all of their operators at once; leaf modules are the smallest units
+    that hooks can distinguish. If a leaf module calls several operators, its hook sees the inputs of the first and the
+    outputs of the last.
 
-    Operators that the program calls outside of `model`, a loss or an optimizer, count as operators.
+    Operators that the program calls outside `model`, in a loss or an optimizer, also count as operators.
 
     Arguments:
-        model: the outermost module of the program, as it is called.
+        model: the outermost module that the program calls.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         modules = {path: module for path, module in model.named_modules() if path}
         self._leaves = frozenset(path for path, module in modules.items() if not any(module.children()))
-        self._lock = _fork.lock()  # of the places
-        self._forward: dict[int, str] = {}  # an operator's id: the path of the module that calls it
+        self._lock = _fork.lock()  # guards the places
+        self._forward: dict[int, str] = {}  # operator id to the path of the module that calls it
         self._backward: dict[int, str] = {}
         self.add_inst_for_op(self._see_forward)
         self.add_inst_for_op(self._see_backward, backward=True)
@@ -59,7 +60,7 @@ class Coverage(Tool):
             self._backward[context.backward_op_id] = context.module_path
 
     def rows(self) -> list[Row]:
-        """What was counted so far: a row for forward, one for backward."""
+        """The counts so far: one row for forward, one for backward."""
         with self._lock:
             return [self._row("forward", self._forward), self._row("backward", self._backward)]
 

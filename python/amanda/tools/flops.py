@@ -33,14 +33,14 @@ class Flops(NativeTool):
         print(flops.total, flops.by_operator(), flops.by_module(), flops.uncounted)
 
     A multiplication and an addition are two operations. Matrix products, convolutions and fused attention are counted,
-    whatever operators they are part of; biases, masks, normalisation and pointwise operators are not. Gradients are
-    counted as far as they are computed. It is written in C++ and looks at shapes only; counts go on over as many runs,
-    scopes and threads as the tool is used in. What checkpointing runs again is counted again.
+    also inside other operators; biases, masks, normalization and pointwise operators are not. Gradients are
+    counted if they are computed. The tool is written in C++ and reads only shapes. Counts accumulate over all runs,
+    scopes and threads in which the tool is used. What checkpointing recomputes is counted again.
 
     Arguments:
-        uncounted: look at all operators, to list those in which nothing was counted. Without, operators that take no
-            part in the count cost nothing.
-        cpu_attention: count fused attention on the CPU as that on other devices. FlopCounterMode does not count it.
+        uncounted: if True, observe all operators, to list those in which nothing was counted. If False, operators that
+            are not counted cost nothing.
+        cpu_attention: count fused attention on the CPU as on other devices. FlopCounterMode does not count it.
     """
 
     def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:
@@ -57,7 +57,7 @@ class Flops(NativeTool):
         return self._counts.by_operator()
 
     def by_module(self) -> dict[str, int]:
-        """Operations per module path, with those of the modules inside it; "" is the total.
+        """Operations per module path, including submodules; "" is the total.
 
         Backward operators count for the module that called their forward operator.
         """
@@ -65,10 +65,11 @@ class Flops(NativeTool):
 
     @property
     def uncounted(self) -> dict[str, int]:
-        """Types of the outermost operators in which nothing was counted, and how often they ran; views are left out.
+        """Types of the outermost operators in which nothing was counted, and how often they ran; views are excluded.
 
-        Backward operators of counted ones that have no formula (double backward of a convolution or of attention) are
-        listed by the name of their autograd node. Else an operator in this list stands for its backward ones, too.
+        If a counted operator has a backward operator without a formula (double backward of a convolution or of
+        attention), it is listed by the name of its autograd node. Otherwise, an operator in this list also stands for
+        its backward operators.
         """
         return self._counts.uncounted()
 
@@ -77,11 +78,11 @@ class Flops(NativeTool):
         return [Row(row.op, row.module_path, row.backward, row.runs, row.flops) for row in self._counts.rows()]
 
     def reset(self) -> None:
-        """Starts again from zero."""
+        """Resets all counts to zero."""
         self._counts.reset()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`rows` as a table with a column for each field.
+        """`rows` as a data frame with a column for each field.
 
         Raises:
             ImportError: pandas is not installed.

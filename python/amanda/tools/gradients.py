@@ -1,4 +1,4 @@
-"""GradientStatistics: the norms of all gradients of a training run, before and after every backward operator."""
+"""GradientStatistics: the norms of all gradients in training, before and after every backward operator."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Side = Literal["grad_output", "grad_input"]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One gradient that one backward operator takes or gives, over all its runs.
+    """One gradient that one backward operator receives or returns, over all its runs.
 
-    A norm is the Euclidean one of all elements, summed up in float64, and has the unit of the gradient. `last` is the
-    latest, NaN and infinity included; `min`, `max` and `mean` are of the finite ones; None if there was none.
+    A norm is the Euclidean norm of all elements, accumulated in float64, in the unit of the gradient. `last` is the
+    latest norm, including NaN and infinity. `min`, `max` and `mean` cover the finite norms; None if there was none.
     """
 
     op_id: int
@@ -37,7 +37,7 @@ class Row:
     side: Side
     position: int  # the node's: grad_output of its i-th output, grad_input along its next_functions[i]
     calls: int  # runs of the backward operator
-    undefined: int  # runs without this gradient: nobody needs it, or it is zero
+    undefined: int  # runs without this gradient: it is not needed, or it is zero
     nonfinite: int  # runs whose norm was NaN or infinite
     last: float | None
     min: float | None
@@ -47,7 +47,7 @@ class Row:
 
 
 class GradientStatistics(Tool):
-    """Gathers the norms of the gradients that flow into and out of every backward operator::
+    """Collects the norms of the gradients that flow into and out of every backward operator::
 
         gradients = GradientStatistics()
         with amanda.apply(gradients):
@@ -55,19 +55,19 @@ class GradientStatistics(Tool):
         table = gradients.to_pandas()
         table[table["backward_op"] == "AccumulateGrad"].sort_values("mean")  # of parameters, as they are accumulated
 
-    Where they shrink towards the input they vanish, where they grow they explode; Y. Bengio, P. Simard, P. Frasconi:
+    Gradients that shrink towards the input vanish; gradients that grow explode. See Y. Bengio, P. Simard, P. Frasconi:
     Learning Long-Term Dependencies with Gradient Descent is Difficult, IEEE Transactions on Neural Networks 5(2), 1994.
 
-    Nothing is changed, and no gradient is kept: memory grows with the program, not with its steps. On CUDA the host
-    waits for each norm. Sparse, nested and other gradients without plain elements have their calls counted, and count as
-    `skipped`. Rows come in the order in which backward operators ran first.
+    The tool changes nothing and keeps no gradient: memory grows with the program, not with its steps. On CUDA the host
+    waits for each norm. For sparse, nested and other gradients without plain elements, only the calls are counted; they
+    count as `skipped`. Rows are in the order in which backward operators first ran.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._operators: dict[int, _BackwardOperator] = {}
         self._skips = _reading.Skips("gradients")
-        self._lock = _fork.lock()  # of the above
+        self._lock = _fork.lock()  # guards the fields above
         self.add_inst_for_op(self._analyze, backward=True)
 
     def _analyze(self, context: OpContext) -> None:
@@ -104,12 +104,12 @@ class GradientStatistics(Tool):
         return self._skips.counts()
 
     def rows(self) -> list[Row]:
-        """The norms so far, in the order in which the backward operators ran first."""
+        """The norms so far, in the order in which the backward operators first ran."""
         with self._lock:
             return [row for operator in self._operators.values() for row in operator.rows()]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`rows` as a table with a column for each field; what is None there is missing here.
+        """`rows` as a data frame with a column for each field; None becomes a missing value.
 
         Raises:
             ImportError: pandas is not installed.
@@ -122,7 +122,7 @@ class GradientStatistics(Tool):
 
 @dataclasses.dataclass(eq=False)
 class _Norms:
-    """Of one gradient."""
+    """The norms of one gradient."""
 
     undefined: int = 0
     skipped: int = 0
@@ -144,7 +144,7 @@ class _Norms:
 
 @dataclasses.dataclass(eq=False)
 class _Gradients:
-    """All that come on one side of a backward operator."""
+    """The gradients on one side of a backward operator."""
 
     calls: int = 0
     norms: list[_Norms] = dataclasses.field(default_factory=list)
@@ -200,6 +200,6 @@ class _BackwardOperator:
 
 def _norm_of(gradient: torch.Tensor) -> float:
     if not (gradient.is_floating_point() or gradient.is_complex()):
-        gradient = gradient.double()  # of integers: a torch.autograd.Function may return them
+        gradient = gradient.double()  # a torch.autograd.Function may return integers
     dtype = torch.complex128 if gradient.is_complex() else torch.float64
     return float(torch.linalg.vector_norm(gradient, dtype=dtype))

@@ -1,4 +1,4 @@
-"""GraphTracing: the program as a graph, which operator's results each operator consumes."""
+"""GraphTracing: the program as a graph of which operator's results each operator consumes."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ NodeId = int | str
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node:
-    """An operator, or a tensor that comes from outside: that no operator seen has made.
+    """An operator, or a tensor from outside, which no observed operator made.
 
-    An outside tensor is named after the operator and the argument that takes it first.
+    An outside tensor is named after the first operator that consumes it and the argument there.
     """
 
     id: NodeId  # an operator's context.op_id; else a string made of the first consumer's id and the position there
-    kind: Literal["operator", "input", "parameter"]  # input: a tensor that is no nn.Parameter
-    name: str  # "aten::linear"; of a tensor "weight"
+    kind: Literal["operator", "input", "parameter"]  # input: a tensor that is not an nn.Parameter
+    name: str  # "aten::linear"; for a tensor "weight"
     module_path: str
     source: str  # file:line of the call
 
     @property
     def text_id(self) -> str:
-        """The id in texts: 16 hexadecimal digits, and for a tensor the position. JSON's numbers have but 53 bits."""
+        """The id as text: 16 hexadecimal digits, and for a tensor the position. JSON numbers have only 53 bits."""
         return self.id if isinstance(self.id, str) else f"{self.id:016x}"
 
 
 class Graph:
-    """Operators and the tensors that flow between them. Reading it is safe while a program still runs and adds to it.
+    """Operators and the tensors that flow between them. You can read it while a program adds to it.
 
-    ``graph[context.op_id]`` is an operator's node, ``len(graph)`` the number of nodes, and iteration gives the nodes in
-    the order of their first run.
+    ``graph[context.op_id]`` is an operator's node, ``len(graph)`` the number of nodes, and iteration yields the nodes
+    in the order of their first run.
     """
 
     def __init__(self) -> None:
@@ -76,11 +76,11 @@ class Graph:
         return len(self._nodes)
 
     def producers(self, node: Node) -> dict[Node, list[int]]:
-        """What `node` consumes: each producer, with the positions of node's inputs that take its results."""
+        """The producers that `node` consumes, each with the positions of node's inputs that take its results."""
         return self._neighbours(self._producers, node)
 
     def consumers(self, node: Node) -> dict[Node, list[int]]:
-        """Who consumes what `node` made: each consumer, with the positions of the consumer's inputs concerned."""
+        """The consumers of what `node` made, each with the positions of the consumer's inputs that take it."""
         return self._neighbours(self._consumers, node)
 
     def to_networkx(self) -> networkx.DiGraph:
@@ -104,7 +104,7 @@ class Graph:
         return graph
 
     def to_dot(self) -> str:
-        """Text for Graphviz: operators are boxes, tensors from outside ellipses."""
+        """Returns text for Graphviz: operators are boxes, tensors from outside are ellipses."""
         lines = ["digraph {", "  node [shape=box];"]
         for node in self:
             label = json.dumps(f"{node.name}\n{node.module_path}".rstrip())  # quotes as DOT does
@@ -154,25 +154,26 @@ class GraphTracing(Tool):
         for node in tracing.graph:
             print(node.name, "<-", [producer.name for producer in tracing.graph.producers(node)])
 
-    A tool that depends on this one finds ``context["graph"]`` and ``context["node"]``: at the analysis of an operator
-    its producers are known, its consumers are not yet.
+    A tool that depends on this one finds ``context["graph"]`` and ``context["node"]``. When an operator is analyzed,
+    its producers are known; its consumers are not known yet.
 
-    The edges are those of `torch.fx.symbolic_trace`, found in any program, by what runs: a view is made by the operator
-    that returned it; an in-place operator and one with ``out=`` make what they write, and whoever reads that memory
-    afterwards, through whatever tensor, consumes it. (torch.fx follows Python's names and misses a write whose result
-    is not used: ``x.add_(1); y = x * 2``.) An operator that hands back its very input, as dropout does in evaluation,
-    has made it.
+    The edges are those of `torch.fx.symbolic_trace`, but for any program, because they are recorded at run time. A view
+    is made by the operator that returned it. An in-place operator, or one with ``out=``, makes what it writes; every
+    later operator that reads that memory, through any tensor, consumes it. (torch.fx follows Python names and misses a
+    write whose result is not used: ``x.add_(1); y = x * 2``.) An operator that returns its input itself, as dropout
+    does in evaluation, counts as its maker.
 
-    Nodes are places of the program: a loop's body is one node per operator, and an edge from one round to the next a
-    cycle. An iteration that does the same again adds nothing: where an operator has read a tensor from outside, that
-    tensor stays the source, even if an optimizer or a batch norm writes to it between iterations. What one iteration
-    makes and the next reads, such as Adam's averages, adds its edges in the second.
+    Nodes are places in the program: a loop body has one node per operator, and an edge from one round to the next is a
+    cycle. An iteration that repeats the same operators adds nothing: if an operator has read a tensor from outside,
+    that tensor stays the source, even if an optimizer or a batch norm writes to it between iterations. If one iteration
+    makes a tensor and the next reads it, such as Adam's averages, the second iteration adds the edges.
 
-    Numbers are no nodes. Not followed: tensors without storage (sparse ones), writes by one view seen through another
-    where neither contains the other, and what is written while nothing is observed. What another tool's routine puts in
-    place of an operand counts as an input, unless it replaced an output and that tool was applied before this one.
+    Numbers are not nodes. Not tracked: tensors without storage (sparse ones), writes through one view that are read
+    through another if neither contains the other, and writes while nothing is observed. If another tool's routine
+    replaces an operand, the new value counts as an input, unless it replaced an output and that tool was applied before
+    this one.
 
-    No tensor is kept alive. Memory grows with the program and the tensors alive, never with iterations.
+    No tensor is kept alive. Memory grows with the program and with the number of live tensors, not with iterations.
     """
 
     def __init__(self) -> None:
@@ -185,7 +186,7 @@ class GraphTracing(Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How often a tensor could not be followed, since it has no storage that can be read, by reason."""
+        """How many tensors could not be tracked because their storage cannot be read, by reason."""
         return self._skips.counts()
 
     def _analyze(self, context: OpContext) -> None:
@@ -213,8 +214,8 @@ class GraphTracing(Tool):
             run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
 
     def _after(self, *results: Any, run: dict[str, Any], node: Node) -> None:
-        # What an in-place operator wrote is looked up through its arguments. Its result may be no place to look at: the
-        # first run that autograd records happens on a copy.
+        # What an in-place operator wrote is looked up through its arguments, not its result: the first run that
+        # autograd records happens on a copy.
         with self._lock, port.WithoutTorchFunction():
             for tensor in run["written"]:
                 self._memory.write(tensor, node)
@@ -226,25 +227,25 @@ class GraphTracing(Tool):
 # ---- who made which tensor -------------------------------------------------------------------------------------------
 
 # NOTE: [recognising a tensor]
-# A result is shown to a routine through another handle than the one its consumer will hold, so Python's identity says
-# nothing, and neither a strong nor a weak reference to a tensor may stay: the one keeps its memory, the other breaks
-# torch.utils.swap_tensors. What result and operand share is the storage and the place in it (`_Place`).
+# A routine receives a result through another Python object than the one its consumer will hold, so Python identity
+# cannot be used. Neither a strong nor a weak reference to a tensor may be kept: a strong one keeps its memory alive, a
+# weak one breaks torch.utils.swap_tensors. Result and operand share the storage and the place in it (`_Place`).
 #
-# A storage is known by its address, and we hold a weak reference to it (to the storage, which swap_tensors ignores).
-# Its memory is freed with its last tensor as always, but the small object at that address stays until the weak
-# reference goes. So an address in our table can't be that of a younger storage, and no tensor, by whomever it was made,
-# inherits the producers of one that is gone.
+# A storage is identified by its address, and we hold a weak reference to it (to the storage, which swap_tensors
+# ignores). Its memory is freed with its last tensor as usual, but the small object at that address stays until the weak
+# reference is released. So an address in our table cannot belong to a newer storage, and no tensor inherits the
+# producers of a freed one.
 #
-# Several live tensors may share one place: x and x.detach(). The newest is the one that was made last; the others are
-# told apart by the addresses that they had as operands of the operator that made it (`_View.older`), when they and the
-# new tensor all were alive.
+# Several live tensors may share one place: x and x.detach(). The newest is the one that was made last. The others are
+# distinguished by the addresses that they had as operands of the operator that made it (`_View.older`), when they and
+# the new tensor were all alive.
 
-# Places remembered per storage. Tensors at a forgotten one count as made by the operator that made the last forgotten.
+# Places kept per storage. Tensors at an evicted place count as made by the maker of the place evicted last.
 MAX_VIEWS = 1024
 
 
 class _Place(NamedTuple):
-    """Where in its storage a tensor's elements are, and how they are read."""
+    """Where a tensor's elements are in its storage, and how they are read."""
 
     offset: int
     sizes: tuple[int, ...]
@@ -254,7 +255,7 @@ class _Place(NamedTuple):
     negative: bool
 
     def contains(self, other: _Place) -> bool:
-        """Surely so: this tensor fills its range of bytes without gaps, and the other's range is within."""
+        """True only if certain: this tensor fills its byte range without gaps, and the other's range is inside it."""
         begin, end = self._range()
         other_begin, other_end = other._range()
         solid = math.prod(self.sizes) * self.dtype.itemsize == end - begin
@@ -269,18 +270,18 @@ class _Place(NamedTuple):
 class _View:
     """The tensors at one place of a storage."""
 
-    maker: Node  # returned the newest, or overwrote them all
+    maker: Node  # returned the newest one, or overwrote all of them
     time: int  # when
-    older: dict[int, Node]  # makers of older ones, by the tensors' addresses
+    older: dict[int, Node]  # makers of older tensors, by the tensors' addresses
     outside: Node | None  # what they were before any operator wrote to them
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Storage:
     alive: Any
-    maker: Node | None  # of views that are not known; None: they come from outside
-    views: dict[_Place, _View]  # the one used last at the end
-    writes: dict[Node, tuple[_Place, int]]  # each operator's last: where and when
+    maker: Node | None  # of unknown views; None: they come from outside
+    views: dict[_Place, _View]  # most recently used last
+    writes: dict[Node, tuple[_Place, int]]  # the last write of each operator: where and when
 
 
 class _Read(NamedTuple):
@@ -293,7 +294,7 @@ class _Read(NamedTuple):
 
 
 class _Memory:
-    """The storages that are alive, and who made the tensors in them."""
+    """The live storages, and which operators made the tensors in them."""
 
     def __init__(self, graph: Graph, skips: _reading.Skips) -> None:
         self._graph = graph
@@ -309,7 +310,7 @@ class _Memory:
             return _Read(tensor._cdata, None, None, None)
         view = storage.views.pop(place, None)
         if view is not None:
-            storage.views[place] = view  # to the end
+            storage.views[place] = view  # moves it to the end
         elif storage.maker is None:
             view = self._put(storage, place, self._outside(tensor, consumer, slot, name), {})
             view.outside = view.maker
@@ -346,7 +347,7 @@ class _Memory:
         storage.writes[writer] = (place, view.time)
 
     def _find(self, tensor: torch.Tensor) -> tuple[_Storage, _Place] | tuple[None, None]:
-        tensor = torch.func.debug_unwrap(tensor)  # inside vmap and grad: what their wrappers hold
+        tensor = torch.func.debug_unwrap(tensor)  # without the wrappers of vmap and grad
         if _reading.is_symbolic(tensor):
             self._skips.add("symbolic")
             return None, None
@@ -354,7 +355,7 @@ class _Memory:
             memory = tensor.untyped_storage()
             sizes, strides = ((), ()) if tensor.is_nested else (tuple(tensor.shape), tensor.stride())
             place = _Place(tensor.storage_offset(), sizes, strides, tensor.dtype, tensor.is_conj(), tensor.is_neg())
-        except RuntimeError as error:  # NotImplementedError included: it has none
+        except RuntimeError as error:  # also NotImplementedError: it has no storage
             self._skips.add(_reading.why_unreadable(tensor) or "failed", str(error))
             return None, None
         storage = self._storages.get(memory._cdata)
@@ -394,7 +395,7 @@ _NARROW_SCALARS = {wide: torch.empty((), dtype=narrow) for wide, narrow in _NARR
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
-    """The 2 of ``x * 2`` arrives as a tensor; unlike one, it gives way to the narrower type of a scalar tensor."""
+    """The 2 of ``x * 2`` arrives as a tensor, but its type yields to the narrower type of a scalar tensor."""
     if tensor.dim() != 0 or tensor.dtype not in _NARROW_SCALARS:
         return False
     return bool(torch.result_type(tensor, _NARROW_SCALARS[tensor.dtype]) != tensor.dtype)

@@ -12,7 +12,7 @@ Rule = Callable[[OpContext], object]
 
 
 class MappingTool(Tool):
-    """Runs rules that write normalised keys into an operator's context, by the operator's namespace::
+    """Runs rules that write normalized keys into an operator's context, selected by the operator's namespace::
 
         def torch_op_name_rule(context):
             context["op_name"] = context.get_op().__name__
@@ -29,17 +29,18 @@ class MappingTool(Tool):
                 if context["op_name"] == "conv2d":
                     ...
 
-    It sees the operators that its dependents ask for and no others, before them; without a dependent it does nothing.
+    It sees only the operators that its dependents ask for, and runs before them. Without a dependent it does nothing.
 
-    A namespace is a path, as ``context.namespace`` is ("pytorch/2.13/eager"), and a rule is for every path below its
-    own: "pytorch" and "pytorch/2.13" match, "pytorch/2" does not. All rules that match run, in the order of adding.
+    A namespace is a path, such as ``context.namespace`` ("pytorch/2.13/eager"). A rule applies to its own path and
+    every path below it: "pytorch" and "pytorch/2.13" match, "pytorch/2" does not. All rules that match run, in the
+    order in which they were added.
 
     Arguments:
         rules: pairs of a namespace and a routine, called as ``routine(context)`` once per operator.
 
     Raises:
-        TypeError: a rule is no such pair.
-        ValueError: a namespace is no path.
+        TypeError: a rule is not such a pair.
+        ValueError: a namespace is not a path.
     """
 
     def __init__(self, rules: Iterable[Sequence[Any]] = ()) -> None:
@@ -55,10 +56,10 @@ class MappingTool(Tool):
         self.add_inst_for_op(self._map, backward=True, ops=ON_DEMAND)
 
     def add_rule(self, namespace: str, routine: Rule) -> None:
-        """Adds a rule. Operators that were analysed already keep the keys that they have.
+        """Adds a rule. Operators that were already analyzed keep their keys.
 
         Raises:
-            TypeError: `namespace` is no string, or `routine` cannot be called.
+            TypeError: `namespace` is not a string, or `routine` is not callable.
             ValueError: `namespace` has an empty part.
         """
         if not isinstance(namespace, str):

@@ -43,7 +43,7 @@ class Row:
 
 
 class Profile(Tool):
-    """Measures every outermost operator: how often it runs, how long, and how much it puts out::
+    """Measures every outermost operator: how often it runs, how long it takes, and how many bytes it outputs::
 
         profile = Profile()
         with amanda.apply(profile):
@@ -51,20 +51,20 @@ class Profile(Tool):
         rich.print(profile.table("module", top=10))
         profile.export_chrome_trace("trace.json")  # for https://ui.perfetto.dev
 
-    *Time* is wall time in nanoseconds on the host, from just before the operator is called until it returns: on the CPU
-    the operator's work and up to a microsecond of ours, on CUDA the time to launch its kernels. Threads are added up,
-    and where several run Python, waiting for the interpreter lock counts. The first run of an in-place operator that
-    autograd records works on a copy, and that counts, too.
+    *Time* is wall time in nanoseconds on the host, from just before the operator is called until it returns. On the CPU
+    this is the operator's work plus up to a microsecond of this tool's; on CUDA it is the time to launch its kernels.
+    Times of threads are summed. If several threads run Python, waiting for the interpreter lock is included. So is the
+    copy on which the first run of an in-place operator works, if autograd records.
 
-    *Output bytes* are elements times element size of the returned tensors, whatever memory they share: a view counts as
-    a copy would, a sparse tensor as a dense one, and what is not a tensor as nothing. Tensors whose size can't be read
-    count as nothing, too, and in `skipped`.
+    *Output bytes* are elements times element size of the returned tensors, even if they share memory: a view counts
+    like a copy, a sparse tensor like a dense one. Anything that is not a tensor counts as zero. A tensor whose size
+    cannot be read also counts as zero, and in `skipped`.
 
-    An operator that raises is not counted. Counts go on over as many scopes and threads as the tool is used in.
+    An operator that raises is not counted. Counts accumulate over all scopes and threads in which the tool is used.
 
-    Arguments:
-        max_events: runs kept for the trace, about 200 bytes each: the first ones. What exceeds it is counted in
-            `dropped_events`. Tables count every run.
+    Arguments: max_events: how many runs to keep for the trace, about 200 bytes each: the first ones. Further runs are
+        counted in
+            `dropped_events`. Tables include every run.
     """
 
     def __init__(self, max_events: int = 100_000) -> None:
@@ -75,7 +75,7 @@ class Profile(Tool):
         self._events: list[_Event] = []
         self._threads: dict[int, str] = {}
         self._places: dict[tuple[str, str, str], _Place] = {}
-        self._lock = _fork.lock()  # of everything above
+        self._lock = _fork.lock()  # guards everything above
         self.add_inst_for_op(self._analyze)
 
     # ---- measuring --------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Profile(Tool):
         run["start"] = time.perf_counter_ns()
 
     def _stop(self, run: dict[str, int]) -> None:
-        run["stop"] = time.perf_counter_ns()  # before anyone touches the outputs
+        run["stop"] = time.perf_counter_ns()  # before any access to the outputs
 
     def _record(self, *outputs: Any, place: _Place, run: dict[str, int]) -> None:
         start, duration = run["start"], run["stop"] - run["start"]
@@ -123,12 +123,12 @@ class Profile(Tool):
         return self._skips.counts()
 
     def rows(self, by: GroupBy = "op") -> list[Row]:
-        """The measurements so far, per operator type or per module path; most time first.
+        """The measurements so far, per operator type or per module path; longest time first.
 
-        A module's row holds the operators that it calls itself, not those of the modules inside it.
+        A module's row covers the operators that it calls itself, not those of its submodules.
 
         Raises:
-            ValueError: `by` is something else.
+            ValueError: `by` is neither "op" nor "module".
         """
         if by not in ("op", "module"):
             raise ValueError(f'[profile] rows and tables are by "op" or by "module", got {by!r}')
@@ -141,7 +141,7 @@ class Profile(Tool):
         return sorted((_sum(name, group, all_ns) for name, group in groups.items()), key=lambda row: -row.total_ns)
 
     def table(self, by: GroupBy = "op", top: int | None = None) -> rich.table.Table:
-        """`rows` as a table for `rich.print`, with a line for what is not among the `top` and one for the total.
+        """`rows` as a table for `rich.print`, with one line for the rows beyond `top` and one for the total.
 
         Raises:
             ImportError: rich is not installed.
@@ -160,8 +160,8 @@ class Profile(Tool):
         )
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes the runs kept as a JSON file that Perfetto and chrome://tracing open: one "X" event each, times in
-        microseconds of `time.perf_counter`. Runs that were dropped are named in the process's name and in the log."""
+        """Writes the kept runs as a JSON file for Perfetto and chrome://tracing: one "X" event each, with times in
+        microseconds of `time.perf_counter`. The process name and the log report dropped runs."""
         with self._lock:
             events, threads, dropped = list(self._events), dict(self._threads), self.dropped_events
         process = "amanda.tools.profile"
@@ -178,7 +178,7 @@ class Profile(Tool):
 
 @dataclasses.dataclass(eq=False)
 class _Place:
-    """What one operator at one line of one module adds up to."""
+    """The totals of one operator at one line of one module."""
 
     op: str
     module: str

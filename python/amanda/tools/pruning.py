@@ -1,7 +1,7 @@
-"""Weight pruning: operators that run, and train, with a part of their weights held at zero.
+"""Weight pruning: operators run, and train, with some of their weights held at zero.
 
 `MagnitudePruning` zeroes the smallest weights of each operator; `VectorwisePruning` two of every four, the pattern that
-sparse tensor cores compute with. Both are a `get_mask` of a few lines; `WeightPruning` does the rest.
+sparse tensor cores support. Each is a `get_mask` of a few lines; `WeightPruning` does the rest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ OPS = ("linear", "conv?d", "conv_transpose?d", *FACTORS)
 
 
 class WeightPruning(Tool):
-    """Base of tools that prune weights. A subclass says which, in `get_mask`.
+    """Base class of tools that prune weights. A subclass selects the weights in `get_mask`.
 
-    An operator's mask is made once, when the operator is analysed, and kept in ``context["mask"]``: 1 where a weight
-    stays and 0 where it goes, in the shape and dtype of the weight. From then on the operator is given
-    ``weight * mask``, and autograd that product (``differentiable=True``), so what reaches the weight is its gradient
-    times the mask::
+    An operator's mask is created once, when the operator is analyzed, and kept in ``context["mask"]``: 1 for a weight
+    that stays and 0 for one that is pruned, in the shape and dtype of the weight. From then on the operator receives
+    ``weight * mask``. Autograd records the product (``differentiable=True``), so the weight receives its gradient times
+    the mask::
 
         pruned = amanda.apply(MagnitudePruning(sparsity=0.9))
         with pruned:
@@ -36,28 +36,28 @@ class WeightPruning(Tool):
         with pruned:  # the same scope object: the same masks
             evaluate(model)
 
-    A new `apply` makes new masks. The parameter itself is not changed: what an optimizer does to a pruned weight
-    (weight decay, momentum of the time before) has no effect in the scope, and `model.state_dict()` is dense.
+    A new `apply` creates new masks. The parameter itself is not changed: what an optimizer does to a pruned weight
+    (weight decay, earlier momentum) has no effect in the scope, and `model.state_dict()` is dense.
 
-    The weight is the argument of that name; in a matrix product the factor that is an `nn.Parameter` or a view of one
-    (``x @ weight.t()``), the right one if both are. Products of activations, weights with fewer than two dimensions and
-    integer ones are left alone; so are weights whose elements can't be read, such as distributed ones, which count in
-    `skipped`. A weight that several operators use has a mask in each. Weights inside operators that are none of these,
-    such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one operator in
-    evaluation is an error, unless `ops` is given: it would not be pruned as in training.)
+    The weight is the argument named `weight`. In a matrix product it is the factor that is an `nn.Parameter` or a view
+    of one (``x @ weight.t()``); if both are, the right one. Products of activations, weights with fewer than two
+    dimensions and integer weights are not pruned. Neither are weights whose elements cannot be read, such as
+    distributed ones; these count in `skipped`. A weight that several operators use has one mask per operator. Weights
+    inside other operators, such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one
+    operator in evaluation is an error, unless `ops` is given, because it would not be pruned as in training.)
 
     Arguments:
-        ops: the operators to prune, as in `Tool.add_inst_for_op`. Besides matrix products any that has a `weight`.
-        where: called as ``where(context)`` once per operator: False leaves it dense.
+        ops: the operators to prune, as in `Tool.add_inst_for_op`. Matrix products, or operators with a `weight`.
+        where: called as ``where(context)`` once per operator; False leaves the operator dense.
 
     Raises:
-        amanda.Error: at an operator of `ops` of which it is not known what the weight is.
+        amanda.Error: when an operator of `ops` runs whose weight is not known.
 
-    The gradient's mask could be put on a backward operator as well: for conv2d on ``grad_inputs[1]`` of
-    ConvolutionBackward0, as Guan et al. do (Amanda: Unified Instrumentation Framework for Deep Neural Networks, ASPLOS
-    2024, listing 1). But which node and position lead to the weight is different for each operator and rank, and at
-    AccumulateGrad the gradients of all users of a weight are added up already. The product needs none of that, and
-    holds for second derivatives and recomputed regions, too.
+    The gradient could also be masked at a backward operator: for conv2d at ``grad_inputs[1]`` of ConvolutionBackward0,
+    as in Guan et al. do (Amanda: Unified Instrumentation Framework for Deep Neural Networks, ASPLOS 2024, listing 1).
+    But the node and position that lead to the weight differ for each operator and rank, and at AccumulateGrad the
+    gradients of all users of a weight are already summed. The product avoids both problems, and also works for second
+    derivatives and recomputed regions.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class WeightPruning(Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many operators were left dense since their weight can't be read, by reason."""
+        """How many operators were left dense because their weight cannot be read, by reason."""
         return self._skips.counts()
 
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        """The mask of `weight`: 1 stays, 0 goes, of the weight's shape. `dim` is the dimension that the operator sums
-        over, the input channels."""
+        """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones. `dim` is the
+        dimension over which the operator sums, the input channels."""
         raise NotImplementedError(f"[pruning] {type(self).__name__} has no get_mask")
 
     def _analyze(self, context: OpContext) -> None:
@@ -101,20 +101,20 @@ class WeightPruning(Tool):
 
 
 class MagnitudePruning(WeightPruning):
-    """Prunes the weights of smallest magnitude, a share of each operator's weight::
+    """Prunes the weights of smallest magnitude, a fraction of each operator's weight::
 
         with amanda.apply(MagnitudePruning(sparsity=0.9)):
             fine_tune(model)
 
     The rule is that of S. Han, J. Pool, J. Tran, W. Dally: Learning both Weights and Connections for Efficient Neural
-    Networks, NIPS 2015, and the masks are those of `torch.nn.utils.prune.l1_unstructured`. When, and how far: see
-    `WeightPruning`, also for further arguments.
+    Networks, NIPS 2015, and the masks are those of `torch.nn.utils.prune.l1_unstructured`. See
+    `WeightPruning` for when masks are made, what is pruned, and further arguments.
 
     Arguments:
-        sparsity: the share of weights to prune, 0 to 1. Their number is rounded, a half to the even one.
+        sparsity: the fraction of weights to prune, 0 to 1. Their number is rounded half to even.
 
     Raises:
-        ValueError: `sparsity` is no such share.
+        ValueError: `sparsity` is not in that range.
     """
 
     def __init__(self, sparsity: float = 0.5, **options: Any) -> None:
@@ -131,18 +131,19 @@ class MagnitudePruning(WeightPruning):
 
 
 class VectorwisePruning(WeightPruning):
-    """Prunes two of every four consecutive weights along the input channels, so that those that stay weigh most::
+    """Prunes two of every four consecutive weights along the input channels, and keeps the largest ones::
 
         with amanda.apply(VectorwisePruning()):
             fine_tune(model)
 
     2:4 sparsity, pattern "m4n2_1d" of NVIDIA's APEX (apex/contrib/sparsity/sparse_masklib.py): of the six ways to keep
-    two, the one with the largest sum of magnitudes; the first among equals. A. Mishra et al.: Accelerating Sparse Deep
-    Neural Networks, arXiv:2104.08378, 2021; A. Zhou et al.: Learning N:M Fine-grained Structured Sparse Neural Networks
-    From Scratch, ICLR 2021. When, and how far: see `WeightPruning`, also for arguments.
+    two, it takes the one with the largest sum of magnitudes, and the first if there are several. A. Mishra et al.:
+    Accelerating Sparse Deep Neural Networks, arXiv:2104.08378, 2021; A. Zhou et al.: Learning N:M Fine-grained
+    Structured Sparse Neural Networks From Scratch, ICLR 2021. See `WeightPruning` for details and arguments.
 
-    The weights of a four belong to one output, and in convolutions to one place of the kernel. The last of a number of
-    channels that four does not divide count as a four filled up with zeros: one or two of them all stay.
+    The weights of a group of four belong to one output, and in convolutions to one place of the kernel. If the number
+    of channels is not divisible by four, the last group is padded with zeros: one or two remaining weights are all
+    kept.
     """
 
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:

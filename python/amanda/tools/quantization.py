@@ -1,4 +1,4 @@
-"""FakeQuantization: quantisation-aware training of any operator, products of activations included."""
+"""FakeQuantization: quantization-aware training of any operator, including products of activations."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Places = Mapping[str, Mapping[int | str, MakeObserver]]
 Side = Literal["input", "output"]
 
 int8_activation: MakeObserver = MovingAverageMinMaxObserver.with_args(dtype=torch.quint8)
-"""0 to 255, one scale and zero point for the tensor; the range follows the last hundred runs or so."""
+"""0 to 255, one scale and zero point per tensor; the range follows about the last hundred runs."""
 
 int8_weight: MakeObserver = MovingAveragePerChannelMinMaxObserver.with_args(
     dtype=torch.qint8, qscheme=torch.per_channel_symmetric, ch_axis=0
 )
-"""-128 to 127 around zero, a scale for each output channel."""
+"""-128 to 127, symmetric around zero, one scale per output channel."""
 
 INT8: Places = {
     "linear": {"input": int8_activation, "weight": int8_weight},
@@ -44,14 +44,14 @@ INT8: Places = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How one operand of one operator is quantised: ``q = clamp(round(x / scale) + zero_point, quant_min, quant_max)``."""
+    """How one operand of one operator is quantized: ``q = clamp(round(x / scale) + zero_point, quant_min, quant_max)``."""
 
     op_id: int
     name: str  # "aten::linear"
     module_path: str
     source: str  # file:line of the call
     side: Side
-    position: int | str  # as it was asked for: "weight"
+    position: int | str  # as it was given: "weight"
     scale: torch.Tensor  # float32; one element, or one per channel
     zero_point: torch.Tensor  # integers, of the scale's shape
     quant_min: int
@@ -59,7 +59,7 @@ class Row:
 
 
 class FakeQuantization(Tool):
-    """Rounds operands to what a quantised type could hold, while the program computes and trains in floating point::
+    """Rounds operands to values of a quantized type, while the program computes and trains in floating point::
 
         quantization = FakeQuantization({"linear": {"input": int8_activation, "weight": int8_weight}})
         with amanda.apply(quantization):
@@ -68,35 +68,36 @@ class FakeQuantization(Tool):
         with amanda.apply(quantization):
             evaluate(model)
 
-    Each time an operator runs, an observer of `torch.ao.quantization` looks at the operand, and the operand is replaced
-    by its value after quantisation with the observer's scale and zero point. Its gradient is that of the
+    Each time an operator runs, an observer of `torch.ao.quantization` observes the operand, and the operand is replaced
+    by its value after quantization with the observer's scale and zero point. Its gradient is that of the
     straight-through estimator with clipping: passed on where the value was in range, zero where it was clamped. Both
-    are what a `torch.ao.quantization.FakeQuantize` module would do in that place, bit for bit; but there need be no
-    module, and no place for one: ``q @ k``, ``x + y``, attention.
+    are bit-equal to a `torch.ao.quantization.FakeQuantize` module in that place. But no module is needed:
+    ``q @ k``, ``x + y`` and attention are quantized too.
 
     B. Jacob et al.: Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, CVPR
     2018; R. Krishnamoorthi: Quantizing deep convolutional networks for efficient inference, arXiv:1806.08342, 2018.
 
-    Observers belong to the tool and to a place in the program, `context.op_id`: they go on from scope to scope. What two
-    patterns ask for is quantised twice. Operands that are no floating tensors (the 3 in ``x + 3``) are left as they are; so
-    are those whose elements can't be read (nested and distributed ones, for instance), which count in `skipped`.
-    An input that is a new leaf with a gradient in each step makes a new place each time: give its operator ``x * 1``. A
-    region that checkpointing recomputes is observed again, as by modules, and a moving range has moved on by then.
+    Observers belong to the tool and to a place in the program, `context.op_id`, and persist across scopes. An operand
+    that two patterns select is quantized twice. Operands that are not floating-point tensors (the 3 in ``x + 3``) are
+    left unchanged; so are those whose elements cannot be read (for instance nested and distributed ones), which count
+    in `skipped`. If an input is a new leaf with a gradient in each step, each step makes a new place: pass ``x * 1`` to
+    the operator instead. A region that checkpointing recomputes is observed again, as with modules, so a moving range
+    may have changed by then.
 
     Arguments:
-        inputs: for each operator, by name or pattern as in `Tool.add_inst_for_op`, the observers of its inputs: by
-            position or by name, something that makes one when called, as `with_args` of an observer's class does.
+        inputs: maps operators, by name or pattern as in `Tool.add_inst_for_op`, to the observers of their inputs. These
+            map a position or name to a factory of observers, such as the result of an observer class's `with_args`.
         outputs: the same for outputs, by position.
 
     Attributes:
-        observe: do observers follow what they see? True at first.
-        quantize: are operands replaced? True at first; False calibrates only.
+        observe: if True (the default), observers update their ranges.
+        quantize: if True (the default), operands are replaced; if False, the tool only calibrates.
 
     Raises:
-        TypeError: what should make an observer can't be called.
-        ValueError: at an operator that has no such input or output.
-        amanda.Error: at an operand that was never observed while `observe` is False; and, if linear layers are asked for,
-            at an encoder layer that PyTorch runs as one operator in evaluation.
+        TypeError: a factory of observers is not callable.
+        ValueError: when an operator runs that has no such input or output.
+        amanda.Error: when an operand was never observed and `observe` is False; and, if linear layers are selected,
+            when PyTorch runs an encoder layer as one operator in evaluation.
     """
 
     def __init__(self, inputs: Places = INT8, outputs: Places | None = None) -> None:
@@ -105,7 +106,7 @@ class FakeQuantization(Tool):
         self.quantize = True
         self._operands: dict[tuple[str, int, Side, int | str], _Operand] = {}
         self._skips = _reading.Skips("quantization")
-        self._lock = _fork.lock()  # of the above
+        self._lock = _fork.lock()  # guards the fields above
         self._add("input", inputs)
         self._add("output", outputs or {})
         if "linear" in inputs:
@@ -113,11 +114,11 @@ class FakeQuantization(Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many operands were left as they are since their elements can't be read, by reason."""
+        """How many operands were left unchanged because their elements cannot be read, by reason."""
         return self._skips.counts()
 
     def rows(self) -> list[Row]:
-        """The scales and zero points so far, of the operands that were observed."""
+        """The current scales and zero points of the observed operands."""
         with self._lock:
             return [operand.row() for operand in self._operands.values() if operand.scale is not None]
 
@@ -163,7 +164,7 @@ class _Operand:
     observer: UniformQuantizationObserverBase
     scale: torch.Tensor | None = None
     zero_point: torch.Tensor | None = None
-    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # of the last three
+    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the last three fields
 
     def look_at(self, value: torch.Tensor) -> None:
         seen = torch.func.debug_unwrap(value.detach())

@@ -1,4 +1,4 @@
-"""OpStatistics: how often every operator runs, and what its outputs look like: range, mean, spread, zeros, NaNs."""
+"""OpStatistics: how often every operator runs, and the range, mean, spread, zeros and NaNs of its outputs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 class Row:
     """One output of one operator over all its runs; an operator that returns nothing has one row with no output.
 
-    `min`, `max`, `mean` and `std` are of the finite elements of floating outputs, None if there was no such element.
-    `std` is that of the elements seen, divided by their number, not by one less.
+    `min`, `max`, `mean` and `std` cover the finite elements of floating-point outputs; None if there was none.
+    `std` is the population standard deviation: it divides by the number of elements, not by one less.
     """
 
     op_id: int
     name: str  # "aten::linear"
     module_path: str
     source: str  # file:line of the call
-    output: int | None  # the position; a list of tensors is one
+    output: int | None  # the position; a list of tensors is one position
     calls: int  # runs of the operator
     elements: int  # of all runs together
     min: float | None
@@ -40,39 +40,39 @@ class Row:
     std: float | None
     zeros: int
     nans: int
-    infs: int  # of either sign
+    infs: int  # positive and negative
     skipped: int = 0  # tensors that could not be read
 
     @property
     def sparsity(self) -> float:
-        """The share of zeros among the elements, 0 to 1; 0 if there are none."""
+        """The fraction of elements that are zero, 0 to 1; 0 if there are no elements."""
         return self.zeros / self.elements if self.elements else 0.0
 
 
 class OpStatistics(Tool):
-    """Gathers statistics of all outermost operators' outputs, over as many runs, scopes and threads as it is used in::
+    """Collects statistics of all outermost operators' outputs, over all runs, scopes and threads in which it is used::
 
         statistics = OpStatistics()
         with amanda.apply(statistics):
             train_one_epoch(model)
         statistics.to_pandas().sort_values("sparsity")
 
-    Outputs are merged run by run, none is kept. Each is converted to float64, 8 bytes per element for as long as it
-    takes; on CUDA the host waits for it.
+    Outputs are merged run by run; none is kept. Each is temporarily converted to float64, 8 bytes per element. On CUDA
+    the host waits for it.
 
-    Integer, boolean and complex outputs have their elements and zeros counted and nothing else. Nothing but the calls
-    is counted for sparse, quantised and nested tensors, those without data (``device="meta"``), types that torch can't
-    convert (int4), and subclasses with a `__torch_dispatch__` of their own: they count as `skipped`. Inside `torch.vmap`
-    the elements are those of all samples.
+    For integer, boolean and complex outputs, only elements and zeros are counted. Only calls are counted for sparse,
+    quantized and nested tensors, tensors without data (``device="meta"``), types that torch cannot convert (int4), and
+    subclasses with a `__torch_dispatch__` of their own; these count as `skipped`. Inside `torch.vmap` the elements are
+    those of all samples.
 
-    An operator that raises is not counted; one that checkpointing runs again is counted again.
+    An operator that raises is not counted. An operator that checkpointing recomputes is counted again.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._operators: dict[int, _Operator] = {}
         self._skips = _reading.Skips("statistics")
-        self._lock = _fork.lock()  # of the above
+        self._lock = _fork.lock()  # guards the fields above
         self.add_inst_for_op(self._analyze)
 
     def _analyze(self, context: OpContext) -> None:
@@ -83,7 +83,7 @@ class OpStatistics(Tool):
 
     def _record(self, *outputs: Any, operator: _Operator) -> None:
         with port.WithoutTorchFunction():
-            # Not under the lock: most of the time goes here.
+            # Not under the lock: this takes most of the time.
             found = [_Summary.of(output, self._skips) for output in outputs]
         with self._lock:
             operator.calls += 1
@@ -99,12 +99,12 @@ class OpStatistics(Tool):
         return self._skips.counts()
 
     def rows(self) -> list[Row]:
-        """The statistics so far, in the order in which the operators ran first."""
+        """The statistics so far, in the order in which the operators first ran."""
         with self._lock:
             return [row for operator in self._operators.values() if operator.calls for row in operator.rows()]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`rows` as a table with a column for each field, and `sparsity`; what is None there is missing here.
+        """`rows` as a data frame with a column for each field and `sparsity`; None becomes a missing value.
 
         Raises:
             ImportError: pandas is not installed.
@@ -133,7 +133,7 @@ class _Operator:
 
 @dataclasses.dataclass(eq=False)
 class _Summary:
-    """A set of elements in figures; the last four are of the finite ones among floating elements."""
+    """Statistics of a set of elements; the last four cover the finite floating-point elements."""
 
     elements: int = 0
     zeros: int = 0
@@ -148,7 +148,7 @@ class _Summary:
 
     @classmethod
     def of(cls, output: Any, skips: _reading.Skips) -> _Summary:
-        """Of a tensor, or of the members of a list; empty for whatever else."""
+        """The statistics of a tensor, or of the members of a list; empty for anything else."""
         summary = cls()
         if isinstance(output, (list, tuple)):
             for member in output:
@@ -161,8 +161,8 @@ class _Summary:
         """Adds the elements of `other`.
 
         The update is that of T. F. Chan, G. H. Golub, R. J. LeVeque: Updating Formulae and a Pairwise Algorithm for
-        Computing Sample Variances, Stanford STAN-CS-79-773, 1979. It subtracts no large sums from each other, so a
-        small spread around a large mean keeps its digits.
+        Computing Sample Variances, Stanford STAN-CS-79-773, 1979. It never subtracts large sums from each other, so
+        a small spread around a large mean keeps its precision.
         """
         self.elements += other.elements
         self.zeros += other.zeros

@@ -69,7 +69,15 @@ def test_the_code_about_graphs_is_the_reference_drivers():
 
 @pytest.mark.parametrize(
     "page",
-    ["concepts.md", "writing_a_driver.md", "writing_a_tool.md", "semantics.md", "limitations.md", "profiling.md"],
+    [
+        "concepts.md",
+        "glossary.md",
+        "limitations.md",
+        "profiling.md",
+        "semantics.md",
+        "writing_a_driver.md",
+        "writing_a_tool.md",
+    ],
 )
 def test_links_and_named_files_exist(page):
     text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Which algorithm a GPU kernel is one of, by its name."""
+"""The algorithm family of a GPU kernel, by its name."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     ("fill", r"fill|memset|zero_"),
     ("pointwise", r"element_?wise|vectorized|unrolled|pointwise|activation|gelu|relu|sigmoid|_kernel_cuda"),
 )
-"""The first pattern that is found in a kernel's name, in small letters, gives its family."""
+"""The first pattern that matches the kernel's name in lower case determines its family."""
 
 OTHER: Final = "other"
 
 
 @functools.lru_cache(maxsize=4096)
 def family_of(kernel: str) -> str:
-    """The family of a kernel by its demangled name: `OTHER` if no pattern is found in it.
+    """The family of a kernel by its demangled name: `OTHER` if no pattern matches.
 
     >>> family_of("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16")
     'implicit GEMM'

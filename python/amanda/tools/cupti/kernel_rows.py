@@ -1,4 +1,4 @@
-"""What the kernels, copies and memsets of a CuptiProfiler add up to."""
+"""Totals of the kernels, copies and memsets of a CuptiProfiler."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def families_by_operator(profile: _cupti.KernelProfile) -> dict[str, dict[str, i
 
 
 def _with_operators(profile: _cupti.KernelProfile) -> Iterator[tuple[_cupti.KernelTotals, str]]:
-    """Each kernel with the type of its operator. Read in this order: operators may run meanwhile."""
+    """Each kernel with the type of its operator. The order of reading matters: operators may run meanwhile."""
     kernels, nodes, operators = profile.kernels(), profile.nodes(), profile.operators()
     for kernel in kernels:
         yield kernel, operators[nodes[kernel.node].op].name if 0 < kernel.node < len(nodes) else OUTSIDE

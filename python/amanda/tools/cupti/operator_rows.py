@@ -1,4 +1,4 @@
-"""What a CuptiProfiler's operators add up to: by type, by place, by module, by phase."""
+"""Totals of a CuptiProfiler's operators: by type, by place, by module, by phase."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from amanda import _cupti
 
 GroupBy = Literal["op", "operator", "module", "phase"]
 OUTSIDE = "(outside operators)"
-"""The row of what the device did for no operator that is seen."""
+"""The row for device work that belongs to no observed operator."""
 
 
 @dataclasses.dataclass
 class OperatorRow:
-    """What operators of one kind add up to. "self" is without the operators inside; without it, with them.
+    """Totals of one group of operators. Fields with "self" exclude inner operators; the others include them.
 
-    Times are nanoseconds: on the host, wall time from just before the operator is called until it returns, threads added
-    up; on the device, time of kernels, copies and memsets, streams added up. Bytes are the host allocator's.
+    Times are in nanoseconds. On the host: wall time from just before the operator is called until it returns, summed
+    over threads. On the device: time of kernels, copies and memsets, summed over streams. Bytes are those of the host
+    allocator.
     """
 
     name: str  # "aten::conv2d", "ConvolutionBackward0"; by "module" the module's path
@@ -32,7 +33,7 @@ class OperatorRow:
     host_self_ns: int = 0
     device_ns: int = 0
     device_self_ns: int = 0
-    kernels: int = 0  # and copies and memsets; with those of operators inside
+    kernels: int = 0  # also copies and memsets; includes inner operators
     allocated_bytes: int = 0
     freed_bytes: int = 0
     allocated_self_bytes: int = 0
@@ -46,7 +47,7 @@ def operator_rows(profile: _cupti.KernelProfile, by: GroupBy) -> list[OperatorRo
     """See CuptiProfiler.rows."""
     if by not in _KEYS:
         raise ValueError(f'[cupti_profiler] rows are by "op", "operator", "module" or "phase", got {by!r}')
-    # In this order: operators may run meanwhile, and what is read later knows all that was read before.
+    # The order matters: operators may run meanwhile, and what is read later covers all that was read before.
     kernels, nodes, operators = profile.kernels(), profile.nodes(), profile.operators()
     rows: dict[Any, OperatorRow] = {}
 
@@ -56,7 +57,7 @@ def operator_rows(profile: _cupti.KernelProfile, by: GroupBy) -> list[OperatorRo
         return rows[key]
 
     def rows_around(node: _cupti.Node) -> list[OperatorRow]:
-        """Of the node and of those it runs in: each once, or recursion would count twice."""
+        """The groups of the node and its enclosing nodes, each once: recursion must not count twice."""
         holders: dict[Any, _cupti.Node] = {}
         while node.index:
             holders |= dict.fromkeys(_KEYS[by].around(operators[node.op], node), node)
@@ -72,7 +73,7 @@ def operator_rows(profile: _cupti.KernelProfile, by: GroupBy) -> list[OperatorRo
             own[node.index] = row(_KEYS[by].own(operators[node.op], node), node)
             around[node.index] = rows_around(node)
             _add_host(own[node.index], around[node.index], node)
-    for kernel in kernels:  # of a node that is not ours: another client of CUPTI's used our kind of id
+    for kernel in kernels:  # the node may not be ours: another CUPTI client may use the same kind of id
         own.get(kernel.node, outside).device_self_ns += kernel.total_ns
         for outer in around.get(kernel.node, [outside]):
             outer.device_ns += kernel.total_ns
@@ -83,7 +84,7 @@ def operator_rows(profile: _cupti.KernelProfile, by: GroupBy) -> list[OperatorRo
 
 
 def time_field(rows: Iterable[OperatorRow]) -> Literal["device_ns", "host_ns"]:
-    """Which time counts: the device's if it did anything."""
+    """The time that counts: device time if the device did anything."""
     return "device_ns" if any(row.device_ns for row in rows) else "host_ns"
 
 
@@ -92,7 +93,7 @@ class _Grouping:
     own: Callable[[_cupti.ProfiledOperator, _cupti.Node], Any]  # the group that a node itself counts for
     around: Callable[
         [_cupti.ProfiledOperator, _cupti.Node], Iterable[Any]
-    ]  # and those that hold it, the first included
+    ]  # and the groups that contain it, including itself
     describe: Callable[[Any, _cupti.ProfiledOperator, str], OperatorRow]
 
 

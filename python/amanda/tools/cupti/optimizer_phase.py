@@ -1,4 +1,4 @@
-"""Which operators are an optimizer's: by the Python frames of the call, at analysis."""
+"""Finds the operators of an optimizer, by the Python frames of the call, at analysis."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from amanda.tool import ON_DEMAND, Tool
 
 
 class OptimizerPhase(Tool):
-    """Leaves the key "cupti_profiler.phase" in the contexts of operators that an optimizer runs.
+    """Sets the key "cupti_profiler.phase" in the contexts of operators that an optimizer runs.
 
-    These are the operators called from within `torch.optim`, or by a method of an optimizer of one's own. What a closure
-    runs that was given to `step`, the model's forward pass for instance, is not the optimizer's. An operator's identity is
-    its place in the program: one analysis stands for all its runs.
+    These are the operators called from `torch.optim`, or by a method of a user-defined optimizer. Operators that run in
+    the closure passed to `step`, such as the model's forward pass, do not belong to the optimizer. An operator is
+    identified by its place in the program, so one analysis is valid for all its runs.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ def _is_optimizers(frame: FrameType) -> bool:
 
 
 def _closures(frame: FrameType) -> Iterator[CodeType]:
-    """The code of functions that this frame was called with: `step` wraps its closure, and hands it on."""
+    """The code of functions that were passed to this frame: `step` wraps its closure and passes it on."""
     arguments = inspect.getargvalues(frame)
     names = [*arguments.args, *filter(None, [arguments.varargs])]
     for name in names:

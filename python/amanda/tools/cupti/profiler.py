@@ -31,34 +31,35 @@ class CuptiProfiler(NativeTool):
 
         profiler = CuptiProfiler()
         with amanda.apply(profiler):
-            train_step(model)  # the first one looks at each operator, which takes longer than the operator
+            train_step(model)  # the first step analyses each operator, which takes longer than the operator
             profiler.reset()
             train_one_epoch(model)
         rich.print(profiler.table("module", top=10))
         profiler.export_chrome_trace("trace.json")  # for https://ui.perfetto.dev
 
-    Kernels are collected by CUPTI, the library that NVIDIA's own profilers are made with. It is opened when a scope is
-    entered: what the environment variable AMANDA_CUPTI names, else the copy that torch has loaded, else that of the
-    package nvidia-cuda-cupti or of the CUDA toolkit. Where it cannot collect, `gpu_status` and one line in the log say
-    why, and operators are measured on the host all the same. Leaving the scope waits for the device.
+    CUPTI collects the kernels; it is the library on which NVIDIA's own profilers are built. It is opened when a scope
+    is entered: the library that the environment variable AMANDA_CUPTI names, else the copy that torch has loaded, else
+    that of the package nvidia-cuda-cupti or of the CUDA toolkit. If it cannot collect, `gpu_status` and one line in the
+    log give the reason, and operators are still measured on the host. Leaving the scope waits for the device.
 
-    A kernel belongs to the innermost operator that was running on the thread that launched it. Backward operators belong
-    to the module and line that called their forward operator. A forward operator inside a backward one is recomputed
-    ("recompute", checkpointing); one that `torch.optim` or a method of an optimizer calls is the optimizer's.
+    A kernel belongs to the innermost operator that was running on the thread that launched it. Backward operators
+    belong to the module and line that called their forward operator. A forward operator inside a backward one has the
+    phase "recompute" (checkpointing); one that `torch.optim` or a method of an optimizer calls has the phase
+    "optimizer".
 
-    It is written in C++, changes nothing, and goes on adding up over as many runs, scopes and threads as it is used in.
-    An operator that raises is counted in `failed`, and its kernels are its own. What the tool itself takes is taken off
-    the times of the operators around, as far as it can be measured: not the framework's dispatch to it.
+    The tool is written in C++, changes nothing, and accumulates over all runs, scopes and threads in which it is used.
+    An operator that raises is counted in `failed`, and its kernels still belong to it. The tool subtracts its own time
+    from the times of enclosing operators, where it can measure it; it cannot measure the framework's dispatch to it.
 
     Arguments:
-        gpu: collect kernels. Without, CUPTI is left alone.
-        backward: look at backward operators, too.
-        nested: look at operators inside operators. Without, only at the outermost, which costs less.
-        operand_bytes: add up the sizes of what each operator reads and writes, for `roofline`. In backward these are the
-            gradients alone.
-        ops: the operators asked for, as in `Tool.add_inst_for_op`; None: all of them.
-        max_events: runs of operators, and activities of the device, kept for the trace: the first ones, about 100 bytes
-            each. Tables count all.
+        gpu: collect kernels. If False, CUPTI is not used.
+        backward: also measure backward operators.
+        nested: also measure inner operators. If False, only the outermost, which costs less.
+        operand_bytes: sum the sizes of what each operator reads and writes, for `roofline`. In backward, only the
+            gradients are included.
+        ops: the operators to measure, as in `Tool.add_inst_for_op`; None: all.
+        max_events: how many operator runs, and how many device activities, to keep for the trace: the first ones, about
+            100 bytes each. Tables include all.
 
     Raises:
         ValueError: `max_events` is negative.
@@ -86,35 +87,35 @@ class CuptiProfiler(NativeTool):
 
     @property
     def gpu_status(self) -> str:
-        """Why no kernels are collected, in a sentence; "" if they are, or if no scope was entered yet."""
+        """The reason why no kernels are collected; "" if they are, or if no scope was entered yet."""
         return self._profile.gpu_status
 
     @property
     def notes(self) -> list[str]:
-        """What the figures lack, a sentence each: records that were dropped, activities without an operator, bytes that
-        another profiler was told of. Empty: nothing was lost."""
+        """What is missing from the figures, one sentence each: dropped records, activities without an operator, bytes
+        that were reported to another profiler. Empty if nothing was lost."""
         return self._profile.notes()
 
     def reset(self) -> None:
-        """Starts again from zero, inside a scope, too: what the device has under way is waited for, and dropped."""
+        """Resets all figures. Inside a scope, it waits for pending device work and discards it."""
         self._profile.reset()
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 
     def rows(self, by: GroupBy = "op") -> list[OperatorRow]:
-        """What was measured so far; most time first, on the device if it did anything.
+        """The measurements so far; longest time first, device time if the device did anything.
 
         Arguments:
             by: "op": by operator type and phase; "operator": by place in the program; "module": by module path, where
-                a row without "self" holds the modules inside as well; "phase".
+                fields without "self" include the submodules; "phase".
 
         Raises:
-            ValueError: `by` is something else.
+            ValueError: `by` is none of these.
         """
         return operator_rows(self._profile, by)
 
     def kernel_rows(self) -> list[KernelRow]:
-        """Every kernel, kind of copy and memset that the device ran; most time first."""
+        """Every kernel, and every kind of copy and memset, that the device ran; longest time first."""
         return kernel_rows(self._profile)
 
     def table(
@@ -124,8 +125,8 @@ class CuptiProfiler(NativeTool):
 
         Arguments:
             by: as in `rows`, or "kernel".
-            sort: the field of the rows to sort by, largest first; None: as they come.
-            top: how many rows to show; a line tells how many more there are.
+            sort: the field of the rows to sort by, largest first; None: the order of `rows`.
+            top: how many rows to show; one more line gives the number of rows left out.
 
         Raises:
             ImportError: rich is not installed.
@@ -134,7 +135,7 @@ class CuptiProfiler(NativeTool):
         return profile_table(self._rows(by), by, sort, top, "\n".join(self._remarks()))
 
     def to_pandas(self, by: GroupBy | Literal["kernel"] = "op") -> pandas.DataFrame:
-        """`rows` or, by "kernel", `kernel_rows` as a table with a column for each field.
+        """`rows` or, by "kernel", `kernel_rows` as a data frame with a column for each field.
 
         Raises:
             ImportError: pandas is not installed.
@@ -149,12 +150,12 @@ class CuptiProfiler(NativeTool):
     # ---- kernel families --------------------------------------------------------------------------------------------
 
     def kernel_families(self) -> dict[str, dict[str, int]]:
-        """Which algorithms each operator type's kernels are: nanoseconds on the device by operator type, the innermost
-        that is seen, and by family, such as "implicit GEMM", "Winograd" or "flash attention". Most time first."""
+        """The algorithms of each operator type's kernels: nanoseconds on the device by operator type (the innermost
+        observed one) and by family, such as "implicit GEMM", "Winograd" or "flash attention". Longest time first."""
         return families_by_operator(self._profile)
 
     def plot_kernel_families(self, top: int = 10, axes: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Draws `kernel_families`: a bar for each of the `top` operator types, a colour for each family.
+        """Draws `kernel_families`: one bar for each of the `top` operator types, one colour for each family.
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -181,21 +182,21 @@ class CuptiProfiler(NativeTool):
     # ---- beside other tools -----------------------------------------------------------------------------------------
 
     def roofline(self, flops: Flops) -> list[RooflineRow]:
-        """Operations and bytes per second of the operators that `flops` has counted, per module; most time first::
+        """Operations and bytes per second of the operators that `flops` has counted, per module; longest time first::
 
             flops, profiler = Flops(), CuptiProfiler(operand_bytes=True)
             with amanda.apply(flops, profiler):
                 train_one_epoch(model)
             profiler.roofline(flops)
 
-        The time is the device's if it did anything for the operator, else the host's. Bytes are the operands', read and
-        written once: what has to move at least; in backward, the gradients alone. Rates are None where the two tools have
-        not seen the same runs. Operators inside others are counted, so `nested=True` is needed.
+        The time is device time if the device did anything for the operator, else host time. Bytes are those of the
+        operands, each read or written once: the minimum that must be moved; in backward, only the gradients. Rates are
+        None if the two tools have not seen the same runs. Flops counts inner operators, so `nested=True` is needed.
         """
         return roofline_rows(self.rows("operator"), flops, self._weighs)
 
     def roofline_table(self, flops: Flops, *, top: int | None = None) -> rich.table.Table:
-        """`roofline` as a table for `rich.print`, the `top` rows of it; "?" where a rate cannot be told.
+        """The first `top` rows of `roofline` as a table for `rich.print`; "?" for a rate that is not known.
 
         Raises:
             ImportError: rich is not installed.
@@ -203,15 +204,15 @@ class CuptiProfiler(NativeTool):
         return roofline_table(self.roofline(flops), top, "\n".join(self._remarks()))
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
-        """Writes what was kept for a trace as JSON that Perfetto and chrome://tracing open.
+        """Writes the kept events as a JSON trace for Perfetto and chrome://tracing.
 
-        There is a track for each host thread, with operators and launches, and one for each stream of a device; arrows lead
-        from an operator to its launches and on to their kernels. Times are microseconds of `time.monotonic`;
-        "baseTimeNanoseconds" is what to add for the time of day, so that traces of several ranks can be laid side by side.
-        What is missing stands under "notes".
+        There is a track for each host thread, with operators and launches, and one for each stream of a device. Arrows
+        lead from an operator to its launches and on to their kernels. Times are microseconds of `time.monotonic`; add
+        "baseTimeNanoseconds" to get the time of day, for instance to compare traces of several ranks. "notes" lists
+        what is missing.
 
         Arguments:
-            rank: of this process; None: that of torch.distributed, the environment's RANK, or 0.
+            rank: the rank of this process; None: that of torch.distributed, the environment's RANK, or 0.
         """
         trace.write(path, self._profile, rank, self._remarks())
 
@@ -220,7 +221,7 @@ class CuptiProfiler(NativeTool):
 
 
 def _candidates() -> list[str]:
-    """Where the packages that torch comes with put CUPTI."""
+    """The locations of CUPTI in the packages that torch depends on."""
     nvidia = importlib.util.find_spec("nvidia")
     folders = list(nvidia.submodule_search_locations or []) if nvidia else []
     patterns = ("cu*/lib/libcupti.so.*", "cuda_cupti/lib/libcupti.so.*")

@@ -1,4 +1,4 @@
-"""How fast operators are: a CuptiProfiler's times beside the operations that Flops has counted."""
+"""Rates of operators: a CuptiProfiler's times combined with the operations that Flops has counted."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RooflineRow:
-    """What an operator type achieves in one module. A rate is None where it cannot be told."""
+    """The rates of an operator type in one module. A rate is None if it is not known."""
 
     name: str
     module_path: str
     calls: int
     flops: int
-    bytes: int | None  # None: made without `operand_bytes=True`
+    bytes: int | None  # None without `operand_bytes=True`
     time_ns: int
-    on_device: bool  # is the time that of the device, or the host's?
+    on_device: bool  # True: device time; False: host time
     flops_per_second: float | None
     bytes_per_second: float | None
     intensity: float | None  # operations per byte
 
 
 def roofline_rows(operators: Iterable[OperatorRow], flops: Flops, weighed: bool) -> list[RooflineRow]:
-    """See CuptiProfiler.roofline; `operators` are by place, `weighed` if their operands' bytes were."""
+    """See CuptiProfiler.roofline; `operators` are by place; `weighed`: their operands' bytes were measured."""
     timed: dict[tuple[str, str], OperatorRow] = {}
     for row in operators:
         total = timed.setdefault((row.name, row.module_path), OperatorRow(row.name))

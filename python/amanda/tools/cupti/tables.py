@@ -50,7 +50,7 @@ _ROOFLINE_COLUMNS = (
     _text("op", lambda row: row.name),
     _text("module", lambda row: row.module_path or "(no module)"),
     Column("calls", lambda row: f"{row.calls}"),
-    Column("", lambda row: f"{row.time_ns / 1e6:.2f}"),  # the rows say whose time it is
+    Column("", lambda row: f"{row.time_ns / 1e6:.2f}"),  # the rows show whether it is host or device time
     Column("GFLOP/s", lambda row: _or_unknown(row.flops_per_second, 1e9)),
     Column("GB/s", lambda row: _or_unknown(row.bytes_per_second, 1e9)),
     Column("FLOP/byte", lambda row: _or_unknown(row.intensity, 1)),
@@ -62,7 +62,7 @@ def _or_unknown(value: float | None, unit: float) -> str:
 
 
 def _columns_of(rows: Sequence[Any], by: str) -> list[Column]:
-    if by == "operator":  # in one column: three leave no room for one another in a terminal
+    if by == "operator":  # one column: three do not fit into a terminal
         columns = [_text("operator, module, line", _place)]
     else:
         columns = [Column(by, lambda row: row.name or "(no module)", left=True, folds=by != "phase")]

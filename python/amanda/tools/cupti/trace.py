@@ -16,8 +16,8 @@ from amanda._core import __version__
 from amanda.reports import chrome_trace
 from amanda.reports.chrome_trace import Event, arrow, metadata, slice_of
 
-_FIRST_DEVICE_PID = 1 << 22  # above every process's
-_LAUNCHES_TID = 0  # of launches whose operator is not known, or no longer kept
+_FIRST_DEVICE_PID = 1 << 22  # above every process id
+_LAUNCHES_TID = 0  # for launches whose operator is unknown or no longer kept
 
 
 def write(path: str | os.PathLike[str], profile: _cupti.KernelProfile, rank: int | None, notes: list[str]) -> None:
@@ -94,7 +94,7 @@ def _kernels(activities: list[_cupti.ActivityEvent], runs: dict[int, _cupti.RunE
     pid, launched, named = os.getpid(), set(), False
     for number, activity in enumerate(activities):
         if not 0 < activity.start_ns <= activity.end_ns:
-            continue  # its times are not known, as the notes say
+            continue  # its times are unknown; the notes say so
         device = _FIRST_DEVICE_PID + activity.device
         args = {"device": activity.device, "stream": activity.stream, "correlation": activity.correlation_id}
         if activity.run is not None:
