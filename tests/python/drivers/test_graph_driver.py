@@ -444,10 +444,10 @@ def flops_of_a_product(describe: Any) -> int:
         def lower(self, sites: list[tuple[int, list[Any]]]) -> list[Any]:
             return sites[0][1]
 
-    flops = Flops()
+    flops, state = Flops(), _core.RunState()
     with amanda.apply(flops):
         for tap in _core.instrument(backend.toolset(), backend, Multiplies()).lowered:
-            tap.run(site, operands, result)
+            tap.run(site, operands, result, state=state)
     return flops.total
 
 
