@@ -145,6 +145,10 @@ class GraphBackend:
     """
     def __init__(self, name_space: str, *, backward: str = 'none', can_replace: bool = True, can_change_shape: bool = False, keeps_gradients: bool = False, same_ids_as: str = '') -> None:
         ...
+    def describe(self, describe: typing.Any) -> None:
+        """
+        `describe(operand)` tells C++ tools of a tensor: a dict with dtype, sizes (None: not known), device, bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.
+        """
     def intern(self, ns: str, name: str, overload: str = '', *, inputs: collections.abc.Sequence[str] = [], outputs: collections.abc.Sequence[str] = [], schema: str = '') -> int:
         """
         The number of an operator type.
