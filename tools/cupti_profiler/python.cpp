@@ -79,13 +79,7 @@ const char* kind_name(Activity::Kind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-}  // namespace
-}  // namespace amanda::python
-
-PYBIND11_MODULE(_cupti, m) {
-  using namespace amanda::python;
-  m.doc() = "GPU kernels, times and bytes per operator. Use it through `amanda.tools.cupti_profiler`.";
-
+void bind_operators(py::module_& m) {
   py::class_<ProfiledOperator>(m, "ProfiledOperator", "One place in the program, as analysis found it.")
       .def_readonly("name", &ProfiledOperator::name)
       .def_readonly("forward_name", &ProfiledOperator::forward_name)
@@ -109,6 +103,9 @@ PYBIND11_MODULE(_cupti, m) {
       .def_readonly("calls", &OperatorTree::Totals::calls)
       .def_readonly("failed", &OperatorTree::Totals::failed)
       .def_readonly("sum", &OperatorTree::Totals::sum);
+}
+
+void bind_kernels(py::module_& m) {
   py::class_<KernelTotals>(m, "KernelTotals", "All activities of one name in one node.")
       .def_readonly("node", &KernelTotals::node)
       .def_readonly("name", &KernelTotals::name)
@@ -118,6 +115,9 @@ PYBIND11_MODULE(_cupti, m) {
       .def_readonly("shortest_ns", &KernelTotals::shortest_ns)
       .def_readonly("longest_ns", &KernelTotals::longest_ns)
       .def_readonly("bytes", &KernelTotals::bytes);
+}
+
+void bind_events(py::module_& m) {
   py::class_<RunEvent>(m, "RunEvent", "One run of an operator; times are those of time.monotonic_ns.")
       .def_readonly("run", &RunEvent::run)
       .def_readonly("node", &RunEvent::node)
@@ -143,6 +143,18 @@ PYBIND11_MODULE(_cupti, m) {
             return std::pair(e.known.call->start_ns, e.known.call->end_ns);
           },
           "Start and end of the call that caused it; None: not known.");
+}
+
+}  // namespace
+}  // namespace amanda::python
+
+PYBIND11_MODULE(_cupti, m) {
+  using namespace amanda::python;
+  m.doc() = "GPU kernels, times and bytes per operator. Use it through `amanda.tools.cupti_profiler`.";
+  bind_operators(m);
+  bind_kernels(m);
+  bind_events(m);
+
   py::class_<KernelProfile, std::shared_ptr<KernelProfile>>(m, "KernelProfile", "What a CuptiProfiler has measured.")
       .def("operators", [](KernelProfile& profile) { return profile.runs()->tree().operators(); })
       .def("nodes", [](KernelProfile& profile) { return profile.runs()->tree().totals(); })
