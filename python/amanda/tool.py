@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from amanda import _core
+from amanda.drivers import op_names
 
 if TYPE_CHECKING:
     from amanda.op_context import OpContext
@@ -81,16 +82,23 @@ class Tool:
             require_outputs: call it after the operator, when the outputs are there.
             ops: the operators asked for, in any case forward ones: a name or names, shell globs allowed. ``"conv2d"`` is
                 of any namespace, ``"aten::conv2d"`` of one, ``"add.Tensor"`` one overload. None: every operator.
-                `ON_DEMAND`: what dependent tools ask for.
+                `ON_DEMAND`: what dependent tools ask for. A name without globs has to be known: an operator that is
+                registered later needs its namespace.
             nested: also operators inside an operator that this tool sees; else only the outermost are seen.
 
         Raises:
-            TypeError: the callback cannot be called, or `ops` holds something that is no name.
-            ValueError: a name is empty.
+            TypeError: the callback cannot be called, a flag is a name, or `ops` holds something that is no name.
+            ValueError: a name is empty, or certainly no operator's.
         """
         core = self._core
         if not callable(callback):
             raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {callback!r}")
+        for flag, value in (("backward", backward), ("require_outputs", require_outputs), ("nested", nested)):
+            if isinstance(value, str | Iterable):
+                raise TypeError(
+                    f"[tool] {self.name}.add_inst_for_op: {flag}= is True or False, got {value!r}; "
+                    f"operators are asked for by keyword: ops={value!r}"
+                )
         core.add_inst_for_op(callback, backward, require_outputs, self._names(ops), ops is ON_DEMAND, nested)
 
     def depends_on(self, *tools: Tool) -> None:
@@ -123,10 +131,19 @@ class Tool:
     def _names(self, ops: Any) -> list[str] | None:
         if ops is None or ops is ON_DEMAND:
             return None
-        names = [ops] if isinstance(ops, str) else list(ops) if isinstance(ops, Iterable) else [ops]
+        alone = isinstance(ops, str) or callable(ops) or not isinstance(ops, Iterable)  # some modules are iterable
+        names = [ops] if alone else list(ops)
         for name in names:
             if not isinstance(name, str):
-                raise TypeError(f"[tool] {self.name}.add_inst_for_op: ops= takes operator names, got {name!r}")
+                meant = " or ".join(f"ops={name!r}" for name in op_names.names_for(name))
+                raise TypeError(
+                    f"[tool] {self.name}.add_inst_for_op: ops= takes operator names, got {name!r}"
+                    + (f"; write {meant}" if meant else "")
+                )
+        for name in names:
+            complaint = op_names.complaint(name)
+            if complaint is not None:
+                raise ValueError(f"[tool] {self.name}: {complaint}")
         return names
 
 
