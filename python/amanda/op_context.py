@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amanda import _core
+from amanda import _core, routine_checks
 from amanda.tool import Tool
 
 
@@ -160,11 +160,14 @@ class OpContext(dict[str, Any]):
             kwargs: handed to `fn`.
 
         Raises:
-            TypeError: `fn` cannot be called, or `inputs` is no list of positions and names.
-            ValueError: the operator has no such position.
+            TypeError: `fn` cannot be called, or cannot take what it will be given; `inputs` is no list of positions and
+                names; a keyword is a misspelt option.
+            ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        return self._handle.insert_before_op(fn, inputs, with_run, differentiable, allow_view, kwargs)
+        inputs = _listed(inputs)
+        action = self._handle.insert_before_op(fn, inputs, with_run, differentiable, allow_view, kwargs)
+        return self._checked("insert_before_op", action, fn, inputs, with_run, kwargs)
 
     def insert_after_op(
         self,
@@ -181,7 +184,9 @@ class OpContext(dict[str, Any]):
         Arguments:
             allow_view: `fn` may put another tensor in place of a view, which ends its sharing of memory.
         """
-        return self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
+        outputs = _listed(outputs)
+        action = self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
+        return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs)
 
     def replace_op(
         self,
@@ -200,7 +205,9 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
-        return self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
+        inputs = _listed(inputs)
+        action = self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
+        return self._checked("replace_op", action, fn, inputs, with_run, kwargs)
 
     def insert_before_backward_op(
         self,
@@ -223,11 +230,13 @@ class OpContext(dict[str, Any]):
             differentiable: records the routine, under ``create_graph=True``.
 
         Raises:
-            TypeError: `fn` cannot be called, or `grad_outputs` is no list of positions.
-            ValueError: the operator has no such position.
+            TypeError: as of `insert_before_op`.
+            ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        return self._handle.insert_before_backward_op(fn, grad_outputs, with_run, differentiable, kwargs)
+        grad_outputs = _listed(grad_outputs)
+        action = self._handle.insert_before_backward_op(fn, grad_outputs, with_run, differentiable, kwargs)
+        return self._checked("insert_before_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
     def insert_after_backward_op(
         self,
@@ -243,7 +252,9 @@ class OpContext(dict[str, Any]):
         ``grad_inputs[i]`` flows along the node's ``next_functions[i]``. AccumulateGrad has none: after it, the leaf's
         ``.grad`` holds the gradient.
         """
-        return self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
+        grad_inputs = _listed(grad_inputs)
+        action = self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
+        return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs)
 
     def replace_backward_op(
         self,
@@ -261,11 +272,38 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator is AccumulateGrad.
         """
-        return self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
+        grad_outputs = _listed(grad_outputs)
+        action = self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
+        return self._checked("replace_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
     def may_mutate(self) -> None:
         """Lets the routines that this analysis schedules change, in place, tensors they were given."""
         self._handle.may_mutate()
+
+    def _checked(
+        self,
+        method: str,
+        action: _core.Action,
+        fn: Callable[..., Any],
+        positions: Sequence[int | str] | None,
+        with_run: bool,
+        kwargs: dict[str, Any],
+    ) -> _core.Action:
+        op = self._handle.op()
+        names = op.input_names if method in ("insert_before_op", "replace_op") else ()
+        try:
+            routine_checks.check(
+                method, getattr(self._handle.tool(), "name", "a tool"), op.name, names, fn, positions, with_run, kwargs
+            )
+        except BaseException:
+            action.remove()
+            raise
+        return action
+
+
+def _listed(positions: Any) -> Any:
+    """A list, of an iterable that can be read once only; anything else as it is."""
+    return list(positions) if isinstance(positions, Iterator) else positions
 
 
 _core.set_context_class(OpContext)
