@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amanda import _core
+from amanda import _core, routine_checks
 from amanda.tool import Tool
 
 
@@ -200,18 +200,23 @@ class OpContext(dict[str, Any]):
 
         Arguments:
             fn: returns None to keep the inputs, one value for the only selected position, or one value per position. A
-                value must have the type, dtype and device of the one it replaces; None as an element keeps that
-            position. inputs: positions or names; None: all, []: none. with_run: passes ``run``, a dict that the tool's
-            routines share during one execution. differentiable: autograd records the routine. By default, a value takes
-            over the gradient edge of the value it replaces. allow_view: `fn` may replace a tensor that the operator's
-            result is a view of; they share no memory then. kwargs: passed to `fn`.
+                value must have the type, dtype and device of the one it replaces; None as an element keeps that position.
+            inputs: positions or names; None: all, []: none.
+            with_run: passes ``run``, a dict that the tool's routines share during one execution.
+            differentiable: autograd records the routine. By default, a value takes over the gradient edge of the value
+                it replaces.
+            allow_view: `fn` may replace a tensor that the operator's result is a view of; they share no memory then.
+            kwargs: passed to `fn`.
 
         Raises:
-            TypeError: `fn` is not callable, or `inputs` is not a list of positions and names.
-            ValueError: the operator has no such position.
+            TypeError: `fn` cannot be called, or cannot take what it will be given; `inputs` is no list of positions and
+                names; a keyword is a misspelt option.
+            ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        return self._handle.insert_before_op(fn, inputs, with_run, differentiable, allow_view, kwargs)
+        inputs = _listed(inputs)
+        action = self._handle.insert_before_op(fn, inputs, with_run, differentiable, allow_view, kwargs)
+        return self._checked("insert_before_op", action, fn, inputs, with_run, kwargs)
 
     def insert_after_op(
         self,
@@ -228,7 +233,9 @@ class OpContext(dict[str, Any]):
         Arguments:
             allow_view: `fn` may replace a view; the new value shares no memory with the input.
         """
-        return self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
+        outputs = _listed(outputs)
+        action = self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
+        return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs)
 
     def replace_op(
         self,
@@ -247,7 +254,9 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
-        return self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
+        inputs = _listed(inputs)
+        action = self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
+        return self._checked("replace_op", action, fn, inputs, with_run, kwargs)
 
     def insert_before_backward_op(
         self,
@@ -270,11 +279,13 @@ class OpContext(dict[str, Any]):
             differentiable: autograd records the routine, under ``create_graph=True``.
 
         Raises:
-            TypeError: `fn` is not callable, or `grad_outputs` is not a list of positions.
-            ValueError: the operator has no such position.
+            TypeError: as of `insert_before_op`.
+            ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        return self._handle.insert_before_backward_op(fn, grad_outputs, with_run, differentiable, kwargs)
+        grad_outputs = _listed(grad_outputs)
+        action = self._handle.insert_before_backward_op(fn, grad_outputs, with_run, differentiable, kwargs)
+        return self._checked("insert_before_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
     def insert_after_backward_op(
         self,
@@ -290,7 +301,9 @@ class OpContext(dict[str, Any]):
         See `insert_before_backward_op`. ``grad_inputs[i]`` flows along the node's ``next_functions[i]``. AccumulateGrad
         has none: after it, the leaf's ``.grad`` holds the gradient.
         """
-        return self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
+        grad_inputs = _listed(grad_inputs)
+        action = self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
+        return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs)
 
     def replace_backward_op(
         self,
@@ -308,11 +321,38 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator is AccumulateGrad.
         """
-        return self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
+        grad_outputs = _listed(grad_outputs)
+        action = self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
+        return self._checked("replace_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
     def may_mutate(self) -> None:
         """Allows the routines that this analysis schedules to modify their arguments in place."""
         self._handle.may_mutate()
+
+    def _checked(
+        self,
+        method: str,
+        action: _core.Action,
+        fn: Callable[..., Any],
+        positions: Sequence[int | str] | None,
+        with_run: bool,
+        kwargs: dict[str, Any],
+    ) -> _core.Action:
+        op = self._handle.op()
+        names = op.input_names if method in ("insert_before_op", "replace_op") else ()
+        try:
+            routine_checks.check(
+                method, getattr(self._handle.tool(), "name", "a tool"), op.name, names, fn, positions, with_run, kwargs
+            )
+        except BaseException:
+            action.remove()
+            raise
+        return action
+
+
+def _listed(positions: Any) -> Any:
+    """A list, of an iterable that can be read once only; anything else as it is."""
+    return list(positions) if isinstance(positions, Iterator) else positions
 
 
 def _asked(question: Callable[[], str]) -> str:

@@ -239,9 +239,10 @@ def apply(
         on_error: what happens when a routine fails. ``"raise"``: its exception is raised in the program. ``"disable"``:
             the tool and its dependents stop for the rest of the scope, with one log line, and the program continues.
         compiled: how functions compiled with `torch.compile` run in the scope. ``"eager"``: uncompiled, so that tools
-        see their operators, with the results of the eager run. ``"opaque"``: compiled; tools do not see their
-        operators. coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a
-        microsecond per call, inner calls included.
+            see their operators, with the results of the eager run. ``"opaque"``: compiled; tools do not see their
+            operators.
+        coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a microsecond per
+            call, inner calls included.
 
     Raises:
         TypeError: one of them is not a tool.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amanda import _core
+from amanda.drivers import op_names
 
 if TYPE_CHECKING:
     from amanda.op_context import OpContext
@@ -116,16 +117,23 @@ class Tool:
             require_outputs: if True, the routine is called after the operator has run, when outputs are available.
             ops: the operators to analyse: one name or several; shell globs are allowed. Always names forward operators.
                 ``"conv2d"`` matches in any namespace, ``"aten::conv2d"`` in one, ``"add.Tensor"`` one overload.
-                None: every operator. `ON_DEMAND`: the operators that dependent tools ask for.
+                None: every operator. `ON_DEMAND`: the operators that dependent tools ask for. A name without globs must be
+                known: name an operator that is registered later with its namespace.
             nested: also analyse operators inside an operator that this tool sees. By default, only the outermost.
 
         Raises:
-            TypeError: `callback` is not callable, or `ops` contains something other than names.
-            ValueError: a name is empty.
+            TypeError: `callback` is not callable, a flag is a name, or `ops` contains something other than names.
+            ValueError: a name is empty, or certainly not the name of an operator.
         """
         core = self._core
         if not callable(callback):
             raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {callback!r}")
+        for flag, value in (("backward", backward), ("require_outputs", require_outputs), ("nested", nested)):
+            if isinstance(value, str | Iterable):
+                raise TypeError(
+                    f"[tool] {self.name}.add_inst_for_op: {flag}= is True or False, got {value!r}; "
+                    f"operators are asked for by keyword: ops={value!r}"
+                )
         names = self._names(ops)
         core.add_inst_for_op(callback, backward, require_outputs, names, ops is ON_DEMAND, nested)
         self._asks.append(_Ask.of(names, ops is ON_DEMAND, backward, require_outputs, nested))
@@ -160,10 +168,19 @@ class Tool:
     def _names(self, ops: Any) -> list[str] | None:
         if ops is None or ops is ON_DEMAND:
             return None
-        names = [ops] if isinstance(ops, str) else list(ops) if isinstance(ops, Iterable) else [ops]
+        alone = isinstance(ops, str) or callable(ops) or not isinstance(ops, Iterable)  # some modules are iterable
+        names = [ops] if alone else list(ops)
         for name in names:
             if not isinstance(name, str):
-                raise TypeError(f"[tool] {self.name}.add_inst_for_op: ops= takes operator names, got {name!r}")
+                meant = " or ".join(f"ops={name!r}" for name in op_names.names_for(name))
+                raise TypeError(
+                    f"[tool] {self.name}.add_inst_for_op: ops= takes operator names, got {name!r}"
+                    + (f"; write {meant}" if meant else "")
+                )
+        for name in names:
+            complaint = op_names.complaint(name)
+            if complaint is not None:
+                raise ValueError(f"[tool] {self.name}: {complaint}")
         return names
 
 

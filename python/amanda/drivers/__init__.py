@@ -7,7 +7,7 @@ that `Driver.load` imports; the package itself can be imported without it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from amanda import _core
@@ -51,6 +51,16 @@ class Driver(Protocol):
         Raises:
             ImportError: the installed framework does not fit.
         """
+
+    def operators(self) -> Iterable[str] | None:
+        """The operators that can run now, as "aten::add.Tensor"; None: they cannot be listed."""
+
+    def operator_named_by(self, value: object) -> str | None:
+        """The name of the operator for which the framework has `value`, a function for instance; None: no operator's."""
+
+    @property
+    def closed_namespaces(self) -> frozenset[str]:
+        """The namespaces of operators to which programs add none."""
 
     def enter(self) -> None:
         """The first scope of the process was opened. `leave` follows, even if this raises."""

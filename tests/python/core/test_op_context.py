@@ -376,7 +376,7 @@ def test_names_that_utf8_cannot_hold(log):
 
     routine.__name__ = SURROGATE
     tool = amanda.Tool(SURROGATE)
-    tool.add_inst_for_op(lambda context: context.insert_before_op(routine), ops=["relu", SURROGATE])
+    tool.add_inst_for_op(lambda context: context.insert_before_op(routine), ops=["relu", f"{SURROGATE}::op"])
     with amanda.apply(tool), pytest.raises(ValueError, match="after all") as caught:
         torch.relu(X)
     assert caught.value.__notes__ == ["[amanda] in tool 'caf\\udce9': caf\\udce9 before aten::relu"]

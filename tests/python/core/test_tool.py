@@ -152,6 +152,78 @@ def test_ops_are_names(ops, says):
         amanda.Tool().add_inst_for_op(print, ops=ops)
 
 
+UNKNOWN = {
+    "conv2D": "no operator 'conv2D'; did you mean 'conv2d'?",
+    "aten::conv2D": "no operator 'aten::conv2D'; did you mean 'aten::conv2d'?",
+    "add.tensor": "no operator 'add.tensor'; did you mean 'add.Tensor'?",
+    "layernorm": "no operator 'layernorm'; did you mean 'layer_norm'?",
+    "(linear|relu)": "no operator '(linear|relu)'; ops= takes names, shell globs, and lists of these",
+    "!linear": "no operator '!linear'; ops= takes names, shell globs, and lists of these",
+    "quux": "no operator 'quux'; if it is registered later, give its namespace as well: 'mylib::quux'",
+    "AddmmBackward0": (
+        "no operator 'AddmmBackward0'; ask for backward operators by the name of the forward operator: "
+        "ops='addmm', backward=True"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_name_that_no_operator_has(name, says):
+    for ops in (name, ["relu", name]):
+        with says(ValueError, f"[tool] prune: {UNKNOWN[name]}"):
+            amanda.Tool("prune").add_inst_for_op(print, ops=ops)
+
+
+@pytest.mark.parametrize("ops", ["conv2D*", "amanda_test_unknown::conv2D", "add.Tensor", "aten::add.Tensor", "relu."])
+def test_a_name_that_an_operator_has_or_may_get(ops):
+    amanda.Tool().add_inst_for_op(print, ops=ops)
+
+
+def test_operators_that_are_registered_late_are_known():
+    with pytest.raises(ValueError, match="no operator 'amanda_test_late_op'"):
+        amanda.Tool().add_inst_for_op(print, ops="amanda_test_late_op")
+    seen, tool = [], amanda.Tool()
+    tool.add_inst_for_op(lambda context: seen.append("before"), ops="amanda_test_late::amanda_test_late_op")
+
+    @torch.library.custom_op("amanda_test_late::amanda_test_late_op", mutates_args=())
+    def late(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    tool.add_inst_for_op(lambda context: seen.append("after"), ops="amanda_test_late_op")
+    with amanda.apply(tool):
+        late(X)
+    assert seen == ["before", "after"]
+
+
+OBJECTS = [
+    (torch.nn.functional.linear, "ops='linear'"),
+    (torch.nn.Linear, "ops='linear'"),
+    (torch.nn.ReLU(), "ops='relu'"),
+    (torch.nn.Sequential(torch.nn.ReLU()), None),
+    (torch.relu, "ops='relu'"),
+    (torch.ops.aten.linear, "ops='aten::linear'"),
+    (torch.ops.aten.add.Tensor, "ops='aten::add.Tensor'"),
+]
+
+
+@pytest.mark.parametrize(("thing", "write"), OBJECTS)
+def test_what_has_the_name_of_an_operator_is_not_one(thing, write, says):
+    for ops in (thing, ["relu", thing]):
+        hint = f"; write {write}" if write else ""
+        with says(TypeError, f"[tool] Tool.add_inst_for_op: ops= takes operator names, got {thing!r}{hint}"):
+            amanda.Tool().add_inst_for_op(print, ops=ops)
+
+
+def test_names_go_by_keyword(says):
+    text = (
+        "[tool] Tool.add_inst_for_op: {0}= is True or False, got {1!r}; operators are asked for by keyword: ops={1!r}"
+    )
+    with says(TypeError, text.format("backward", "relu")):
+        amanda.Tool().add_inst_for_op(print, "relu")
+    with says(TypeError, text.format("require_outputs", ["relu"])):
+        amanda.Tool().add_inst_for_op(print, True, ["relu"])
+
+
 @pytest.mark.parametrize("ops", ["", ["relu", ""]])
 def test_an_empty_name_is_no_operator(ops, says):
     with says(ValueError, '[tool] an operator pattern is empty; give a name such as "conv2d"'):

@@ -2,6 +2,8 @@
 
 # ruff: noqa: SIM117 -- outside the error that is expected, inside where it comes from
 
+import functools
+
 import amanda
 import pytest
 import torch
@@ -147,27 +149,142 @@ def test_a_coroutine_function_is_named(before):
             program("relu")
 
 
-ARITY = {
-    "none": (lambda: None, "takes 0 positional arguments but 1 was given"),
-    "too many": (lambda a, b, c: None, "missing 2 required positional arguments: 'b' and 'c'"),
-    "keyword": (lambda x, *, key: None, "missing 1 required keyword-only argument: 'key'"),
+METHODS = {"before": "insert_before_op", "after": "insert_after_op", "replace": "replace_op"}
+SIGNATURES = {
+    "none": (lambda: None, "takes 0, will get 1: {operand}; select with {option}="),
+    "too many": (lambda a, b, c: None, "takes 3, will get 1: {operand}; select with {option}="),
+    "optional": (lambda a, b, c=1: None, "takes 2 to 3, will get 1: {operand}; select with {option}="),
+    "any": (lambda a, b, *c: None, "takes at least 2, will get 1: {operand}; select with {option}="),
+    "keyword": (lambda x, *, key: None, "missing a required argument: 'key'"),
 }
 
 
-@pytest.mark.parametrize("what", ARITY)
-@pytest.mark.parametrize(("point", "where"), [("before", "before"), ("after", "after"), ("replace", "in place of")])
-def test_arity_is_pythons_own_error_with_a_note(point, where, what, request):
-    routine, text = ARITY[what]
-    tool = request.getfixturevalue(point)("relu", routine)
-    with pytest.raises(TypeError, match=text) as caught, amanda.apply(tool):
+@pytest.mark.parametrize("what", SIGNATURES)
+@pytest.mark.parametrize("point", METHODS)
+def test_what_a_routine_cannot_take_is_refused_when_it_is_scheduled(point, what, request):
+    routine, text = SIGNATURES[what]
+    positions, operand, option = ([0], "0", "outputs") if point == "after" else (None, "self", "inputs")
+    tool = request.getfixturevalue(point)("relu", routine, positions)
+    with pytest.raises(TypeError) as caught, amanda.apply(tool):
         program("relu")
-    assert caught.value.__notes__ == [f"[amanda] in tool 'tool': <lambda> {where} aten::relu"]
+    problem = text.format(operand=operand, option=option)
+    said = str(caught.value).replace("keyword-only ", "")  # which some versions of Python say
+    assert said == f"[context] tool: {METHODS[point]} on aten::relu: <lambda> {problem}"
+    assert caught.value.__notes__ == ["[amanda] in tool 'tool': analysis of aten::relu"]
+    assert tool.actions == []
 
 
-def test_an_unknown_keyword_of_the_routine(before):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'scale'"):
-        with amanda.apply(before("relu", lambda x: x, scale=2)):
+def test_what_a_routine_will_get_is_listed(before, says):
+    def mask(x):
+        return x
+
+    given = "takes 1, will get 3: input, weight, bias; select with inputs="
+    text = f"[context] tool: insert_before_op on aten::linear: mask {given}"
+    with says(TypeError, text), amanda.apply(before("linear", mask)):
+        torch.nn.functional.linear(torch.eye(2), torch.eye(2))
+
+
+def test_keywords_are_no_positions(before, says):
+    given = "takes 1, will get 3: self, other, alpha; select with inputs="
+    text = f"[context] tool: insert_before_op on aten::add: <lambda> {given}"
+    with says(TypeError, text), amanda.apply(before("add", lambda x, scale: x, scale=2)):
+        torch.add(torch.ones(2), 1)
+
+
+@pytest.mark.parametrize("point", ["insert_before_backward_op", "insert_after_backward_op", "replace_backward_op"])
+def test_a_routine_of_a_backward_operator(point, says):
+    tool, option = amanda.Tool("tool"), routine_option(point)
+    tool.add_inst_for_op(lambda c: getattr(c, point)(lambda: None, [0]), ops="relu")
+    text = f"[context] tool: {point} on aten::relu: <lambda> takes 0, will get 1: 0; select with {option}="
+    with says(TypeError, text), amanda.apply(tool):
+        program("relu")
+
+
+def routine_option(point):
+    return "grad_inputs" if "after" in point else "grad_outputs"
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def with_more(x):
+        return function(x, 1, 2)
+
+    return with_more
+
+
+CALLABLES = {
+    "builtin": torch.clone,
+    "wrapped": decorated(lambda a, b, c: a),
+    "partial": functools.partial(lambda a, x: x, 1),
+    "module": torch.nn.Identity(),
+    "method": [].append,
+    "class": lambda x: None,
+    "any": lambda *x, **k: None,
+}
+
+
+@pytest.mark.parametrize("what", CALLABLES)
+def test_what_a_routine_may_take_is_accepted(what, before):
+    with amanda.apply(before("relu", CALLABLES[what])):
+        assert program("relu").tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("positions", [iter([0]), (0,), range(1), {"self": 1}])
+def test_positions_are_any_iterable(positions, before):
+    with amanda.apply(before("relu", lambda x: x + 1, positions)):
+        assert program("relu").tolist() == [0.0, 3.0]
+
+
+def test_an_unknown_keyword_of_the_routine(before, says):
+    text = "[context] tool: insert_before_op on aten::relu: <lambda> got an unexpected keyword argument 'scale'"
+    with says(TypeError, text), amanda.apply(before("relu", lambda x: x, scale=2)):
+        program("relu")
+
+
+MISSPELT = [
+    ("insert_before_op", "input", "did you mean inputs=?"),
+    ("insert_before_op", "with_runs", "did you mean with_run=?"),
+    ("insert_before_op", "outputs", "its options are inputs, with_run, differentiable, allow_view"),
+    ("insert_after_op", "output", "did you mean outputs=?"),
+    ("replace_op", "differentiable", "its options are inputs, with_run, allow_view"),
+    ("insert_before_backward_op", "grad_output", "did you mean grad_outputs=?"),
+    ("insert_before_backward_op", "grad_out", "did you mean grad_outputs=?"),
+    ("insert_after_backward_op", "grad_input", "did you mean grad_inputs=?"),
+    ("insert_after_backward_op", "grad_in", "did you mean grad_inputs=?"),
+    ("replace_backward_op", "grad_output", "did you mean grad_outputs=?"),
+]
+
+
+@pytest.mark.parametrize(("method", "keyword", "hint"), MISSPELT)
+def test_a_misspelt_option_is_no_keyword_of_the_routine(method, keyword, hint):
+    def schedule(routine):
+        tool = amanda.Tool("tool")
+        tool.add_inst_for_op(lambda c: getattr(c, method)(routine, **{keyword: [0]}), ops="relu")
+        with amanda.apply(tool):
             program("relu")
+
+    with pytest.raises(TypeError) as caught:
+        schedule(lambda *operands, **options: None)
+    start = f"[context] tool: {method} on aten::relu has no option {keyword}=; {hint}"
+    rest = "" if "its options" in hint else " A keyword for <lambda> needs a parameter of that name"
+    assert str(caught.value) == start + rest
+    scope = {}
+    exec(f"def takes_it(*operands, {keyword}): return operands[0]", scope)
+    schedule(scope["takes_it"])
+
+
+@pytest.mark.parametrize("positions", [[0, 0], ["weight", "weight"], [1, "weight"], ["weight", 0, 1]])
+def test_a_position_is_selected_once(positions, before, says):
+    name = "input" if positions == [0, 0] else "weight"
+    text = f"[context] tool: insert_before_op on aten::linear: inputs= selects {name!r} twice; give each position once"
+    with says(ValueError, text), amanda.apply(before("linear", lambda *_: None, positions)):
+        torch.nn.functional.linear(torch.eye(2), torch.eye(2))
+
+
+def test_an_output_is_selected_once(after, says):
+    text = "[context] tool: insert_after_op on aten::relu: outputs= selects '0' twice; give each position once"
+    with says(ValueError, text), amanda.apply(after("relu", lambda *_: None, [0, 0])):
+        program("relu")
 
 
 def test_an_analysis_of_wrong_arity():

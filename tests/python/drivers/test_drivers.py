@@ -33,6 +33,7 @@ class ArrayDriver:
     def __init__(self, available=True, counts=True):
         self.options = {"layout": drivers.Option(("rows", "columns"), "how arrays lie in memory")}
         self.available, self.counts, self.told = available, counts, []
+        self.names = ["array::add", "array::add.Number", "array::scale"]
 
     def is_available(self):
         return self.available
@@ -42,6 +43,16 @@ class ArrayDriver:
 
     def load(self):
         self.told.append("load")
+
+    @property
+    def closed_namespaces(self):
+        return frozenset({"array"})
+
+    def operators(self):
+        return self.names
+
+    def operator_named_by(self, value):
+        return "array::add" if value is ArrayDriver.load else None
 
     def enter(self):
         self.told.append("enter")
@@ -169,3 +180,23 @@ def test_the_doctor_asks_each_driver(register, monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["doctor", "--help"])
     assert "when arrays are computed" in capsys.readouterr().out
+
+
+def test_names_of_operators_are_those_of_all_drivers(register, says):
+    driver = register(ArrayDriver())
+    for ops in ("scale", "array::scale", "add.Number", "relu"):
+        amanda.Tool().add_inst_for_op(print, ops=ops)
+    with says(ValueError, "[tool] Tool: no operator 'array::Scale'; did you mean 'array::scale'?"):
+        amanda.Tool().add_inst_for_op(print, ops="array::Scale")
+    with says(
+        TypeError,
+        f"[tool] Tool.add_inst_for_op: ops= takes operator names, got {ArrayDriver.load!r}; write ops='array::add'",
+    ):
+        amanda.Tool().add_inst_for_op(print, ops=ArrayDriver.load)
+    driver.names = None
+    amanda.Tool().add_inst_for_op(print, ops="array::Scale")
+
+
+def test_no_name_is_wrong_without_a_framework(register):
+    register(ArrayDriver(available=False), only=True)
+    amanda.Tool().add_inst_for_op(print, ops="conv2D")

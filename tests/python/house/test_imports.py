@@ -17,8 +17,8 @@ PACKAGE = ROOT / "python" / "amanda"
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
     ["_build", "_core", "_cupti", "_fork", "_tools", "_torch"],
-    ["coverage", "identity", "op_context", "reports", "switches", "tool"],
     ["drivers"],  # what all drivers have in common
+    ["coverage", "identity", "op_context", "reports", "routine_checks", "switches", "tool"],
     ["scope"],
     ["drivers.torch"],
     ["tools"],

@@ -517,7 +517,7 @@ def test_registrations_on_an_open_tool_fill_no_memory(fresh_python):
             torch.relu(x)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for i in range(3000):
-                tool.add_inst_for_op(print, ops=f"operator_{i}")
+                tool.add_inst_for_op(print, ops=f"amanda_test::operator_{i}")
             torch.relu(x)
             print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     """)

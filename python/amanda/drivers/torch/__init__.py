@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 from amanda.drivers import Census, Option
@@ -50,6 +50,30 @@ class TorchDriver:
 
         attach.attach()
         self._patches = (functions, backward_pass, compiled)
+
+    @property
+    def closed_namespaces(self) -> frozenset[str]:
+        return frozenset({"aten"})
+
+    def operators(self) -> Iterator[str]:
+        """What is registered with the dispatcher, and the subclasses of torch.autograd.Function."""
+        from amanda.drivers.torch import port
+
+        yield from port.registered_operators()
+        classes = [port.FunctionBase]
+        for cls in classes:
+            classes += type.__subclasses__(cls)
+        yield from (f"autograd::{cls.__name__}" for cls in classes)
+
+    def operator_named_by(self, value: object) -> str | None:
+        """Of torch.ops.aten.add or torch.ops.aten.add.Tensor."""
+        from amanda.drivers.torch import port
+
+        if isinstance(value, port.OpOverload):
+            return str(value.name())
+        if isinstance(value, port.OpOverloadPacket):
+            return str(value).replace(".", "::", 1)
+        return None
 
     def enter(self) -> None:
         for part in self._patches:

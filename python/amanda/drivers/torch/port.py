@@ -72,6 +72,11 @@ WithoutTorchFunctions = _get("_C.DisableTorchFunction", _missing)  # a context: 
 
 StorageWeakRef = _get("multiprocessing.reductions.StorageWeakRef", _missing)
 
+# All operators that are registered, as "aten::add.Tensor".
+registered_operators = _get("_C._dispatch_get_all_op_names", _missing)
+OpOverload = _get("_ops.OpOverload", _missing)
+OpOverloadPacket = _get("_ops.OpOverloadPacket", _missing)
+
 _check(_missing)
 
 

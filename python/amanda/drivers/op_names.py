@@ -1,0 +1,93 @@
+"""Names of operators, as `ops=` takes them: those that no driver knows, and what was meant by them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from amanda import drivers
+
+_GLOB = re.compile(r"[*?\[\\]")
+_NAME = re.compile(r"[\w.:]+")
+_BACKWARD = re.compile(r"_?Backward\d*$")
+
+
+class _Known:
+    """The operators of these drivers in every spelling; None: a driver cannot list its own."""
+
+    def __init__(self, of: list[drivers.Driver]) -> None:
+        self.drivers = of
+        self.spellings: set[str] | None = set()
+        for driver in of:
+            operators = driver.operators()
+            if operators is None:
+                self.spellings = None
+                return
+            for operator in operators:
+                qualified, _, overload = operator.partition(".")
+                name = qualified.partition("::")[2]
+                self.spellings |= {qualified, name, f"{qualified}.{overload}", f"{name}.{overload}"}
+
+
+_known: _Known | None = None
+
+
+def complaint(pattern: str) -> str | None:
+    """What is wrong with a pattern that no operator can match; None: nothing, or it is not certain.
+
+    It is certain of names without globs. In a namespace to which programs add operators, one may be registered later, or by
+    a driver that has no `Driver`.
+    """
+    loaded = list(drivers.loaded())
+    if not pattern or _GLOB.search(pattern) or not loaded:
+        return None
+    namespace, qualified, _ = pattern.partition("::")
+    if qualified and not any(namespace in driver.closed_namespaces for driver in loaded):
+        return None
+    spellings = _spellings(pattern)
+    if spellings is None or pattern in spellings:
+        return None
+    if not _NAME.fullmatch(pattern):
+        return f"no operator {pattern!r}; ops= takes names, shell globs, and lists of these"
+    meant = _similar(_BACKWARD.sub("", pattern), spellings)
+    if _BACKWARD.search(pattern):
+        example = f": ops={meant[0]!r}, backward=True" if meant else ", and backward=True"
+        return f"no operator {pattern!r}; ask for backward operators by the name of the forward operator{example}"
+    if meant:
+        return f"no operator {pattern!r}; did you mean {' or '.join(map(repr, meant))}?"
+    if qualified:
+        return f"no operator {pattern!r}"
+    return f"no operator {pattern!r}; if it is registered later, give its namespace as well: 'mylib::{pattern}'"
+
+
+def names_for(value: object) -> list[str]:
+    """The operators that may be meant by something that is no name, such as a function or a class; at most three."""
+    for driver in drivers.loaded():
+        name = driver.operator_named_by(value)
+        if name is not None:
+            return [name]
+    name = getattr(value, "__name__", type(value).__name__)
+    return _similar(name, _spellings(name) or set()) if isinstance(name, str) and callable(value) else []
+
+
+def _similar(pattern: str, spellings: set[str]) -> list[str]:
+    """At most three names of operators; one, if only upper and lower case differ."""
+    kind = "::" in pattern, "." in pattern
+    by_folded: dict[str, str] = {}
+    for name in sorted(spellings):
+        if ("::" in name, "." in name) == kind:
+            by_folded.setdefault(name.casefold(), name)
+    folded = pattern.casefold()
+    if folded in by_folded:
+        return [by_folded[folded]]
+    return [by_folded[name] for name in difflib.get_close_matches(folded, by_folded, n=3, cutoff=0.8)]
+
+
+def _spellings(pattern: str) -> set[str] | None:
+    """All spellings of all operators. They are listed anew where `pattern` is none: operators may have been added."""
+    global _known
+    loaded = list(drivers.loaded())
+    known = _known
+    if known is None or known.drivers != loaded or pattern not in (known.spellings or ()):
+        known = _known = _Known(loaded)
+    return known.spellings

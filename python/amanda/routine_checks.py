@@ -1,0 +1,128 @@
+"""What is certain to be wrong with a routine, found when it is scheduled: its keywords, its signature, its positions."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+OPTIONS = {
+    "insert_before_op": ("inputs", "with_run", "differentiable", "allow_view"),
+    "insert_after_op": ("outputs", "with_run", "differentiable", "allow_view"),
+    "replace_op": ("inputs", "with_run", "allow_view"),
+    "insert_before_backward_op": ("grad_outputs", "with_run", "differentiable"),
+    "insert_after_backward_op": ("grad_inputs", "with_run", "differentiable"),
+    "replace_backward_op": ("grad_outputs", "with_run"),
+}
+"""By method; the positions first."""
+
+
+def check(
+    method: str,
+    tool: str,
+    operator: str,
+    names: Sequence[str],
+    fn: Callable[..., Any],
+    positions: Sequence[int | str] | None,
+    with_run: bool,
+    keywords: Mapping[str, Any],
+) -> None:
+    """Checks what `method` of an OpContext was given, and accepted. `names`: of what it selects from; empty: unknown.
+
+    Raises:
+        TypeError: the routine cannot take what it will be given, or a keyword is meant for `method`.
+        ValueError: a position is selected twice.
+    """
+    where = f"[context] {tool}: {method} on {operator}"
+    selected = _selected(where, OPTIONS[method][0], names, positions)
+    signature = _signature(fn)
+    if signature is None:
+        return
+    routine = getattr(fn, "__name__", type(fn).__name__)
+    _check_keywords(where, method, routine, signature, keywords)
+    given = {**keywords, "run": None} if with_run else keywords
+    _check_arguments(where, OPTIONS[method][0], routine, signature, selected, given)
+
+
+def _selected(where: str, option: str, names: Sequence[str], positions: Sequence[int | str] | None) -> list[str] | None:
+    """What the routine gets by position, by name as far as names are known; None: unknown."""
+    if positions is None:
+        return list(names) or None
+    found: list[str] = []
+    for position in positions:
+        name = names[position] if isinstance(position, int) and position < len(names) else str(position)
+        if name in found:
+            raise ValueError(f"{where}: {option}= selects {name!r} twice; give each position once")
+        found.append(name)
+    return found
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    """None: it is not certain. What wraps another function may take other arguments than that one."""
+    if hasattr(fn, "__signature__"):
+        return None
+    try:
+        return inspect.signature(fn, follow_wrapped=False)
+    except Exception:  # builtins have none, and annotations are anybody's code
+        return None
+
+
+def _check_keywords(
+    where: str, method: str, routine: str, signature: inspect.Signature, keywords: Mapping[str, Any]
+) -> None:
+    own = OPTIONS[method]
+    others = {option for options in OPTIONS.values() for option in options}.difference(own)
+    for keyword in keywords:
+        if keyword in signature.parameters:
+            continue
+        if keyword in others:
+            raise TypeError(f"{where} has no option {keyword}=; its options are {', '.join(own)}")
+        meant = difflib.get_close_matches(keyword, own, n=1, cutoff=0.75)
+        if meant:
+            raise TypeError(
+                f"{where} has no option {keyword}=; did you mean {meant[0]}=? A keyword for {routine} needs a parameter "
+                "of that name"
+            )
+
+
+def _check_arguments(
+    where: str,
+    option: str,
+    routine: str,
+    signature: inspect.Signature,
+    selected: Sequence[str] | None,
+    keywords: Mapping[str, Any],
+) -> None:
+    try:
+        if selected is not None:
+            signature.bind(*selected, **keywords)
+            return
+        signature.bind_partial(**keywords)
+    except TypeError as error:
+        problem = str(error)
+    else:
+        return
+    fewest, most = _takes(signature, keywords)
+    if selected is not None and not fewest <= len(selected) <= most:
+        takes = (
+            f"at least {fewest}" if most == sys.maxsize else f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        )
+        will_get = f"{len(selected)}: {', '.join(selected)}" if selected else "0"
+        problem = f"takes {takes}, will get {will_get}; select with {option}="
+    raise TypeError(f"{where}: {routine} {problem}")
+
+
+def _takes(signature: inspect.Signature, keywords: Iterable[str]) -> tuple[int, int]:
+    """How many arguments it takes by position, beside these keywords."""
+    fewest = most = 0
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return fewest, sys.maxsize
+        by_position = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        if not by_position or (parameter.kind is not parameter.POSITIONAL_ONLY and parameter.name in keywords):
+            break
+        most += 1
+        fewest += parameter.default is parameter.empty
+    return fewest, most
