@@ -62,9 +62,9 @@ class Profile(Tool):
 
     An operator that raises is not counted. Counts accumulate over all scopes and threads in which the tool is used.
 
-    Arguments: max_events: how many runs to keep for the trace, about 200 bytes each: the first ones. Further runs are
-        counted in
-            `dropped_events`. Tables include every run.
+    Arguments:
+        max_events: how many runs to keep for the trace, about 200 bytes each: the first ones. Further runs are counted
+            in `dropped_events`. Tables include every run.
     """
 
     def __init__(self, max_events: int = 100_000) -> None:
