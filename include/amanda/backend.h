@@ -81,13 +81,15 @@ struct RunHints {
 ///
 /// Either run() or skip() comes first, then, if there were actions, finish(). `set` checks a value (type, dtype,
 /// device, aliasing) and holds it back until `commit`, which puts all held values in place and keeps gradient edges;
-/// `discard` forgets them. Inputs are set before the run, outputs after run() or skip().
+/// `discard` forgets them. Inputs are set before the run; outputs after run(),
+/// or, by a replacement, before skip().
 class OpCall : public OpSite {
  public:
   virtual void run(RunHints hints) = 0;   // the original, on the current inputs, below instrumentation
   virtual void skip(RunHints hints) = 0;  // instead of run(): the results are the outputs that were set
-  virtual bool has_results() const = 0;   // did run() or skip() begin to put results where the inputs were?
-  virtual void finish() = 0;              // no action follows: results go where the program expects them
+  /// Have results taken the place of the inputs, as on an interpreter's stack? Then the original cannot run any more.
+  virtual bool has_results() const = 0;
+  virtual void finish() = 0;  // no action follows: results go where the program expects them
   /// Throws `Error` with a reason only ("float64 where float32 is needed"); the core adds who and where.
   virtual void set(Side side, size_t position, Value value) = 0;  // the driver copies out of the Value
   virtual void commit() = 0;
