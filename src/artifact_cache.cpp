@@ -1,3 +1,4 @@
+// One graph's artifacts: built once for a toolset and a signature, while other threads wait.
 #include <fmt/format.h>
 
 #include <condition_variable>

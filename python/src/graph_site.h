@@ -30,7 +30,6 @@ class PyOpSite final : public RefusingSite {
     return forward_ ? forward_->get(side, position) : get(side, position);
   }
 
-  PyGraphBackend& driver() const { return backend_; }
   std::string refusal(const ActionInfo& action, size_t position) const override;
   int traverse(visitproc visit, void* arg) const;
   void clear();  // by the garbage collector: nobody will ask again

@@ -76,6 +76,7 @@ void TapCall::skip(RunHints) {
 
 void TapCall::set(Side side, size_t position, Value value) {
   if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
+  py::gil_scoped_acquire gil;  // a routine in C++ may put one operand in place of another
   held_.push_back({side, position, value.ref ? py::reinterpret_borrow<py::object>(object_of(value)) : py::none()});
 }
 
