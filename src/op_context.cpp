@@ -90,6 +90,10 @@ OpSite& OpContext::site() const { return session("site").site; }
 
 size_t OpContext::num_inputs() const { return session("inputs").site.forward_size(Side::kInputs); }
 Value OpContext::input(size_t position) const { return session("inputs").site.forward_get(Side::kInputs, position); }
+std::string OpContext::parameter_name(size_t position) const { return backend_->parameter_name(input(position)); }
+std::vector<std::string> OpContext::parameter_names(size_t position) const {
+  return backend_->parameter_names(input(position));
+}
 bool OpContext::has_outputs() const { return session("outputs").point == Point::kAfter || is_backward(); }
 size_t OpContext::num_outputs() const {
   return has_outputs() ? session("outputs").site.forward_size(Side::kOutputs) : 0;

@@ -13,6 +13,7 @@
 #include "base/value_info.h"
 #include "dispatch/registration.h"
 #include "forward/forward_call.h"
+#include "identity/identity.h"
 #include "thread/engine_threads.h"
 #include "thread/guards.h"
 #include "thread/keys.h"
@@ -76,6 +77,19 @@ std::string TorchBackend::refusal(OpSite& site, const ActionInfo& action, size_t
 }
 
 ValueInfo TorchBackend::describe(Value value) const { return value.ref ? info_of(ivalue(value)) : ValueInfo(); }
+
+std::string TorchBackend::parameter_name(Value value) const {
+  return is_tensor(value) ? pytorch::parameter_name(tensor(value)) : "";
+}
+
+std::vector<std::string> TorchBackend::parameter_names(Value list) const {
+  std::vector<std::string> names;
+  if (!list.ref || !(ivalue(list).isTensorList() || ivalue(list).isOptionalTensorList())) return names;
+  for (const c10::IValue& member : ivalue(list).toListRef()) {
+    names.push_back(member.isTensor() ? pytorch::parameter_name(member.toTensor()) : "");
+  }
+  return names;
+}
 
 Backend& backend() {
   static auto* backend = new TorchBackend;

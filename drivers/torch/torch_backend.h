@@ -18,6 +18,8 @@ class TorchBackend final : public Backend {
   bool is_programs(const std::exception_ptr& error) const override;
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
   ValueInfo describe(Value value) const override;
+  std::string parameter_name(Value value) const override;
+  std::vector<std::string> parameter_names(Value list) const override;
 };
 
 /// Takes two dispatch keys and makes the driver known to the core; once, later calls do nothing. Throws `Error`.

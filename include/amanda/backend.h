@@ -176,6 +176,11 @@ class Backend {
   /// Changes nothing, waits for no device and guards no symbol. Made for analyses, and cheap enough for routines that
   /// read shapes at each run: a tensor takes no allocation. Throws what a tensor subclass throws when it is asked.
   virtual ValueInfo describe(Value value) const { return {.kind = value.ref ? ValueKind::kOther : ValueKind::kNone}; }
+  /// The name that a parameter or a buffer, or what such a one is a view of, has in its model: "encoder.0.weight". ""
+  /// for any other value. For analyses: it may search through all models.
+  virtual std::string parameter_name(Value /*tensor*/) const { return {}; }
+  /// The same for each member of a list of tensors; empty for any other value.
+  virtual std::vector<std::string> parameter_names(Value /*list*/) const { return {}; }
 
   size_t index() const { return index_; }  // among attached backends
   size_t ids() const { return ids_; }      // the index of the backend whose operator ids it uses: its own, by default

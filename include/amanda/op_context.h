@@ -57,6 +57,11 @@ class OpContext {
   // Of the forward operator. In a backward context a value is null unless it is still alive.
   size_t num_inputs() const;
   Value input(size_t position) const;
+  /// The name of the parameter or buffer at this position, "encoder.0.weight"; "" if it is none of a known model. In a
+  /// program without Python no model is known.
+  std::string parameter_name(size_t position) const;
+  /// The same for each tensor of a list; empty if the input is no list of tensors.
+  std::vector<std::string> parameter_names(size_t position) const;
   bool has_outputs() const;  // in a require_outputs analysis, and in every backward one
   size_t num_outputs() const;
   Value output(size_t position) const;

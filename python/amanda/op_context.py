@@ -124,6 +124,20 @@ class OpContext(dict[str, Any]):
         return self._handle.inputs()
 
     @property
+    def parameter_names(self) -> tuple[str | tuple[str | None, ...] | None, ...]:
+        """Which of the `inputs` are parameters or buffers: for each input its name in its model, or None.
+
+        ``(None, "encoder.0.weight", "encoder.0.bias")`` for a linear operator. Names are those of `named_parameters()`
+        and `named_buffers()` of the model, that is the outermost module, without the model's own name. A shared
+        parameter has its first name, a view the name of what it is a view of. An input that is a list of tensors, as of
+        ``_foreach_add_`` in an optimizer, has a tuple of names. In a backward context, of the forward operator's inputs.
+
+        Raises:
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.parameter_names()
+
+    @property
     def outputs(self) -> tuple[Any, ...] | None:
         """As `get_outputs`."""
         return self._handle.outputs()

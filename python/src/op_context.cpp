@@ -73,6 +73,19 @@ py::tuple gradients(OpContext& context, Side side) {
   return all;
 }
 
+// For each input a name or None; for a list of tensors, a tuple of them.
+py::tuple parameter_names(const OpContext& context) {
+  auto shown = [](const std::string& name) { return name.empty() ? py::object(py::none()) : py::str(name); };
+  py::tuple all(context.num_inputs());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::vector<std::string> names = context.parameter_names(i);
+    py::tuple members(names.size());
+    for (size_t j = 0; j < names.size(); ++j) members[j] = shown(names[j]);
+    all[i] = names.empty() ? shown(context.parameter_name(i)) : py::object(std::move(members));
+  }
+  return all;
+}
+
 }  // namespace
 
 OpContext& ContextHandle::get() const {
@@ -222,6 +235,7 @@ void bind_identity(ContextClass& context) {
 
 void bind_operands(ContextClass& context) {
   context.def("inputs", [](const ContextHandle& h) { return operands(h.get(), Side::kInputs); })
+      .def("parameter_names", [](const ContextHandle& h) { return parameter_names(h.get()); })
       .def("outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
              if (!h.get().has_outputs()) return std::nullopt;

@@ -23,6 +23,7 @@ class Typed(amanda.Tool):
         assert_type(context.op_id, int)
         assert_type(context.inputs, tuple[Any, ...])
         assert_type(context.outputs, tuple[Any, ...] | None)
+        assert_type(context.parameter_names, tuple[str | tuple[str | None, ...] | None, ...])
         assert_type(context.namespace, str)
         assert_type(context.module_path, str)
         assert_type(context.source, str)
@@ -61,5 +62,18 @@ def use(tool: Typed) -> None:
         return str(x)
 
     assert_type(decorated(1), str)
+
+    @amanda.root
+    def rooted(x: int) -> str:
+        return str(x)
+
+    @amanda.root("name")
+    def named(x: int) -> str:
+        return str(x)
+
+    assert_type(rooted(1), str)
+    assert_type(named(1), str)
+    with amanda.root("step") as block:
+        assert_type(block.name, str)
     with amanda.disabled():
         assert_type(amanda.is_enabled(), bool)

@@ -26,8 +26,9 @@ struct TensorOperand {
 
 /// All of them may be called with or without the interpreter lock.
 struct PythonHooks {
-  /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here.
-  uint64_t (*raw_path)() = nullptr;
+  /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here. Another function takes its
+  /// place when the process enters its first `with amanda.root(name)`.
+  std::atomic<uint64_t (*)()> raw_path{nullptr};
   /// What a call at this raw path is, in terms that mean the same in every process: slow, asked once. 0: no telling.
   /// Afterwards the tensors that the id names have numbers.
   OpId (*resolve)(uint64_t raw_path, uint64_t name_hash, const std::vector<TensorOperand>& tensors) = nullptr;
@@ -38,6 +39,9 @@ struct PythonHooks {
   /// parameter by what it is, an nn.Parameter or a buffer of a known model? No number is given twice, and a tensor
   /// loses its own when it dies.
   uint64_t (*tag)(const c10::TensorImpl*, _object*) = nullptr;
+  /// The name that a parameter or a buffer, or what such a one is a view of, has in its model; "": it is no known one.
+  /// May throw what Python raises.
+  std::string (*parameter_name)(_object*) = nullptr;
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: somebody traces, no program runs
   at::Tensor (*held_by_python)(const Lifetime&) = nullptr;  // the tensor, if a Python object keeps it alive
   at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;     // what a wrapper of torch.func wraps; undefined: it is none

@@ -94,9 +94,17 @@ OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTen
 
 }  // namespace
 
+std::string parameter_name(const at::Tensor& tensor) {
+  if (!tensor.defined() || !python_hooks.parameter_name) return "";
+  const Operand operand = as_parameter(tensor);
+  _object* object = operand.counts ? py_object(operand.tensor) : nullptr;
+  return object ? python_hooks.parameter_name(object) : "";
+}
+
 Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
   Identity identity;
-  identity.raw_path = python_hooks.raw_path ? python_hooks.raw_path() : 0;
+  const auto raw_path = python_hooks.raw_path.load(std::memory_order_relaxed);
+  identity.raw_path = raw_path ? raw_path() : 0;
   if (identity.raw_path == 0) {
     identity.dataflow = dataflow_context(record.name_hash, arguments);
     identity.id = identity.dataflow.back() | 1;

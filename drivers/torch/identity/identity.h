@@ -1,5 +1,7 @@
-// Which place of the program an operator call is.
+// Which place of the program an operator call is, and which parameters are its operands.
 #pragma once
+
+#include <string>
 
 #include "base/op_types.h"
 #include "base/stack_value.h"
@@ -18,5 +20,8 @@ struct Identity {
 ///
 /// A call known from before costs a walk over the Python frames and one lookup; it allocates nothing.
 Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments);
+
+/// See Backend::parameter_name.
+std::string parameter_name(const at::Tensor& tensor);
 
 }  // namespace amanda::pytorch

@@ -23,16 +23,19 @@
 #include "base/stack_value.h"
 #include "python/call_path.h"
 #include "python/deaths.h"
+#include "python/tag_table.h"
 
 namespace amanda::python {
 namespace {
 
 // Kept for the life of the process, like the classes and functions they come from.
 PyObject* resolve_function = nullptr;
+PyObject* name_function = nullptr;
 PyObject* set_eval_frame = nullptr;                        // torch's: of the compiler's callback
 PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
 std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
 bool direct = false;
+TagTable& blocks = *new TagTable;  // of frames inside `with amanda.root(name)`; threads may outlive static objects
 
 bool contains(const std::vector<PyCodeObject*>& codes, PyCodeObject* code) {
   return std::binary_search(codes.begin(), codes.end(), code);
@@ -50,8 +53,8 @@ struct KeptError {
   ~KeptError() { PyErr_Restore(type, value, traceback); }
 };
 
-// Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null)` until it returns
-// false.
+// Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null, frame object or null)`
+// until it returns false. A frame object lives as long as its frame.
 //
 // The direct walk needs no interpreter lock: this thread's frames change only when this thread runs Python code.
 template <class Visit>
@@ -68,7 +71,7 @@ void walk(const Visit& visit) {
       const int offset =
           static_cast<int>(frame->prev_instr - _PyCode_CODE(code)) * static_cast<int>(sizeof(_Py_CODEUNIT));
       PyObject* module = code == run_module_code ? frame->localsplus[0] : nullptr;
-      if (!visit(code, offset, module)) return;
+      if (!visit(code, offset, module, frame->frame_obj)) return;
     }
     return;
   }
@@ -86,7 +89,7 @@ void walk(const Visit& visit) {
       Py_XDECREF(module);  // the frame holds it
       Py_XDECREF(locals);
     }
-    const bool go_on = visit(code, PyFrame_GetLasti(frame), module);
+    const bool go_on = visit(code, PyFrame_GetLasti(frame), module, frame);
     Py_DECREF(code);
     PyFrameObject* outer = go_on ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);
@@ -94,15 +97,20 @@ void walk(const Visit& visit) {
   }
 }
 
+// Until the process enters its first block, looking for blocks costs nothing.
+template <bool kBlocks>
 uint64_t raw_path() {
   uint64_t hash = 0;
-  walk([&](PyCodeObject* code, int offset, PyObject* module) {
+  walk([&](PyCodeObject* code, int offset, PyObject* module, PyFrameObject* frame) {
     // One number for both: the offset ends before the code object does.
     hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(code) + static_cast<uint64_t>(offset));
     // With its class: modules without state or parts come and go in one epoch.
     if (module) {
       hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
       if (is_reborn(module)) hash = pytorch::mix(hash, 1);
+    }
+    if constexpr (kBlocks) {
+      if (const uint64_t tag = frame ? blocks.find(frame) : 0) hash = pytorch::mix(hash, tag);
     }
     return true;
   });
@@ -227,6 +235,23 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
   return 0;  // not identified: analysed each time
 }
 
+std::string parameter_name(PyObject* tensor) {
+  Gil gil;
+  KeptError kept;
+  Uncompiled uncompiled;
+  PyObject* name = PyObject_CallOneArg(name_function, tensor);
+  const char* text = name ? PyUnicode_AsUTF8(name) : nullptr;
+  if (!text) {
+    Py_XDECREF(name);
+    python_error raised;
+    raised.persist();
+    throw raised;
+  }
+  std::string found = text;
+  Py_DECREF(name);
+  return found;
+}
+
 std::string describe(uint64_t raw, Detail detail) {
   Described place = descriptions().find(raw);
   return std::move(detail == Detail::kModulePath ? place.module_path : place.source);
@@ -235,7 +260,7 @@ std::string describe(uint64_t raw, Detail detail) {
 // Does this thread run one of `wanted`, with none of `others` inside it?
 bool runs(const std::vector<PyCodeObject*>& wanted, const std::vector<PyCodeObject*>& others) {
   bool found = false;
-  walk([&](PyCodeObject* code, int, PyObject*) {
+  walk([&](PyCodeObject* code, int, PyObject*, PyFrameObject*) {
     found = contains(wanted, code);
     return !found && !contains(others, code);
   });
@@ -266,9 +291,10 @@ std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
 
 }  // namespace
 
-void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject* engine, PyObject* run_module,
-                       PyObject* set_compiler) {
+void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObject* recomputing, PyObject* engine,
+                       PyObject* run_module, PyObject* set_compiler) {
   resolve_function = Py_NewRef(resolve_place);
+  name_function = Py_NewRef(name_parameter);
   set_eval_frame = Py_NewRef(set_compiler);
   run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
   recompute_codes = sorted_codes(recomputing);
@@ -277,7 +303,7 @@ void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject*
   // A self-test: the direct walk must agree with the public API on the stack that imports us.
   std::vector<std::pair<PyCodeObject*, int>> slow, fast;
   auto record = [](auto& into) {
-    return [&into](PyCodeObject* code, int offset, PyObject*) {
+    return [&into](PyCodeObject* code, int offset, PyObject*, PyFrameObject*) {
       into.emplace_back(code, offset);
       return true;
     };
@@ -287,12 +313,19 @@ void install_call_path(PyObject* resolve_place, PyObject* recomputing, PyObject*
   walk(record(fast));
   direct = slow == fast;
 #endif
-  pytorch::python_hooks.raw_path = &raw_path;
+  pytorch::python_hooks.raw_path = &raw_path<false>;
   pytorch::python_hooks.resolve = &resolve;
   pytorch::python_hooks.describe = &describe;
+  pytorch::python_hooks.parameter_name = &parameter_name;
   pytorch::python_hooks.in_recompute = &in_recompute;
   pytorch::python_hooks.in_backward_pass = &in_backward_pass;
   pytorch::python_hooks.is_symbolic = &is_symbolic;
+}
+
+void set_block(uintptr_t frame, uint64_t tag) {
+  pytorch::python_hooks.raw_path = &raw_path<true>;
+  const auto* object = reinterpret_cast<const void*>(frame);
+  tag ? blocks.set(object, tag) : static_cast<void>(blocks.erase(object));
 }
 
 bool walks_frames_directly() { return direct; }
@@ -306,7 +339,7 @@ void walk_frames_directly(bool on) {
 
 size_t count_frames() {
   size_t frames = 0;
-  walk([&](PyCodeObject*, int, PyObject*) {
+  walk([&](PyCodeObject*, int, PyObject*, PyFrameObject*) {
     ++frames;
     return true;
   });

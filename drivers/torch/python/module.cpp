@@ -105,19 +105,20 @@ py::list rows_of(const pytorch::Census& census) {
 void bind_installation(py::module_& m) {
   m.def(
       "install",
-      [](const py::object& error, const py::object& resolve, const py::object& recomputing, const py::object& engine,
-         const py::object& run_module, const py::object& parameter, const py::object& unwrap,
-         const py::object& set_compiler) {
+      [](const py::object& error, const py::object& resolve, const py::object& name_parameter,
+         const py::object& recomputing, const py::object& engine, const py::object& run_module,
+         const py::object& parameter, const py::object& unwrap, const py::object& set_compiler) {
         pytorch::attach();
         unwrap_function = Py_NewRef(unwrap.ptr());
         pytorch::python_hooks.unwrapped = &unwrapped;
         error_class = Py_NewRef(error.ptr());
         pytorch::python_hooks.rethrow = &rethrow_as_python;
         python::install_numbers(parameter.ptr());
-        python::install_call_path(resolve.ptr(), recomputing.ptr(), engine.ptr(), run_module.ptr(), set_compiler.ptr());
+        python::install_call_path(resolve.ptr(), name_parameter.ptr(), recomputing.ptr(), engine.ptr(),
+                                  run_module.ptr(), set_compiler.ptr());
       },
-      py::arg("error"), py::arg("resolve"), py::arg("recomputing"), py::arg("engine"), py::arg("run_module"),
-      py::arg("parameter"), py::arg("unwrap"), py::arg("set_compiler"),
+      py::arg("error"), py::arg("resolve"), py::arg("name_parameter"), py::arg("recomputing"), py::arg("engine"),
+      py::arg("run_module"), py::arg("parameter"), py::arg("unwrap"), py::arg("set_compiler"),
       "Connects the driver with Python; called once, by the package.");
   m.def(
       "install_errors",
@@ -201,6 +202,8 @@ void bind_places(py::module_& m) {
       "Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns "
       "whether it can be watched.");
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
+  m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
+        "What `with amanda.root(name)` the frame at this address is in; 0: none.");
   m.def("start_new_epoch", &python::start_new_epoch, "What ids were found by has changed.");
   m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
   m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),

@@ -39,7 +39,7 @@ def place_of(frame: FrameType) -> tuple[object, ...]:
 
     Once the frame's code has died, `forget` must be called before this is called again.
     """
-    return (*_file(frame), frame.f_code.co_qualname, _position(frame))
+    return (*_file(frame), frame.f_code.co_qualname, position_of(frame.f_code, frame.f_lasti))
 
 
 def forget(code: int) -> None:
@@ -76,14 +76,18 @@ def _file(frame: FrameType) -> tuple[str, str]:
     return module, f"{name}#{ordinal + 1}" if ordinal else name
 
 
-def _position(frame: FrameType) -> tuple[object, ...]:
-    """Where in the source the frame calls. Without columns, the index of the instruction, its inline cache left out."""
-    known = _positions.setdefault(id(frame.f_code), {})
-    if frame.f_lasti not in known:
-        position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+def position_of(code: CodeType, offset: int) -> tuple[int, ...]:
+    """Where in the source the instruction at this offset is: first and last line, first and last column. Without columns,
+    its index, inline caches left out.
+
+    Once the code has died, `forget` must be called before this is called again.
+    """
+    known = _positions.setdefault(id(code), {})
+    if offset not in known:
+        position = next(itertools.islice(code.co_positions(), offset // 2, None), None)
         complete = position is not None and None not in position
-        known[frame.f_lasti] = position if complete else (_instruction(frame.f_code, frame.f_lasti),)
-    found: tuple[object, ...] = known[frame.f_lasti]
+        known[offset] = position if complete else (_instruction(code, offset),)
+    found: tuple[int, ...] = known[offset]
     return found
 
 

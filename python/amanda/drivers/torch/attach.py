@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-from amanda import _core, _torch, scope
-from amanda.drivers.torch import call_path, compiled, port, program_errors
+from amanda import _core, _torch, roots, scope
+from amanda.drivers.torch import call_path, compiled, parameter_names, port, program_errors
+from amanda.identity import roots as identity_roots
 
 
 def attach() -> None:
     _torch.install(
         _core.Error,
         call_path.resolve,
+        parameter_names.name_of,
         sorted(_codes_of(torch.utils.checkpoint), key=id),
         [port.RUN_BACKWARD],
         port.RUN_MODULE,
@@ -28,6 +30,8 @@ def attach() -> None:
     _spare_higher_order_operators()
     _restore_keys_after_inference_mode()
     compiled.leave_untraced(scope.apply, scope.Scope.__enter__, scope.Scope.__exit__)
+    compiled.leave_untraced(roots.root, roots.Root.__enter__, roots.Root.__exit__)
+    identity_roots.listen(_torch.set_block)
 
 
 def _codes_of(module: ModuleType) -> set[CodeType]:

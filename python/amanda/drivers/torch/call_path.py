@@ -45,8 +45,7 @@ def resolve(
         tensors: the (position, tensor, does it count as a parameter by itself) of each among its operands.
         recomputing: does a backward operator run, which recomputes a checkpointed region?
     """
-    with _lock, _not_traced(), port.WithoutTorchFunctions():
-        lifetimes.tell()
+    with naming():
         path = call_path(frame)
         place = frames.hash_of((name_hash, path.places))
         named = []
@@ -56,6 +55,14 @@ def resolve(
                 named.append((position, name))
         module_path = frames.encodable(models.names_in(path.modules))
         return frames.hash_of((place, named)) or 1, module_path, frames.encodable(path.source)
+
+
+@contextlib.contextmanager
+def naming() -> Iterator[None]:
+    """Around what names places and parameters: one thread at a time, and nothing in it is recorded or seen."""
+    with _lock, _not_traced(), port.WithoutTorchFunctions():
+        lifetimes.tell()
+        yield
 
 
 @contextlib.contextmanager
@@ -77,8 +84,8 @@ def call_path(frame: FrameType | None) -> Path:
 
     A frame that runs a module counts as the module's name in its model. The root is a `torch.utils.checkpoint`
     boundary, so that a recomputation has the ids of the first run; else the outermost module that has state, so that
-    all loops around a model agree; else the innermost frame that entered a scope, so that scopes further out do not
-    matter.
+    all loops around a model agree; else the innermost frame that `amanda.root` marks; else the innermost frame that
+    entered a scope, so that scopes further out do not matter.
     """
     stack = list(frames.outwards(frame))
     modules = [module for module in map(_module_run_by, stack) if module is not None]
@@ -89,9 +96,12 @@ def call_path(frame: FrameType | None) -> Path:
             operands.register_buffers(module)
     places: list[object] = []
     root = entered = 0
+    mark: roots.Mark | None = None
+    marked: tuple[object, ...] = ()
     for each in stack:
         code = each.f_code
         lifetimes.watch(code)
+        outside = len(places)
         module = _module_run_by(each)
         if module is not None:
             known = models.name_of(module)
@@ -103,9 +113,12 @@ def call_path(frame: FrameType | None) -> Path:
             break
         elif not _is_machinery(code.co_filename):
             places.append(frames.place_of(each))
+        if mark is None and (mark := roots.mark_of(each)) is not None:
+            marked = (*places[:outside], mark.place) if mark.place else tuple(places)
         if not entered and roots.is_root(each):
             entered = len(places)
-    return Path(tuple(places[: root or entered or None]), modules, _source(stack))
+    path = tuple(places[:root]) if root else marked or tuple(places[: entered or None])
+    return Path(path, modules, _source(stack))
 
 
 lifetimes.objects.listen(frames.forget)

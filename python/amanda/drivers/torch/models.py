@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ class Name(NamedTuple):
 
 
 _names: dict[int, Name] = {}  # of every registered module, by its address
+_outermost: dict[int, weakref.ref[Any]] = {}  # of every registered model that has state, by its address
 _models_seen: collections.Counter[str] = collections.Counter()
 
 
@@ -54,6 +56,7 @@ def register_model(outermost: Any) -> None:
     if has_state:
         _models_seen[model] += 1
         model += f"-{_models_seen[model]}"
+        _outermost[id(outermost)] = weakref.ref(outermost)
     # A module that ran in another model first stays there. The outermost comes last: it says that all have names.
     named = {id(module): Name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
     _names.update(named)
@@ -62,6 +65,11 @@ def register_model(outermost: Any) -> None:
 def is_known(module: Any) -> bool:
     """Has the module's model been registered?"""
     return id(module) in _names
+
+
+def registered() -> list[Any]:
+    """The outermost modules of models that have state and are alive, in the order in which they were registered."""
+    return [model for reference in _outermost.values() if (model := reference()) is not None]
 
 
 def name_of(module: Any) -> Name:
@@ -112,4 +120,9 @@ def _shape(parameter: Any) -> tuple[int, ...] | None:
     return None if torch.nn.parameter.is_lazy(parameter) else tuple(parameter.shape)
 
 
-lifetimes.objects.listen(lambda key: _names.pop(key, None))
+def _forget(key: int) -> None:
+    _names.pop(key, None)
+    _outermost.pop(key, None)
+
+
+lifetimes.objects.listen(_forget)
