@@ -22,19 +22,37 @@ if(AMANDA_BUILD_PYTHON OR AMANDA_BUILD_TORCH)
   find_package(Python 3.11 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
 endif()
 
-if(AMANDA_BUILD_PYTHON)
-  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_DIR
-                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  set(PYBIND11_FINDPYTHON ON)
-  find_package(pybind11 3 CONFIG REQUIRED)
-endif()
-
 if(AMANDA_BUILD_TORCH)
   # The torch of the Python at hand, unless CMAKE_PREFIX_PATH names a LibTorch.
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path)"
                   OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
-  find_package(Torch 2.11 REQUIRED)
+  if(torch_prefix)
+    find_package(Torch 2.11 REQUIRED)
+  else()
+    find_package(Torch 2.11 QUIET)
+  endif()
+  if(NOT Torch_FOUND AND DEFINED SKBUILD)
+    message(FATAL_ERROR "[build] ${Python_EXECUTABLE}, the Python of this build, has no torch. By default pip builds in an "
+                        "isolated environment, but Amanda is built for the torch that you use. Install torch, "
+                        "scikit-build-core and pybind11, then run:\n"
+                        "  pip install --no-build-isolation .")
+  elseif(NOT Torch_FOUND)
+    message(FATAL_ERROR "[build] ${Python_EXECUTABLE} has no torch. Install torch for it, name another Python with "
+                        "-DPython_EXECUTABLE=..., name a LibTorch with -DCMAKE_PREFIX_PATH=..., or build without the PyTorch "
+                        "driver with -DAMANDA_BUILD_TORCH=OFF.")
+  endif()
+endif()
+
+if(AMANDA_BUILD_PYTHON)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_DIR
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  set(PYBIND11_FINDPYTHON ON)
+  find_package(pybind11 3 CONFIG QUIET)
+  if(NOT pybind11_FOUND)
+    message(FATAL_ERROR "[build] ${Python_EXECUTABLE} has no pybind11 3. Install it:\n"
+                        "  ${Python_EXECUTABLE} -m pip install \"pybind11>=3,<4\"")
+  endif()
 endif()
 
 # Only a header: the library is opened at run time. Without it, amanda::cupti_profiler measures operators, no kernels.

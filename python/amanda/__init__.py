@@ -1,8 +1,9 @@
 """Amanda: instrumentation for neural networks. A tool sees and edits every operator of an unmodified model."""
 
 import logging
+import os
 
-from amanda import _core, drivers, tool, tools
+from amanda import _build, _core, drivers, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.torch import TorchDriver
@@ -15,6 +16,9 @@ from amanda.tool import ON_DEMAND, Tool
 vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)
 drivers.register(TorchDriver())
+
+#: The folder in which CMake's find_package(amanda) finds this installation: an entry of CMAKE_PREFIX_PATH.
+cmake_prefix_path = os.path.normpath(os.path.join(os.path.dirname(__file__), _build.CMAKE_PREFIX))
 
 __all__ = [
     "ON_DEMAND",
@@ -30,6 +34,7 @@ __all__ = [
     "apply",
     "cache_disabled",
     "cache_enabled",
+    "cmake_prefix_path",
     "disabled",
     "enabled",
     "is_cache_enabled",

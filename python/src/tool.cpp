@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include "amanda/tool_capsule.h"
 #include "analysis.h"
-#include "native_tool.h"
 
 namespace amanda::python {
 namespace {
+
+constexpr const char* kAdoptedToolCapsule = "amanda.tool (adopted)";
 
 /// The core's side of a Python tool; the Python object owns it and is reached weakly.
 class PyTool final : public Tool {

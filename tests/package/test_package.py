@@ -1,6 +1,7 @@
 """The package as others get it: a wheel in a fresh environment, and find_package in a C++ program."""
 
 import os
+import re
 import site
 import subprocess
 import sys
@@ -75,29 +76,60 @@ def test_a_build_for_another_torch_says_so(installed, tmp_path):
     )
 
 
-def build_and_run(folder, prefixes):
-    """Builds the program `count` of the project in `folder`, and returns what it prints."""
+def block(language, holding):
+    """The only block of this language in docs/building_cpp_tools.md that holds a text."""
+    page = (ROOT / "docs" / "building_cpp_tools.md").read_text()
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (found,) = [block for block in blocks if holding in block]
+    return found
+
+
+def build(folder, *definitions):
+    """Configures and builds the project in `folder`. Returns what CMake printed."""
     tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    found = f"-DCMAKE_PREFIX_PATH={';'.join(map(str, prefixes))}"
-    run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", found, env=tools)
+    printed = run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", *definitions, env=tools)
     run("cmake", "--build", folder / "build", env=tools)
-    return run(folder / "build" / "count")
+    return printed
 
 
-def test_a_cpp_program_finds_the_package(installed, tmp_path):
+def prefix_path(python):
+    return run(python, "-c", "import amanda; print(amanda.cmake_prefix_path)").strip()
+
+
+def test_the_cpp_program_of_the_documentation_builds(installed, tmp_path):
+    python, package = installed
+    assert prefix_path(python) == str(package)
+    (tmp_path / "CMakeLists.txt").write_text(block("cmake", "project(count_conv CXX)"))
+    (tmp_path / "count_conv.cpp").write_text((ROOT / "examples" / "cpp" / "count_conv.cpp").read_text())
+    build(tmp_path, f"-DCMAKE_PREFIX_PATH={package}")  # torch is that of the python on the PATH
+    assert "conv2d ran 4 times" in run(tmp_path / "build" / "count_conv")
+
+
+def test_the_cpp_tool_of_the_documentation_builds_and_works_in_python(installed, tmp_path):
+    python, _ = installed
+    (tmp_path / "CMakeLists.txt").write_text(block("cmake", "project(weight_uses CXX)"))
+    (tmp_path / "weight_uses.cpp").write_text(block("cpp", "PYBIND11_MODULE(weight_uses, m)"))
+    (tmp_path / "use.py").write_text(block("python", "import weight_uses"))
+    build(tmp_path, f"-DPython_EXECUTABLE={python}")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "build")}
+    assert run(python, tmp_path / "use.py", env=environment).strip() == "{'0.weight': 3, '2.weight': 3}"
+
+
+def test_torch_is_found_beside_the_package(installed, tmp_path):
+    """As where pip installs both: no Python is asked, and none could answer."""
+    import torch
+
     _, package = installed
+    (tmp_path / "amanda").symlink_to(package)
+    (tmp_path / "torch").symlink_to(Path(torch.__file__).parent)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
         "project(consumer CXX)\n"
-        "set(CMAKE_CXX_STANDARD 20)\n"
         "find_package(amanda 0.1 REQUIRED)\n"
-        f"add_executable(count {ROOT}/examples/cpp/count_conv.cpp)\n"
-        "target_link_libraries(count PRIVATE amanda::amanda amanda::torch)\n"
+        'message(STATUS "found ${Torch_DIR}; prefixes: ${CMAKE_PREFIX_PATH}")\n'
     )
-    import torch
-
-    printed = build_and_run(tmp_path, [f"{package}/lib/cmake/amanda", torch.utils.cmake_prefix_path])
-    assert "conv2d ran 4 times" in printed
+    printed = build(tmp_path, f"-DCMAKE_PREFIX_PATH={tmp_path}/amanda", "-DPython_EXECUTABLE=/bin/false")
+    assert f"found {tmp_path}/torch/share/cmake/Torch; prefixes: {tmp_path}/amanda\n" in printed
 
 
 def test_a_cpp_program_without_torch_finds_the_core(installed, tmp_path):
@@ -115,4 +147,44 @@ def test_a_cpp_program_without_torch_finds_the_core(installed, tmp_path):
         "add_executable(count count.cpp)\n"
         "target_link_libraries(count PRIVATE amanda::amanda)\n"
     )
-    assert build_and_run(tmp_path, [f"{package}/lib/cmake/amanda"]) == "1"
+    build(tmp_path, f"-DCMAKE_PREFIX_PATH={package}")
+    assert run(tmp_path / "build" / "count") == "1"
+
+
+@pytest.fixture(scope="module")
+def python_without_torch(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("empty")
+    venv.create(folder / "env")
+    return folder / "env" / "bin" / "python"
+
+
+def configured_without(python, build, *definitions):
+    """What CMake prints, with its line breaks taken out."""
+    command = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", build, f"-DPython_EXECUTABLE={python}", *definitions]
+    command += ["-DAMANDA_BUILD_TESTS=OFF", "-DAMANDA_BUILD_EXAMPLES=OFF", "-DCMAKE_PREFIX_PATH="]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    return " ".join(done.stderr.split())
+
+
+def test_a_build_in_isolation_names_the_command_that_works(python_without_torch, tmp_path):
+    assert (
+        f"[build] {python_without_torch}, the Python of this build, has no torch. By default pip builds in an isolated "
+        "environment, but Amanda is built for the torch that you use. Install torch, scikit-build-core and pybind11, then "
+        "run: pip install --no-build-isolation ."
+    ) in configured_without(python_without_torch, tmp_path, "-DSKBUILD=2")
+
+
+def test_a_build_without_torch_says_what_to_do(python_without_torch, tmp_path):
+    assert (
+        f"[build] {python_without_torch} has no torch. Install torch for it, name another Python with "
+        "-DPython_EXECUTABLE=..., name a LibTorch with -DCMAKE_PREFIX_PATH=..., or build without the PyTorch driver with "
+        "-DAMANDA_BUILD_TORCH=OFF."
+    ) in configured_without(python_without_torch, tmp_path)
+
+
+def test_a_build_without_pybind11_says_what_to_do(python_without_torch, tmp_path):
+    python = python_without_torch
+    assert (
+        f'[build] {python} has no pybind11 3. Install it: {python} -m pip install "pybind11>=3,<4"'
+    ) in configured_without(python, tmp_path, "-DAMANDA_BUILD_TORCH=OFF")

@@ -75,5 +75,6 @@ def use(tool: Typed) -> None:
     assert_type(named(1), str)
     with amanda.root("step") as block:
         assert_type(block.name, str)
+    assert_type(amanda.cmake_prefix_path, str)
     with amanda.disabled():
         assert_type(amanda.is_enabled(), bool)

@@ -1,7 +1,7 @@
 // For benchmarks: what the least C++ routine costs.
 #include "amanda/amanda.h"
+#include "amanda/tool_capsule.h"
 #include "bindings.h"
-#include "tool_capsule.h"
 
 namespace amanda::python {
 namespace {

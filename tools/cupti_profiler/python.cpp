@@ -6,8 +6,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "amanda/tool_capsule.h"
 #include "cupti_profiler/cupti_profiler.h"
-#include "tool_capsule.h"
 
 namespace py = pybind11;
 

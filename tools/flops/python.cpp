@@ -1,8 +1,8 @@
 #include <pybind11/stl.h>
 
+#include "amanda/tool_capsule.h"
 #include "bindings.h"
 #include "flops/flops.h"
-#include "tool_capsule.h"
 
 namespace amanda::python {
 

@@ -70,6 +70,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
 @pytest.mark.parametrize(
     "page",
     [
+        "building_cpp_tools.md",
         "concepts.md",
         "glossary.md",
         "limitations.md",

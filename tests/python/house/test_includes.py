@@ -24,15 +24,16 @@ ROWS = [
         "drivers/torch",
         "drivers/torch/python",
     ],
-    ["include", "python/src", "drivers/reference/python"],
-    ["include", "python/src", "drivers/torch/python"],
-    ["include", "python/src", "tools", "tools/*", "python/src/*"],
+    ["include", "python/include", "python/src", "drivers/reference/python"],
+    ["include", "python/include", "python/src", "drivers/torch/python"],
+    ["include", "python/include", "tools", "tools/*"],
 ]
 # Where a folder's public headers are: `include/amanda/scope.h` and `src/scope.cpp` are one unit.
 PUBLIC = {
     "include/amanda": "src",
     "drivers/reference/include/amanda/reference": "drivers/reference",
     "drivers/torch/include/amanda": "drivers/torch",
+    "python/include/amanda": "python/src",
 }
 # What `#include "..."` may be relative to, besides the folder of the file.
 INCLUDE_PATH = [
@@ -42,6 +43,7 @@ INCLUDE_PATH = [
     "drivers/torch",
     "drivers/reference",
     "tools",
+    "python/include",
     "python/src",
 ]
 
@@ -179,5 +181,5 @@ def test_a_layer_may_include_what_is_before_it():
         "drivers/torch/thread",
     }
     assert layer_of(Path("tools/flops/flops.h")) == "tools/flops"
-    assert may_include("tools/flops", "python/src")
+    assert may_include("tools/flops", "python/include")
     assert not may_include("tools/flops", "tools/cupti_profiler")
