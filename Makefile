@@ -9,11 +9,8 @@ PYTHON_BIN := .venv/bin/python
 SITE = $(shell $(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 WITH_PYTHON = -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON_BIN) \
   $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-CONFIGURE = cmake --preset release $(WITH_PYTHON) --log-level=WARNING
-# Builds, stages the package as a wheel would hold it, and lets .venv import it from there.
-BUILD = cmake --build --preset release -j $(or $(JOBS),2) && \
-  cmake --install build/release --prefix build/stage >build/install.log && \
-  echo $(CURDIR)/build/stage >$(SITE)/amanda-stage.pth
+# WERROR=1: a warning of the compiler is an error.
+BUILD = @scripts/build.sh $(WITH_PYTHON) -DCMAKE_COMPILE_WARNING_AS_ERROR=$(if $(WERROR),ON,OFF)
 
 demo: build
 	$(PYTHON_BIN) examples/python/demo.py
@@ -40,14 +37,10 @@ bench: build
 	$(PYTHON_BIN) tests/bench $(ARGS)
 
 build: .venv/requirements.txt
-	@echo "[build] compiling (the first time takes a few minutes)"
-	@$(CONFIGURE) -DAMANDA_BUILD_TESTS=OFF -DAMANDA_BUILD_EXAMPLES=OFF
-	@$(BUILD)
+	$(BUILD) -DAMANDA_BUILD_TESTS=OFF -DAMANDA_BUILD_EXAMPLES=OFF
 
 build-tests: .venv/requirements.txt
-	@echo "[build] compiling with tests (the first time takes a few minutes)"
-	@$(CONFIGURE) -DAMANDA_BUILD_TESTS=ON -DAMANDA_BUILD_EXAMPLES=ON
-	@$(BUILD)
+	$(BUILD) -DAMANDA_BUILD_TESTS=ON -DAMANDA_BUILD_EXAMPLES=ON
 
 setup: .venv/requirements.txt
 

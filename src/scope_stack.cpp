@@ -14,7 +14,7 @@ namespace amanda {
 
 namespace {
 
-std::atomic<uint64_t> next_serial{1};
+std::atomic<uint64_t> next_stack_serial{1};
 
 ToolBits lowest_free(ToolBits used) {
   if (used == ~ToolBits{0}) {
@@ -27,7 +27,7 @@ ToolBits lowest_free(ToolBits used) {
 }  // namespace
 
 ScopeStack::ScopeStack(std::vector<ScopeState*> scopes, bool cache_enabled, const ScopeStack* previous)
-    : scopes_(std::move(scopes)), cache_enabled_(cache_enabled), serial_(next_serial++) {
+    : scopes_(std::move(scopes)), cache_enabled_(cache_enabled), serial_(next_stack_serial++) {
   ToolBits used = ThreadCalls::current().inside;  // by tools that are inside an operator, even if they were left since
   auto bit_before = [&](const Tool* tool) -> ToolBits {
     if (!previous) return 0;

@@ -46,11 +46,11 @@ bool Record::is_empty() const {
 }
 
 namespace {
-std::atomic<uint64_t> next_serial{1};
+std::atomic<uint64_t> next_scope_serial{1};
 }
 
 ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
-    : tools_(resolve(tools)), options_(options), serial_(next_serial++) {
+    : tools_(resolve(tools)), options_(options), serial_(next_scope_serial++) {
   for (Tool* tool : tools_) {
     tool->applied_ = true;
     statuses_[tool] = std::make_shared<ToolStatus>();

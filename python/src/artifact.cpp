@@ -10,13 +10,13 @@ namespace amanda::python {
 namespace {
 
 /// The Python object that lower() returned; borrowed, null: none.
-PyObject* object_of(const Artifact& artifact) { return static_cast<PyObject*>(artifact.lowered.get()); }
+PyObject* lowered_object(const Artifact& artifact) { return static_cast<PyObject*>(artifact.lowered.get()); }
 
 struct ArtifactHandle {
   ArtifactPtr artifact;
 
   int traverse(visitproc visit, void* arg) const {
-    if (artifact.use_count() == 1) Py_VISIT(object_of(*artifact));  // else a cache owns it, too
+    if (artifact.use_count() == 1) Py_VISIT(lowered_object(*artifact));  // else a cache owns it, too
     return 0;
   }
   void clear() { artifact = std::make_shared<const Artifact>(); }
@@ -41,7 +41,7 @@ class PyArtifactCache {
   int traverse(visitproc visit, void* arg) const {
     for (const auto& weak : given_) {
       const ArtifactPtr artifact = weak.lock();
-      if (artifact && artifact.use_count() == 2) Py_VISIT(object_of(*artifact));  // ours and this one: nobody else
+      if (artifact && artifact.use_count() == 2) Py_VISIT(lowered_object(*artifact));  // ours and this one: nobody else
     }
     return 0;
   }
@@ -52,7 +52,7 @@ class PyArtifactCache {
 };
 
 py::object lowered(const ArtifactHandle& handle) {
-  PyObject* object = object_of(*handle.artifact);
+  PyObject* object = lowered_object(*handle.artifact);
   return object ? py::reinterpret_borrow<py::object>(object) : py::none();
 }
 
