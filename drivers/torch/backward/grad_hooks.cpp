@@ -14,7 +14,7 @@
 #include "backward/running_node.h"
 #include "base/hash.h"
 #include "base/python_hooks.h"
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 #include "thread/engine_threads.h"
 #include "thread/guards.h"
 #include "thread/keys.h"

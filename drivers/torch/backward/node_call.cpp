@@ -144,7 +144,7 @@ void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
     const at::Tensor& old = present[position];
     check_stand_in(old.scalar_type(), old.device(), value);
     if (!old.is_nested() && !old.sym_sizes().equals(value.sym_sizes())) {
-      throw Error(c10::str("a gradient of shape ", value.sym_sizes(), " can't stand for one of ", old.sym_sizes()));
+      throw Error(c10::str("a gradient of shape ", value.sym_sizes(), " cannot replace one of ", old.sym_sizes()));
     }
     return;
   }
@@ -158,7 +158,7 @@ void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
   check_stand_in(c10::typeMetaToScalarType(needed->dtype()), needed->device(), value);
   if (!needed->is_nested_tensor() && !needed->is_same_shape(value)) {
     throw Error(
-        c10::str("a gradient of shape ", value.sym_sizes(), " can't stand for one of ", needed->shape_as_dim_vector()));
+        c10::str("a gradient of shape ", value.sym_sizes(), " cannot replace one of ", needed->shape_as_dim_vector()));
   }
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 
 namespace amanda::pytorch {
 

@@ -8,7 +8,7 @@
 #include "base/op_types.h"
 #include "base/port.h"
 #include "base/python_hooks.h"
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 #include "forward/stack_call.h"
 #include "thread/engine_threads.h"
 #include "thread/tracing.h"

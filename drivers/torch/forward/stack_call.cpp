@@ -13,7 +13,7 @@
 #include "backward/gradient_edge.h"
 #include "base/port.h"
 #include "base/tensor_handle.h"
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 #include "thread/guards.h"
 #include "thread/keys.h"
 
@@ -207,7 +207,7 @@ void StackCall::run(RunHints hints) {
   } else if (hints.edit_result == Edit::kYes || record_.info.ns != "aten") {
     run_on_private_copy();
   } else if (runs_unseen()) {
-    rehearse();
+    trial_run();
   } else {
     redispatch();
   }
@@ -265,7 +265,7 @@ std::shared_ptr<ForwardOperands> StackCall::operands_now() const {
 }
 
 bool StackCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) {
-  if (!rehearsed_.isNone()) {
+  if (!trial_result_.isNone()) {
     bind_when_run_ = seen_by;
     bind_under_ = &scopes;
   }
@@ -313,7 +313,7 @@ void StackCall::run_on_private_copy() {
   redispatch();
 }
 
-void StackCall::rehearse() {
+void StackCall::trial_run() {
   const WithoutUserModes unseen;
   const WithoutSavedTensorHooks unpacked;
   const OwnWork uncounted;
@@ -321,19 +321,19 @@ void StackCall::rehearse() {
   if (record_.random) random_before_.emplace(run_with_, stack_[base_ + record_.mutated[0]].toTensor().device());
   const uint64_t edits = edits_here;
   run_on_private_copy();
-  rehearsed_ = stack_[base_];
+  trial_result_ = stack_[base_];
   inner_shown_ = observe_inner_;
   inner_edited_ = edits_here != edits;
 }
 
-void StackCall::run_after_rehearsal() {
+void StackCall::run_after_trial() {
   if (inner_edited_) {  // its inner operators were edited: the result stays what it is, and is assigned
-    rehearsed_ = {};
+    trial_result_ = {};
     if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
     return;
   }
   if (random_before_) random_before_->put_back();
-  const at::Tensor rehearsed = rehearsed_.toTensor(), shown = stack_[base_].toTensor();
+  const at::Tensor trial_result = trial_result_.toTensor(), shown = stack_[base_].toTensor();
   torch::jit::drop(stack_, record_.info.outputs.size());
   stack_.insert(stack_.end(), run_with_.begin(), run_with_.end());
   observe_inner_ = false;
@@ -346,12 +346,12 @@ void StackCall::run_after_rehearsal() {
     originals_.clear();
     redispatch();
   }
-  rehearsed_ = {};
+  trial_result_ = {};
   if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
   if (!result_edited_) return;
   const at::Tensor result = stack_[base_].toTensor();
   // An edit that took over the edge of what was shown takes over that of the real result; a graph of its own stays.
-  const bool straight_through = !rehearsed.requires_grad() || (shown.grad_fn() == rehearsed.grad_fn());
+  const bool straight_through = !trial_result.requires_grad() || (shown.grad_fn() == trial_result.grad_fn());
   stack_[base_] = straight_through ? stand_in_for(result, shown) : shown;
 }
 
@@ -370,7 +370,7 @@ void StackCall::assign_results() {
 
 void StackCall::finish() {
   finished_ = true;
-  if (!rehearsed_.isNone()) run_after_rehearsal();
+  if (!trial_result_.isNone()) run_after_trial();
   if (originals_.empty() && undeclared_.empty()) return;
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   const OwnWork uncounted;
@@ -458,7 +458,7 @@ void StackCall::set(Side side, size_t position, Value value) {
 
 void StackCall::check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const {
   if (record_.metadata_in_place) {
-    throw Error("it changes its tensor's shape or storage in place; nothing can stand for that");
+    throw Error("it changes its tensor's shape or storage in place; no other value can replace its result");
   }
   if (record_.schema.arguments()[written].is_out()) return;
   const c10::IValue* target = &old;
@@ -498,7 +498,7 @@ void StackCall::check_members(const c10::IValue& old, const c10::IValue& given) 
       const auto overlap = at::get_overlap_status(olds[i], olds[j]);
       if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial) {
         throw Error(c10::str("its members ", j, " and ", i,
-                             " share memory that the operator writes to; nothing can stand for both"));
+                             " share memory that the operator writes to; other values cannot replace them"));
       }
     }
     others.push_back(i);

@@ -92,13 +92,13 @@ void install_numbers(PyObject* parameter_class) {
 
 uint64_t number_of(const at::Tensor& tensor) { return tags.find(tensor.unsafeGetTensorImpl()) >> 1; }
 
-uint64_t give_number(const at::Tensor& tensor, bool counts) {
+uint64_t assign_number(const at::Tensor& tensor, bool counts) {
   const uint64_t number = ++last_number;
   set_tag(tensor, number << 1 | static_cast<uint64_t>(counts));
   return number;
 }
 
-void take_number(uint64_t number) {
+void clear_number(uint64_t number) {
   std::lock_guard lock(numbered.mutex);
   const auto found = numbered.alive.find(number);
   if (found == numbered.alive.end()) return;

@@ -20,7 +20,7 @@ class Option(NamedTuple):
     meaning: str  # for command lines
 
 
-class Census(Protocol):
+class CoverageCounter(Protocol):
     """Counts what the framework is asked for. `rows`: (operator or node, is it a node, times seen, times skipped)."""
 
     def open(self) -> None: ...
@@ -68,7 +68,7 @@ class Driver(Protocol):
     def leave(self) -> None:
         """No scope of the process is open any more."""
 
-    def make_census(self, tools: list[int]) -> Census | None:
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
         """Counts for a scope with these tools, numbers from `_core.Scope.tools`. None: this driver does not count."""
 
     def remarks(self) -> list[str]:
@@ -112,13 +112,13 @@ def checked(given: Mapping[str, object]) -> dict[str, str]:
     return options
 
 
-def make_censuses(tools: list[int]) -> list[Census]:
-    """A census of each driver that counts.
+def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
+    """A counter of each driver that counts.
 
     Raises:
         amanda.Error: there is none.
     """
-    made = [census for driver in _loaded if (census := driver.make_census(tools)) is not None]
+    made = [counter for driver in _loaded if (counter := driver.make_coverage_counter(tools)) is not None]
     if not made:
         names = " or ".join(driver.framework for driver in _registered)
         raise _core.Error(

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from amanda.drivers import Census, Option
+from amanda.drivers import CoverageCounter, Option
 
 
 class TorchDriver:
@@ -84,10 +84,10 @@ class TorchDriver:
             for part in self._patches:
                 unpatched.callback(part.unpatch)
 
-    def make_census(self, tools: list[int]) -> Census:
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter:
         from amanda import _torch
 
-        return _torch.Census(tools)
+        return _torch.CoverageCounter(tools)
 
     def remarks(self) -> list[str]:
         """The functions that the program, or a library, compiles, and that did not run compiled."""

@@ -84,7 +84,7 @@ def _join(path: str, name: str) -> str:
 
 def _number(tensor: Any) -> int:
     _patch_exchanges()
-    return _torch.number_of(tensor) or _torch.give_number(tensor, counts=False)
+    return _torch.number_of(tensor) or _torch.assign_number(tensor, counts=False)
 
 
 # ---- what modules keep ------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _settle(buffer: Any, module: Any, name: str) -> None:
         return
     _leave(module, name)
     if number not in _homes:
-        number = _torch.give_number(buffer, counts=True)
+        number = _torch.assign_number(buffer, counts=True)
     kept[name] = number
     _homes.setdefault(number, []).append(_Home(weakref.ref(module), name))
 
@@ -118,7 +118,7 @@ def _keep_homes(number: int, homes: list[_Home]) -> None:
         _homes[number] = homes
     else:  # alive or not, no module has it as a buffer
         del _homes[number]
-        _torch.take_number(number)
+        _torch.clear_number(number)
 
 
 def _forget_module(key: int) -> None:
@@ -224,7 +224,7 @@ class _Loose:
         number = _torch.number_of(tensor)
         if number:
             ordinals = self._ordinals.pop(number, None)
-            number = _torch.give_number(tensor, counts=False)
+            number = _torch.assign_number(tensor, counts=False)
             if ordinals:
                 self._ordinals[number] = ordinals
 

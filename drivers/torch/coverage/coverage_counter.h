@@ -18,7 +18,7 @@
 
 namespace amanda::pytorch {
 
-// NOTE: [census]
+// NOTE: [coverage counters]
 // While a scope counts, a RecordFunction callback of its thread is told of each call, before any kernel runs, whether
 // or not a key of ours is on; it notes what state the thread is in. The kernels and hooks then say, of the innermost
 // call, which tools the core is about to show it to. What nobody has been shown when the call ends was skipped, for the
@@ -49,7 +49,7 @@ inline constexpr std::array<const char*, kSkips> kSkipNames = {"own",   "routine
                                                                "inner", "callback", "lost"};
 
 /// The counts of one scope, over all times it is entered, on any thread.
-class Census : public std::enable_shared_from_this<Census> {
+class CoverageCounter : public std::enable_shared_from_this<CoverageCounter> {
  public:
   struct Counts {
     uint64_t seen = 0;
@@ -62,7 +62,7 @@ class Census : public std::enable_shared_from_this<Census> {
   };
 
   /// `tools`: the scope's.
-  explicit Census(Engine::Tools tools) : tools_(std::move(tools)) {}
+  explicit CoverageCounter(Engine::Tools tools) : tools_(std::move(tools)) {}
 
   /// Counts on this thread from now on, until as many calls of close().
   void open();
@@ -81,8 +81,8 @@ class Census : public std::enable_shared_from_this<Census> {
 };
 
 /// How many are open, on all threads: what follows is called only if some are.
-inline std::atomic<size_t> open_censuses{0};
-inline bool counts_calls() { return open_censuses.load(std::memory_order_relaxed) != 0; }
+inline std::atomic<size_t> open_counters{0};
+inline bool counts_calls() { return open_counters.load(std::memory_order_relaxed) != 0; }
 
 /// The core is about to be told of a forward operator, or of a node (`record`: null).
 void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* record);
