@@ -21,7 +21,9 @@ DIRECTIVES |= {"function": "doxygenfunction", "variable": "doxygenvariable", "de
 def declarations(xml: Path) -> list[tuple[str, int, str, str, str]]:
     """(file, line, kind, qualified name, parameters) of all that namespaces hold, in Doxygen's XML."""
     compounds = [ElementTree.parse(path).getroot() for path in sorted(xml.glob("[cn]*_1_1*.xml"))]
-    compounds += [ElementTree.parse(path).getroot() for path in sorted([*xml.glob("struct*.xml"), *xml.glob("name*.xml")])]
+    compounds += [
+        ElementTree.parse(path).getroot() for path in sorted([*xml.glob("struct*.xml"), *xml.glob("name*.xml")])
+    ]
     compounds = [compound for root in compounds for compound in root.iter("compounddef")]
     namespaces = {compound.findtext("compoundname") for compound in compounds if compound.get("kind") == "namespace"}
     found = set()

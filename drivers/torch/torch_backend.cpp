@@ -91,8 +91,8 @@ void attach() {
 }
 
 namespace {
-// Loading the library attaches the driver. Nobody could catch what a static initialiser throws: it is logged, and
-// Python asks again.
+// Loading the library attaches the driver. An exception of a static initializer cannot be caught: it is logged, and
+// Python's import tries again.
 const bool tried = [] {
   try {
     attach();

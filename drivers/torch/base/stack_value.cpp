@@ -35,7 +35,7 @@ void check_tensor(const at::Tensor& old, const at::Tensor& value) {
 }
 
 bool has_type(const c10::Argument& argument, const c10::IValue& value) {
-  switch (argument.type()->kind()) {  // a plain value will do for a symbolic one
+  switch (argument.type()->kind()) {  // a plain value can replace a symbolic one
     case c10::TypeKind::SymIntType: return value.isInt() || value.isSymInt();
     case c10::TypeKind::SymFloatType: return value.isDouble() || value.isSymFloat();
     case c10::TypeKind::SymBoolType: return value.isBool() || value.isSymBool();
@@ -48,7 +48,7 @@ bool has_type(const c10::Argument& argument, const c10::IValue& value) {
     }
     return false;
   }
-  if (value.isBool() && c10::NumberType::get()->isSubtypeOf(*argument.type())) return true;  // a Scalar can be one
+  if (value.isBool() && c10::NumberType::get()->isSubtypeOf(*argument.type())) return true;  // a Scalar can be a bool
   return value.type()->isSubtypeOf(*argument.type());
 }
 

@@ -24,7 +24,7 @@ namespace {
 
 using Counters = std::vector<std::shared_ptr<CoverageCounter>>;
 
-// One call that is running. RecordFunction owns it, and hands it back at the end.
+// One running call. RecordFunction owns it, and returns it at the end.
 struct Call final : at::ObserverContext {
   struct Share {
     std::shared_ptr<CoverageCounter> counter;
@@ -34,7 +34,7 @@ struct Call final : at::ObserverContext {
   Call* outer = nullptr;
   const OpRecord* record = nullptr;  // null: a node
   std::string node;
-  std::optional<Skipped> state;  // why nobody is to be shown it, whoever asks
+  std::optional<Skipped> state;  // why no tool sees it, whatever tools ask for
   std::vector<Share> shares;
 };
 
@@ -43,7 +43,7 @@ thread_local constinit size_t own_work = 0;
 
 // ---- which counters count here -------------------------------------------------------------------------------------
 
-// It travels along with our callback.
+// PyTorch copies it to other threads together with our callback.
 struct Published : Guest {
   Counters counters;
   std::atomic<bool> over{false};
@@ -73,7 +73,7 @@ struct Thread {
     }
   }
 
-  // Guards that put all of a thread's state back may have taken the callback away, or brought it again.
+  // Guards that restore all of a thread's state may have removed the callback, or added it again.
   bool has_callback() const {
     const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
     return callback && std::any_of(callbacks.begin(), callbacks.end(),
@@ -89,7 +89,7 @@ struct Thread {
   std::optional<at::CallbackHandle> callback;
 };
 
-// Of this thread, or of the one whose state it works with; null: nobody counts.
+// Those of this thread, or of the thread whose state it uses; null: none.
 const Counters* counting_here() {
   if (const auto& own = per_thread<Thread>().published) return &own->counters;
   const Published* inherited = guest().get();
@@ -98,8 +98,8 @@ const Counters* counting_here() {
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
 
-// Nodes are not the dispatcher's. The engine's record of one includes its hooks, ours among them, which the node's own
-// does not.
+// Nodes are not called by the dispatcher. The engine's record of a node includes its hooks, and ours; the node's own
+// record does not.
 constexpr std::string_view kNodePrefix = "autograd::engine::evaluate_function: ";
 
 /// False: bookkeeping of the framework, neither an operator nor a node.
@@ -127,7 +127,7 @@ std::optional<Skipped> state_of(const Call& call, const ScopeStack* scopes) {
   if (call.record->noise) return Skipped::kNoise;
   const Call* outer = call.outer && call.outer->record ? call.outer : nullptr;
   if (outer && (outer->state == Skipped::kBackward || outer->state == Skipped::kTraced)) return outer->state;
-  // Inside an operator it is the operator that belongs to a node, or not.
+  // Inside an operator, only the operator itself may belong to a node.
   if (!outer && belongs_to_backward()) return Skipped::kBackward;
   return std::nullopt;
 }
@@ -184,7 +184,7 @@ void Thread::add_callback() {
   callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
 }
 
-// A forked child has the scopes of no thread.
+// A forked child has no open scopes.
 void forget_in_child() {
   if (!counts_calls()) return;
   Thread& thread = per_thread<Thread>();
@@ -229,7 +229,7 @@ void CoverageCounter::close() {
   Thread& thread = per_thread<Thread>();
   const auto found = std::find_if(thread.open.begin(), thread.open.end(),
                                   [&](const Thread::Open& one) { return one.counter.get() == this; });
-  if (found == thread.open.end() || --found->depth > 0) return;  // not there: opened before a fork
+  if (found == thread.open.end() || --found->depth > 0) return;  // not found: opened before a fork
   thread.open.erase(found);
   --open_counters;
   thread.changed();

@@ -21,8 +21,8 @@ namespace amanda::pytorch {
 // trial run: the operator on a private copy, hidden from the user's modes and saved-tensor hooks, and with the random
 // state restored afterwards. Then the operator runs for real, as it is or as above. A custom operator may do more than
 // its schema says, so it gets no trial run; an edit is assumed. There is no trial run if the program's own modes or
-// subclasses would see it. If a routine first only looked and then edits, its first edit is refused while autograd
-// records.
+// subclasses would see it. If a routine first only looked and then edits, its first edit is
+// refused while autograd records.
 //
 // If a routine raises after the run, abandon() does what finish() would have done: the tensor is changed, as it is
 // if the operator ran on the tensor itself.
@@ -53,7 +53,7 @@ class StackCall final : public ForwardCall {
   c10::ArrayRef<OperandTensor> argument_tensors() const override { return tensors_ = tensors_of(arguments()); }
   c10::ArrayRef<OperandTensor> result_tensors() const override { return tensors_ = tensors_of(results()); }
 
-  /// The operator ran by other means: its arguments are on the stack, and `push` puts its results there instead.
+  /// The operator was run elsewhere: its arguments are on the stack, and `push` replaces them by its results.
   template <class Push>
   void ran(RunHints hints, std::optional<NodeWindow> made, const Push& push) {
     begin_run(hints);
@@ -70,7 +70,7 @@ class StackCall final : public ForwardCall {
     size_t position;
     c10::IValue value;
   };
-  /// An argument that the operator may write to though its schema calls it read-only, and that a tool has edited.
+  /// An argument that the operator may write to although its schema calls it read-only, and that a tool has edited.
   struct UndeclaredWrite {
     c10::IValue original, given, copy;  // the program's, the tool's, and what the operator gets
     uint64_t version;                   // of the copy, before the run
@@ -99,19 +99,19 @@ class StackCall final : public ForwardCall {
   void put_result(size_t position, c10::IValue value);
 
   const c10::OperatorHandle& op_;
-  mutable OperandTensors tensors_;            // what was asked for last
+  mutable OperandTensors tensors_;            // the last result of argument_tensors() or result_tensors()
   std::optional<c10::DispatchKeySet> below_;  // none: call from the top
   torch::jit::Stack& stack_;
   size_t base_;
   State state_ = State::kReady;
   bool observe_inner_ = false;
   std::vector<EditedInput> edited_inputs_;
-  std::vector<c10::IValue> inputs_;    // kept over the run, if somebody will ask for them
+  std::vector<c10::IValue> inputs_;    // kept over the run, if they are needed afterwards
   std::vector<c10::IValue> run_with_;  // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
   const c10::StorageImpl* viewed_ = nullptr;  // of the argument that the result may be a view of; only compared
 
-  // See the note above. By argument position: what the caller holds, where the stack has something else.
+  // See the note above. By argument position: the caller's value, if the stack holds another one.
   std::vector<std::pair<size_t, c10::IValue>> originals_;
   c10::IValue trial_result_;  // the result that was shown, if there was a trial run
   std::optional<RandomState> random_before_;
@@ -124,8 +124,8 @@ class StackCall final : public ForwardCall {
   std::optional<NodeWindow> made_;
   std::shared_ptr<ForwardOperands> operands_;
   std::vector<c10::IValue> written_;  // what it writes to and does not return
-  SubscriptionPtr bind_when_run_;     // while only the trial has run
-  ScopeStack* bind_under_ = nullptr;  // then
+  SubscriptionPtr bind_when_run_;     // set while only the trial has run
+  ScopeStack* bind_under_ = nullptr;  // the scopes for bind_when_run_
 };
 
 }  // namespace amanda::pytorch

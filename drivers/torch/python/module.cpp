@@ -30,7 +30,7 @@ namespace python = amanda::python;
 
 PyObject* error_class = nullptr;  // amanda.Error
 
-// In a handler of amanda::Error, on its way to PyTorch's Python bindings: they know only Python's errors.
+// Called while amanda::Error propagates to PyTorch's Python bindings, which only handle Python's exceptions.
 void rethrow_as_python() {
   if (!Py_IsInitialized()) return;
   try {

@@ -1,4 +1,4 @@
-// Which tensors count as parameters, and the numbers by which the driver tells them apart.
+// Which tensors count as parameters, and the numbers by which the driver distinguishes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace amanda::python {
 
-/// For python_hooks.tag: see there. `parameter_class` is nn.Parameter.
+/// Installs python_hooks.tag: see there. `parameter_class` is nn.Parameter.
 void install_numbers(PyObject* parameter_class);
 
 /// The tensor's number, 0 if it has none.
