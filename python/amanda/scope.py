@@ -97,7 +97,11 @@ class Scope:
         return self._core.cache_info()
 
     def cache_clear(self, op_id: int | None = None) -> None:
-        """Drops the analysis results and keys of one operator, or of all operators, which are then analyzed again."""
+        """Drops the analysis results and keys of one operator, or of all operators, which are then analyzed again.
+
+        Raises:
+            TypeError: `op_id` is not an integer.
+        """
         if not isinstance(op_id, int | None):
             raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
