@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test sweep stress programs bench setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test sweep stress programs bench reference setup build build-tests lint format sanitize stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -35,6 +35,17 @@ programs: build .venv-programs/requirements.txt
 # Writes the tables of docs/performance.md; ARGS="--callgrind" and others: python tests/bench --help
 bench: build
 	$(PYTHON_BIN) tests/bench $(ARGS)
+
+# The API reference of Python and C++, from docstrings and headers. What lacks one, or links to nothing, is an error.
+reference: build .venv/requirements-reference.txt
+	@rm -rf build/reference && mkdir -p build/reference
+	@doxygen docs/reference/Doxyfile
+	@$(PYTHON_BIN) -m sphinx -q -W --keep-going -d build/reference/doctrees docs/reference build/reference
+	@echo "[reference] build/reference/index.html"
+
+.venv/requirements-reference.txt: docs/reference/requirements.txt | .venv/requirements.txt
+	@scripts/setup.sh reference
+	@touch $@
 
 build: .venv/requirements.txt
 	$(BUILD) -DAMANDA_BUILD_TESTS=OFF -DAMANDA_BUILD_EXAMPLES=OFF
