@@ -22,7 +22,8 @@ class TorchBackend final : public Backend {
   std::vector<std::string> parameter_names(Value list) const override;
 };
 
-/// Takes two dispatch keys and makes the driver known to the core; once, later calls do nothing. Throws `Error`.
+/// Claims two dispatch keys and attaches the driver to the core. Later calls do nothing. Throws `Error` if no two keys
+/// are free.
 void attach();
 
 }  // namespace amanda::pytorch
