@@ -89,8 +89,8 @@ class OpContext {
   size_t num_inputs() const;
   /// An input of the (forward) operator, borrowed; null for None, and in a backward context if it is no longer alive.
   Value input(size_t position) const;
-  /// The name in its model of the parameter or buffer at this position: "encoder.0.weight". "" if it is not one of a known
-  /// model; without Python no model is known. May search all models.
+  /// The name in its model of the parameter or buffer at this position: "encoder.0.weight". "" if it is not one of a
+  /// known model; without Python no model is known. May search all models.
   std::string parameter_name(size_t position) const;
   /// The same for each tensor of a list; empty if the input is not a list of tensors.
   std::vector<std::string> parameter_names(size_t position) const;

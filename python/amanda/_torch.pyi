@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'number_of', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'number_of', 'record_callbacks', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -83,7 +83,7 @@ def has_scopes() -> bool:
     """
     Are scopes open on this thread?
     """
-def install(error: typing.Any, resolve: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
+def install(error: typing.Any, resolve: typing.Any, name_parameter: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
     """
@@ -104,6 +104,10 @@ def record_callbacks() -> int:
 def restore_keys() -> None:
     """
     Puts this thread's dispatch keys right again.
+    """
+def set_block(frame: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    What `with amanda.root(name)` the frame at this address is in; 0: none.
     """
 def skip_reasons() -> list[str]:
     """

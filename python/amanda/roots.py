@@ -35,7 +35,9 @@ class Root:
         roots.leave_block(self._blocks)
 
     def __call__(self, function: F) -> F:
-        return _marked(function, self.name)
+        """Decorates a function: it is the root, under this name."""
+        marked: F = _marked(function, self.name)
+        return marked
 
 
 @overload

@@ -27,8 +27,8 @@ struct TensorOperand {
 
 /// All of them may be called with or without the interpreter lock.
 struct PythonHooks {
-  /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here. It is replaced when the process
-  /// enters its first `with amanda.root(name)`.
+  /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here. It is replaced when the
+  /// process enters its first `with amanda.root(name)`.
   std::atomic<uint64_t (*)()> raw_path{nullptr};
   /// The id of a call at this raw path, the same in every process. Slow, called once. 0: unknown. Afterwards the
   /// tensors that the id depends on have numbers.
@@ -40,8 +40,8 @@ struct PythonHooks {
   /// parameter, because it is an nn.Parameter or a buffer of a known model? Numbers are never reused, and a tensor's
   /// number is released when it dies.
   uint64_t (*tag)(const c10::TensorImpl*, _object*) = nullptr;
-  /// The name in its model of a parameter or buffer, or of what a view is a view of; "": it is not a known one. May throw
-  /// what Python raises.
+  /// The name in its model of a parameter or buffer, or of what a view is a view of; "": it is not a known one. May
+  /// throw what Python raises.
   std::string (*parameter_name)(_object*) = nullptr;
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: the program is traced, not run
   at::Tensor (*held_by_python)(const Lifetime&) = nullptr;  // the tensor, if a Python object keeps it alive
