@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Iterable
 
@@ -21,13 +20,14 @@ class Durations:
 
     count: int = 0
     total_ns: int = 0
-    buckets: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)  # by the shortest in it
+    buckets: dict[int, int] = dataclasses.field(default_factory=dict)  # how many, by the shortest in the bucket
 
     def add(self, ns: int) -> None:
         self.count += 1
         self.total_ns += ns
-        shift = max(ns.bit_length() - BITS, 0)
-        self.buckets[ns >> shift << shift] += 1
+        shift = ns.bit_length() - BITS
+        shortest = ns >> shift << shift if shift > 0 else ns
+        self.buckets[shortest] = self.buckets.get(shortest, 0) + 1
 
     def median_ns(self) -> float:
         """The median, the mean of the middle two if their number is even; NaN if there are none."""
@@ -49,5 +49,6 @@ class Durations:
         for part in parts:
             whole.count += part.count
             whole.total_ns += part.total_ns
-            whole.buckets.update(part.buckets)
+            for shortest, count in part.buckets.items():
+                whole.buckets[shortest] = whole.buckets.get(shortest, 0) + count
         return whole
