@@ -29,7 +29,7 @@ def rich_table(
     summed: Callable[[Sequence[Any]], Any] | None = None,
     sort: str | None = None,
 ) -> Table:
-    """A table of the `top` rows (None: all), with a line for the others.
+    """A table of the `top` rows (None: all), with a line for the rest.
 
     Arguments:
         speaker: the tool's name in messages.
