@@ -166,7 +166,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     def _renew(self, masked: _Masked, weight: torch.Tensor) -> torch.Tensor:
         """Gives an operator the mask of its weight as it is now."""
         resets = self._resets
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # the mask must serve training, too
             mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(self.get_mask(weight, masked.dim)))
         if mask.shape != weight.shape:
             raise _core.Error(f"[pruning] {masked.place.name} runs on several weights at once, under torch.vmap")

@@ -177,7 +177,8 @@ class FakeQuantization(Results[Row, GroupBy], Tool):
         with self._lock:
             operand = self._operands.get(same)
             if operand is None:
-                operand = self._operands[same] = _Operand(key, make())
+                with torch.inference_mode(False):  # its state must serve training, too
+                    operand = self._operands[same] = _Operand(key, make())
         if self.observe:
             operand.look_at(value)
         return operand.fake_quantize(value) if self.quantize else None

@@ -414,6 +414,20 @@ def test_after_a_reset_observers_are_new():
             assert row.scale.item() == pytest.approx(largest / 255)
 
 
+@pytest.mark.parametrize("name", ["quantization", "pruning", "vectorwise pruning"])
+@pytest.mark.parametrize("resets", [False, True])
+def test_what_inference_mode_made_serves_training(name, resets):
+    tool, net, x = TOOLS[name](), model(), torch.ones(2, 4)
+    with amanda.apply(tool):
+        if resets:
+            net(x)
+            tool.reset()
+        with torch.inference_mode():
+            net(x)
+        net(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
 def test_the_graph_stays_the_same_object_over_a_reset():
     tool, x = GraphTracing(), torch.ones(2)
     graph = tool.graph
