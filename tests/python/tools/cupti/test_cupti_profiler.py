@@ -284,4 +284,20 @@ def test_without_a_gpu_it_says_so_in_one_sentence(log):
     profiler = profiled(lambda: torch.relu(torch.ones(1)), gpu=True)
     assert profiler.gpu_status.startswith("no GPU kernels are collected, operators are timed on the host: [cupti] ")
     assert row(profiler, "aten::relu").calls == 1
+    assert profiler.table().caption.plain == profiler.table("kernel").caption.plain == profiler.gpu_status
+
+
+def test_tables_say_it_only_if_kernels_were_asked_for(log, monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.delenv("AMANDA_CUPTI", raising=False)
+    profiler = profiled(lambda: torch.relu(torch.ones(1)), gpu=None)
+    assert profiler.gpu_status.startswith("no GPU kernels are collected")
+    assert profiler.table().caption is profiler.table("module").caption is None
+    assert profiler.table("kernel").caption.plain == profiler.gpu_status
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert profiler.table().caption.plain == profiler.gpu_status
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("AMANDA_CUPTI", "/nowhere/libcupti.so")
+    named = profiled(lambda: torch.relu(torch.ones(1)), gpu=None)
+    assert named.table().caption.plain == named.gpu_status != ""
