@@ -39,7 +39,7 @@ def test_bytes_are_those_of_torchs_own_memory_column(make):
         train_step(model, x)
     expected = collections.defaultdict(list)
     for event in theirs(lambda: train_step(model, x)).events():
-        if event.name.startswith(ENGINE):  # what it does beside the node is to reduce gradients of broadcast operands
+        if event.name.startswith(ENGINE):  # beside the node it only reduces gradients of broadcast operands
             used = event.cpu_memory_usage - event.self_cpu_memory_usage
             expected[event.name.removeprefix(ENGINE), "backward"].append(used)
         elif not _in_backward(event):

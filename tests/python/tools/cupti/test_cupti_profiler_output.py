@@ -1,4 +1,4 @@
-"""What CuptiProfiler hands out: tables, frames, rooflines, traces."""
+"""The outputs of CuptiProfiler: tables, frames, rooflines, traces."""
 
 import collections
 import io
