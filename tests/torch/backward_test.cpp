@@ -189,7 +189,7 @@ TEST(Backward, ForwardOperandsAreThoseStillAlive) {
 }
 
 TEST(Backward, DeepReentrantPassesRunOnThreadsOfTheEngine) {
-  // Beyond 60 levels the engine goes on, on another thread: with the scopes of the thread that called backward().
+  // Beyond 60 levels the engine continues on another thread, with the scopes of the thread that called backward().
   struct Deep : torch::autograd::Function<Deep> {
     static torch::Tensor forward(AutogradContext* ctx, torch::Tensor x, int64_t depth) {
       ctx->saved_data["depth"] = depth;

@@ -156,7 +156,7 @@ def test_forked_by_torchscript():
 
 
 def test_reentrant_backward_on_threads_of_the_engine_is_counted():
-    """Past 60 levels the engine goes on in another thread."""
+    """Beyond 60 levels the engine continues on another thread."""
 
     def nest(x, depth):
         if depth == 0:

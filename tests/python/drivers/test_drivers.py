@@ -12,7 +12,7 @@ X = torch.ones(2)
 
 
 class CoverageCounter:
-    """Counts one operator that nobody was shown."""
+    """Counts one operator that no tool saw."""
 
     def __init__(self, told):
         self.told = told

@@ -38,9 +38,7 @@ _missing: list[str] = []
 # Functions that are recognized on the stack by their code objects.
 RUN_MODULE = _get("nn.Module.__call__.__code__", _missing)  # tracers replace it temporarily
 RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__", _missing)
-FUNCTIONAL_CALL = _get(
-    "nn.utils.stateless._functional_call.__code__", _missing
-)  # swaps a module's tensors for a call
+FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)  # swaps a module's tensors for a call
 
 # What runs the engine for Python, and what recomputes a checkpointed region that is not reentrant.
 Variable = _get("autograd.variable.Variable", _missing)
