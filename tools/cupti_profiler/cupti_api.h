@@ -1,5 +1,5 @@
 // CUPTI, opened at run time. cupti_api.cpp alone names its functions; where there is no cupti.h, no_cupti_api.cpp
-// stands in its place.
+// replaces it.
 #pragma once
 
 #include <cstddef>

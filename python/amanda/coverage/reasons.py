@@ -12,7 +12,7 @@ REASONS = {
     "thread": "it runs on another thread, which PyTorch gave the state of this one: `torch.jit.fork`",
     "noise": "it is bookkeeping of the framework: `profiler::*`, `prim::*`, `lift_fresh`",
     "backward": "a backward operator is made of it; tools see the autograd node as a whole",
-    "traced": "somebody records the program: `FakeTensorMode`, `make_fx`, `torch.export`, `torch.jit.trace`",
+    "traced": "the program is being traced: `FakeTensorMode`, `make_fx`, `torch.export`, `torch.jit.trace`",
     "unasked": "no tool of the scope asks for it: not for operators of its type (`ops=`), or not for backward operators",
     "unowned": (
         "it is a node of a backward pass whose forward operator no tool saw, or none that asks for its backward operators: "

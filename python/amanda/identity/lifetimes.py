@@ -24,7 +24,7 @@ class Lifetimes:
     def tell(self) -> None:
         """Calls the listeners for the deaths since the last call."""
         self._pending.extend((forget, key) for key in self._dead() for forget in self._listeners)
-        while self._pending:  # after an exception in a signal handler, the next call goes on
+        while self._pending:  # after an exception in a signal handler, the next call continues
             forget, key = self._pending[-1]
             forget(key)
             self._pending.pop()
