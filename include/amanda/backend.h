@@ -26,6 +26,13 @@ enum class Side : uint8_t { kInputs, kOutputs };
 constexpr Side side_of(Point point) { return point == Point::kAfter ? Side::kOutputs : Side::kInputs; }
 enum class Detail : uint8_t { kModulePath, kSource, kIsRecompute };
 
+/// What a driver may multiply the version of the operand at `position` by, in the sum that versions() returns: messages
+/// then name the operand that a tool changed in place.
+constexpr uint64_t version_weight(size_t position) {
+  const uint64_t mixed = (position + 1) * 0x9E3779B97F4A7C15u;
+  return (mixed ^ mixed >> 32) | 1;
+}
+
 class Backend;
 class Plan;
 class ScopeStack;
@@ -49,7 +56,7 @@ class OpSite {
   virtual OpId id() = 0;  // computed when first asked
   virtual size_t size(Side side) const = 0;
   virtual Value get(Side side, size_t position) = 0;  // null ref: None, or no longer alive
-  virtual std::string detail(Detail which) = 0;       // analysis only
+  virtual std::string detail(Detail which) = 0;       // while analyses and routines run
 
   // Of the forward operator: a backward operator has one, a forward operator is it.
   virtual OpType forward_type() const { return type(); }

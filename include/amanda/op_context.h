@@ -53,6 +53,9 @@ class OpContext {
   bool is_recompute() const;
   bool is_symbolic() const;
   size_t depth() const;  // operators around this one that the tool also sees
+  /// For messages: "aten::relu in encoder.0 (forward, model.py:12)". A backward operator is where its forward one is:
+  /// "ReluBackward0 of aten::relu in encoder.0 (backward of model.py:12)".
+  std::string where() const;
 
   // Of the forward operator. In a backward context a value is null unless it is still alive.
   size_t num_inputs() const;

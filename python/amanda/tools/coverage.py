@@ -55,7 +55,6 @@ class Coverage(Tool):
             self._forward[context.op_id] = context.module_path
 
     def _see_backward(self, context: OpContext) -> None:
-        assert context.backward_op_id is not None
         with self._lock:
             self._backward[context.backward_op_id] = context.module_path
 

@@ -72,8 +72,6 @@ class GradientStatistics(Tool):
 
     def _analyze(self, context: OpContext) -> None:
         backward_op, backward_op_id = context.backward_op, context.backward_op_id
-        assert backward_op is not None
-        assert backward_op_id is not None
         operator = _BackwardOperator(
             context.op_id, context.op.name, context.module_path, context.source, backward_op.__name__, backward_op_id
         )
