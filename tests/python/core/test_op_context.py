@@ -109,14 +109,6 @@ def test_calling_the_operator_is_not_seen(recorder):
     assert tool.ran == ["relu"]
 
 
-def test_what_belongs_to_the_backward_phase_is_none():
-    def look(c):
-        return [c.get_backward_op(), c.get_backward_op_id(), c.get_grad_outputs(), c.get_grad_inputs(), c.backward_op]
-
-    _, answers, _ = analysed(lambda: torch.ones(1).relu(), ops="relu", look=look)
-    assert answers == [None] * 5
-
-
 def test_the_phase_is_forward():
     _, answers, _ = analysed(lambda: torch.ones(1).relu(), ops="relu", look=lambda c: (c.is_forward(), c.is_backward()))
     assert answers == (True, False)
