@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "amanda/error.h"
 #include "amanda/wait_hooks.h"
@@ -44,6 +45,22 @@ class AnalysisLock {
   Record& record_;
 };
 
+using Versions = std::array<uint64_t, 2>;  // of the inputs and the outputs, as far as the analysis can reach them
+
+Versions versions_at(const OpCall* call, Point point) {
+  if (!call) return {};
+  return {call->versions(Side::kInputs), point == Point::kAfter ? call->versions(Side::kOutputs) : 0};
+}
+
+void check_unchanged(const Tool& tool, OpSite& site, const Versions& before, const Versions& now) {
+  for (Side side : {Side::kInputs, Side::kOutputs}) {
+    const uint64_t difference = now[static_cast<size_t>(side)] - before[static_cast<size_t>(side)];
+    if (difference == 0) continue;
+    throw Error(fmt::format("[analysis] {}: the analysis of {}: {}; change a copy, or call context.may_mutate()",
+                            tool.name(), op_place(site), told_change(site, side, difference)));
+  }
+}
+
 }  // namespace
 
 AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen)
@@ -60,7 +77,7 @@ AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const V
                           backend.name_space(), op_name(site)));
 }
 
-PlanPtr AnalysisSession::run(Point point) {
+PlanPtr AnalysisSession::run(Point point, const OpCall* running) {
   tables_ = scopes_.share_tables();
   for (const ActiveTool& active : tables_->tools) {
     if (!is_active(active)) continue;
@@ -69,7 +86,7 @@ PlanPtr AnalysisSession::run(Point point) {
       const Registration& registration = (*active.registrations)[i];
       if (registration.options.require_outputs != (point == Point::kAfter) || !applies(active, registration)) continue;
       if (!record) record = record_of(active);
-      analyse(active, record, i, point);
+      analyse(active, record, i, point, running);
     }
   }
   return merge();
@@ -165,7 +182,8 @@ void AnalysisSession::copy_keys(ScopeState& owner, const RecordPtr& from, OpCont
   if (const auto& face = from->context.face()) context.face() = face->copy_keys(context);
 }
 
-void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point) {
+void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
+                              const OpCall* running) {
   ScopeState& scope = *active.scope;
   auto is_done = [&] {
     std::lock_guard lock(scope.mutex());
@@ -194,14 +212,16 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   };
   scope.misses.fetch_add(1, std::memory_order_relaxed);
   Analysis& routine = *(*active.registrations)[registration].analysis;
+  const Versions versions = versions_at(running, point);
   try {
     Bound bound(record->context, session);
     RoutineGuard unobserved(site_.backend(), RoutineMode::kIsolated);
     routine(record->context);
+    if (!session.may_mutate) check_unchanged(*active.tool, site_, versions, versions_at(running, point));
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     if (!scope.survives(error) || !routine.is_failure(error) || site_.backend().is_programs(error)) throw;
-    scope.stop(*active.tool, fmt::format("{}: the analysis of {}", active.tool->name(), op_name(site_)), error);
+    scope.stop(*active.tool, fmt::format("{}: the analysis of {}", active.tool->name(), op_place(site_)), error);
     return;
   }
   std::vector<ScheduledPtr> replaced;  // destroyed outside the lock

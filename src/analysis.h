@@ -16,7 +16,8 @@ class AnalysisSession {
  public:
   AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
 
-  PlanPtr run(Point point);
+  /// `running`: the call whose operands the analyses must not change in place; null: symbols of a graph.
+  PlanPtr run(Point point, const OpCall* running = nullptr);
   /// Does an analysis of `point` remain?
   bool pending(Point point) const;
   /// What is scheduled so far.
@@ -34,7 +35,8 @@ class AnalysisSession {
   bool asks(const ActiveTool& active, const Registration& registration) const;
   bool applies(const ActiveTool& active, const Registration& registration) const;
   bool takes_from_forward(const ScheduledAction& action) const;
-  void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point);
+  void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
+               const OpCall* running);
 
   const ScopeStack& scopes_;
   std::shared_ptr<const ScopeStack::Tables> tables_;  // as they are when run() is called

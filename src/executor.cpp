@@ -23,10 +23,16 @@ const char* name_of(Point point) {
 
 thread_local ReplacementFrame* current_replacement = nullptr;
 
+constexpr const char* kRatherThanChange = "return a new tensor instead, or call context.may_mutate() at analysis";
+
+std::string place(const ScheduledAction& action, OpSite& site) {
+  return fmt::format("{} {} {}", action.routine->name(), name_of(action.point), op_place(site));
+}
+
 }  // namespace
 
-std::string describe(const ScheduledAction& action, const OpSite& site) {
-  return fmt::format("{}: {} {} {}", action.tool->name(), action.routine->name(), name_of(action.point), op_name(site));
+std::string describe(const ScheduledAction& action, OpSite& site) {
+  return fmt::format("{}: {}", action.tool->name(), place(action, site));
 }
 
 ReplacementFrame::ReplacementFrame(Execution& execution, const Plan& plan, size_t index, OpCall& call)
@@ -117,9 +123,10 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
   Values values(*this, call, action, index);
   const uint64_t versions = action.may_mutate ? 0 : call.unmutated_versions();
   (*action.routine)(values);
-  if (!frame.produced && !action.may_mutate && call.unmutated_versions() != versions + frame.written) {
-    values.fail(
-        "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
+  if (!frame.produced && !action.may_mutate) {
+    const uint64_t difference = call.unmutated_versions() - versions - frame.written;
+    if (difference != 0)
+      values.fail(fmt::format("{}; {}", told_change(call, Side::kInputs, difference), kRatherThanChange));
   }
   operator_failed_ = false;  // or the routine handled its failure
   try {
@@ -150,8 +157,10 @@ void Values::watch() const {
 }
 
 void Values::check_unchanged() const {
-  if (!versions_ || call_.versions(side_of(action_.point)) == *versions_) return;
-  fail("it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
+  if (!versions_) return;
+  const Side side = side_of(action_.point);
+  const uint64_t difference = call_.versions(side) - *versions_;
+  if (difference != 0) fail(fmt::format("{}; {}", told_change(call_, side, difference), kRatherThanChange));
 }
 
 void Values::set(size_t i, Value value) {
@@ -165,10 +174,7 @@ void Values::set(size_t i, Value value) {
     if (!reason.empty()) throw Error(reason);
     call_.set(side_of(action_.point), position(i), value);
   } catch (const Error& reason) {
-    const auto& names = action_.point == Point::kAfter ? op().outputs : op().inputs;
-    const size_t at = position(i);
-    const std::string name = at < names.size() && !names[at].empty() ? " (" + names[at] + ")" : "";
-    fail(fmt::format("{} {}{}: {}", operand_name(call_.phase(), side_of(action_.point)), at, name, reason.what()));
+    fail(fmt::format("{}: {}", operand(i), reason.what()));
   }
 }
 
@@ -202,6 +208,9 @@ std::any& Values::run_slot() { return execution_.run_slot(*action_.tool); }
 Point Values::point() const { return action_.point; }
 const Tool& Values::tool() const { return *action_.tool; }
 const OpInfo& Values::op() const { return call_.backend().info(call_.type()); }
+
+std::string Values::where() const { return place(action_, call_); }
+std::string Values::operand(size_t i) const { return operand_at(call_, side_of(action_.point), position(i)); }
 
 void Values::fail(const std::string& what) const {
   throw Error(fmt::format("[action] {}: {}", describe(action_, call_), what));

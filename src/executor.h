@@ -57,8 +57,8 @@ class Execution {
   const RunningScopes* scopes_ = nullptr;  // null: all
 };
 
-/// "tool: routine before aten::conv2d".
-std::string describe(const ScheduledAction& action, const OpSite& site);
+/// "tool: routine before aten::conv2d in encoder.0 (forward, model.py:12)".
+std::string describe(const ScheduledAction& action, OpSite& site);
 
 /// The replacement that runs on this thread, so that what it wraps can be found.
 struct ReplacementFrame {

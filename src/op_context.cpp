@@ -31,6 +31,16 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+/// Who schedules what on which operator, for messages.
+struct Request {
+  ContextSession& session;
+  const char* method;
+
+  std::string text() const {
+    return fmt::format("[context] {}: {} on {}", session.active.tool->name(), method, op_place(session.site));
+  }
+};
+
 // A name or a number for each position; backward positions have no names.
 std::vector<std::string> names_of(const OpSite& site, Phase phase, Side side) {
   if (phase != site.phase()) return {};
@@ -41,33 +51,36 @@ std::vector<std::string> names_of(const OpSite& site, Phase phase, Side side) {
 }
 
 size_t resolve_position(const std::variant<int64_t, std::string>& selected, const std::vector<std::string>& names,
-                        const std::string& who) {
-  const std::string has = names.empty() ? "it has none" : "it has " + listed(names);
+                        const Request& request) {
+  const auto has = [&] { return names.empty() ? "it has none" : "it has " + listed(names); };
   if (const auto* name = std::get_if<std::string>(&selected)) {
     auto found = std::find(names.begin(), names.end(), *name);
     if (found != names.end() && !name->empty()) return found - names.begin();
-    throw std::invalid_argument(fmt::format("{}: there is no '{}'; {}", who, *name, has));
+    throw std::invalid_argument(fmt::format("{}: there is no '{}'; {}", request.text(), *name, has()));
   }
   const int64_t position = std::get<int64_t>(selected);
   if (position >= 0 && static_cast<size_t>(position) < names.size()) return position;
-  throw std::invalid_argument(fmt::format("{}: there is no position {}; {}", who, position, has));
+  throw std::invalid_argument(fmt::format("{}: there is no position {}; {}", request.text(), position, has()));
 }
 
 // On backward operators that do not exist yet: those with that position will run the action.
-size_t later_position(const std::variant<int64_t, std::string>& selected, const std::string& who) {
+size_t later_position(const std::variant<int64_t, std::string>& selected, const Request& request) {
   const auto* position = std::get_if<int64_t>(&selected);
   if (position && *position >= 0) return *position;
-  throw std::invalid_argument(fmt::format("{}: gradients are selected by position, from 0 on", who));
+  throw std::invalid_argument(fmt::format("{}: gradients are selected by position, from 0 on", request.text()));
 }
 
-void check_later(OpSite& site, Phase phase, const std::string& who) {
+void check_later(Phase phase, const Request& request) {
+  OpSite& site = request.session.site;
   if (phase == Phase::kForward) {
-    throw Error(who + ": the forward operator has run; schedule this in an analysis routine of forward operators");
+    throw Error(request.text() +
+                ": the forward operator has run; schedule this in an analysis routine of forward operators");
   }
   if (site.backend().capabilities().backward == BackwardOps::kNone) {
-    throw Error(fmt::format("{}: '{}' has no backward operators", who, site.backend().name_space()));
+    throw Error(fmt::format("{}: '{}' has no backward operators", request.text(), site.backend().name_space()));
   }
-  if (site.id() == 0) throw Error(who + ": this operator has no id, so its backward operators can't be told");
+  if (site.id() == 0)
+    throw Error(request.text() + ": this operator has no id, so its backward operators can't be told");
 }
 
 }  // namespace
@@ -85,6 +98,7 @@ std::string OpContext::module_path() const { return session("module_path").site.
 std::string OpContext::source() const { return session("source").site.detail(Detail::kSource); }
 bool OpContext::is_recompute() const { return !session("is_recompute").site.detail(Detail::kIsRecompute).empty(); }
 bool OpContext::is_symbolic() const { return session("is_symbolic").site.backend().capabilities().symbolic_analysis; }
+std::string OpContext::where() const { return op_place(session("where").site); }
 size_t OpContext::depth() const { return OpFrame::depth(session("depth").active.bit); }
 OpSite& OpContext::site() const { return session("site").site; }
 
@@ -130,9 +144,9 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
       {"insert_before_backward_op", "replace_backward_op", "insert_after_backward_op"}};
   const char* method = kMethods[static_cast<size_t>(phase)][static_cast<size_t>(point)];
   ContextSession& now = session(method);
-  const std::string who = fmt::format("[context] {}: {} on {}", now.active.tool->name(), method, op_name(now.site));
+  const Request request{now, method};
   const bool here = phase == now.site.phase();  // or on operators that do not exist yet
-  if (!here) check_later(now.site, phase, who);
+  if (!here) check_later(phase, request);
   auto action = std::make_shared<ScheduledAction>();
   action->phase = phase;
   action->point = point;
@@ -141,7 +155,8 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   if (positions.selected()) {
     const std::vector<std::string> names = names_of(now.site, phase, side_of(point));
     for (const auto& selected : *positions.selected()) {
-      action->positions.push_back(here ? resolve_position(selected, names, who) : later_position(selected, who));
+      action->positions.push_back(here ? resolve_position(selected, names, request)
+                                       : later_position(selected, request));
     }
   }
   action->mode = differentiable || point == Point::kReplace ? RoutineMode::kAmbient : RoutineMode::kIsolated;
@@ -150,7 +165,7 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->kind = kind;
   if (here && action->surely_edits()) {
     if (std::string reason = refusal(now.site, *action); !reason.empty())
-      throw Error(fmt::format("{}: {}", who, reason));
+      throw Error(fmt::format("{}: {}", request.text(), reason));
   }
   action->tool = now.active.tool;
   action->scope = now.active.scope;

@@ -1,7 +1,10 @@
-// Names of operators in messages.
+// What messages call operators and operands.
 #pragma once
 
 #include <fmt/format.h>
+
+#include <string>
+#include <vector>
 
 #include "amanda/backend.h"
 
@@ -14,10 +17,19 @@ inline std::string op_name(const OpSite& site) {
   return fmt::format("{} of {}::{}", site.backend().info(site.type()).name, forward.ns, forward.name);
 }
 
+/// With its place, as OpContext::where() says it. For messages only: it may run the framework's code.
+std::string op_place(OpSite& site);
+
 /// "input"; "grad_output".
 inline const char* operand_name(Phase phase, Side side) {
   if (phase == Phase::kForward) return side == Side::kOutputs ? "output" : "input";
   return side == Side::kOutputs ? "grad_input" : "grad_output";
 }
+
+/// "input 1 (weight)"; "grad_output 0".
+std::string operand_at(const OpSite& site, Side side, size_t position);
+
+/// "it changed input 1 (weight) in place, and that stays changed". `difference`: by how much versions(side) changed.
+std::string told_change(const OpSite& site, Side side, uint64_t difference);
 
 }  // namespace amanda

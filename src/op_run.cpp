@@ -5,7 +5,7 @@ namespace amanda {
 PlanUse OpRun::analyse(Point point) {
   const uint64_t generation = ActionCache::generation();  // read first: later changes are not in the plan
   if (!session_) session_.emplace(scopes_, call_, seen_);
-  return ActionCache::keep(scopes_, call_, seen_, generation, session_->run(point));
+  return ActionCache::keep(scopes_, call_, seen_, generation, session_->run(point, &call_));
 }
 
 void OpRun::before() {

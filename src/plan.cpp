@@ -12,25 +12,25 @@ namespace amanda {
 namespace {
 
 // Tools are in resolver order, where dependents come after their dependencies, so comparing neighbors is enough.
-void check_replacements(const std::vector<ScheduledPtr>& replacements, const OpSite& site) {
+void check_replacements(const std::vector<ScheduledPtr>& replacements, OpSite& site) {
   for (size_t i = 1; i < replacements.size(); ++i) {
     const ScheduledAction& inner = *replacements[i - 1];
     const ScheduledAction& outer = *replacements[i];
-    const std::string op = op_name(site);
     if (inner.tool == outer.tool) {
-      throw Error(fmt::format("[plan] '{}' replaces {} twice; remove() the first replacement", outer.tool->name(), op));
+      throw Error(fmt::format("[plan] '{}' replaces {} twice; remove() the first replacement", outer.tool->name(),
+                              op_place(site)));
     }
     if (!depends(*outer.tool, *inner.tool)) {
       throw Error(
           fmt::format("[plan] '{0}' and '{1}' both replace {2}; let one depend on the other: {1}.depends_on({0})",
-                      inner.tool->name(), outer.tool->name(), op));
+                      inner.tool->name(), outer.tool->name(), op_place(site)));
     }
   }
 }
 
 }  // namespace
 
-Plan::Plan(std::vector<ScheduledPtr> actions, Outlook outlook, const OpSite& site)
+Plan::Plan(std::vector<ScheduledPtr> actions, Outlook outlook, OpSite& site)
     : outlook_(std::move(outlook)), does_nothing_(actions.empty() && !outlook_.after_pending) {
   for (ScheduledPtr& action : actions) {
     auto& list = actions_[static_cast<size_t>(action->point)];

@@ -19,7 +19,7 @@ class Plan {
   };
   /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools if two of them replace the
   /// operator and neither depends on the other.
-  Plan(std::vector<ScheduledPtr> actions, Outlook outlook, const OpSite& site);
+  Plan(std::vector<ScheduledPtr> actions, Outlook outlook, OpSite& site);
 
   const std::vector<ScheduledPtr>& at(Point point) const { return actions_[static_cast<size_t>(point)]; }
   /// Innermost first: each wraps the one before it. Same as at(kReplace).

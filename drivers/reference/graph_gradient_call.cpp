@@ -60,9 +60,10 @@ void GraphGradientCall::commit() {
 }
 
 uint64_t GraphGradientCall::versions(Side side) const {
+  const auto& gradients = side == Side::kOutputs ? grad_inputs_ : grad_outputs_;
   uint64_t sum = 0;
-  for (const auto& gradient : side == Side::kOutputs ? grad_inputs_ : grad_outputs_) {
-    if (gradient) sum += std::get<Array>(*gradient).version();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i]) sum += std::get<Array>(*gradients[i]).version() * version_weight(i);
   }
   return sum;
 }

@@ -1,5 +1,6 @@
 #include "amanda/reference/operand.h"
 
+#include "amanda/backend.h"
 #include "amanda/reference/gradient.h"
 
 namespace amanda::reference {
@@ -46,7 +47,9 @@ std::vector<Array> arrays(const Operands& operands) {
 
 uint64_t versions(const Operands& operands) {
   uint64_t sum = 0;
-  for (const Array& array : arrays(operands)) sum += array.version();
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (const Array& array : arrays({operands[i]})) sum += array.version() * version_weight(i);
+  }
   return sum;
 }
 

@@ -155,6 +155,9 @@ class Values {
   OpCall& call() const { return call_; }
   /// Throws `Error`: "[action] <tool>: <routine> <point> <operator>: <what>".
   [[noreturn]] void fail(const std::string& what) const;
+  // For messages, and slow.
+  std::string where() const;            // "<routine> before aten::relu in encoder.0 (forward, model.py:12)"
+  std::string operand(size_t i) const;  // the i-th selected one: "input 1 (weight)"
 
  private:
   friend class Execution;

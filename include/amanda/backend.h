@@ -34,6 +34,13 @@ constexpr Side side_of(Point point) { return point == Point::kAfter ? Side::kOut
 /// recomputed ("": it is not).
 enum class Detail : uint8_t { kModulePath, kSource, kIsRecompute };
 
+/// What a driver may multiply the version of the operand at `position` by, in the sum that versions() returns: messages
+/// then name the operand that a tool changed in place.
+constexpr uint64_t version_weight(size_t position) {
+  const uint64_t mixed = (position + 1) * 0x9E3779B97F4A7C15u;
+  return (mixed ^ mixed >> 32) | 1;
+}
+
 class Backend;
 class Plan;
 class ScopeStack;
@@ -69,7 +76,7 @@ class OpSite {
   virtual size_t size(Side side) const = 0;
   /// An operand, borrowed. A null `ref`: None, or no longer alive.
   virtual Value get(Side side, size_t position) = 0;
-  /// Called during analysis only.
+  /// Called while analyses run, and for messages while routines do.
   virtual std::string detail(Detail which) = 0;
 
   /// The forward operator's type: a backward operator has one, a forward operator is its own.

@@ -84,6 +84,9 @@ class OpContext {
   bool is_symbolic() const;
   /// How many operators that the tool also sees are around this one.
   size_t depth() const;
+  /// For messages: "aten::relu in encoder.0 (forward, model.py:12)". A backward operator is where its forward one is:
+  /// "ReluBackward0 of aten::relu in encoder.0 (backward of model.py:12)".
+  std::string where() const;
 
   /// How many inputs the (forward) operator has.
   size_t num_inputs() const;

@@ -105,6 +105,10 @@ class ContextHandle:
     """
     What amanda.OpContext asks; use that.
     """
+    def asks(self, tool: Tool) -> list:
+        """
+        Of each of its routines that ask for this operator: backward, require_outputs.
+        """
     def backward_op(self) -> Operator | None:
         ...
     def backward_op_id(self) -> int | None:
@@ -114,6 +118,10 @@ class ContextHandle:
     def grad_inputs(self) -> tuple | None:
         ...
     def grad_outputs(self) -> tuple | None:
+        ...
+    def has_grad_inputs(self) -> bool:
+        ...
+    def has_outputs(self) -> bool:
         ...
     def inputs(self) -> tuple:
         ...
@@ -152,6 +160,8 @@ class ContextHandle:
     def source(self) -> str:
         ...
     def tool(self) -> typing.Any:
+        ...
+    def where(self) -> str:
         ...
 class Error(RuntimeError):
     """

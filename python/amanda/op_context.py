@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from amanda import _core, routine_checks
+from amanda import _core, missing_keys, routine_checks
 from amanda.tool import Tool
+
+_ELSEWHERE = {"name": "op.__name__", "type": "op.__name__", "module": "module_path", "id": "op_id"}
+"""What people look for in a context, and where it is."""
 
 
 class OpContext(dict[str, Any]):
     """One operator, and the methods that schedule actions on it.
 
     It is a dict: the tools that run later see the keys that a tool writes. The context lives as long as its scope.
-    Operands are accessible only while an analysis routine runs. Properties that do not apply to the phase are None.
+    Operands are accessible only while an analysis routine runs. A property that does not apply to the phase raises an
+    `amanda.Error` that says when it exists.
 
     Positions of inputs and outputs are those of the schema: conv2d has (input, weight, bias, stride, padding, dilation,
     groups), with the defaults filled in. A ``Tensor[]`` is one position that holds a list. Wherever you pass positions,
@@ -22,10 +27,46 @@ class OpContext(dict[str, Any]):
     """
 
     __slots__ = ("_handle",)
+    _handle: _core.ContextHandle
 
     def __init__(self, handle: _core.ContextHandle) -> None:
         super().__init__()
-        self._handle = handle
+        object.__setattr__(self, "_handle", handle)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in dir(type(self)):
+            raise AttributeError(
+                f"[context] {name} of a context cannot be set; routines change operands: return the new values from a "
+                "routine of insert_before_op, insert_after_op or replace_op"
+            )
+        raise AttributeError(f'[context] a context keeps values under keys: context["{name}"] = ...')
+
+    if not TYPE_CHECKING:  # or checkers would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"[context] a context has no attribute {name!r}{self._meant(name)}", name=name, obj=self
+            )
+
+    def _meant(self, name: str) -> str:
+        if name in self:
+            return f'; write context["{name}"]'
+        names = [known for known in dir(type(self)) if not known.startswith("_")]
+        meant = [_ELSEWHERE[name]] if name in _ELSEWHERE else difflib.get_close_matches(name, names, n=1)
+        return f"; did you mean context.{meant[0]}?" if meant else f'; keys are read with context["{name}"]'
+
+    def __missing__(self, key: str) -> NoReturn:
+        error = KeyError(key)
+        note = _asked(lambda: missing_keys.note(key, list(self), self._handle))
+        if note:
+            error.add_note(note)
+        raise error
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "[context] a context belongs to its scope, and cannot be copied or pickled; take dict(context), or the values "
+            "that you need"
+        )
 
     def __repr__(self) -> str:
         """The operator, its module and line while an analysis runs, and the keys without their values. Never raises."""
@@ -63,19 +104,27 @@ class OpContext(dict[str, Any]):
         """
         return self._handle.inputs()
 
-    def get_outputs(self) -> tuple[Any, ...] | None:
-        """The outputs, in a ``require_outputs`` analysis; otherwise None. In a backward context, see `get_inputs`.
+    def get_outputs(self) -> tuple[Any, ...]:
+        """The outputs. In a backward context, see `get_inputs`.
 
         Raises:
-            amanda.Error: the analysis routine has returned.
+            amanda.Error: the operator has not run: the routine is registered without ``require_outputs``. Or the analysis
+                routine has returned.
         """
-        return self._handle.outputs()
+        outputs = self._handle.outputs()
+        if outputs is None:
+            self._refuse("outputs before it has run; register the analysis with require_outputs=True")
+        return outputs
+
+    def has_outputs(self) -> bool:
+        """True in a ``require_outputs`` analysis, and in every backward one."""
+        return self._handle.has_outputs()
 
     def get_backward_op(self) -> _core.Operator | None:
         """The backward operator, an autograd node with a ``__name__`` such as "ConvolutionBackward0"; None in forward.
 
         A routine can call it while that operator runs: ``backward_op(*grad_outputs)`` runs the original and returns its
-        grad_inputs.
+        grad_inputs. The property `backward_op` is never None: in a forward context it raises an error.
         """
         return self._handle.backward_op()
 
@@ -83,22 +132,36 @@ class OpContext(dict[str, Any]):
         """Identifies the backward operator: its forward operator's place, and which of that one's nodes it is."""
         return self._handle.backward_op_id()
 
-    def get_grad_outputs(self) -> tuple[Any, ...] | None:
-        """Gradients of the outputs: one per output of the node, None if undefined. None in a forward context.
+    def get_grad_outputs(self) -> tuple[Any, ...]:
+        """Gradients of the outputs: one per output of the node, None if undefined.
 
         Raises:
-            amanda.Error: the analysis routine has returned.
+            amanda.Error: this is a forward context. Or the analysis routine has returned.
         """
-        return self._handle.grad_outputs()
+        grad_outputs = self._handle.grad_outputs()
+        if grad_outputs is None:
+            self._refuse_in_forward("grad_outputs")
+        return grad_outputs
 
-    def get_grad_inputs(self) -> tuple[Any, ...] | None:
-        """Gradients of the inputs, in a ``require_outputs`` backward analysis: one for each of the node's
-        ``next_functions``, None if undefined. In other analyses, None.
+    def get_grad_inputs(self) -> tuple[Any, ...]:
+        """Gradients of the inputs: one for each of the node's ``next_functions``, None if undefined.
 
         Raises:
-            amanda.Error: the analysis routine has returned.
+            amanda.Error: this is a forward context, or the backward operator has not run: the routine is registered
+                without ``require_outputs``. Or the analysis routine has returned.
         """
-        return self._handle.grad_inputs()
+        grad_inputs = self._handle.grad_inputs()
+        if grad_inputs is None:
+            if self.is_forward():
+                self._refuse_in_forward("grad_inputs", ", require_outputs=True")
+            self._refuse(
+                "grad_inputs before it has run; register the analysis with backward=True, require_outputs=True"
+            )
+        return grad_inputs
+
+    def has_grad_inputs(self) -> bool:
+        """True in a ``require_outputs`` analysis of a backward operator."""
+        return self._handle.has_grad_inputs()
 
     def is_forward(self) -> bool:
         """True in the context of a forward operator."""
@@ -140,29 +203,35 @@ class OpContext(dict[str, Any]):
         return self._handle.parameter_names()
 
     @property
-    def outputs(self) -> tuple[Any, ...] | None:
+    def outputs(self) -> tuple[Any, ...]:
         """As `get_outputs`."""
-        return self._handle.outputs()
+        return self.get_outputs()
 
     @property
-    def backward_op(self) -> _core.Operator | None:
-        """As `get_backward_op`."""
-        return self._handle.backward_op()
+    def backward_op(self) -> _core.Operator:
+        """As `get_backward_op`; in a forward context it raises an `amanda.Error`."""
+        backward_op = self._handle.backward_op()
+        if backward_op is None:
+            self._refuse_in_forward("backward_op")
+        return backward_op
 
     @property
-    def backward_op_id(self) -> int | None:
-        """As `get_backward_op_id`."""
-        return self._handle.backward_op_id()
+    def backward_op_id(self) -> int:
+        """As `get_backward_op_id`; in a forward context it raises an `amanda.Error`."""
+        backward_op_id = self._handle.backward_op_id()
+        if backward_op_id is None:
+            self._refuse_in_forward("backward_op_id")
+        return backward_op_id
 
     @property
-    def grad_outputs(self) -> tuple[Any, ...] | None:
+    def grad_outputs(self) -> tuple[Any, ...]:
         """As `get_grad_outputs`."""
-        return self._handle.grad_outputs()
+        return self.get_grad_outputs()
 
     @property
-    def grad_inputs(self) -> tuple[Any, ...] | None:
+    def grad_inputs(self) -> tuple[Any, ...]:
         """As `get_grad_inputs`."""
-        return self._handle.grad_inputs()
+        return self.get_grad_inputs()
 
     @property
     def namespace(self) -> str:
@@ -200,6 +269,12 @@ class OpContext(dict[str, Any]):
         tool: Tool = self._handle.tool()
         return tool
 
+    def _refuse(self, what: str) -> NoReturn:
+        raise _core.Error(f"[context] {self._operator_text()} has no {what}")
+
+    def _refuse_in_forward(self, what: str, more: str = "") -> NoReturn:
+        self._refuse(f"{what} in a forward analysis; register an analysis with backward=True{more}")
+
     # ---- instrumentation --------------------------------------------------------------------------------------------
 
     def insert_before_op(
@@ -231,6 +306,7 @@ class OpContext(dict[str, Any]):
             amanda.Error: the analysis routine has returned.
         """
         inputs = _listed(inputs)
+        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view)
         action = self._handle.insert_before_op(fn, inputs, with_run, differentiable, allow_view, kwargs)
         return self._checked("insert_before_op", action, fn, inputs, with_run, kwargs)
 
@@ -250,6 +326,7 @@ class OpContext(dict[str, Any]):
             allow_view: `fn` may replace a view; the new value shares no memory with the input.
         """
         outputs = _listed(outputs)
+        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view)
         action = self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
         return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs)
 
@@ -271,6 +348,7 @@ class OpContext(dict[str, Any]):
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
         inputs = _listed(inputs)
+        _check_flags(with_run=with_run, allow_view=allow_view)
         action = self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
         return self._checked("replace_op", action, fn, inputs, with_run, kwargs)
 
@@ -300,6 +378,7 @@ class OpContext(dict[str, Any]):
             amanda.Error: the analysis routine has returned.
         """
         grad_outputs = _listed(grad_outputs)
+        _check_flags(with_run=with_run, differentiable=differentiable)
         action = self._handle.insert_before_backward_op(fn, grad_outputs, with_run, differentiable, kwargs)
         return self._checked("insert_before_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
@@ -318,6 +397,7 @@ class OpContext(dict[str, Any]):
         has none: after it, the leaf's ``.grad`` holds the gradient.
         """
         grad_inputs = _listed(grad_inputs)
+        _check_flags(with_run=with_run, differentiable=differentiable)
         action = self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
         return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs)
 
@@ -338,6 +418,7 @@ class OpContext(dict[str, Any]):
             amanda.Error: the operator is AccumulateGrad.
         """
         grad_outputs = _listed(grad_outputs)
+        _check_flags(with_run=with_run)
         action = self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
         return self._checked("replace_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
@@ -369,6 +450,12 @@ class OpContext(dict[str, Any]):
 def _listed(positions: Any) -> Any:
     """A list, of an iterable that can be read once only; anything else as it is."""
     return list(positions) if isinstance(positions, Iterator) else positions
+
+
+def _check_flags(**flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, int):
+            raise TypeError(f"[context] {name}= is True or False, got {value!r}")
 
 
 def _asked(question: Callable[[], str]) -> str:

@@ -42,6 +42,8 @@ def check(
         return
     routine = getattr(fn, "__name__", type(fn).__name__)
     _check_keywords(where, method, routine, signature, keywords)
+    if with_run and "run" in keywords:
+        raise TypeError(f"{where}: run= is what with_run=True passes to {routine}; give yours another name")
     given = {**keywords, "run": None} if with_run else keywords
     _check_arguments(where, OPTIONS[method][0], routine, signature, selected, given)
 

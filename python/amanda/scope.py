@@ -7,14 +7,16 @@ import inspect
 import os
 import sys
 import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core, _fork, drivers
 from amanda.coverage.report import CoverageReport, report_of
-from amanda.identity import roots
-from amanda.tool import Tool, _maybe_a_class
+from amanda.identity import frames, roots
+from amanda.tool import Tool, _meant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +40,7 @@ class Scope:
         self.options = options  # drivers' options, by name
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
+        self._unused = weakref.finalize(self, _warn_unused, [tool.name for tool in tools], *_line_of_the_program())
 
     def __repr__(self) -> str:
         """Its tools, where it is entered now, and what its cache of analysis results did."""
@@ -56,6 +59,7 @@ class Scope:
         return ", ".join(texts) or "not entered"
 
     def __enter__(self) -> Scope:
+        self._unused.detach()
         entry = _Entry(self)
         try:
             entry.open()
@@ -76,7 +80,7 @@ class Scope:
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorates a function so that its body runs in the scope."""
-        if not callable(function):
+        if not callable(function) or isinstance(function, type):
             raise TypeError(f"[scope] a scope decorates functions, got {function!r}")
         suspends = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
         if any(suspends_here(function) for suspends_here in suspends):
@@ -85,12 +89,19 @@ class Scope:
                 "use `with scope:` inside it, around code that does not suspend"
             )
 
+        self._unused.detach()
+
         @functools.wraps(function)
         def in_scope(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return function(*args, **kwargs)
 
         return in_scope
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "[scope] a scope cannot be copied or pickled: it belongs to its process; call amanda.apply where it is used"
+        )
 
     def cache_info(self) -> _core.CacheInfo:
         """Returns hits, misses and size of the cache of analysis results."""
@@ -100,9 +111,9 @@ class Scope:
         """Drops the analysis results and keys of one operator, or of all operators, which are then analyzed again.
 
         Raises:
-            TypeError: `op_id` is not an integer.
+            TypeError: `op_id` is not an operator's id.
         """
-        if not isinstance(op_id, int | None):
+        if not isinstance(op_id, int | None) or isinstance(op_id, bool) or not 0 <= (op_id or 0) < 1 << 64:
             raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
 
@@ -119,6 +130,22 @@ class Scope:
                 "[scope] this scope does not count what its tools see; make it with amanda.apply(..., coverage=True)"
             )
         return report_of(row for counter in self._counters for row in counter.rows())
+
+
+def _line_of_the_program() -> tuple[str, int]:
+    """The innermost line that is not Amanda's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frames.is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _warn_unused(tools: list[str], filename: str, line: int) -> None:
+    """Called when a scope that was never entered is collected, or when the program ends."""
+    text = (
+        f"[scope] the scope of {', '.join(tools) or 'no tools'} was never entered, so nothing was instrumented; write: "
+    )
+    warnings.warn_explicit(text + "with amanda.apply(...):", UserWarning, filename, line)
 
 
 def _times(count: int) -> str:
@@ -255,7 +282,7 @@ def apply(
     """
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise TypeError(f"[scope] apply takes tools, got {tool!r}{_maybe_a_class(tool)}")
+            raise TypeError(f"[scope] apply takes tools, got {tool!r}{_meant(tool, 'apply')}")
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
     options = drivers.checked({"compiled": compiled})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn
 
 from amanda import _core
 from amanda.drivers import op_names
@@ -94,6 +95,26 @@ class Tool:
         """The tool's name in messages."""
         return str(self._core.name)
 
+    @name.setter
+    def name(self, value: Never) -> None:
+        raise AttributeError(
+            f"[tool] the name of a tool is set when it is created: super().__init__({value!r}) in "
+            f"{type(self).__name__}.__init__"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"[tool] {type(self).__name__} cannot be copied or pickled: a tool belongs to its process; create another one, "
+            "and pass on what it found as plain data"
+        )
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"[tool] {type(self).__name__} is a tool, not a scope; write: with amanda.apply(tool):")
+
+        def __exit__(self, *error: object) -> None: ...
+
     @property
     def _core(self) -> _core.Tool:
         try:
@@ -131,6 +152,12 @@ class Tool:
         core = self._core
         if not callable(callback):
             raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {callback!r}")
+        suspends = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        if any(suspends_here(callback) for suspends_here in suspends):
+            raise TypeError(
+                f"[tool] {self.name}.add_inst_for_op: {getattr(callback, '__name__', callback)} is a generator or a "
+                "coroutine function, and calling it would run nothing; write it without yield and async"
+            )
         for flag, value in (("backward", backward), ("require_outputs", require_outputs), ("nested", nested)):
             if isinstance(value, str | Iterable):
                 raise TypeError(
@@ -151,7 +178,7 @@ class Tool:
         """
         for tool in tools:
             if not isinstance(tool, Tool):
-                raise TypeError(f"[tool] {self.name}.depends_on takes tools, got {tool!r}{_maybe_a_class(tool)}")
+                raise TypeError(f"[tool] {self.name}.depends_on takes tools, got {tool!r}{_meant(tool, 'depends_on')}")
         for tool in tools:
             self._core.depends_on(tool._core)
             self._dependencies.append(tool)
@@ -164,6 +191,9 @@ class Tool:
 
     def on_disable(self, error: BaseException | None) -> None:
         """Called under ``on_error="disable"`` when this tool, or one it depends on, failed and was stopped."""
+
+    def _asked_text(self) -> str:
+        return "; ".join(dict.fromkeys(ask.operators for ask in self._asks)) or "no operator"
 
     def _tell(self, method: str, *arguments: object) -> None:
         getattr(self, method)(*arguments)
@@ -215,5 +245,12 @@ def _counted(asks: list[_Ask], backward: bool) -> str:
     return f"{len(of_phase)} {what} {'analysis' if len(of_phase) == 1 else 'analyses'} ({asked_for})"
 
 
-def _maybe_a_class(value: object) -> str:
-    return f"; did you mean {value.__name__}()?" if isinstance(value, type) and issubclass(value, Tool) else ""
+def _meant(value: object, function: str) -> str:
+    """What to write where `function` takes tools and `value` is none."""
+    if isinstance(value, type) and issubclass(value, Tool):
+        return f"; did you mean {value.__name__}()?"
+    if isinstance(value, list | tuple | set) and value and all(isinstance(each, Tool) for each in value):
+        return f"; give them one by one: {function}(*tools)"
+    if type(value).__name__ == "PyCapsule":
+        return f"; a tool in C++ is wrapped: {function}(amanda.tool.NativeTool(capsule))"
+    return ""

@@ -20,9 +20,7 @@ void PyAnalysis::operator()(OpContext& context) {
   PyObject* result = PyObject_CallOneArg(callable.ptr(), face.object());
   if (!result) {
     face.bring_back_after_error();
-    const OpType type = context.is_backward() ? context.backward_type() : context.type();
-    add_note(fmt::format("[amanda] in tool '{}': analysis of {}", context.tool().name(),
-                         op_name(context.backend(), type, context.type())));
+    add_note(fmt::format("[amanda] in tool '{}': analysis of {}", context.tool().name(), context.where()));
     bridge_of(context.backend()).raise_error();
   }
   Py_DECREF(result);

@@ -56,12 +56,6 @@ std::string text_of(py::handle text) {
   return bytes;
 }
 
-std::string op_name(const Backend& backend, OpType type, OpType forward_type) {
-  const OpInfo& forward = backend.info(forward_type);
-  const std::string name = forward.ns + "::" + forward.name;
-  return type == forward_type ? name : backend.info(type).name + " of " + name;
-}
-
 void add_note(const std::string& note) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);

@@ -33,8 +33,6 @@ py::object owner_of(const Tool& tool);
 
 /// A Python string for messages and names. What UTF-8 cannot encode is escaped.
 std::string text_of(py::handle text);
-/// "aten::relu", or "ReluBackward0 of aten::relu".
-std::string op_name(const Backend& backend, OpType type, OpType forward_type);
 /// Adds "[amanda] in tool 'prune', ..." to the current Python error.
 void add_note(const std::string& note);
 /// Is it an `Exception` in Python, not an interrupt or an exit?

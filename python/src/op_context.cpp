@@ -33,7 +33,11 @@ Positions positions(const py::object& selected, const char* keyword) {
   std::vector<std::variant<int64_t, std::string>> list;
   for (py::handle item : selected) {
     if (py::isinstance<py::int_>(item) && !PyBool_Check(item.ptr())) {
-      list.push_back(item.cast<int64_t>());
+      int overflow = 0;
+      const long long position = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+      if (overflow)
+        throw py::value_error(fmt::format("[context] {}= has no position {}", keyword, text_of(py::str(item))));
+      list.push_back(position);
     } else if (py::isinstance<py::str>(item)) {
       list.push_back(text_of(item));
     } else {
@@ -200,7 +204,13 @@ void bind_operator(py::module_& m) {
              return py::reinterpret_steal<py::object>(result);
            })
       .def("__eq__", [](const Operator& a, const Operator& b) { return a.info == b.info; })
-      .def("__eq__", [](const Operator&, const py::object&) { return false; })
+      .def("__eq__",
+           [](const Operator&, const py::object& other) {
+             if (!py::isinstance<py::str>(other)) return false;
+             throw py::type_error(fmt::format(
+                 "[context] an operator is never equal to a text; compare its name: context.op.__name__ == {}",
+                 text_of(py::repr(other))));
+           })
       .def("__hash__", [](const Operator& op) { return std::hash<const OpInfo*>()(op.info); })
       .def("__repr__", [](const Operator& op) {
         return fmt::format("<amanda.Operator {}{}{}>", op.qualified(), op.info->overload.empty() ? "" : ".",
@@ -224,6 +234,19 @@ void bind_identity(ContextClass& context) {
       .def("is_recompute", [](const ContextHandle& h) { return h.get().is_recompute(); })
       .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
       .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
+      .def("where", [](const ContextHandle& h) { return h.get().where(); })
+      .def(
+          "asks",
+          [](const ContextHandle& h, const Tool& tool) {
+            py::list asking;
+            for (const Registration& registration : *tool.registrations()) {
+              const InstOptions& options = registration.options;
+              if (options.ops.is_on_demand() || options.ops.matches(h.get().op()))
+                asking.append(py::make_tuple(options.backward, options.require_outputs));
+            }
+            return asking;
+          },
+          py::arg("tool"), "Of each of its routines that ask for this operator: backward, require_outputs.")
       .def("backward_op",
            [](const ContextHandle& h) -> std::optional<Operator> {
              const OpContext& context = h.get();
@@ -240,6 +263,8 @@ void bind_identity(ContextClass& context) {
 void bind_operands(ContextClass& context) {
   context.def("inputs", [](const ContextHandle& h) { return operands(h.get(), Side::kInputs); })
       .def("parameter_names", [](const ContextHandle& h) { return parameter_names(h.get()); })
+      .def("has_outputs", [](const ContextHandle& h) { return h.get().has_outputs(); })
+      .def("has_grad_inputs", [](const ContextHandle& h) { return h.get().has_grad_inputs(); })
       .def("outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
              if (!h.get().has_outputs()) return std::nullopt;

@@ -17,14 +17,13 @@ std::string name_of(py::handle callable) {
   return text_of(py::isinstance<py::str>(name) ? name : py::str(py::type::of(callable).attr("__name__")));
 }
 
-const char* operand_name(const Values& values) {
-  const bool forward = values.call().phase() == Phase::kForward;
-  if (values.point() == Point::kAfter) return forward ? "output" : "grad_input";
-  return forward ? "input" : "grad_output";
-}
-
-const char* article(Point point) {
-  return point == Point::kBefore ? "before" : point == Point::kAfter ? "after" : "in place of";
+// Which operands the routine was given, where it asked for some of them.
+std::string given(const Values& values) {
+  constexpr size_t kMost = 4;
+  if (values.size() == values.call().size(side_of(values.point())) || values.size() > kMost) return "";
+  std::string operands;
+  for (size_t i = 0; i < values.size(); ++i) operands += (i == 0 ? ", given " : ", ") + values.operand(i);
+  return operands;
 }
 
 bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
@@ -114,9 +113,7 @@ void PyRoutine::operator()(Values& values) {
   PyObject* result =
       PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {
-    OpCall& call = values.call();
-    add_note(fmt::format("[amanda] in tool '{}': {} {} {}", values.tool().name(), name_, article(values.point()),
-                         op_name(call.backend(), call.type(), call.forward_type())));
+    add_note(fmt::format("[amanda] in tool '{}': {}{}", values.tool().name(), values.where(), given(values)));
     bridge.raise_error();
   }
   const PyRef held(result);
@@ -134,7 +131,7 @@ void PyRoutine::put_edits(Values& values, PyObject** operands, PyObject* result)
       bridge.from_python(values.call(), side, values.position(i), value,
                          [&](Value converted) { values.set(i, converted); });
     } catch (const ConversionError& reason) {
-      values.fail(fmt::format("{} {}: {}", operand_name(values), values.position(i), reason.what()));
+      values.fail(fmt::format("{}: {}", values.operand(i), reason.what()));
     }
   };
   if (selected == 1) {
@@ -175,7 +172,8 @@ void PyRoutine::put_results(Values& values, PyObject** operands, PyObject* resul
   if (expected == 1) {
     if (result == Py_None && !gradients && !bridge.is_result(values.call(), 0, result))
       values.fail("it returned None; a replacement returns the operator's result");
-    return put(0, result);
+    const bool in_a_tuple = PyTuple_Check(result) && length(result) == 1;
+    return put(0, in_a_tuple && !bridge.is_list(values.call(), Side::kOutputs, 0) ? item(result, 0) : result);
   }
   if (expected == 0 && result == Py_None) return;
   if (!is_sequence(result) || static_cast<size_t>(length(result)) != expected) {

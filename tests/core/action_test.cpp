@@ -134,14 +134,15 @@ TEST_F(ActionTest, TheOperandOfAViewIsEditedOnRequest) {
 
 TEST_F(ActionTest, MutatingAnInputRaises) {
   before([&](Values& values) { Array(input(values)).assign({0, 0}); });
-  EXPECT_EQ(error_of_call("add"),
-            "[action] a: a C++ routine before ref::add: it changed, in place, a tensor it was given; return a new one, "
-            "or call context.may_mutate() at analysis");
+  EXPECT_EQ(
+      error_of_call("add"),
+      "[action] a: a C++ routine before ref::add: it changed input 0 (a) in place, and that stays changed; return a "
+      "new tensor instead, or call context.may_mutate() at analysis");
 }
 
 TEST_F(ActionTest, MutatingAnOutputRaises) {
   after([&](Values& values) { Array(input(values)).assign({0, 0}); });
-  EXPECT_NE(error_of_call("add").find("after ref::add: it changed, in place"), std::string::npos);
+  EXPECT_NE(error_of_call("add").find("after ref::add: it changed output 0 in place"), std::string::npos);
 }
 
 TEST_F(ActionTest, MutatingInAReplacementRaises) {
@@ -152,12 +153,12 @@ TEST_F(ActionTest, MutatingInAReplacementRaises) {
     });
   });
   apply({tool("a")});
-  EXPECT_NE(error_of_call("add").find("replacing ref::add: it changed, in place"), std::string::npos);
+  EXPECT_NE(error_of_call("add").find("replacing ref::add: it changed input 0 (a) in place"), std::string::npos);
 }
 
 TEST_F(ActionTest, ATensorInAListIsWatchedToo) {
   before([&](Values& values) { Array(std::get<1>(reference::operand(values[0]))[1]).assign({0, 0}); });
-  EXPECT_NE(error_of_call("concat").find("it changed, in place"), std::string::npos);
+  EXPECT_NE(error_of_call("concat").find("it changed input 0 (arrays) in place"), std::string::npos);
 }
 
 TEST_F(ActionTest, AnAnalysisMayAllowMutation) {

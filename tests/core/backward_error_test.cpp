@@ -241,8 +241,8 @@ TEST_P(BackwardErrorTest, ChangingAGradientInPlaceMustBeSaid) {
   });
   Scope& scope = apply({tool("b")});
   EXPECT_EQ(error_of([&] { step(); }),
-            "[action] b: a C++ routine after NegBackward of ref::neg: it changed, in place, a tensor it was given; "
-            "return a new one, or call context.may_mutate() at analysis");
+            "[action] b: a C++ routine after NegBackward of ref::neg: it changed grad_input 0 in place, and that "
+            "stays changed; return a new tensor instead, or call context.may_mutate() at analysis");
   says_so = true;
   scope.cache_clear();
   EXPECT_EQ(gradient_of_step(), given({0, 9}));

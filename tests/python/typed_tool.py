@@ -23,8 +23,8 @@ class Typed(amanda.Tool):
         assert_type(context.op.input_names, list[str])
         assert_type(context.op_id, int)
         assert_type(context.inputs, tuple[Any, ...])
-        assert_type(context.outputs, tuple[Any, ...] | None)
         assert_type(context.parameter_names, tuple[str | tuple[str | None, ...] | None, ...])
+        assert_type(context.outputs, tuple[Any, ...])
         assert_type(context.namespace, str)
         assert_type(context.module_path, str)
         assert_type(context.source, str)
@@ -41,10 +41,11 @@ class Typed(amanda.Tool):
         assert_type(action.removed, bool)
 
     def analyze_backward(self, context: amanda.OpContext) -> None:
-        assert_type(context.backward_op, amanda.Operator | None)
-        assert_type(context.backward_op_id, int | None)
-        assert_type(context.grad_outputs, tuple[Any, ...] | None)
-        assert_type(context.grad_inputs, tuple[Any, ...] | None)
+        assert_type(context.backward_op, amanda.Operator)
+        assert_type(context.get_backward_op(), amanda.Operator | None)
+        assert_type(context.backward_op_id, int)
+        assert_type(context.grad_outputs, tuple[Any, ...])
+        assert_type(context.grad_inputs, tuple[Any, ...])
 
     def look(self, weight: object, key: int) -> None: ...
 

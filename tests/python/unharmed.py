@@ -35,19 +35,16 @@ class Look(amanda.Tool):
         self.analysed: Counter[str] = Counter()
 
     def analyse(self, context: amanda.OpContext) -> None:
-        name = (context.backward_op or context.op).__name__
+        backward = context.is_backward()
+        name = (context.backward_op if backward else context.op).__name__
         self.analysed[name] += 1
-        _ = (
-            context.inputs,
-            context.outputs,
-            context.grad_outputs,
-            context.grad_inputs,
-            context.module_path,
-            context.source,
-        )
-        if (context.outputs is not None and not context.is_backward()) or context.grad_inputs is not None:
+        _ = (context.inputs, context.module_path, context.source)
+        _ = context.has_outputs() and context.outputs
+        _ = backward and context.grad_outputs
+        _ = context.has_grad_inputs() and context.grad_inputs
+        if context.has_grad_inputs() if backward else context.has_outputs():
             return
-        if context.is_backward():
+        if backward:
             context.insert_before_backward_op(self.before, name=name, forward=False)
             context.insert_after_backward_op(self.after, name=name, forward=False)
         else:

@@ -54,9 +54,11 @@ std::string NodeCall::detail(Detail which) {
 }
 
 uint64_t NodeCall::versions(Side at) const {
+  const variable_list& gradients = at == Side::kOutputs ? grad_inputs_ : grad_outputs_;
   uint64_t sum = 0;
-  for (const at::Tensor& gradient : at == Side::kOutputs ? grad_inputs_ : grad_outputs_) {
-    if (gradient.defined() && !gradient.is_inference()) sum += gradient._version();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients[i];
+    if (gradient.defined() && !gradient.is_inference()) sum += gradient._version() * version_weight(i);
   }
   return sum;
 }

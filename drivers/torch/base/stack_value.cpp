@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "amanda/backend.h"
 #include "amanda/error.h"
 #include "base/python_hooks.h"
 
@@ -86,7 +87,8 @@ uint64_t version_sum(c10::ArrayRef<OperandTensor> operands) {
   uint64_t sum = 0;
   for (const OperandTensor& operand : operands) {
     const c10::VariableVersion& version = operand.tensor->unsafeGetTensorImpl()->version_counter();
-    if (version.enabled()) sum += version.current_version();  // inference tensors have none
+    if (version.enabled())
+      sum += version.current_version() * version_weight(operand.position);  // inference tensors: not
   }
   return sum;
 }

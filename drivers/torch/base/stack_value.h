@@ -44,7 +44,7 @@ inline _object* py_object(const at::TensorBase& tensor) {
 
 bool same_shape(const at::Tensor& a, const at::Tensor& b);
 
-/// The sum of the version counters: changes when a tensor is changed in place.
+/// The weighted sum of the version counters: changes when a tensor is changed in place.
 uint64_t version_sum(c10::ArrayRef<OperandTensor> operands);
 /// Without the operands at the positions `written`, and those that share memory with them.
 uint64_t version_sum_besides(c10::ArrayRef<size_t> written, c10::ArrayRef<OperandTensor> operands);

@@ -70,7 +70,6 @@ class Coverage(Results[Row, GroupBy], Tool):
         context.insert_before_op(self._see, inputs=[], seen=self._forward, op_id=context.op_id, operator=operator)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        assert context.backward_op is not None
         operator = _Operator(context.backward_op.__name__, context.module_path)
         context.insert_before_backward_op(
             self._see, grad_outputs=[], seen=self._backward, op_id=context.backward_op_id, operator=operator

@@ -82,8 +82,6 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
 
     def _analyze(self, context: OpContext) -> None:
         backward_op, backward_op_id = context.backward_op, context.backward_op_id
-        assert backward_op is not None
-        assert backward_op_id is not None
         node = _Node(Place.of(context), backward_op.__name__, backward_op_id)
         context.insert_before_backward_op(self._record_outputs, node=node)
         context.insert_after_backward_op(self._record_inputs, node=node)

@@ -84,7 +84,7 @@ def test_a_gradient_changed_in_place(says):
         g[0].mul_(2)
 
     for point in ("before", "after", "replace"):
-        with pytest.raises(amanda.Error, match="it changed, in place, a tensor it was given"):
+        with pytest.raises(amanda.Error, match=r"it changed grad_(out|in)put 0 in place, and that stays changed"):
             with amanda.apply(Scheduled(point, "SinBackward0", mutate)):
                 leaf(3).sin().backward(torch.ones(3))
 
@@ -245,7 +245,7 @@ NOTES = {
     "late analysis": "analysis of",
     "before": "fail before",
     "after": "fail after",
-    "replace": "replace in place of",
+    "replace": "replace replacing",
 }
 ERRORS = [lambda: Odd(7, where="here"), lambda: ValueError("v"), StopIteration, KeyboardInterrupt, SystemExit]
 
@@ -253,7 +253,7 @@ ERRORS = [lambda: Odd(7, where="here"), lambda: ValueError("v"), StopIteration, 
 @pytest.mark.parametrize("node", ["MulBackward0", "AccumulateGrad"])
 @pytest.mark.parametrize("point", NOTES)
 @pytest.mark.parametrize("make", ERRORS)
-def test_an_exception_arrives_as_itself_and_the_next_step_is_clean(point, make, node):
+def test_an_exception_arrives_as_itself_and_the_next_step_is_clean(point, make, node, placeless):
     if (point, node) == ("replace", "AccumulateGrad"):
         node = "MulBackward0"
     x, watcher = leaf(3), Watcher(ops=["mul", "sum"])
@@ -274,7 +274,8 @@ def test_an_exception_arrives_as_itself_and_the_next_step_is_clean(point, make, 
             with pytest.raises(type(tool.error)) as caught:
                 y.backward()
             assert caught.value is tool.error
-            assert tool.error.__notes__ == [f"[amanda] in tool 'failing': {NOTES[point]} {node} of aten::mul"]
+            (note,) = tool.error.__notes__
+            assert placeless(note) == f"[amanda] in tool 'failing': {NOTES[point]} {node} of aten::mul"
 
 
 @pytest.mark.parametrize("point", NOTES)

@@ -378,7 +378,9 @@ def test_another_type_is_an_error(before, says, value, kind):
     def routine(x):
         return value
 
-    with says(amanda.Error, f"[action] tool: routine before aten::relu: input 0: got {kind} where Tensor is needed"):
+    with says(
+        amanda.Error, f"[action] tool: routine before aten::relu: input 0 (self): got {kind} where Tensor is needed"
+    ):
         relu_with(before("relu", routine))
 
 
@@ -386,10 +388,12 @@ def test_a_routine_that_mutates_a_tensor_it_was_given_raises(before, after, says
     def routine(tensor):
         tensor.mul_(2)
 
-    reason = "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis"
-    with says(amanda.Error, f"[action] tool: routine before aten::relu: {reason}"):
+    changed = (
+        "it changed {} in place, and that stays changed; return a new tensor instead, or call context.may_mutate() "
+    )
+    with says(amanda.Error, f"[action] tool: routine before aten::relu: {changed.format('input 0 (self)')}at analysis"):
         relu_with(before("relu", routine), torch.ones(1))
-    with says(amanda.Error, f"[action] tool: routine after aten::relu: {reason}"):
+    with says(amanda.Error, f"[action] tool: routine after aten::relu: {changed.format('output 0')}at analysis"):
         relu_with(after("relu", routine))
 
 

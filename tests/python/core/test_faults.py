@@ -77,7 +77,7 @@ class Faulty(amanda.Tool):
             )  # fmt: skip
 
     def analyse(self, context):
-        if self.node not in (None, "*", context.backward_op and context.backward_op.__name__):
+        if self.node not in (None, "*", context.is_backward() and context.backward_op.__name__):
             return
         if self.point == "analysis":
             self.fail()
@@ -90,7 +90,7 @@ class Faulty(amanda.Tool):
             context.replace_op(self.replace, op=context.op, allow_view=True)
 
     def analyse_late(self, context):
-        fits = self.node in (None, "*", context.backward_op and context.backward_op.__name__)
+        fits = self.node in (None, "*", context.is_backward() and context.backward_op.__name__)
         if self.point == "late analysis" and fits:
             self.fail()
 

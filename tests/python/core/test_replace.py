@@ -243,7 +243,10 @@ def test_a_replacement_that_mutates_its_input_is_refused(says, replace):
     def routine(x):
         return x.mul_(2)
 
-    text = "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis"
+    text = (
+        "it changed input 0 (self) in place, and that stays changed; return a new tensor instead, or call "
+        "context.may_mutate() at analysis"
+    )
     with says(amanda.Error, f"[action] tool: routine replacing aten::relu: {text}"):
         with amanda.apply(replace("relu", routine)):
             torch.relu(torch.ones(1))

@@ -34,7 +34,7 @@ class Operands(amanda.Tool):
         self.add_inst_for_op(self.analyze, backward=True, **options)
 
     def analyze(self, context):
-        if context.backward_op is not None:
+        if context.is_backward():
             self.shown[context.backward_op.__name__] = context.inputs
 
 

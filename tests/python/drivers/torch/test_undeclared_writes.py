@@ -174,7 +174,10 @@ def test_a_replacement_still_must_not_write_itself(replace, says):
         x.add_(1)
         return x.relu()
 
-    text = "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis"
+    text = (
+        "it changed input 0 (self) in place, and that stays changed; return a new tensor instead, or call "
+        "context.may_mutate() at analysis"
+    )
     with (
         says(amanda.Error, f"[action] tool: routine replacing aten::relu: {text}"),
         amanda.apply(replace("relu", routine)),
