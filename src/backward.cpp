@@ -26,8 +26,12 @@ HookNeeds Backward::hook_needs(ScopeStack& scopes, OpSite& backward) {
     plan =
         pending ? PlanUse(std::move(merged)) : ActionCache::keep(scopes, backward, seen, generation, std::move(merged));
   }
-  return {!plan->at(Point::kBefore).empty(), !plan->replacements().empty(), !plan->at(Point::kAfter).empty(),
-          plan->follows(), pending};
+  return {!plan->at(Point::kBefore).empty(),
+          !plan->replacements().empty(),
+          !plan->at(Point::kAfter).empty(),
+          plan->follows(),
+          pending,
+          plan->uses_run()};
 }
 
 SubscriptionPtr Backward::subscription(ScopeStack& scopes, OpSite& forward) {
@@ -64,7 +68,9 @@ BackwardRun::~BackwardRun() = default;
 
 bool BackwardRun::seen() const { return run_ != nullptr; }
 void BackwardRun::before() {
-  if (run_) run_->before();
+  if (!run_) return;
+  run_->before();
+  if (!expects_end() && !replaces()) run_->settle();
 }
 bool BackwardRun::expects_end() const {
   if (!run_) return false;
@@ -76,6 +82,7 @@ bool BackwardRun::follows() const { return run_ && run_->plan().follows(); }
 void BackwardRun::operate() {
   run_->operate();
   operated_ = true;
+  if (!expects_end()) run_->settle();
 }
 void BackwardRun::finish() {
   if (!run_) return;

@@ -14,6 +14,7 @@ namespace amanda {
 struct ScopeEntry {
   uint64_t id;
   std::shared_ptr<ScopeState> state;
+  std::shared_ptr<const void> open;  // ScopeState::opened()
 };
 
 /// One kind of switch: those that are turned. They may be put back in any order, as two asyncio tasks do.

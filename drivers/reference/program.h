@@ -42,6 +42,7 @@ struct Node {
 
   // Of a backward operator.
   size_t forward = 0;                     // which node made it
+  size_t forward_number = 0;              // of an instrumented graph: that one's operator_number
   Wires saved_inputs{}, saved_outputs{};  // of that node
 
   // Of loops and conditionals.

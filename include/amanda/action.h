@@ -1,7 +1,6 @@
 // Actions: what analysis schedules, and what the scheduled routine is given when the operator runs.
 #pragma once
 
-#include <any>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "amanda/backend.h"
 #include "amanda/routine.h"
+#include "amanda/run_state.h"
 
 namespace amanda {
 
@@ -36,11 +36,15 @@ class Positions {
   std::optional<std::vector<std::variant<int64_t, std::string>>> selected_;
 };
 
+// `with_run`: it may ask for Values::run(). Say false of a backward operator's routine that does not, and nothing is
+// kept for it from the forward pass on.
+
 struct BeforeOp {
   Positions inputs{};
   bool differentiable = false;  // record the routine; the value's own graph is kept
   bool allow_view = false;      // the result may stop being a view of the program's operand
   RoutineKind kind = RoutineKind::kUnknown;
+  bool with_run = true;
 };
 
 struct AfterOp {
@@ -48,29 +52,36 @@ struct AfterOp {
   bool differentiable = false;
   bool allow_view = false;  // the result may stop being a view
   RoutineKind kind = RoutineKind::kUnknown;
+  Positions inputs = Positions::none();  // to look at: Values::input()
+  bool with_run = true;
 };
 
 struct ReplaceOp {
   Positions inputs{};
   bool allow_view = false;
   RoutineKind kind = RoutineKind::kUnknown;
+  bool with_run = true;
 };
 
 struct BeforeBackwardOp {
   Positions grad_outputs{};
   bool differentiable = false;
   RoutineKind kind = RoutineKind::kUnknown;
+  bool with_run = true;
 };
 
 struct AfterBackwardOp {
   Positions grad_inputs{};
   bool differentiable = false;
   RoutineKind kind = RoutineKind::kUnknown;
+  Positions grad_outputs = Positions::none();  // to look at: Values::input()
+  bool with_run = true;
 };
 
 struct ReplaceBackwardOp {
   Positions grad_outputs{};
   RoutineKind kind = RoutineKind::kUnknown;
+  bool with_run = true;
 };
 
 /// A scheduled routine. A handle: copies name the same action.
@@ -101,6 +112,13 @@ class Values {
   /// Throws `Error` naming tool, operator and position if type, dtype or device differ.
   void set(size_t i, Value value);
 
+  /// After the operator only: what it was given, at the positions selected by `AfterOp::inputs`, or by
+  /// `AfterBackwardOp::grad_outputs`. To look at. Inputs that the operator writes to are changed already.
+  /// input() throws `std::out_of_range` from num_inputs() on.
+  size_t num_inputs() const;
+  size_t input_position(size_t i) const;  // in the schema
+  Value input(size_t i) const;
+
   /// Replacements only: the results, all of which must be set, unless call_original() ran.
   size_t num_results() const;
   Value result(size_t i) const;
@@ -108,13 +126,24 @@ class Values {
   /// Replacements only: runs what this one wraps (another tool's replacement, or the operator) on the current inputs.
   void call_original();
 
-  /// Shared by a tool's routines of one execution; made at first use, gone when the operator returns or throws.
+  /// Shared by a tool's routines of one execution, those of its backward operators included: one `T` for each type,
+  /// made when first asked for. It goes with the graph that has these backward operators, or, if no routine of theirs
+  /// may ask for it, when the operator returns or throws. Backward operators may run on several threads at once.
+  ///
+  /// A `T` that holds a result of the operator keeps its own graph alive: hold `detach()` of it.
   template <class T>
   T& run() {
-    std::any& slot = run_slot();
-    if (!slot.has_value()) slot.emplace<std::shared_ptr<T>>(std::make_shared<T>());
-    return *std::any_cast<std::shared_ptr<T>&>(slot);
+    return slot<T>(run_state());
   }
+  /// The same, shared only by the tool's routines around this operator, forward or backward, in one execution.
+  template <class T>
+  T& local() {
+    return slot<T>(local_state());
+  }
+  /// The number of this execution of the forward operator, from 0 on since the tool's scope was entered: executions
+  /// count in which a routine, of whatever tool of the scope, asked for run(), run_index() or could do so in backward.
+  /// Empty: not known, as where a graph does not say which execution a backward operator belongs to.
+  std::optional<uint64_t> run_index();
 
   Point point() const;
   const Tool& tool() const;
@@ -125,14 +154,21 @@ class Values {
 
  private:
   friend class Execution;
-  std::any& run_slot();
+  template <class T>
+  T& slot(RunState& state) {
+    RunSlot& slot = state.slot(tool(), typeid(T), [] { return static_cast<RunSlot*>(new RunSlotOf<T>); });
+    return static_cast<RunSlotOf<T>&>(slot).value;
+  }
+  RunState& run_state();
+  RunState& local_state();
+  uint64_t versions() const;
   void check_unchanged() const;
 
   Execution& execution_;
   OpCall& call_;
   const ScheduledAction& action_;
   size_t replacement_;                        // index in the plan's chain
-  mutable std::optional<uint64_t> versions_;  // of the operands, since the routine got the first
+  mutable std::optional<uint64_t> versions_;  // of the operands, inputs that are shown included, since it got the first
 };
 
 }  // namespace amanda

@@ -9,11 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "amanda/run_state.h"
 #include "amanda/value.h"
 
 namespace amanda {
 
-inline constexpr int kSeamVersion = 3;  // checked by Engine::attach
+inline constexpr int kSeamVersion = 4;  // checked by Engine::attach
 
 using OpId = uint64_t;    // a place in the program; 0: not identified
 using OpType = uint32_t;  // dense, interned by the driver once per operator type
@@ -59,6 +60,7 @@ class OpSite {
 
   // Backward only.
   virtual const Subscription* subscription() const { return nullptr; }  // what bind_backward() was given
+  virtual RunStatePtr run_state() const { return nullptr; }             // the same; null: it was not asked for
   /// Was it made by the forward operator's run? Not: what stands for a leaf, or was made by another backward operator.
   virtual bool made_by_forward() const { return true; }
 
@@ -75,6 +77,19 @@ struct RunHints {
   bool keep_inputs = false;      // get(kInputs, ...) is asked for once more after the run
   Edit edit_result = Edit::kNo;  // as far as earlier runs tell
   bool in_replacement = false;   // a replacement runs it, as a part of the program
+  bool keep_run_inputs = false;  // show_run_inputs() follows, and get(kInputs, ...) after it
+};
+
+/// What routines share in the execution of a forward operator, for its backward operators. It lives during
+/// bind_backward().
+class RunSource {
+ public:
+  /// Made, and counted, when first asked for: ask for a backward operator whose HookNeeds say `run` or `pending`, and
+  /// keep it as long as that operator may run. A leaf's lives for longer: keep it there weakly.
+  virtual RunStatePtr run_state() = 0;
+
+ protected:
+  ~RunSource() = default;
 };
 
 /// One execution of an operator.
@@ -89,6 +104,9 @@ class OpCall : public OpSite {
   virtual void skip(RunHints hints) = 0;  // instead of run(): the results are the outputs that were set
   /// Have results taken the place of the inputs, as on an interpreter's stack? Then the original cannot run any more.
   virtual bool has_results() const = 0;
+  /// After the run: get(kInputs, ...) shows what the operator, or its replacement, was given, tools' edits included.
+  /// Until then it shows what the program passed. What the operator writes to is changed in either case.
+  virtual void show_run_inputs() {}
   virtual void finish() = 0;  // no action follows: results go where the program expects them
   /// Throws `Error` with a reason only ("float64 where float32 is needed"); the core adds who and where.
   virtual void set(Side side, size_t position, Value value) = 0;  // the driver copies out of the Value
@@ -109,7 +127,9 @@ class OpCall : public OpSite {
   virtual void watch_backward(bool /*keep_operands*/) {}
   /// These tools see them, under the scopes that the operator began under: it may have left them meanwhile. False: some
   /// analysis of them is still to be run.
-  virtual bool bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& /*seen_by*/) { return true; }
+  virtual bool bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& /*seen_by*/, RunSource& /*runs*/) {
+    return true;
+  }
 
  protected:
   ~OpCall() = default;
@@ -132,7 +152,10 @@ struct ActionInfo {
   std::vector<size_t> positions{};  // unless all
   bool allow_view = false;
   bool may_mutate = false;
+  bool shows_all = false;       // of an action after the operator: inputs that it is shown beside the results
+  std::vector<size_t> shows{};  // unless all
 
+  bool shows_any() const { return shows_all || !shows.empty(); }
   bool selects_any() const { return all_positions || !positions.empty(); }
   bool only_looks() const { return point != Point::kReplace && (kind == RoutineKind::kObserve || !selects_any()); }
   bool surely_edits() const { return point == Point::kReplace || (kind >= RoutineKind::kTransform && selects_any()); }
@@ -148,6 +171,8 @@ struct Capabilities {
   /// Gradients are in the graph already: a replacement that can't be traced has none of its own, and the backward
   /// operators of what it replaced stay.
   bool keeps_gradients = false;
+  /// After an operator its inputs can be shown, too; of a graph: to the taps that ask, see Tap::shows_input().
+  bool both_sides = false;
 };
 
 /// A framework, as the core sees it. One object per framework, alive as long as the process.

@@ -13,6 +13,7 @@ struct HookNeeds {
   bool before = false, replace = false, after = false;
   bool follow = false;   // tools also see the backward operators that it creates itself (double backward)
   bool pending = false;  // an analysis has still to run, and may schedule anything
+  bool run = false;      // a routine may ask for what it shares with the forward operator's: see RunSource
   bool any() const { return before || replace || after || follow || pending; }
 };
 

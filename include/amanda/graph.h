@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/run_state.h"
 
 namespace amanda {
 
@@ -56,6 +57,9 @@ class Tap {
   /// Does it get this operand (of its own side)? To others `get` may answer null. A replacement gets all: it may run
   /// the original.
   bool selects(size_t position) const;
+  /// After the operator: is it shown this input, too (a backward operator's: gradient that comes in)? To others `get`
+  /// may answer null. Only where Capabilities::both_sides.
+  bool shows_input(size_t position) const;
   bool differentiable() const { return differentiable_; }  // else gradients pass it by, straight through
 
  protected:
@@ -66,8 +70,8 @@ class Tap {
   const Phase phase_;
   const Point point_;
   RoutineKind kind_ = RoutineKind::kUnknown;
-  bool differentiable_ = false, all_ = false;
-  std::vector<size_t> positions_;  // unless all
+  bool differentiable_ = false, all_ = false, shows_all_ = false;
+  std::vector<size_t> positions_, shows_;  // unless all
 };
 using TapPtr = std::shared_ptr<const Tap>;
 
@@ -163,20 +167,6 @@ class ArtifactCache {
  private:
   struct Table;
   const std::unique_ptr<Table> table_;
-};
-
-/// What routines share in one execution of an operator (Values::run()); a backward operator's is its own, as in eager.
-/// A driver that can tell executions apart keeps one for each; the taps of one execution do not overlap. Without one,
-/// each run of a tap has its own.
-class RunState {
- public:
-  RunState();
-  ~RunState();
-
- private:
-  friend class Execution;
-  struct Slots;
-  std::unique_ptr<Slots> slots_;  // made at first use
 };
 
 }  // namespace amanda

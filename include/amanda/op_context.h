@@ -96,7 +96,8 @@ class OpContext {
 
   /// Runs `routine` just after the operator, on the selected outputs. It may set others in their place.
   ///
-  /// It does not run if the operator throws. Throws `Error` in a backward analysis.
+  /// It can be shown inputs, too: `options.inputs`. It does not run if the operator throws. Throws `Error` in a
+  /// backward analysis, and for inputs where the framework gives the results alone.
   Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
   /// The same, with a named routine.
   Action insert_after_op(RoutinePtr routine, AfterOp options = {});
@@ -119,7 +120,8 @@ class OpContext {
   /// The same, with a named routine.
   Action insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options = {});
 
-  /// Runs `routine` just after the backward operator, on the selected gradients that it has computed.
+  /// Runs `routine` just after the backward operator, on the selected gradients that it has computed. It can be shown
+  /// those that came in, too: `options.grad_outputs`.
   Action insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options = {});
   /// The same, with a named routine.
   Action insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options = {});
@@ -142,7 +144,7 @@ class OpContext {
   friend class AnalysisSession;
   ContextSession& session(const char* asked) const;
   Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
-                  bool allow_view, RoutineKind kind);
+                  bool allow_view, RoutineKind kind, bool with_run, const Positions& shown = Positions::none());
 
   ContextSession* session_ = nullptr;
   Backend* backend_ = nullptr;

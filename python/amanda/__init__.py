@@ -7,6 +7,7 @@ from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.torch import TorchDriver
 from amanda.op_context import OpContext
+from amanda.run import Run
 from amanda.scope import Scope, apply
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
@@ -23,6 +24,7 @@ __all__ = [
     "Error",
     "OpContext",
     "Operator",
+    "Run",
     "Scope",
     "Tool",
     "__version__",

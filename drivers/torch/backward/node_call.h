@@ -23,6 +23,7 @@ struct ForwardRun {
   OpId id;
   uint64_t raw_path;
   std::shared_ptr<const ForwardOperands> operands;  // null: no analysis is going to ask
+  mutable std::weak_ptr<RunState> run;              // set before a backward operator that asks can run
 };
 
 /// Whose backward operator a node is, and which of them. (A node may be an inner operator's and an outer one's as well,
@@ -31,6 +32,7 @@ struct Ownership {
   std::shared_ptr<const ForwardRun> forward;
   OpId id;
   bool made_by_forward;
+  RunStatePtr kept_run;  // as long as the node lives; null: nobody asks, or the node is a leaf's, which may outlive it
 };
 
 /// Runs the node's own code, and does with its results what the engine does: sums what was broadcast, converts dtypes.
@@ -49,6 +51,7 @@ class NodeCall final : public OpCall {
   OpType forward_type() const override { return owner_.forward->type; }
   OpId forward_id() override { return owner_.forward->id; }
   const Subscription* subscription() const override { return owner_.forward->seen_by.get(); }
+  RunStatePtr run_state() const override { return owner_.forward->run.lock(); }
   bool made_by_forward() const override { return owner_.made_by_forward; }
   size_t size(Side side) const override;
   Value get(Side side, size_t position) override;

@@ -58,7 +58,7 @@ class ForwardCall : public OpCall {
   /// not return. Without `operands`, those of operands_now() are taken if an analysis turns out to be pending.
   bool bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                  const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
-                 const SubscriptionPtr& seen_by);
+                 const SubscriptionPtr& seen_by, RunSource& runs);
 
   const OpRecord& record_;
   Identity identity_;  // worked out when first asked for

@@ -1,0 +1,81 @@
+// What a tool's routines share in one execution of an operator.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <typeinfo>
+#include <vector>
+
+namespace amanda {
+
+class OpCall;
+class Tool;
+
+/// An object that a tool's routines share; see Values::run().
+class RunSlot {
+ public:
+  RunSlot() = default;
+  virtual ~RunSlot() = default;
+  RunSlot(const RunSlot&) = delete;
+  RunSlot& operator=(const RunSlot&) = delete;
+
+  /// The operator, forward or backward, has ended, and a graph keeps the object from here on.
+  virtual void settle(OpCall&) {}
+
+ private:
+  friend class RunState;
+  const Tool* tool_ = nullptr;  // only compared
+  const std::type_info* type_ = nullptr;
+  RunSlot* next_ = nullptr;
+};
+
+/// A `T` with a member `void settle(OpCall&)` can let go of what would keep the graph alive that it lives in.
+template <class T>
+class RunSlotOf final : public RunSlot {
+ public:
+  void settle(OpCall& call) override {
+    if constexpr (requires(T & value) { value.settle(call); }) value.settle(call);
+  }
+
+  T value{};
+};
+
+/// What routines share in one execution of a forward operator and in its backward operators, one object per tool and
+/// type. Any thread. Empty, it allocates nothing.
+///
+/// Of a graph: a driver that can tell executions apart keeps one for each operator, and passes it to each of its taps,
+/// which do not overlap. Of a backward operator: one that knows that of its forward operator. Without one, each run of
+/// a tap has its own.
+class RunState {
+ public:
+  /// `forward`: where this is of a backward operator, and it is known which execution of the forward operator made it.
+  explicit RunState(std::shared_ptr<RunState> forward = nullptr) : forward_(std::move(forward)) {}
+  ~RunState();
+  RunState(const RunState&) = delete;
+  RunState& operator=(const RunState&) = delete;
+
+  const std::shared_ptr<RunState>& forward() const { return forward_; }
+
+ private:
+  friend class Execution;
+  friend class Values;
+  RunSlot& slot(const Tool& tool, const std::type_info& type, RunSlot* (*make)());
+  void settle(OpCall& call);
+
+  /// How many executions a scope counted before this one. Counted while the forward operator runs, read any time after.
+  struct Count {
+    uint64_t scope = 0, index = 0;  // scope: its serial number; 0: none
+  };
+  std::optional<uint64_t> index(uint64_t scope) const;
+  void set_index(Count count);
+
+  std::atomic<RunSlot*> slots_{nullptr};
+  const std::shared_ptr<RunState> forward_;
+  Count first_;  // most operators are seen by the tools of one scope
+  std::vector<Count> rest_;
+};
+using RunStatePtr = std::shared_ptr<RunState>;
+
+}  // namespace amanda
