@@ -37,8 +37,8 @@ class Execution {
     run_point(plan, Point::kAfter);
   }
 
-  /// What the replacement at `index` wraps: the next one inwards that still runs, or the original. On `call`: this
-  /// execution's, or one made by get_op()().
+  /// What the replacement at `index` wraps: the next inner replacement that still runs, or the original. On `call`:
+  /// this execution's, or one made by get_op()().
   void run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints);
 
   /// What this operator's routines share; made when first asked for.
@@ -59,15 +59,15 @@ class Execution {
   bool runs(const ScheduledAction& action) const;
   void run_point(const Plan& plan, Point point);
   void run_action(const ScheduledAction& action);
-  /// Does the program go on after this error of a routine?
+  /// Does the program continue after this error of a routine?
   bool survives(const ScheduledAction& action, const std::exception_ptr& error) const;
   void run_replacement(const Plan& plan, size_t index, OpCall& call);
   void settle_kept();
 
   OpCall& call_;
   RunHints hints_;
-  bool operator_failed_ = false;  // the original threw: what its replacement throws now is no failure of a tool
-  RunStatePtr local_, run_;       // null: nobody has asked yet
+  bool operator_failed_ = false;  // the original threw: an exception of its replacement is then not a failure of a tool
+  RunStatePtr local_, run_;       // null: not asked for yet
   const RunningScopes* scopes_ = nullptr;  // null: all
   bool counts_ = true;                     // is it known to be one execution?
   bool kept_ = false;                      // a graph keeps run_
@@ -86,8 +86,8 @@ struct ReplacementFrame {
   const Plan& plan;
   size_t index;
   OpCall& call;
-  bool produced = false;  // the results are there: by call_original()
-  uint64_t written = 0;   // by how much get_op()() itself has changed versions(kReplace): more than its type says
+  bool produced = false;  // call_original() has produced the results
+  uint64_t written = 0;   // how much get_op()() itself changed versions(kReplace), beyond what its type declares
   ReplacementFrame* outer;
 };
 

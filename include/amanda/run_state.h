@@ -16,12 +16,13 @@ class Tool;
 /// An object that a tool's routines share; see Values::run().
 class RunSlot {
  public:
+  /// For Values::run().
   RunSlot() = default;
   virtual ~RunSlot() = default;
   RunSlot(const RunSlot&) = delete;
   RunSlot& operator=(const RunSlot&) = delete;
 
-  /// The operator, forward or backward, has ended, and a graph keeps the object from here on.
+  /// Called when the operator, forward or backward, has ended, if a graph keeps the object.
   virtual void settle(OpCall&) {}
 
  private:
@@ -39,23 +40,24 @@ class RunSlotOf final : public RunSlot {
     if constexpr (requires(T & value) { value.settle(call); }) value.settle(call);
   }
 
-  T value{};
+  T value{};  ///< the object
 };
 
-/// What routines share in one execution of a forward operator and in its backward operators, one object per tool and
-/// type. Any thread. Empty, it allocates nothing.
+/// What routines share in one execution of a forward operator and in its backward operators: one object for each tool
+/// and type. Used on any thread.
 ///
-/// Of a graph: a driver that can tell executions apart keeps one for each operator, and passes it to each of its taps,
-/// which do not overlap. Of a backward operator: one that knows that of its forward operator. Without one, each run of
-/// a tap has its own.
+/// In a graph, a driver that can tell executions apart keeps one for each operator and passes it to each of its taps,
+/// which do not overlap. That of a backward operator is created with the one of its forward operator. Without one, each
+/// run of a tap has its own.
 class RunState {
  public:
-  /// `forward`: where this is of a backward operator, and it is known which execution of the forward operator made it.
+  /// Nothing is shared yet. `forward`: of a backward operator, that of the execution that created it, if it is known.
   explicit RunState(std::shared_ptr<RunState> forward = nullptr) : forward_(std::move(forward)) {}
   ~RunState();
   RunState(const RunState&) = delete;
   RunState& operator=(const RunState&) = delete;
 
+  /// What it was created with.
   const std::shared_ptr<RunState>& forward() const { return forward_; }
 
  private:
@@ -64,7 +66,7 @@ class RunState {
   RunSlot& slot(const Tool& tool, const std::type_info& type, RunSlot* (*make)());
   void settle(OpCall& call);
 
-  /// How many executions a scope counted before this one. Counted while the forward operator runs, read any time after.
+  // How many executions a scope counted before this one. Set while the forward operator runs.
   struct Count {
     uint64_t scope = 0, index = 0;  // scope: its serial number; 0: none
   };
@@ -76,6 +78,7 @@ class RunState {
   Count first_;  // most operators are seen by the tools of one scope
   std::vector<Count> rest_;
 };
+/// A shared RunState.
 using RunStatePtr = std::shared_ptr<RunState>;
 
 }  // namespace amanda

@@ -8,8 +8,8 @@ namespace amanda::python {
 /// An instrumentation routine in Python.
 class PyRoutine final : public Routine {
  public:
-  /// `kwargs`: a dict that is handed to the routine each time. `inputs_name`: the keyword for inputs that it is shown
-  /// beside the results; null: none.
+  /// `kwargs`: a dict whose items are passed to the routine on each call. `inputs_name`: the keyword for inputs that it
+  /// is shown beside the results; null: none.
   PyRoutine(py::object callable, const py::dict& kwargs, bool with_run, const char* inputs_name = nullptr);
 
   void operator()(Values& values) override;

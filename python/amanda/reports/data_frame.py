@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 def data_frame(
     speaker: str, rows: Sequence[Any], columns: Sequence[str], types: Mapping[str, str] | None = None
 ) -> pandas.DataFrame:
-    """A table with a column for each of these attributes of the rows.
+    """A table with one column per listed attribute of the rows.
 
-    Arguments:
-        speaker: the tool's name in messages.
-        types: of columns, where pandas should not infer them: there may be no rows, and values may be missing.
+    Arguments: speaker: the tool's name in messages. types: of columns whose type pandas should not infer, because there
+        may be no rows, or missing values.
 
     Raises:
         ImportError: pandas is not installed.
@@ -33,5 +32,5 @@ def data_frame(
 
 
 def field_names(kind: type[Any]) -> list[str]:
-    """The columns that a dataclass of rows has."""
+    """The fields of a dataclass of rows."""
     return [field.name for field in dataclasses.fields(kind)]

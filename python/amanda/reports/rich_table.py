@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class Column(NamedTuple):
     heading: str
     cell: Callable[[Any], str]
-    left: bool = False  # else aligned right, as numbers are
-    folds: bool = False  # onto more lines, where the terminal is narrow
+    left: bool = False  # otherwise aligned right, for numbers
+    folds: bool = False  # wraps if the terminal is narrow
 
 
 def rich_table(
@@ -25,11 +25,10 @@ def rich_table(
     caption: str = "",
     summed: Callable[[Sequence[Any]], Any] | None = None,
 ) -> Table:
-    """A table of the `top` rows (None: all), with a line for the others.
+    """A table of the `top` rows (None: all), with a line for the rest.
 
-    Arguments:
-        speaker: the tool's name in messages.
-        summed: makes one row of many. Given, the line for the others holds their sum, and a line for the total follows.
+    Arguments: speaker: the tool's name in messages. summed: adds rows up. If given, the line for the rest holds their
+        sum, and a line for the total follows.
 
     Raises:
         ImportError: rich is not installed.

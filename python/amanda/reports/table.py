@@ -12,7 +12,8 @@ import rich.text
 
 
 class Table(rich.table.Table):  # type: ignore[misc]
-    """A `rich.table.Table`. Notebooks show it as an HTML table, ``print(table)`` as `rich.print` does, without colours."""
+    """A `rich.table.Table`. Notebooks show it as an HTML table, ``print(table)`` as `rich.print` does, without
+    colors."""
 
     def __repr__(self) -> str:
         columns = ", ".join(_text(column.header) for column in self.columns)
@@ -36,7 +37,7 @@ class Table(rich.table.Table):  # type: ignore[misc]
         return "\n".join([*lines, "</table>"])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **options: Any) -> dict[str, str]:
-        """What IPython asks before `_repr_html_`: rich's HTML is text of the terminal's width."""
+        """IPython calls it before `_repr_html_`: rich's own HTML would be text of the terminal's width."""
         bundle: dict[str, str] = super()._repr_mimebundle_(include, exclude, **options)
         return {kind: self._repr_html_() if kind == "text/html" else text for kind, text in bundle.items()}
 
@@ -54,5 +55,5 @@ def _escaped(cell: object) -> str:
 
 
 def _text(cell: object) -> str:
-    """A cell without its markup."""
+    """A cell's text without markup."""
     return str(rich.text.Text.from_markup(cell).plain if isinstance(cell, str) else cell)

@@ -39,6 +39,7 @@ class Row:
 
     @property
     def mean_ns(self) -> float:
+        """The mean time of a call, in nanoseconds."""
         return self.total_ns / self.calls
 
 

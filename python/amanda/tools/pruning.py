@@ -51,6 +51,7 @@ class WeightPruning(Tool):
         where: called as ``where(context)`` once per operator; False leaves the operator dense.
 
     Raises:
+        TypeError: `where` is not callable.
         amanda.Error: when an operator of `ops` runs whose weight is not known.
 
     The gradient could also be masked at a backward operator: for conv2d at ``grad_inputs[1]`` of ConvolutionBackward0,
@@ -78,8 +79,15 @@ class WeightPruning(Tool):
         return self._skips.counts()
 
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones. `dim` is the
-        dimension over which the operator sums, the input channels."""
+        """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones.
+
+        Arguments:
+            weight: the operator's weight.
+            dim: the dimension over which the operator sums, the input channels.
+
+        Raises:
+            NotImplementedError: the subclass does not define it.
+        """
         raise NotImplementedError(f"[pruning] {type(self).__name__} has no get_mask")
 
     def _analyze(self, context: OpContext) -> None:
