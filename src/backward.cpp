@@ -39,6 +39,12 @@ SubscriptionPtr Backward::subscription(ScopeStack& scopes, OpSite& forward) {
   return seen.nobody() ? nullptr : AnalysisSession(scopes, forward, seen).merge()->backward();
 }
 
+RunStatePtr Backward::new_run(ScopeStack& scopes, OpSite& forward) {
+  auto run = std::make_shared<RunState>();
+  Execution::count(*run, scopes, forward);
+  return run;
+}
+
 SubscriptionPtr Backward::without(const SubscriptionPtr& seen_by, const std::vector<SubscriptionPtr>& known) {
   auto left = std::make_shared<Subscription>(*seen_by);
   for (const SubscriptionPtr& other : known) {

@@ -59,14 +59,17 @@ void Execution::count(const ScheduledAction& action) {
   if (!state.index(scope)) state.set_index({scope, action.counter->next(action.scope->entries())});
 }
 
-const RunStatePtr& Execution::keep_run(const ScopeStack& scopes) {
-  RunState& state = *run_state();
-  if (std::exchange(kept_, true) || call_.id() == 0) return run_;
-  const RecordKey key{call_.backend().ids(), call_.id()};
+void Execution::count(RunState& state, const ScopeStack& scopes, OpSite& forward) {
+  const RecordKey key{forward.backend().ids(), forward.id()};
   for (ScopeState* scope : scopes.scopes()) {
     if (!state.index(scope->serial()))
       state.set_index({scope->serial(), scope->run_counter(key)->next(scope->entries())});
   }
+}
+
+const RunStatePtr& Execution::keep_run(const ScopeStack& scopes) {
+  RunState& state = *run_state();
+  if (!std::exchange(kept_, true)) count(state, scopes, call_);
   return run_;
 }
 

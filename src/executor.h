@@ -47,6 +47,8 @@ class Execution {
   const RunStatePtr& run_state();
   /// Counts this execution for the action's scope, if it is a forward operator's and was not counted yet.
   void count(const ScheduledAction& action);
+  /// Counts an execution of a forward operator for all scopes for which it was not counted yet.
+  static void count(RunState& state, const ScopeStack& scopes, OpSite& forward);
   /// Of a forward operator: its routines' objects are to live on with its backward operators.
   const RunStatePtr& keep_run(const ScopeStack& scopes);
   /// At the end: objects that a graph keeps are told.

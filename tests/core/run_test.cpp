@@ -131,7 +131,7 @@ TEST_F(BothSidesTest, InputsAreWhatTheOperatorRanOn) {
             {.inputs = Positions()});
         EXPECT_EQ(reference::array(op.input(0)), (Array{1, 2}));
       },
-      {.ops = {"relu"}, .require_outputs = true});
+      {.require_outputs = true, .ops = {"relu"}});
   apply({tool("edits"), tool("looks")});
   for (int i = 0; i < 2; ++i) reference::call("relu", {Array{1, 2}});
 }

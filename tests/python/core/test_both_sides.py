@@ -209,13 +209,13 @@ def test_changing_an_input_is_an_error():
         (
             ValueError,
             {"inputs": ["weight", 1]},
-            "[context] tool: insert_after_op on linear: inputs= selects 'weight' twice; give each position once",
+            "[context] tool: insert_after_op on aten::linear: inputs= selects 'weight' twice; give each position once",
         ),
         (TypeError, {"inputs": "weight"}, "[context] inputs= takes a list of positions or names, such as inputs=[0]"),
         (
             TypeError,
             {"inputs": [0]},
-            "[context] tool: insert_after_op on linear: <lambda> got an unexpected keyword argument 'inputs'",
+            "[context] tool: insert_after_op on aten::linear: <lambda> got an unexpected keyword argument 'inputs'",
         ),
     ],
 )

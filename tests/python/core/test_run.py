@@ -162,11 +162,29 @@ def test_a_backward_routine_alone_has_the_number_of_its_forward_execution():
     seen, x = [], leaf(2)
     with amanda.apply(tool_with(None, lambda run: seen.append(run.index))):
         for _ in range(2):
-            y = x
+            y = x * 1  # an operator on a leaf is a place of its own
             for _ in range(4):
                 y = torch.sin(y)
             y.sum().backward()
     assert seen == [3, 2, 1, 0, 7, 6, 5, 4]
+
+
+def test_executions_of_an_autograd_function_are_counted():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    seen, y = [], leaf(2) * 1
+    with amanda.apply(tool_with(None, lambda run: seen.append(run.index), op="Double", node="DoubleBackward")):
+        for _ in range(3):
+            y = Double.apply(y)
+        y.sum().backward()
+    assert seen == [2, 1, 0]
 
 
 def test_forward_and_backward_have_one_run_per_tool():
@@ -225,7 +243,7 @@ def test_a_recomputation_is_an_execution_of_its_own(reentrant):
         lambda run: trace.append(f"backward {run['number']} {run.index}"),
     )
     with amanda.apply(tool):
-        checkpoint(torch.sin, x, use_reentrant=reentrant).sum().backward()
+        checkpoint(lambda x: torch.sin(x).exp(), x, use_reentrant=reentrant).sum().backward()
     # The graph that runs backward is the recomputed one, or the first one, which unpacks what was recomputed.
     assert trace == ["forward 0", "forward 1", "backward 1 1" if reentrant else "backward 0 0"]
 
@@ -248,7 +266,7 @@ def test_threads_have_runs_of_their_own():
             mine.add((threading.get_ident(), number))
             start.wait()
             for _ in range(runs):
-                torch.sin(torch.full((2,), number, requires_grad=True)).sum().backward()
+                torch.sin(torch.full((2,), number, requires_grad=True) * 1).sum().backward()
             start.wait()
 
     mine, start = set(), threading.Barrier(4)
@@ -342,16 +360,13 @@ def test_a_run_goes_with_its_graph(program, end, differentiable, kept):
 
 def test_what_a_run_keeps_for_the_backward_pass_has_no_graph():
     met, x = [], leaf(2)
-    tool = amanda.Tool()
+    tool = tool_with(None, met.append)
 
     def keep(y, inputs, run):
         run.update(y=y, x=inputs[0])
         assert run["y"] is y
 
     tool.add_inst_for_op(lambda c: c.insert_after_op(keep, inputs=["self"], with_run=True), ops="sin")
-    tool.add_inst_for_op(
-        lambda c: c.insert_before_backward_op(lambda run: met.append(run), [], with_run=True), ops="sin", backward=True
-    )
     with amanda.apply(tool):
         y = torch.sin(x)
         y.sum().backward()
