@@ -126,8 +126,11 @@ bool AnalysisSession::applies(const ActiveTool& active, const Registration& regi
 // An action that a forward analysis scheduled applies to each backward operator that has its positions.
 bool AnalysisSession::takes_from_forward(const ScheduledAction& action) const {
   if (action.phase != Phase::kBackward || !site_.made_by_forward()) return false;
-  const size_t count = site_.size(side_of(action.point));
-  return std::all_of(action.positions.begin(), action.positions.end(), [&](size_t at) { return at < count; });
+  auto has_all = [&](const std::vector<size_t>& positions, Side side) {
+    const size_t count = site_.size(side);
+    return std::all_of(positions.begin(), positions.end(), [count](size_t at) { return at < count; });
+  };
+  return has_all(action.positions, side_of(action.point)) && has_all(action.shows, Side::kInputs);
 }
 
 RecordPtr AnalysisSession::record_of(const ActiveTool& active) {

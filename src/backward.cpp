@@ -26,13 +26,23 @@ HookNeeds Backward::hook_needs(ScopeStack& scopes, OpSite& backward) {
     plan =
         pending ? PlanUse(std::move(merged)) : ActionCache::keep(scopes, backward, seen, generation, std::move(merged));
   }
-  return {!plan->at(Point::kBefore).empty(), !plan->replacements().empty(), !plan->at(Point::kAfter).empty(),
-          plan->follows(), pending};
+  return {!plan->at(Point::kBefore).empty(),
+          !plan->replacements().empty(),
+          !plan->at(Point::kAfter).empty(),
+          plan->follows(),
+          pending,
+          plan->uses_run()};
 }
 
 SubscriptionPtr Backward::subscription(ScopeStack& scopes, OpSite& forward) {
   const Visibility seen = scopes.visibility(forward, ThreadCalls::current().inside);
   return seen.nobody() ? nullptr : AnalysisSession(scopes, forward, seen).merge()->backward();
+}
+
+RunStatePtr Backward::new_run(ScopeStack& scopes, OpSite& forward) {
+  auto run = std::make_shared<RunState>();
+  Execution::count(*run, scopes, forward);
+  return run;
 }
 
 SubscriptionPtr Backward::without(const SubscriptionPtr& seen_by, const std::vector<SubscriptionPtr>& known) {
@@ -64,7 +74,9 @@ BackwardRun::~BackwardRun() = default;
 
 bool BackwardRun::seen() const { return run_ != nullptr; }
 void BackwardRun::before() {
-  if (run_) run_->before();
+  if (!run_) return;
+  run_->before();
+  if (!expects_end() && !replaces()) run_->settle();
 }
 bool BackwardRun::expects_end() const {
   if (!run_) return false;
@@ -76,6 +88,7 @@ bool BackwardRun::follows() const { return run_ && run_->plan().follows(); }
 void BackwardRun::operate() {
   run_->operate();
   operated_ = true;
+  if (!expects_end()) run_->settle();
 }
 void BackwardRun::finish() {
   if (!run_) return;

@@ -5,9 +5,10 @@
 #include <algorithm>
 
 #include "amanda/error.h"
+#include "amanda/log.h"
 #include "op_name.h"
 #include "routine_guard.h"
-#include "scope_state.h"
+#include "scope_stack.h"
 
 namespace amanda {
 namespace {
@@ -42,18 +43,52 @@ ReplacementFrame::ReplacementFrame(Execution& execution, const Plan& plan, size_
 ReplacementFrame::~ReplacementFrame() { current_replacement = outer; }
 ReplacementFrame* ReplacementFrame::current() { return current_replacement; }
 
-struct RunState::Slots : std::vector<std::pair<const Tool*, std::any>> {};
-RunState::RunState() = default;
-RunState::~RunState() = default;
+// ---- what routines share --------------------------------------------------------------------------------------------
 
-std::any& Execution::run_slot(const Tool& tool) {
-  if (state_ && !state_->slots_) state_->slots_ = std::make_unique<RunState::Slots>();
-  auto& slots = state_ ? *state_->slots_ : run_slots_;
-  for (auto& [owner, slot] : slots) {
-    if (owner == &tool) return slot;
-  }
-  return slots.emplace_back(&tool, std::any()).second;
+const RunStatePtr& Execution::local_state() {
+  if (!local_) local_ = std::make_shared<RunState>();
+  return local_;
 }
+
+const RunStatePtr& Execution::run_state() {
+  if (run_) return run_;
+  if (call_.phase() == Phase::kBackward) run_ = local_ && local_->forward() ? local_->forward() : call_.run_state();
+  kept_ = run_ != nullptr;
+  if (!run_) run_ = local_state();
+  return run_;
+}
+
+void Execution::count(const ScheduledAction& action) {
+  if (!counts_ || call_.phase() == Phase::kBackward) return;
+  RunState& state = *run_state();
+  const uint64_t scope = action.scope->serial();
+  if (!state.index(scope)) state.set_index({scope, action.counter->next(action.scope->entries())});
+}
+
+void Execution::count(RunState& state, const ScopeStack& scopes, OpSite& forward) {
+  const RecordKey key{forward.backend().ids(), forward.id()};
+  for (ScopeState* scope : scopes.scopes()) {
+    if (!state.index(scope->serial()))
+      state.set_index({scope->serial(), scope->run_counter(key)->next(scope->entries())});
+  }
+}
+
+const RunStatePtr& Execution::keep_run(const ScopeStack& scopes) {
+  RunState& state = *run_state();
+  if (!std::exchange(kept_, true)) count(state, scopes, call_);
+  return run_;
+}
+
+void Execution::settle_kept() {
+  try {
+    RoutineGuard unobserved(call_.backend(), RoutineMode::kIsolated);
+    run_->settle(call_);
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("[run] of {}: {}", op_name(call_), error.what()));
+  }
+}
+
+// ---- actions --------------------------------------------------------------------------------------------------------
 
 bool Execution::runs(const ScheduledAction& action) const {
   if (action.removed || action.status->stopped) return false;
@@ -90,7 +125,10 @@ bool Execution::survives(const ScheduledAction& action, const std::exception_ptr
 }
 
 void Execution::run_operator(const Plan& plan, bool observe_inner) {
-  hints_ = {observe_inner, plan.after_pending(), plan.edits_result()};
+  hints_ = {.observe_inner = observe_inner,
+            .keep_inputs = plan.after_pending(),
+            .edit_result = plan.edits_result(),
+            .keep_run_inputs = plan.shows_inputs()};
   run_wrapped(plan, plan.replacements().size(), call_, hints_);
 }
 
@@ -151,15 +189,32 @@ Value Values::operator[](size_t i) const {
   return call_.get(side_of(action_.point), position(i));
 }
 
+size_t Values::num_inputs() const { return action_.shows_all ? call_.size(Side::kInputs) : action_.shows.size(); }
+size_t Values::input_position(size_t i) const {
+  if (i >= num_inputs()) throw std::out_of_range(fmt::format("[action] input {} of {}", i, num_inputs()));
+  return action_.shows_all ? i : action_.shows[i];
+}
+Value Values::input(size_t i) const {
+  const size_t at = input_position(i);
+  watch();
+  return call_.get(Side::kInputs, at);
+}
+
+std::pair<uint64_t, uint64_t> Values::versions() const {
+  const uint64_t shown = action_.shows_any() ? call_.versions(Side::kInputs) : 0;
+  return {call_.versions(side_of(action_.point)), shown};
+}
+
 void Values::watch() const {
-  if (!versions_ && !action_.may_mutate && action_.point != Point::kReplace)
-    versions_ = call_.versions(side_of(action_.point));
+  if (!versions_ && !action_.may_mutate && action_.point != Point::kReplace) versions_ = versions();
 }
 
 void Values::check_unchanged() const {
   if (!versions_) return;
-  const Side side = side_of(action_.point);
-  const uint64_t difference = call_.versions(side) - *versions_;
+  const auto [own, shown] = versions();
+  const auto [own_before, shown_before] = *versions_;
+  const Side side = own != own_before ? side_of(action_.point) : Side::kInputs;
+  const uint64_t difference = own != own_before ? own - own_before : shown - shown_before;
   if (difference != 0) fail(fmt::format("{}; {}", told_change(call_, side, difference), kRatherThanChange));
 }
 
@@ -200,11 +255,19 @@ void Values::call_original() {
   ReplacementFrame* frame = ReplacementFrame::current();
   if (action_.point != Point::kReplace || !frame || &frame->call != &call_) fail("call_original() is for replacements");
   if (frame->produced) fail("call_original() was called twice");
-  execution_.run_wrapped(frame->plan, replacement_, call_, {false, execution_.hints_.keep_inputs, Edit::kYes});
+  RunHints hints = execution_.hints_;
+  hints.observe_inner = false;
+  hints.edit_result = Edit::kYes;
+  execution_.run_wrapped(frame->plan, replacement_, call_, hints);
   frame->produced = true;
 }
 
-std::any& Values::run_slot() { return execution_.run_slot(*action_.tool); }
+RunState& Values::run_state() {
+  if (action_.counter) execution_.count(action_);
+  return *execution_.run_state();
+}
+RunState& Values::local_state() { return *execution_.local_state(); }
+std::optional<uint64_t> Values::run_index() { return run_state().index(action_.scope->serial()); }
 Point Values::point() const { return action_.point; }
 const Tool& Values::tool() const { return *action_.tool; }
 const OpInfo& Values::op() const { return call_.backend().info(call_.type()); }

@@ -1,8 +1,7 @@
 // Runs a plan around one execution of an operator.
 #pragma once
 
-#include <any>
-#include <vector>
+#include <utility>
 
 #include "amanda/graph.h"
 #include "plan.h"
@@ -22,7 +21,8 @@ class Execution {
  public:
   explicit Execution(OpCall& call) : call_(call) {}
   /// Of a tap: only actions of these scopes run; `state`: shared with other taps of the operator, or null.
-  Execution(OpCall& call, const RunningScopes* scopes, RunState* state) : call_(call), state_(state), scopes_(scopes) {}
+  Execution(OpCall& call, const RunningScopes* scopes, RunState* state)
+      : call_(call), local_(RunStatePtr(), state), scopes_(scopes), counts_(state != nullptr) {}
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
@@ -32,13 +32,29 @@ class Execution {
   /// The original, or the plan's outermost replacement.
   void run_operator(const Plan& plan, bool observe_inner);
   void run_after(const Plan& plan) {
-    if (!plan.at(Point::kAfter).empty()) run_point(plan, Point::kAfter);
+    if (plan.at(Point::kAfter).empty()) return;
+    if (plan.shows_inputs()) call_.show_run_inputs();
+    run_point(plan, Point::kAfter);
   }
 
   /// What the replacement at `index` wraps: the next inner replacement that still runs, or the original. On `call`:
   /// this execution's, or one made by get_op()().
   void run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints);
-  std::any& run_slot(const Tool& tool);
+
+  /// What this operator's routines share; made when first asked for.
+  const RunStatePtr& local_state();
+  /// What they share with those of the forward operator, or of the backward ones.
+  const RunStatePtr& run_state();
+  /// Counts this execution for the action's scope, if it is a forward operator's and was not counted yet.
+  void count(const ScheduledAction& action);
+  /// Counts an execution of a forward operator for all scopes for which it was not counted yet.
+  static void count(RunState& state, const ScopeStack& scopes, OpSite& forward);
+  /// Of a forward operator: its routines' objects are to live on with its backward operators.
+  const RunStatePtr& keep_run(const ScopeStack& scopes);
+  /// At the end: objects that a graph keeps are told.
+  void settle() {
+    if (kept_) settle_kept();
+  }
 
  private:
   friend class Values;
@@ -48,13 +64,15 @@ class Execution {
   /// Does the program continue after this error of a routine?
   bool survives(const ScheduledAction& action, const std::exception_ptr& error) const;
   void run_replacement(const Plan& plan, size_t index, OpCall& call);
+  void settle_kept();
 
   OpCall& call_;
   RunHints hints_;
   bool operator_failed_ = false;  // the original threw: an exception of its replacement is then not a failure of a tool
-  std::vector<std::pair<const Tool*, std::any>> run_slots_;
-  RunState* state_ = nullptr;              // null: the slots are its own
+  RunStatePtr local_, run_;       // null: not asked for yet
   const RunningScopes* scopes_ = nullptr;  // null: all
+  bool counts_ = true;                     // is it known to be one execution?
+  bool kept_ = false;                      // a graph keeps run_
 };
 
 /// "tool: routine before aten::conv2d in encoder.0 (forward, model.py:12)".

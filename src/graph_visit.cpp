@@ -60,8 +60,9 @@ class Visit final : public GraphVisitor {
 
   // Not all actions were scheduled just now: some in another regime, some by the forward operator's analysis.
   bool accepts(OpSite& site, const ScheduledAction& action) {
-    if (!action.surely_edits() || action.status->stopped) return true;
-    const std::string reason = refusal(site, action);
+    if (action.status->stopped) return true;
+    std::string reason = both_sides_refusal(site, action);
+    if (reason.empty() && action.surely_edits()) reason = refusal(site, action);
     if (reason.empty()) return true;
     const std::string where = describe(action, site);
     const auto refused = std::make_exception_ptr(Error(fmt::format("[graph] {}: {}", where, reason)));

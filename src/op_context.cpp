@@ -8,6 +8,7 @@
 #include "context_session.h"
 #include "op_name.h"
 #include "refusal.h"
+#include "scope_state.h"
 #include "thread_calls.h"
 
 namespace amanda {
@@ -138,7 +139,8 @@ Value OpContext::grad_input(size_t position) const {
 void OpContext::may_mutate() { session("may_mutate").may_mutate = true; }
 
 Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions,
-                           bool differentiable, bool allow_view, RoutineKind kind) {
+                           bool differentiable, bool allow_view, RoutineKind kind, bool with_run,
+                           const Positions& shown) {
   static constexpr const char* kMethods[][3] = {
       {"insert_before_op", "replace_op", "insert_after_op"},
       {"insert_before_backward_op", "replace_backward_op", "insert_after_backward_op"}};
@@ -151,14 +153,21 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->phase = phase;
   action->point = point;
   action->routine = std::move(routine);
-  action->all_positions = !positions.selected();
-  if (positions.selected()) {
-    const std::vector<std::string> names = names_of(now.site, phase, side_of(point));
-    for (const auto& selected : *positions.selected()) {
-      action->positions.push_back(here ? resolve_position(selected, names, request)
-                                       : later_position(selected, request));
+  auto resolve = [&](const Positions& selection, Side side) {
+    std::vector<size_t> found;
+    if (!selection.selected()) return found;
+    const std::vector<std::string> names = names_of(now.site, phase, side);
+    for (const auto& selected : *selection.selected()) {
+      found.push_back(here ? resolve_position(selected, names, request) : later_position(selected, request));
     }
-  }
+    return found;
+  };
+  action->all_positions = !positions.selected();
+  action->positions = resolve(positions, side_of(point));
+  action->shows_all = !shown.selected();
+  action->shows = resolve(shown, Side::kInputs);
+  if (std::string reason = both_sides_refusal(now.site, *action); !reason.empty())
+    throw Error(fmt::format("{}: {}", request.text(), reason));
   action->mode = differentiable || point == Point::kReplace ? RoutineMode::kAmbient : RoutineMode::kIsolated;
   action->allow_view = allow_view;
   action->may_mutate = now.may_mutate;
@@ -170,21 +179,23 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->tool = now.active.tool;
   action->scope = now.active.scope;
   action->status = now.status;
+  if (with_run && action->routine->uses_run())
+    action->counter = action->scope->run_counter({now.site.backend().ids(), now.site.forward_id()});
   now.scheduled.push_back(action);
   return Action(std::move(action));
 }
 
 Action OpContext::insert_before_op(RoutinePtr routine, BeforeOp options) {
   return schedule(Phase::kForward, Point::kBefore, std::move(routine), options.inputs, options.differentiable,
-                  options.allow_view, options.kind);
+                  options.allow_view, options.kind, options.with_run);
 }
 Action OpContext::insert_after_op(RoutinePtr routine, AfterOp options) {
   return schedule(Phase::kForward, Point::kAfter, std::move(routine), options.outputs, options.differentiable,
-                  options.allow_view, options.kind);
+                  options.allow_view, options.kind, options.with_run, options.inputs);
 }
 Action OpContext::replace_op(RoutinePtr routine, ReplaceOp options) {
   return schedule(Phase::kForward, Point::kReplace, std::move(routine), options.inputs, false, options.allow_view,
-                  options.kind);
+                  options.kind, options.with_run);
 }
 Action OpContext::insert_before_op(std::function<void(Values&)> routine, BeforeOp options) {
   return insert_before_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
@@ -198,15 +209,15 @@ Action OpContext::replace_op(std::function<void(Values&)> routine, ReplaceOp opt
 
 Action OpContext::insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options) {
   return schedule(Phase::kBackward, Point::kBefore, std::move(routine), options.grad_outputs, options.differentiable,
-                  false, options.kind);
+                  false, options.kind, options.with_run);
 }
 Action OpContext::insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options) {
   return schedule(Phase::kBackward, Point::kAfter, std::move(routine), options.grad_inputs, options.differentiable,
-                  false, options.kind);
+                  false, options.kind, options.with_run, options.grad_outputs);
 }
 Action OpContext::replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options) {
   return schedule(Phase::kBackward, Point::kReplace, std::move(routine), options.grad_outputs, false, false,
-                  options.kind);
+                  options.kind, options.with_run);
 }
 Action OpContext::insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options) {
   return insert_before_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));

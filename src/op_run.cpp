@@ -1,6 +1,17 @@
 #include "op_run.h"
 
 namespace amanda {
+namespace {
+
+struct ExecutionRuns final : RunSource {
+  ExecutionRuns(Execution& execution, const ScopeStack& scopes) : execution(execution), scopes(scopes) {}
+  RunStatePtr run_state() override { return execution.keep_run(scopes); }
+
+  Execution& execution;
+  const ScopeStack& scopes;
+};
+
+}  // namespace
 
 PlanUse OpRun::analyse(Point point) {
   const uint64_t generation = ActionCache::generation();  // read first: later changes are not in the plan
@@ -36,11 +47,19 @@ void OpRun::operate() {
 
 void OpRun::after() {
   if (plan_->after_pending()) plan_ = analyse(Point::kAfter);
-  if (watched_ && plan_->backward())
-    plan_->set_analysed_mask(call_.bind_backward(scopes_, plan_->backward()) ? gradient_mask_ : 0);
+  if (watched_ && plan_->backward()) {
+    ExecutionRuns runs(execution_, scopes_);
+    plan_->set_analysed_mask(call_.bind_backward(scopes_, plan_->backward(), runs) ? gradient_mask_ : 0);
+  }
   if (plain_) return;
-  execution_.run_after(*plan_);
-  call_.finish();
+  try {
+    execution_.run_after(*plan_);
+    call_.finish();
+  } catch (const std::exception&) {
+    settle();
+    throw;
+  }
+  settle();
 }
 
 }  // namespace amanda

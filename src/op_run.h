@@ -20,6 +20,7 @@ class OpRun {
   void before();   // analyses, and actions
   void operate();  // the operator, or its replacement
   void after();
+  void settle() { execution_.settle(); }
 
   const Plan& plan() const { return *plan_; }
   const Visibility& seen() const { return seen_; }

@@ -33,6 +33,8 @@ void check_replacements(const std::vector<ScheduledPtr>& replacements, OpSite& s
 Plan::Plan(std::vector<ScheduledPtr> actions, Outlook outlook, OpSite& site)
     : outlook_(std::move(outlook)), does_nothing_(actions.empty() && !outlook_.after_pending) {
   for (ScheduledPtr& action : actions) {
+    shows_inputs_ |= action->point == Point::kAfter && action->shows_any();
+    uses_run_ |= action->counter != nullptr;
     auto& list = actions_[static_cast<size_t>(action->point)];
     list.push_back(std::move(action));
   }

@@ -32,11 +32,14 @@ class Plan {
   uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }
   void set_analysed_mask(uint64_t mask) const { analysed_mask_.store(mask, std::memory_order_relaxed); }
   Edit edits_result() const;
+  bool shows_inputs() const { return shows_inputs_; }  // to actions after the operator
+  bool uses_run() const { return uses_run_; }
 
  private:
   std::vector<ScheduledPtr> actions_[3];
   Outlook outlook_;
   bool does_nothing_;
+  bool shows_inputs_ = false, uses_run_ = false;
   mutable std::atomic<uint64_t> analysed_mask_{0};
 };
 

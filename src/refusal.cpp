@@ -1,5 +1,7 @@
 #include "refusal.h"
 
+#include <fmt/format.h>
+
 namespace amanda {
 
 std::string refusal(OpSite& site, const ActionInfo& action) {
@@ -18,6 +20,16 @@ std::string refusal(OpSite& site, const ActionInfo& action) {
     if (first.empty()) first = std::move(reason);
   }
   return first;
+}
+
+std::string both_sides_refusal(const OpSite& site, const ActionInfo& action) {
+  const Backend& backend = site.backend();
+  if (!action.shows_any() || backend.capabilities().both_sides) return {};
+  const bool backward = action.phase == Phase::kBackward;
+  return fmt::format(
+      "'{}' shows a routine after the operator its {} alone; keep what you need of the {} in a routine "
+      "before it, with run",
+      backend.name_space(), backward ? "grad_inputs" : "outputs", backward ? "grad_outputs" : "inputs");
 }
 
 }  // namespace amanda

@@ -10,5 +10,7 @@ namespace amanda {
 /// Why an action that replaces or edits is impossible on this operator; empty: it is possible. An action on all
 /// operands must be possible for one of them.
 std::string refusal(OpSite& site, const ActionInfo& action);
+/// Why an action after the operator can't be shown its inputs; empty: it can, or does not ask.
+std::string both_sides_refusal(const OpSite& site, const ActionInfo& action);
 
 }  // namespace amanda

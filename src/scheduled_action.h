@@ -6,6 +6,7 @@
 
 #include "amanda/backend.h"
 #include "amanda/routine.h"
+#include "run_counter.h"
 
 namespace amanda {
 
@@ -23,6 +24,8 @@ struct ScheduledAction : ActionInfo {
   Tool* tool;
   ScopeState* scope;  // alive while the action can run
   std::shared_ptr<ToolStatus> status;
+
+  std::shared_ptr<RunCounter> counter;  // of the forward operator; null: the routine does not ask
 
   std::atomic<bool> removed{false};
   // What its recorded runs did so far: an in-place operator is prepared for an edit until a run is seen that edits

@@ -34,7 +34,7 @@ uint64_t Scope::enter_entry() {
       tool->on_enter(*this);
       told.push_back(tool);
     }
-    thread.entries.push_back({id, state});
+    thread.entries.push_back({id, state, state->opened()});
     thread.changed([&] { std::erase_if(thread.entries, [id](const ScopeEntry& entry) { return entry.id == id; }); });
   } catch (...) {
     const std::exception_ptr error = std::current_exception();

@@ -128,6 +128,28 @@ void ScopeState::clear(OpId id) {
   plans_changed();
 }
 
+std::shared_ptr<const void> ScopeState::opened() {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<const void> open = open_.lock();
+  if (!open) {
+    open_ = open = std::make_shared<char>();
+    ++entries_;
+  }
+  return open;
+}
+
+std::shared_ptr<RunCounter> ScopeState::run_counter(RecordKey key) {
+  if (key.id == 0) return std::make_shared<RunCounter>();
+  std::lock_guard lock(mutex_);
+  if (counters_.size() >= next_sweep_) {  // those that no action holds: an analysis was expected, and asked for no run
+    std::erase_if(counters_, [](const auto& known) { return known.second.use_count() == 1; });
+    next_sweep_ = 2 * counters_.size() + kMaxEmptyRecords;
+  }
+  std::shared_ptr<RunCounter>& counter = counters_[key];
+  if (!counter) counter = std::make_shared<RunCounter>();
+  return counter;
+}
+
 bool ScopeState::stopped(const Tool* tool) const {
   auto found = statuses_.find(tool);
   return found != statuses_.end() && found->second->stopped;

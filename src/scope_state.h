@@ -73,6 +73,12 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   Mutex& mutex() { return mutex_; }
   std::condition_variable& analysed() { return analysed_; }
 
+  /// Is open as long as the result lives. Any thread; the counters begin again when it was open nowhere.
+  std::shared_ptr<const void> opened();
+  uint64_t entries() const { return entries_.load(std::memory_order_relaxed); }  // how often it was opened
+  /// Of the forward operator with this key. It outlives cache_clear(); without an id, it is of one execution.
+  std::shared_ptr<RunCounter> run_counter(RecordKey key);
+
   std::shared_ptr<ToolStatus> status(const Tool* tool) const { return statuses_.at(tool); }
   bool stopped(const Tool* tool) const;
   /// on_error="disable": stops the tool and its dependents, logs one line, and calls their on_disable().
@@ -100,6 +106,10 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   /// In the order in which they are considered for eviction; a record that is no longer empty by then leaves the queue.
   std::deque<RecordKey> evictable_;
   size_t queued_ = 0;  // in total, ever
+  std::weak_ptr<const void> open_;
+  std::atomic<uint64_t> entries_{0};
+  std::unordered_map<RecordKey, std::shared_ptr<RunCounter>, RecordKeyHash> counters_;
+  size_t next_sweep_ = 1024;
   std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
   std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle
 };

@@ -37,6 +37,8 @@ struct ActionsTap final : Tap {
     for (const ScheduledPtr& action : actions) {
       if (kind_of(*action) != kind_) kind_ = RoutineKind::kTransform;  // two replacements of different kinds
       all_ |= action->all_positions;
+      shows_all_ |= action->shows_all;
+      shows_.insert(shows_.end(), action->shows.begin(), action->shows.end());
       positions_.insert(positions_.end(), action->positions.begin(), action->positions.end());
       for (size_t position : action->positions) least_size = std::max(least_size, position + 1);
       if (scopes.empty() || scopes.back().lock().get() != action->scope)
@@ -48,14 +50,17 @@ struct ActionsTap final : Tap {
     if (all_) least_size = site.size(side);
     if (phase_ == Phase::kBackward) return;  // a gradient may be undefined in one run and defined in another
     for (size_t position = 0; position < least_size; ++position) {
-      if (selects(position) && site.get(side, position).ref) shown.push_back(position);
+      if (selects(position) && site.get(side, position).ref) shown.push_back({side, position});
+    }
+    for (size_t position = 0; position < site.size(Side::kInputs); ++position) {
+      if (shows_input(position) && site.get(Side::kInputs, position).ref) shown.push_back({Side::kInputs, position});
     }
   }
 
   PlanPtr plan;                                   // of these actions alone
   std::vector<std::weak_ptr<ScopeState>> scopes;  // of the actions
   size_t least_size = 0;                          // of the operands
-  std::vector<size_t> shown;                      // operands that existed when the operator was analyzed
+  std::vector<std::pair<Side, size_t>> shown;     // operands that existed when the operator was analyzed
 };
 
 /// Taps that are alive, by id.
@@ -128,10 +133,10 @@ void check(const ActionsTap& tap, OpCall& call) {
     throw Error(fmt::format("[graph] the driver '{}' ran a tap of {} with {} {}s; the tap was made for {} or more",
                             driver(), op_name(call), call.size(side), operand, tap.least_size));
   }
-  for (size_t position : tap.shown) {
-    if (call.get(side, position).ref) continue;
+  for (const auto& [shown_side, position] : tap.shown) {
+    if (position < call.size(shown_side) && call.get(shown_side, position).ref) continue;
     throw Error(fmt::format("[graph] the driver '{}' ran a tap of {} without {} {}, which it showed to the analysis",
-                            driver(), op_name(call), operand, position));
+                            driver(), op_name(call), operand_name(call.phase(), shown_side), position));
   }
 }
 
@@ -155,6 +160,10 @@ std::vector<TapPtr> taps_of(const Plan& plan, OpSite& site) {
 
 bool Tap::selects(size_t position) const {
   return all_ || std::find(positions_.begin(), positions_.end(), position) != positions_.end();
+}
+
+bool Tap::shows_input(size_t position) const {
+  return shows_all_ || std::find(shows_.begin(), shows_.end(), position) != shows_.end();
 }
 
 TapPtr Engine::tap(uint64_t id) {

@@ -14,6 +14,7 @@ namespace amanda {
 struct ScopeEntry {
   uint64_t id;
   std::shared_ptr<ScopeState> state;
+  std::shared_ptr<const void> open;  // ScopeState::opened()
 };
 
 /// The switches of one kind that are in force. They may be restored in any order, as two asyncio tasks do.

@@ -17,8 +17,9 @@ Driver::Driver(std::string_view name_space, Capabilities capabilities, const Bac
 }
 
 Driver& Driver::eager() {
-  static Driver driver("reference/1/eager",
-                       {.backward = BackwardOps::kNodes, .can_replace = true, .can_change_shape = true});
+  static Driver driver(
+      "reference/1/eager",
+      {.backward = BackwardOps::kNodes, .can_replace = true, .can_change_shape = true, .both_sides = true});
   return driver;
 }
 
@@ -28,7 +29,8 @@ Driver& Driver::graph() {
                         .symbolic_analysis = true,
                         .can_replace = true,
                         .can_change_shape = true,
-                        .keeps_gradients = true},
+                        .keeps_gradients = true,
+                        .both_sides = true},
                        &eager());
   return driver;
 }

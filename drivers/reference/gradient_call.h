@@ -29,12 +29,14 @@ class GradientCall final : public OpCall {
   size_t forward_size(Side side) const override { return forward_operands(side).size(); }
   Value forward_get(Side side, size_t position) override;
   const Subscription* subscription() const override { return owner_.run->seen_by.get(); }
+  RunStatePtr run_state() const override { return owner_.run->run; }
   bool made_by_forward() const override { return !node_.is_leaf(); }
 
   // As it runs.
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
   bool has_results() const override { return false; }  // the gradients that came in stay beside them
+  void show_run_inputs() override { show_given_ = false; }
   void finish() override {}
   void set(Side side, size_t position, Value value) override;
   void commit() override;

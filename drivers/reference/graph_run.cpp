@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -47,9 +49,8 @@ class GraphRun {
   std::optional<Operand> sum(const Node& node) const;
 
   Gradients values_;
-  // What the taps of one execution share. Executions do not overlap, so one object is enough.
-  std::optional<RunState> state_;
-  size_t state_of_ = 0;
+  // What the taps of one execution share, by the operator's number.
+  std::map<size_t, RunStatePtr> states_;
 };
 
 Operand filled_like(const Operand& operand, double number) {
@@ -103,11 +104,12 @@ void GraphRun::run_gradient(const Node& node) {
 }
 
 void GraphRun::run_tap(const Node& node, OpCall& call) {
-  if (!state_ || state_of_ != node.operator_number) {
-    state_.emplace();
-    state_of_ = node.operator_number;
+  RunStatePtr& state = states_[node.operator_number];
+  if (!state) {
+    auto forward = node.kind == Kind::kGradient ? states_.find(node.forward_number) : states_.end();
+    state = std::make_shared<RunState>(forward == states_.end() ? nullptr : forward->second);
   }
-  Engine::run(*node.tap, call, nullptr, &*state_);
+  Engine::run(*node.tap, call, nullptr, state.get());
 }
 
 std::optional<Operand> GraphRun::sum(const Node& node) const {

@@ -73,6 +73,7 @@ Lowering::Lowering(const std::vector<SitePlan>& sites) {
 
 Program Lowering::copy(const Program& vanilla, const Location& around) {
   Copy copied(vanilla);
+  std::vector<size_t> numbers;  // of the operators, by vanilla node
   for (Node node : vanilla.nodes) {
     const Wires outputs_were = node.outputs;
     copied.rewire(node);
@@ -81,7 +82,9 @@ Program Lowering::copy(const Program& vanilla, const Location& around) {
     if (node.kind == Kind::kOp || node.kind == Kind::kGradient) {
       node.operator_number = next_++;
       taps = taps_[node.operator_number];
+      if (node.kind == Kind::kGradient) node.forward_number = numbers[node.forward];
     }
+    numbers.push_back(node.operator_number);
     for (auto& body : node.bodies) body = std::make_shared<const Program>(copy(*body, node.location));
     copied.append(std::move(node), outputs_were, taps);
   }

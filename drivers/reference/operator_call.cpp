@@ -127,7 +127,7 @@ void OperatorCall::commit() {
   held_.clear();
 }
 
-bool OperatorCall::bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& seen_by) {
+bool OperatorCall::bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& seen_by, RunSource& runs) {
   auto weak = [](const Operands& operands) {
     std::vector<std::optional<Array::Weak>> weak;
     for (const Operand& operand : operands) {
@@ -136,7 +136,7 @@ bool OperatorCall::bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& 
     }
     return weak;
   };
-  watch_->bind({seen_by, op_.type, id_, path_, weak(given_), weak(results_)});
+  watch_->bind({seen_by, op_.type, id_, path_, weak(given_), weak(results_), runs.run_state()});
   watch_.reset();
   return true;
 }

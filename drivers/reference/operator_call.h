@@ -27,13 +27,14 @@ class OperatorCall final : public OpCall {
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
   bool has_results() const override { return false; }  // the inputs stay beside them
+  void show_run_inputs() override { show_given_ = false; }
   void finish() override;
   void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { held_.clear(); }
   uint64_t versions(Side side) const override;
   void watch_backward(bool /*keep_operands*/) override { watch_.emplace(); }  // it always keeps them, weakly
-  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) override;
+  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs) override;
 
   const Operands& inputs() const { return inputs_; }
   Operands& results() { return results_; }

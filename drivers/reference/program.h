@@ -42,6 +42,7 @@ struct Node {
 
   // Of a backward operator.
   size_t forward = 0;                     // the node that created it
+  size_t forward_number = 0;              // in an instrumented graph: the operator_number of that node
   Wires saved_inputs{}, saved_outputs{};  // of that node
 
   // Of loops and conditionals.

@@ -34,6 +34,7 @@ struct ForwardRun {
   OpId id;
   std::string path;
   std::vector<std::optional<Array::Weak>> inputs, outputs;  // empty: no array
+  RunStatePtr run;
 };
 
 struct GradientNode {

@@ -23,7 +23,7 @@ namespace amanda::pytorch {
 std::string_view TorchBackend::name_space() const { return port::kNameSpace; }
 
 Capabilities TorchBackend::capabilities() const {
-  return {.backward = BackwardOps::kNodes, .can_replace = true, .can_change_shape = true};
+  return {.backward = BackwardOps::kNodes, .can_replace = true, .can_change_shape = true, .both_sides = true};
 }
 
 const OpInfo& TorchBackend::info(OpType type) const {

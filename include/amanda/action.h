@@ -1,7 +1,6 @@
 // Actions: what analysis schedules, and what the scheduled routine is given when the operator runs.
 #pragma once
 
-#include <any>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "amanda/backend.h"
 #include "amanda/routine.h"
+#include "amanda/run_state.h"
 
 namespace amanda {
 
@@ -47,6 +47,8 @@ struct BeforeOp {
   /// An edit may end the sharing of memory between this input and a result that is a view of it.
   bool allow_view = false;
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
+  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
+  bool with_run = true;
 };
 
 /// Options of OpContext::insert_after_op().
@@ -56,6 +58,9 @@ struct AfterOp {
   /// An edit may end the sharing of memory between the result, which is a view, and the operator's input.
   bool allow_view = false;
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
+  Positions inputs = Positions::none();      ///< the inputs that it is shown, see Values::input()
+  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
+  bool with_run = true;
 };
 
 /// Options of OpContext::replace_op().
@@ -63,6 +68,8 @@ struct ReplaceOp {
   Positions inputs{};                        ///< the inputs that the routine gets
   bool allow_view = false;                   ///< the replacement's result need not be a view where the operator's is
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
+  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
+  bool with_run = true;
 };
 
 /// Options of OpContext::insert_before_backward_op().
@@ -70,19 +77,26 @@ struct BeforeBackwardOp {
   Positions grad_outputs{};                  ///< the incoming gradients that the routine gets
   bool differentiable = false;               ///< higher derivatives flow through the routine
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
+  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
+  bool with_run = true;
 };
 
 /// Options of OpContext::insert_after_backward_op().
 struct AfterBackwardOp {
-  Positions grad_inputs{};                   ///< the computed gradients that the routine gets
-  bool differentiable = false;               ///< higher derivatives flow through the routine
-  RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
+  Positions grad_inputs{};                     ///< the computed gradients that the routine gets
+  bool differentiable = false;                 ///< higher derivatives flow through the routine
+  RoutineKind kind = RoutineKind::kUnknown;    ///< what the routine does with its values
+  Positions grad_outputs = Positions::none();  ///< the incoming gradients that it is shown, see Values::input()
+  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
+  bool with_run = true;
 };
 
 /// Options of OpContext::replace_backward_op().
 struct ReplaceBackwardOp {
   Positions grad_outputs{};                  ///< the incoming gradients that the routine gets
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
+  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
+  bool with_run = true;
 };
 
 /// A scheduled routine. A handle: copies name the same action. It does not keep the scope alive.
@@ -126,6 +140,15 @@ class Values {
   /// observes.
   void set(size_t i, Value value);
 
+  /// After the operator only: how many inputs it is shown beside the results, selected by `AfterOp::inputs`, or by
+  /// `AfterBackwardOp::grad_outputs`.
+  size_t num_inputs() const;
+  /// The position of the i-th of these in the schema.
+  size_t input_position(size_t i) const;
+  /// The i-th of these, borrowed: what the operator ran on. What an operator writes to has changed by now. Throws
+  /// `std::out_of_range` for an `i` that is not below num_inputs().
+  Value input(size_t i) const;
+
   /// Replacements only: how many results the operator has. A replacement sets all of them, unless call_original() ran.
   size_t num_results() const;
   /// Replacements only: the i-th result of call_original(). Throws `Error` before that ran.
@@ -136,14 +159,26 @@ class Values {
   /// and makes its results this routine's. Throws what that throws, and `Error` if it is called twice.
   void call_original();
 
-  /// An object that a tool's routines of one execution share. It is created at the first use, and destroyed when the
-  /// operator returns or throws.
+  /// An object that a tool's routines of one execution share, those of its backward operators included: one object for
+  /// each type, created at the first use. It lives as long as the graph of that execution; if no routine of a backward
+  /// operator may ask for it, it is destroyed when the operator returns or throws. Backward operators may run on
+  /// several threads at once.
+  ///
+  /// An object that holds a result of the operator keeps the graph alive that it lives in: hold `detach()` of it.
   template <class T>
   T& run() {
-    std::any& slot = run_slot();
-    if (!slot.has_value()) slot.emplace<std::shared_ptr<T>>(std::make_shared<T>());
-    return *std::any_cast<std::shared_ptr<T>&>(slot);
+    return slot<T>(run_state());
   }
+  /// The same, shared only by the routines around this operator, forward or backward. It is destroyed when the operator
+  /// returns or throws.
+  template <class T>
+  T& local() {
+    return slot<T>(local_state());
+  }
+  /// The number of this execution among those of the forward operator, from 0 on since the tool's scope was entered. An
+  /// execution counts if a routine of the scope asks for run(), or may ask in a backward operator. Empty: not known, as
+  /// where a graph does not say to which execution a backward operator belongs.
+  std::optional<uint64_t> run_index();
 
   /// Where the routine runs: before, after or instead of the operator.
   Point point() const;
@@ -161,14 +196,21 @@ class Values {
 
  private:
   friend class Execution;
-  std::any& run_slot();
+  template <class T>
+  T& slot(RunState& state) {
+    RunSlot& slot = state.slot(tool(), typeid(T), [] { return static_cast<RunSlot*>(new RunSlotOf<T>); });
+    return static_cast<RunSlotOf<T>&>(slot).value;
+  }
+  RunState& run_state();
+  RunState& local_state();
+  std::pair<uint64_t, uint64_t> versions() const;  // of the operands, and of the inputs that are shown beside them
   void check_unchanged() const;
 
   Execution& execution_;
   OpCall& call_;
   const ScheduledAction& action_;
   size_t replacement_;                        // index in the plan's chain
-  mutable std::optional<uint64_t> versions_;  // of the operands, since the routine got the first
+  mutable std::optional<std::pair<uint64_t, uint64_t>> versions_;  // since it got the first
 };
 
 }  // namespace amanda

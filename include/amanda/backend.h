@@ -9,12 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "amanda/run_state.h"
 #include "amanda/value.h"
 
 namespace amanda {
 
 /// Version of the interface between core and drivers; Engine::attach() compares it.
-inline constexpr int kSeamVersion = 3;
+inline constexpr int kSeamVersion = 4;
 
 /// Identifies a place in the program; 0: not identified.
 using OpId = uint64_t;
@@ -90,6 +91,8 @@ class OpSite {
 
   /// Backward only: what OpCall::bind_backward() was given.
   virtual const Subscription* subscription() const { return nullptr; }
+  /// Backward only: what the RunSource of OpCall::bind_backward() returned. Null: it was not asked.
+  virtual RunStatePtr run_state() const { return nullptr; }
   /// Backward only: did the forward operator's run create it? False for the node of a leaf, and for one that another
   /// backward operator created.
   virtual bool made_by_forward() const { return true; }
@@ -107,6 +110,19 @@ struct RunHints {
   bool keep_inputs = false;      ///< `get(kInputs, ...)` is called once more after the run
   Edit edit_result = Edit::kNo;  ///< according to earlier runs
   bool in_replacement = false;   ///< called by a replacement, as part of the program
+  bool keep_run_inputs = false;  ///< `show_run_inputs()` is called after the run, and `get(kInputs, ...)` after it
+};
+
+/// What routines share in an execution of a forward operator, for its backward operators. Valid during
+/// OpCall::bind_backward().
+class RunSource {
+ public:
+  /// Created, and counted, on the first call. Call it for a backward operator whose HookNeeds say `run` or `pending`,
+  /// and keep the result as long as that operator may run.
+  virtual RunStatePtr run_state() = 0;
+
+ protected:
+  ~RunSource() = default;
 };
 
 /// One execution of an operator, on one thread.
@@ -122,6 +138,9 @@ class OpCall : public OpSite {
   virtual void skip(RunHints hints) = 0;
   /// Did results replace the inputs, as on an interpreter's stack? Then the original cannot run any more.
   virtual bool has_results() const = 0;
+  /// Called after the run: from now on `get(kInputs, ...)` returns what the operator, or its replacement, ran on, edits
+  /// of tools included. Before, it returns what the program passed.
+  virtual void show_run_inputs() {}
   /// No action follows: results go where the program expects them.
   virtual void finish() = 0;
   /// Holds back a copy of the value for this operand. Throws `Error` with a reason only ("float64 where float32 is
@@ -147,7 +166,9 @@ class OpCall : public OpSite {
   virtual void watch_backward(bool /*keep_operands*/) {}
   /// Forward only: these tools see the backward operators that were created, under the scopes that were open when the
   /// operator began, even if it has left them since. False: an analysis of some of them still has to run.
-  virtual bool bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& /*seen_by*/) { return true; }
+  virtual bool bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& /*seen_by*/, RunSource& /*runs*/) {
+    return true;
+  }
 
  protected:
   ~OpCall() = default;
@@ -170,7 +191,11 @@ struct ActionInfo {
   std::vector<size_t> positions{};            ///< those it gets, unless all
   bool allow_view = false;                    ///< an edit may end the sharing of memory between the program's tensors
   bool may_mutate = false;                    ///< the routine may change operands in place
+  bool shows_all = false;                     ///< after the operator: it is shown all inputs, too
+  std::vector<size_t> shows{};                ///< those it is shown, unless all
 
+  /// After the operator: is the routine shown an input, too?
+  bool shows_any() const { return shows_all || !shows.empty(); }
   /// Does the routine get an operand at all?
   bool selects_any() const { return all_positions || !positions.empty(); }
   /// Is it certain that it replaces no value?
@@ -192,6 +217,7 @@ struct Capabilities {
   /// Gradients are in the graph already: a replacement that can't be traced has none of its own, and the backward
   /// operators of what it replaced stay.
   bool keeps_gradients = false;
+  bool both_sides = false;  ///< after an operator its inputs can be shown; in a graph: see Tap::shows_input()
 };
 
 /// A framework, as the core sees it. One object per framework, alive as long as the process.

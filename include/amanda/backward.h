@@ -15,6 +15,7 @@ struct HookNeeds {
   bool after = false;    ///< actions or analyses after it
   bool follow = false;   ///< tools also see the backward operators that it creates itself (double backward)
   bool pending = false;  ///< an analysis still has to run, and may schedule anything
+  bool run = false;      ///< a routine may ask for what it shares with the forward operator's: see RunSource
   /// Is any hook needed?
   bool any() const { return before || replace || after || follow || pending; }
 };
@@ -26,6 +27,8 @@ class Backward {
   static HookNeeds hook_needs(ScopeStack& scopes, OpSite& backward);
   /// The tools subscribed to the backward of a forward operator that bypassed Engine::on_op(); null: none.
   static SubscriptionPtr subscription(ScopeStack& scopes, OpSite& forward);
+  /// What the backward operators of one execution of such an operator share: as a RunSource returns it. Never null.
+  static RunStatePtr new_run(ScopeStack& scopes, OpSite& forward);
   /// `subscription` without the tools that are in `known`; null: none is left.
   static SubscriptionPtr without(const SubscriptionPtr& subscription, const std::vector<SubscriptionPtr>& known);
   /// Have all scopes of the subscription been destroyed?

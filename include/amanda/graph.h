@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/run_state.h"
 
 namespace amanda {
 
@@ -63,6 +64,9 @@ class Tap {
   /// Does it get this operand (of its own side)? For others `get` may return null. A replacement gets all: it may run
   /// the original.
   bool selects(size_t position) const;
+  /// After the operator: is it shown this input, too (of a backward operator: this incoming gradient)? For others `get`
+  /// may return null. Only with Capabilities::both_sides.
+  bool shows_input(size_t position) const;
   /// Do gradients flow through its routines? If not, they pass it unchanged.
   bool differentiable() const { return differentiable_; }
 
@@ -75,8 +79,8 @@ class Tap {
   const Phase phase_;
   const Point point_;
   RoutineKind kind_ = RoutineKind::kUnknown;
-  bool differentiable_ = false, all_ = false;
-  std::vector<size_t> positions_;  // unless all
+  bool differentiable_ = false, all_ = false, shows_all_ = false;
+  std::vector<size_t> positions_, shows_;  // unless all
   /// @endcond
 };
 /// A shared tap.
@@ -185,21 +189,6 @@ class ArtifactCache {
  private:
   struct Table;
   const std::unique_ptr<Table> table_;
-};
-
-/// What routines share in one execution of an operator (Values::run()); a backward operator has its own, as in eager
-/// mode. A driver that can tell executions apart keeps one for each; the taps of one execution do not overlap. Without
-/// one, each run of a tap has its own.
-class RunState {
- public:
-  /// Nothing is shared yet.
-  RunState();
-  ~RunState();
-
- private:
-  friend class Execution;
-  struct Slots;
-  std::unique_ptr<Slots> slots_;  // made at first use
 };
 
 }  // namespace amanda

@@ -142,7 +142,8 @@ class OpContext {
 
   /// Runs `routine` just after the operator, on the selected outputs. It may replace them.
   ///
-  /// It does not run if the operator throws. Throws `Error` in a backward analysis.
+  /// It can be shown inputs, too: `options.inputs`. It does not run if the operator throws. Throws `Error` in a
+  /// backward analysis, and for inputs where the framework gives the results alone.
   Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
   /// The same, with a named routine.
   Action insert_after_op(RoutinePtr routine, AfterOp options = {});
@@ -161,6 +162,7 @@ class OpContext {
   Action insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options = {});
 
   /// Runs `routine` just after the backward operator, on the selected gradients that it computed. It may replace them.
+  /// It can be shown the incoming ones, too: `options.grad_outputs`.
   Action insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options = {});
   /// The same, with a named routine.
   Action insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options = {});
@@ -185,7 +187,7 @@ class OpContext {
   friend class AnalysisSession;
   ContextSession& session(const char* asked) const;
   Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
-                  bool allow_view, RoutineKind kind);
+                  bool allow_view, RoutineKind kind, bool with_run, const Positions& shown = Positions::none());
 
   ContextSession* session_ = nullptr;
   Backend* backend_ = nullptr;

@@ -23,6 +23,8 @@ class Routine {
   virtual bool is_failure(const std::exception_ptr&) const { return true; }
   /// The scope's results are gone, and this routine is never called again: release what it holds.
   virtual void retire() {}
+  /// May it call Values::run()? If not, nothing is kept for it between the forward and the backward pass.
+  virtual bool uses_run() const { return true; }
 };
 /// A shared routine.
 using RoutinePtr = std::shared_ptr<Routine>;

@@ -9,6 +9,7 @@ from amanda.coverage.report import CoverageReport
 from amanda.drivers.torch import TorchDriver
 from amanda.op_context import OpContext
 from amanda.roots import root
+from amanda.run import Run
 from amanda.scope import Scope, apply
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
@@ -28,6 +29,7 @@ __all__ = [
     "Error",
     "OpContext",
     "Operator",
+    "Run",
     "Scope",
     "Tool",
     "__version__",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
+__all__: list[str] = ['Action', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
 class Action:
     """
     A scheduled routine.
@@ -125,9 +125,9 @@ class ContextHandle:
         ...
     def inputs(self) -> tuple:
         ...
-    def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, with_run: bool, differentiable: bool, kwargs: dict) -> Action:
+    def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, kwargs: dict) -> Action:
         ...
-    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, kwargs: dict) -> Action:
+    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, kwargs: dict) -> Action:
         ...
     def insert_before_backward_op(self, fn: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, kwargs: dict) -> Action:
         ...
@@ -171,7 +171,7 @@ class GraphBackend:
     """
     A graph driver in Python: a framework's operator types, and this thread's tools.
     """
-    def __init__(self, name_space: str, *, backward: str = 'none', can_replace: bool = True, can_change_shape: bool = False, keeps_gradients: bool = False, same_ids_as: str = '') -> None:
+    def __init__(self, name_space: str, *, backward: str = 'none', can_replace: bool = True, can_change_shape: bool = False, keeps_gradients: bool = False, both_sides: bool = False, same_ids_as: str = '') -> None:
         ...
     def describe(self, describe: typing.Any) -> None:
         """
@@ -255,9 +255,9 @@ class Operator:
         """
 class RunState:
     """
-    What a tool's routines share in one execution of an operator; a backward operator has its own.
+    What routines share in one execution of an operator. That of a backward operator is created with `forward`, the one of the execution that it belongs to, where that is known.
     """
-    def __init__(self) -> None:
+    def __init__(self, forward: RunState = None) -> None:
         ...
 class Scope:
     """
@@ -298,6 +298,10 @@ class Tap:
     def selects(self, position: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Does it get this operand (of its own side)?
+        """
+    def shows_input(self, position: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        After the operator: is it shown this input, too?
         """
     @property
     def differentiable(self) -> bool:
@@ -393,5 +397,9 @@ def set_context_class(cls: typing.Any) -> None:
 def set_log_sink(sink: typing.Any) -> None:
     """
     Calls `sink(line)` for each warning.
+    """
+def set_run_class(cls: typing.Any) -> None:
+    """
+    The class of runs; it is constructed with index, op_id and the operator's name.
     """
 __version__: str = '0.1.0'

@@ -293,7 +293,8 @@ class OpContext(dict[str, Any]):
             fn: returns None to keep the inputs, one value for the only selected position, or one value per position. A
                 value must have the type, dtype and device of the one it replaces; None as an element keeps that position.
             inputs: positions or names; None: all, []: none.
-            with_run: passes ``run``, a dict that the tool's routines share during one execution.
+            with_run: passes ``run``, a `Run`: a dict that the tool's routines share during one execution, those of its
+                backward operators included.
             differentiable: autograd records the routine. By default, a value takes over the gradient edge of the value
                 it replaces.
             allow_view: `fn` may replace a tensor that the operator's result is a view of; they share no memory then.
@@ -315,20 +316,28 @@ class OpContext(dict[str, Any]):
         fn: Callable[..., Any],
         outputs: Sequence[int | str] | None = None,
         *,
+        inputs: Sequence[int | str] | None = (),
         with_run: bool = False,
         differentiable: bool = False,
         allow_view: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
-        """Calls ``fn(*selected_outputs, **kwargs)`` after the operator. See `insert_before_op`.
+        """Calls ``fn(*selected_outputs, **kwargs)`` after the operator; with `inputs`, ``fn(*selected_outputs,
+        inputs=selected_inputs, **kwargs)``. See `insert_before_op`.
 
         Arguments:
+            outputs: positions or names; None: all, []: none. What `fn` returns replaces these.
+            inputs: positions or names, to look at: `fn` gets what the operator ran on, as a tuple. None: all; [], the
+                default: no such argument. What an in-place operator writes to is its result by then.
             allow_view: `fn` may replace a view; the new value shares no memory with the input.
+
+        Raises:
+            amanda.Error: the framework shows the outputs alone after an operator, as graphs may do.
         """
-        outputs = _listed(outputs)
+        outputs, inputs = _listed(outputs), _listed(inputs)
         _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view)
-        action = self._handle.insert_after_op(fn, outputs, with_run, differentiable, allow_view, kwargs)
-        return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs)
+        action = self._handle.insert_after_op(fn, outputs, inputs, with_run, differentiable, allow_view, kwargs)
+        return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs, shown=inputs)
 
     def replace_op(
         self,
@@ -387,19 +396,25 @@ class OpContext(dict[str, Any]):
         fn: Callable[..., Any],
         grad_inputs: Sequence[int] | None = None,
         *,
+        grad_outputs: Sequence[int] | None = (),
         with_run: bool = False,
         differentiable: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
-        """Calls ``fn(*selected_grad_inputs, **kwargs)`` after the backward operator.
+        """Calls ``fn(*selected_grad_inputs, **kwargs)`` after the backward operator; with `grad_outputs`,
+        ``fn(*selected_grad_inputs, grad_outputs=selected_grad_outputs, **kwargs)``.
 
         See `insert_before_backward_op`. ``grad_inputs[i]`` flows along the node's ``next_functions[i]``. AccumulateGrad
         has none: after it, the leaf's ``.grad`` holds the gradient.
+
+        Arguments:
+            grad_outputs: positions, to look at: `fn` gets the gradients that came in, as a tuple. None: all; [], the
+                default: no such argument.
         """
-        grad_inputs = _listed(grad_inputs)
+        grad_inputs, grad_outputs = _listed(grad_inputs), _listed(grad_outputs)
         _check_flags(with_run=with_run, differentiable=differentiable)
-        action = self._handle.insert_after_backward_op(fn, grad_inputs, with_run, differentiable, kwargs)
-        return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs)
+        action = self._handle.insert_after_backward_op(fn, grad_inputs, grad_outputs, with_run, differentiable, kwargs)
+        return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs, shown=grad_outputs)
 
     def replace_backward_op(
         self,
@@ -434,12 +449,21 @@ class OpContext(dict[str, Any]):
         positions: Sequence[int | str] | None,
         with_run: bool,
         kwargs: dict[str, Any],
+        shown: Sequence[int | str] | None = (),
     ) -> _core.Action:
         op = self._handle.op()
         names = op.input_names if method in ("insert_before_op", "replace_op") else ()
         try:
             routine_checks.check(
-                method, getattr(self._handle.tool(), "name", "a tool"), op.name, names, fn, positions, with_run, kwargs
+                method,
+                getattr(self._handle.tool(), "name", "a tool"),
+                op.name,
+                names,
+                fn,
+                positions,
+                with_run,
+                kwargs,
+                (op.input_names if method == "insert_after_op" else (), shown),
             )
         except BaseException:
             action.remove()

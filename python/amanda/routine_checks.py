@@ -10,13 +10,13 @@ from typing import Any
 
 OPTIONS = {
     "insert_before_op": ("inputs", "with_run", "differentiable", "allow_view"),
-    "insert_after_op": ("outputs", "with_run", "differentiable", "allow_view"),
+    "insert_after_op": ("outputs", "inputs", "with_run", "differentiable", "allow_view"),
     "replace_op": ("inputs", "with_run", "allow_view"),
     "insert_before_backward_op": ("grad_outputs", "with_run", "differentiable"),
-    "insert_after_backward_op": ("grad_inputs", "with_run", "differentiable"),
+    "insert_after_backward_op": ("grad_inputs", "grad_outputs", "with_run", "differentiable"),
     "replace_backward_op": ("grad_outputs", "with_run"),
 }
-"""By method; the positions first."""
+"""By method; the positions first, after an operator then those that are only shown."""
 
 
 def check(
@@ -28,8 +28,10 @@ def check(
     positions: Sequence[int | str] | None,
     with_run: bool,
     keywords: Mapping[str, Any],
+    shown: tuple[Sequence[str], Sequence[int | str] | None] = ((), ()),
 ) -> None:
     """Checks the arguments of `method` of an OpContext. `names`: of the positions it selects from; empty: unknown.
+    `shown`: the names and positions of what it selects only to look at.
 
     Raises:
         TypeError: the routine cannot take what it will be given, or a keyword is meant for `method`.
@@ -37,6 +39,7 @@ def check(
     """
     where = f"[context] {tool}: {method} on {operator}"
     selected = _selected(where, OPTIONS[method][0], names, positions)
+    _selected(where, OPTIONS[method][1], shown[0], shown[1])
     signature = _signature(fn)
     if signature is None:
         return
@@ -44,7 +47,9 @@ def check(
     _check_keywords(where, method, routine, signature, keywords)
     if with_run and "run" in keywords:
         raise TypeError(f"{where}: run= is what with_run=True passes to {routine}; give yours another name")
-    given = {**keywords, "run": None} if with_run else keywords
+    given = {**keywords, "run": None} if with_run else dict(keywords)
+    if shown[1] is None or len(shown[1]) > 0:
+        given[OPTIONS[method][1]] = ()
     _check_arguments(where, OPTIONS[method][0], routine, signature, selected, given)
 
 

@@ -58,7 +58,7 @@ void bind_graph_backend(py::module_& m) {
   py::class_<PyGraphBackend, std::unique_ptr<PyGraphBackend, py::nodelete>>(
       m, "GraphBackend", "A graph driver in Python: a framework's operator types, and this thread's tools.")
       .def(py::init([](std::string name_space, const std::string& backward, bool can_replace, bool can_change_shape,
-                       bool keeps_gradients, const std::string& same_ids_as) {
+                       bool keeps_gradients, bool both_sides, const std::string& same_ids_as) {
              static auto* bridge = new ObjectBridge;
              Capabilities capabilities;
              capabilities.backward = backward_ops(backward);
@@ -66,10 +66,12 @@ void bind_graph_backend(py::module_& m) {
              capabilities.can_replace = can_replace;
              capabilities.can_change_shape = can_change_shape;
              capabilities.keeps_gradients = keeps_gradients;
+             capabilities.both_sides = both_sides;
              return &PyGraphBackend::make(std::move(name_space), capabilities, same_ids_as, *bridge);
            }),
            py::arg("name_space"), py::kw_only(), py::arg("backward") = "none", py::arg("can_replace") = true,
-           py::arg("can_change_shape") = false, py::arg("keeps_gradients") = false, py::arg("same_ids_as") = "")
+           py::arg("can_change_shape") = false, py::arg("keeps_gradients") = false, py::arg("both_sides") = false,
+           py::arg("same_ids_as") = "")
       .def_property_readonly(
           "name_space", [](const PyGraphBackend& backend) { return backend.name_space(); },
           "The driver's name, as \"lists/1/graph\".")

@@ -86,6 +86,7 @@ PYBIND11_MODULE(_core, m) {
   bind_tool(m);
   bind_action(m);
   bind_op_context(m);
+  bind_run(m);
   bind_scope(m);
   bind_toolset(m);
   bind_graph_backend(m);

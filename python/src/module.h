@@ -16,6 +16,7 @@ void bind_artifact(py::module_& m);
 void bind_graph_backend(py::module_& m);
 void bind_graph_site(py::module_& m);
 void bind_op_context(py::module_& m);
+void bind_run(py::module_& m);
 void bind_scope(py::module_& m);
 void bind_tap(py::module_& m);
 void bind_tool(py::module_& m);

@@ -48,12 +48,16 @@ Positions positions(const py::object& selected, const char* keyword) {
   return Positions(std::move(list));
 }
 
-RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwargs, bool with_run) {
+RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwargs, bool with_run,
+                   const char* inputs_name = nullptr) {
   if (!PyCallable_Check(fn.ptr())) {
     throw py::type_error(fmt::format("[context] {} takes a routine to call; got {}", method, text_of(py::repr(fn))));
   }
-  return std::make_shared<PyRoutine>(fn, kwargs, with_run);
+  return std::make_shared<PyRoutine>(fn, kwargs, with_run, inputs_name);
 }
+
+// An empty selection is not handed over at all.
+bool selects(const Positions& positions) { return !positions.selected() || !positions.selected()->empty(); }
 
 py::tuple operands(OpContext& context, Side side) {
   PythonBridge& bridge = bridge_of(context.backend());
@@ -294,13 +298,15 @@ void bind_forward_actions(ContextClass& context) {
           py::arg("kwargs"))
       .def(
           "insert_after_op",
-          [](const ContextHandle& h, py::object fn, const py::object& outputs, bool with_run, bool differentiable,
-             bool allow_view, const py::dict& kwargs) {
-            return h.get().insert_after_op(routine("insert_after_op", fn, kwargs, with_run),
-                                           {positions(outputs, "outputs"), differentiable, allow_view});
+          [](const ContextHandle& h, py::object fn, const py::object& outputs, const py::object& inputs, bool with_run,
+             bool differentiable, bool allow_view, const py::dict& kwargs) {
+            const Positions shown = positions(inputs, "inputs");
+            return h.get().insert_after_op(
+                routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
+                {positions(outputs, "outputs"), differentiable, allow_view, RoutineKind::kUnknown, shown});
           },
-          py::arg("fn"), py::arg("outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
-          py::arg("kwargs"))
+          py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
+          py::arg("allow_view"), py::arg("kwargs"))
       .def(
           "replace_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view,
@@ -323,12 +329,15 @@ void bind_backward_actions(ContextClass& context) {
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
       .def(
           "insert_after_backward_op",
-          [](const ContextHandle& h, py::object fn, const py::object& grad_inputs, bool with_run, bool differentiable,
-             const py::dict& kwargs) {
-            return h.get().insert_after_backward_op(routine("insert_after_backward_op", fn, kwargs, with_run),
-                                                    {positions(grad_inputs, "grad_inputs"), differentiable});
+          [](const ContextHandle& h, py::object fn, const py::object& grad_inputs, const py::object& grad_outputs,
+             bool with_run, bool differentiable, const py::dict& kwargs) {
+            const Positions shown = positions(grad_outputs, "grad_outputs");
+            return h.get().insert_after_backward_op(
+                routine("insert_after_backward_op", fn, kwargs, with_run, selects(shown) ? "grad_outputs" : nullptr),
+                {positions(grad_inputs, "grad_inputs"), differentiable, RoutineKind::kUnknown, shown});
           },
-          py::arg("fn"), py::arg("grad_inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
+          py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
+          py::arg("differentiable"), py::arg("kwargs"))
       .def(
           "replace_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run,

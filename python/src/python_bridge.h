@@ -38,6 +38,9 @@ class PythonBridge {
   virtual bool is_operand(OpSite& site, size_t position, PyObject* object) = 0;
   /// Is `object` what call() returned to the running routine for the result at `position`? An undefined one is None.
   virtual bool is_result(OpSite& site, size_t position, PyObject* object) = 0;
+  /// What a graph that `object` leads to may keep in its place: the same value without the graph, a new reference.
+  /// Null: it leads to none.
+  virtual PyObject* without_graph(PyObject* /*object*/) { return nullptr; }
   /// The Python exception inside what raise_error() threw, a new reference; null if there is none.
   virtual PyObject* python_exception(const std::exception_ptr& error) = 0;
   /// Throws the current Python error in the form that the framework carries to its Python caller.

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "run.h"
+
 namespace amanda::python {
 namespace {
-
-struct RunDict {
-  PyRef dict{PyDict_New()};
-};
 
 std::string name_of(py::handle callable) {
   py::object name = py::getattr(callable, "__name__", py::none());
@@ -51,12 +49,23 @@ class Operands {
   std::vector<PyObject*> many_;
 };
 
+PyObject* shown_inputs(Values& values, PythonBridge& bridge) {
+  const size_t count = values.num_inputs();
+  py::tuple inputs(count);
+  for (size_t i = 0; i < count; ++i) {
+    PyObject* input = bridge.to_python(values.call(), Side::kInputs, values.input_position(i));
+    if (!input) bridge.raise_error();
+    PyTuple_SET_ITEM(inputs.ptr(), i, input);
+  }
+  return inputs.release().ptr();
+}
+
 }  // namespace
 
-PyRoutine::PyRoutine(py::object callable, const py::dict& kwargs, bool with_run)
-    : with_run_(with_run), name_(name_of(callable)) {
+PyRoutine::PyRoutine(py::object callable, const py::dict& kwargs, bool with_run, const char* inputs_name)
+    : with_run_(with_run), shows_inputs_(inputs_name != nullptr), name_(name_of(callable)) {
   callable_ = PyRef(callable.release().ptr());
-  const size_t count = kwargs.size() + (with_run ? 1 : 0);
+  const size_t count = kwargs.size() + shows_inputs_ + with_run;
   if (count == 0) return;
   PyObject* names = PyTuple_New(count);
   PyObject* values = PyTuple_New(count);
@@ -65,10 +74,12 @@ PyRoutine::PyRoutine(py::object callable, const py::dict& kwargs, bool with_run)
     PyTuple_SET_ITEM(names, i, py::object(py::reinterpret_borrow<py::object>(name)).release().ptr());
     PyTuple_SET_ITEM(values, i++, py::object(py::reinterpret_borrow<py::object>(value)).release().ptr());
   }
-  if (with_run) {
-    PyTuple_SET_ITEM(names, i, PyUnicode_InternFromString("run"));
-    PyTuple_SET_ITEM(values, i, Py_NewRef(Py_None));  // each execution has its own
-  }
+  auto add_own = [&](const char* name) {
+    PyTuple_SET_ITEM(names, i, PyUnicode_InternFromString(name));
+    PyTuple_SET_ITEM(values, i++, Py_NewRef(Py_None));  // each execution has its own
+  };
+  if (inputs_name) add_own(inputs_name);
+  if (with_run) add_own("run");
   names_ = PyRef(names);
   values_ = PyRef(values);
 }
@@ -100,16 +111,15 @@ void PyRoutine::operator()(Values& values) {
   const Side side = side_of(values.point());
 
   Operands operands(selected + keywords);
-  if (selected > 0) values.watch();
+  if (selected > 0 || shows_inputs_) values.watch();
   for (size_t i = 0; i < selected; ++i) {
     operands.first()[i] = bridge.to_python(values.call(), side, values.position(i));
     if (!operands.first()[i]) bridge.raise_error();
   }
-  for (size_t i = 0; i < keywords; ++i) {
-    PyObject* value = PyTuple_GET_ITEM(kwargs.ptr(), i);
-    if (with_run_ && i + 1 == keywords) value = values.run<RunDict>().dict.get();
-    operands.first()[selected + i] = Py_NewRef(value);
-  }
+  const size_t given = keywords - shows_inputs_ - with_run_;  // with the routine
+  for (size_t i = 0; i < given; ++i) operands.first()[selected + i] = Py_NewRef(PyTuple_GET_ITEM(kwargs.ptr(), i));
+  if (shows_inputs_) operands.first()[selected + given] = shown_inputs(values, bridge);
+  if (with_run_) operands.first()[selected + keywords - 1] = run_of(values);
   PyObject* result =
       PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {

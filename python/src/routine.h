@@ -8,13 +8,15 @@ namespace amanda::python {
 /// An instrumentation routine in Python.
 class PyRoutine final : public Routine {
  public:
-  /// `kwargs`: a dict whose items are passed to the routine on each call.
-  PyRoutine(py::object callable, const py::dict& kwargs, bool with_run);
+  /// `kwargs`: a dict whose items are passed to the routine on each call. `inputs_name`: the keyword for inputs that it
+  /// is shown beside the results; null: none.
+  PyRoutine(py::object callable, const py::dict& kwargs, bool with_run, const char* inputs_name = nullptr);
 
   void operator()(Values& values) override;
   std::string name() const override { return name_; }
   bool is_failure(const std::exception_ptr& error) const override { return python::is_failure(error); }
   void retire() override;
+  bool uses_run() const override { return with_run_; }
   int traverse(visitproc visit, void* arg) const;
 
  private:
@@ -24,7 +26,7 @@ class PyRoutine final : public Routine {
   PyRef callable_;
   PyRef names_;   // of the keywords, as vectorcall takes them; null: none
   PyRef values_;  // a tuple
-  bool with_run_;
+  const bool with_run_, shows_inputs_;
   std::string name_;
 };
 

@@ -126,9 +126,11 @@ PyObject* TapCall::call_original(OpType type, OpId id, PyObject* args, PyObject*
 }
 
 void bind_tap(py::module_& m) {
-  py::class_<RunState, std::shared_ptr<RunState>>(
-      m, "RunState", "What a tool's routines share in one execution of an operator; a backward operator has its own.")
-      .def(py::init());
+  py::class_<RunState, std::shared_ptr<RunState>>(m, "RunState",
+                                                  "What routines share in one execution of an operator. That of a "
+                                                  "backward operator is created with `forward`, the one "
+                                                  "of the execution that it belongs to, where that is known.")
+      .def(py::init<RunStatePtr>(), py::arg("forward") = RunStatePtr());
   py::class_<TapHandle>(m, "Tap", "Consecutive actions of one operator: one node of the instrumented graph.")
       .def_property_readonly(
           "id", [](const TapHandle& h) { return h.tap->id(); }, "A number, never used again; see find_tap().")
@@ -156,6 +158,9 @@ void bind_tap(py::module_& m) {
       .def(
           "selects", [](const TapHandle& h, size_t position) { return h.tap->selects(position); }, py::arg("position"),
           "Does it get this operand (of its own side)?")
+      .def(
+          "shows_input", [](const TapHandle& h, size_t position) { return h.tap->shows_input(position); },
+          py::arg("position"), "After the operator: is it shown this input, too?")
       .def(
           "run",
           [](const TapHandle& h, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs,

@@ -26,6 +26,8 @@ class Capabilities:
     """The gradients of what a replacement replaces stay."""
     symbolic: bool = False
     """Analyses are shown symbols."""
+    both_sides: bool = False
+    """After an operator its inputs can be shown, too."""
 
 
 class Model(Protocol):

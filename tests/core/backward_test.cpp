@@ -50,6 +50,19 @@ TEST_P(BackwardTest, RoutinesOfOneExecutionShareARun) {
   apply({tool("a")});
   step();
   step();
+  EXPECT_EQ(trace(), "neg NegBackward 2 AccumulateGrad 4 neg NegBackward 2 AccumulateGrad 4");
+}
+
+TEST_P(BackwardTest, RoutinesAroundOneBackwardOperatorShareWhatIsLocal) {
+  tool("a").does(
+      [&](OpContext& op) {
+        op.insert_before_backward_op([](Values& values) { ++values.local<int>(); });
+        op.insert_after_backward_op([&](Values& values) { note(std::to_string(++values.local<int>())); });
+      },
+      {.backward = true, .ops = {"neg"}});
+  apply({tool("a")});
+  step();
+  step();
   EXPECT_EQ(trace(), "neg NegBackward 2 AccumulateGrad 2 neg NegBackward 2 AccumulateGrad 2");
 }
 

@@ -13,7 +13,8 @@ class CountingTool final : public Tool {
   explicit CountingTool(bool backward) : Tool("counting") {
     add_inst_for_op([](OpContext& context) { context.insert_before_op([](Values&) {}); });
     if (!backward) return;
-    add_inst_for_op([](OpContext& context) { context.insert_before_backward_op([](Values&) {}); }, {.backward = true});
+    add_inst_for_op([](OpContext& context) { context.insert_before_backward_op([](Values&) {}, {.with_run = false}); },
+                    {.backward = true});
   }
 };
 

@@ -180,19 +180,19 @@ void CuptiProfiler::analyze(OpContext& context) {
   const bool weigh = options_.operand_bytes;
   const auto place = std::make_shared<OperatorRuns::Place>(runs->tree().index_of(place_of(context)));
   const auto before = [runs, weigh, place](Values& values) {
-    auto& bracket = values.run<Bracket>();
+    auto& bracket = values.local<Bracket>();
     if (weigh) bracket.input_bytes = bytes_of(values);
     bracket.begin(runs, *place);
   };
   const auto after = [runs, weigh](Values& values) {
-    auto& bracket = values.run<Bracket>();
+    auto& bracket = values.local<Bracket>();
     bracket.stop();
     bracket.end(weigh ? bracket.input_bytes + bytes_of(values) : 0);
   };
   const Positions positions = weigh ? Positions() : Positions::none();
   if (context.is_backward()) {
-    context.insert_before_backward_op(before, {.grad_outputs = positions});
-    context.insert_after_backward_op(after, {.grad_inputs = positions});
+    context.insert_before_backward_op(before, {.grad_outputs = positions, .with_run = false});
+    context.insert_after_backward_op(after, {.grad_inputs = positions, .with_run = false});
   } else {
     context.insert_before_op(before, {.inputs = positions});
     context.insert_after_op(after, {.outputs = positions});

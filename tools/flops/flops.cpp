@@ -161,12 +161,12 @@ void Flops::Counter::count(OpContext& context, Positions inputs,
     std::optional<int64_t> flops;
   };
   context.insert_before_op(
-      [formula = std::move(formula)](Values& values) { values.run<Count>().flops = formula(values); },
+      [formula = std::move(formula)](Values& values) { values.local<Count>().flops = formula(values); },
       {.inputs = std::move(inputs)});
   context.insert_after_op(
       [index = index_, counts = counts_,
        &place = counts_->place("aten::" + context.op().name, context.module_path(), false)](Values& values) {
-        const std::optional<int64_t> flops = values.run<Count>().flops;
+        const std::optional<int64_t> flops = values.local<Count>().flops;
         if (!flops) return;
         counted_inside(index) = true;
         place.add(*flops);
@@ -179,15 +179,15 @@ void Flops::Counter::analyze_backward(OpContext& context) {
   if (name.ends_with("BackwardBackward0")) {
     context.insert_before_backward_op(
         [counts = counts_, &place = counts_->uncounted_place(name)](Values&) { place.add(0); },
-        {.grad_outputs = Positions::none()});
+        {.grad_outputs = Positions::none(), .with_run = false});
     return;
   }
   const auto formula = name == kCpuAttentionBackward && cpu_attention_ ? kAttention : find(kBackward, name);
   if (!formula) return;
 
   context.insert_before_backward_op(
-      [](Values& values) { values.run<GradOutput>().sizes = sizes_of(values, 0).value_or(IntVector()); },
-      {.grad_outputs = {0}});
+      [](Values& values) { values.local<GradOutput>().sizes = sizes_of(values, 0).value_or(IntVector()); },
+      {.grad_outputs = {0}, .with_run = false});
   FlopCounts::Place& place = counts_->place(name, context.module_path(), true);
   if (formula->family == Family::kMatmul) {
     count_matmul_backward(context, place, formula->first);
@@ -199,18 +199,18 @@ void Flops::Counter::analyze_backward(OpContext& context) {
 // A gradient that is not needed is undefined, and nothing was computed for it.
 void Flops::Counter::count_matmul_backward(OpContext& context, FlopCounts::Place& place, int64_t first) {
   auto count = [counts = counts_, &place](Values& values) {
-    const IntVector& grad = values.run<GradOutput>().sizes;
+    const IntVector& grad = values.local<GradOutput>().sizes;
     const auto a = sizes_of(values, 0), b = sizes_of(values, 1);
     if (grad.empty() || (!a && !b)) return;
     place.add((a ? matmul_grad_a_flops(*a, grad) : 0) + (b ? matmul_grad_b_flops(*b, grad) : 0));
   };
-  context.insert_after_backward_op(count, {.grad_inputs = {first, first + 1}});
+  context.insert_after_backward_op(count, {.grad_inputs = {first, first + 1}, .with_run = false});
 }
 
 void Flops::Counter::count_by_forward_run(OpContext& context, FlopCounts::Place& place, bool is_convolution) {
   auto count = [counts = counts_, &place, &unknown = counts_->uncounted_place(context.backward_op()->name),
                 runs = forward_runs(context.op_id()), is_convolution](Values& values) {
-    const IntVector& grad = values.run<GradOutput>().sizes;
+    const IntVector& grad = values.local<GradOutput>().sizes;
     std::array<std::optional<IntVector>, 3> found;
     for (size_t i = 0; i < values.size(); ++i) found[i] = sizes_of(values, i);
     if (grad.empty() || found == decltype(found){}) return;
@@ -223,7 +223,8 @@ void Flops::Counter::count_by_forward_run(OpContext& context, FlopCounts::Place&
       place.add(run->flops);
     }
   };
-  context.insert_after_backward_op(count, {.grad_inputs = is_convolution ? Positions{0, 1} : Positions{0, 1, 2}});
+  context.insert_after_backward_op(
+      count, {.grad_inputs = is_convolution ? Positions{0, 1} : Positions{0, 1, 2}, .with_run = false});
 }
 
 }  // namespace amanda::tools

@@ -6,6 +6,7 @@
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "operator_call.h"
+#include "tape.h"
 
 namespace amanda::reference {
 namespace {
@@ -77,6 +78,13 @@ bool Bridge::is_operand(OpSite& site, size_t position, PyObject* object) {
   if (!value.ref || !std::holds_alternative<Array>(operand(value)) || !py::isinstance<Array>(object)) return false;
   const Array &given = array(value), &shown = py::handle(object).cast<const Array&>();
   return shown.shares_data(given) && shown.gradient_state() == given.gradient_state();
+}
+
+PyObject* Bridge::without_graph(PyObject* object) {
+  if (!py::isinstance<Array>(object)) return nullptr;
+  const Array& array = py::handle(object).cast<const Array&>();
+  if (!array.gradient_state()->made_by.node) return nullptr;
+  return py::cast(array.reshaped(array.shape())).release().ptr();
 }
 
 PyObject* Bridge::python_exception(const std::exception_ptr& error) {

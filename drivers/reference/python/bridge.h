@@ -29,6 +29,7 @@ class Bridge final : public python::PythonBridge {
   bool is_operand(OpSite& site, size_t position, PyObject* object) override;
   bool is_result(OpSite&, size_t, PyObject*) override { return false; }  // call() returns the results themselves
   PyObject* python_exception(const std::exception_ptr& error) override;
+  PyObject* without_graph(PyObject* object) override;
   [[noreturn]] void raise_error() override { throw py::error_already_set(); }
 
  private:

@@ -105,7 +105,7 @@ PYBIND11_MODULE(amanda_reference, m) {
       [](bool graph) {
         const amanda::Capabilities can = (graph ? Driver::graph() : Driver::eager()).capabilities();
         return py::dict(py::arg("backward") = name_of(can.backward), py::arg("symbolic") = can.symbolic_analysis,
-                        py::arg("keeps_gradients") = can.keeps_gradients);
+                        py::arg("keeps_gradients") = can.keeps_gradients, py::arg("both_sides") = can.both_sides);
       },
       py::arg("graph"));
   static Bridge eager(Driver::eager()), graph(Driver::graph());

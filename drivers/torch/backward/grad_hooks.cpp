@@ -62,7 +62,8 @@ variable_list with_python_errors(const Fn& fn) {
 void bind_made_by(const RunningNode& node, const variable_list& grad_inputs) {
   for (const Ownership* owner : node.followers()) {
     const SomeTensors levels = all_levels(grad_inputs);
-    bind_nodes(node.scopes(), node.window().made(levels), owner->forward, owner->id, /*made_by_forward=*/false);
+    bind_nodes(node.scopes(), node.window().made(levels), owner->forward, owner->id, /*made_by_forward=*/false,
+               nullptr);
   }
 }
 
@@ -171,15 +172,32 @@ std::shared_ptr<NodeRecord> record_of(Node& node, const NodeType& type) {
   return made;
 }
 
+RunStatePtr run_of(const ForwardRun& forward, RunSource* runs) {
+  RunStatePtr run = forward.run.lock();
+  if (!run && runs) forward.run = run = runs->run_state();
+  return run;
+}
+
 // Attaches the hooks that the owner's tools need on the node, and returns what they need. Existing ownership is kept:
-// a leaf's node belongs to its first user, any other node to the innermost operator that the tool sees.
-HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner) {
+// a leaf's node belongs to its first user, any other node to the innermost operator that the tool sees. `kept`: does a
+// node keep the run, as long as the graph lives? A leaf's may live as long as the program, under DDP for instance.
+HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner, RunSource* runs,
+                       bool& kept) {
   if (const std::shared_ptr<NodeRecord> known = find_record_of(node, type)) {
-    if (!restrict_to_new_tools(owner, known->owners())) return {};
+    const NodeRecord::Owners owners = known->owners();
+    if (!restrict_to_new_tools(owner, owners)) {
+      if (type.accumulates) known->renew_run(owners, owner, [&] { return run_of(*owner.forward, runs); });
+      return {};
+    }
   }
   NodeCall site(node, type, owner);
   const HookNeeds wanted = Backward::hook_needs(scopes, site);
   if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
+  if (wanted.run || wanted.pending) {
+    RunStatePtr run = run_of(*owner.forward, runs);
+    if (!type.accumulates || !kept) owner.kept_run = std::move(run);
+    kept = true;
+  }
   publish_scopes_now();
   const std::shared_ptr<NodeRecord> record = record_of(node, type);
   if (record->add(std::move(owner)) && wanted.after) ensure_post_hook(node, record);
@@ -189,8 +207,8 @@ HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Own
 }  // namespace
 
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
-                OpId base, bool made_by_forward) {
-  bool analysed = true;
+                OpId base, bool made_by_forward, RunSource* runs) {
+  bool analysed = true, run_kept = false;
   // The number of gradients is part of a backward operator's identity: `cat` of two and of three tensors at one place.
   auto id_of = [&](const Node& node, const NodeType& type, OpId within, uint64_t index) {
     return base == 0
@@ -203,14 +221,15 @@ bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::sha
     Node& node = *made.nodes[i];
     const NodeType& type = node_types().of(node);
     ids.push_back(id_of(node, type, base, i));
-    analysed &= !attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward}).pending;
+    analysed &=
+        !attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward, nullptr}, runs, run_kept).pending;
   }
   for (const NodeWindow::Leaf& leaf : made.leaves) {
     const NodeType& type = node_types().of(*leaf.accumulate);
     if (!type.accumulates) continue;
     const OpId id = id_of(*leaf.accumulate, type,
                           leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent], leaf.edge);
-    analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false}).pending;
+    analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false, nullptr}, runs, run_kept).pending;
   }
   return analysed;
 }

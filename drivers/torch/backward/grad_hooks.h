@@ -14,8 +14,9 @@ namespace amanda::pytorch {
 CurrentScopes observing_scopes();
 
 /// Assigns the nodes to their owner: the tools that saw it will see them. `base`: the start of the nodes' ids: the
-/// forward id, or the id of the node that created them. Returns whether all their analyses have run.
+/// forward id, or the id of the node that created them. `runs`: null if the forward operator is over. Returns whether
+/// all their analyses have run.
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
-                OpId base, bool made_by_forward);
+                OpId base, bool made_by_forward, RunSource* runs);
 
 }  // namespace amanda::pytorch

@@ -23,6 +23,7 @@ struct ForwardRun {
   OpId id;
   uint64_t raw_path;
   std::shared_ptr<const ForwardOperands> operands;  // null: no analysis will need them
+  mutable std::weak_ptr<RunState> run;              // set before a backward operator that asks can run
 };
 
 /// The forward operator of a node, and which of its backward operators the node is. (A node may belong to an inner and
@@ -31,6 +32,7 @@ struct Ownership {
   std::shared_ptr<const ForwardRun> forward;
   OpId id;
   bool made_by_forward;
+  RunStatePtr kept_run;  // as long as the node lives; null: nobody asks, or the node is a leaf's, which may outlive it
 };
 
 /// Runs the node's own code, and treats its results as the engine does: sums over broadcast dimensions, converts
@@ -50,6 +52,7 @@ class NodeCall final : public OpCall {
   OpType forward_type() const override { return owner_.forward->type; }
   OpId forward_id() override { return owner_.forward->id; }
   const Subscription* subscription() const override { return owner_.forward->seen_by.get(); }
+  RunStatePtr run_state() const override { return owner_.forward->run.lock(); }
   bool made_by_forward() const override { return owner_.made_by_forward; }
   size_t size(Side side) const override;
   Value get(Side side, size_t position) override;

@@ -44,6 +44,19 @@ bool NodeRecord::add(Ownership owner) {
   return true;
 }
 
+void NodeRecord::renew_run(const Owners& owners, const Ownership& user, const std::function<RunStatePtr()>& run) {
+  const std::weak_ptr<RunState> never;
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const ForwardRun& known = *owners[i].forward;
+    const bool had_run = known.run.owner_before(never) || never.owner_before(known.run);
+    if (!had_run || !known.run.expired() || known.id != user.forward->id) continue;
+    auto forward = std::make_shared<ForwardRun>(known);
+    forward->run = run();
+    std::lock_guard lock(mutex());
+    if (i < owners_.size() && owners_[i].forward == owners[i].forward) owners_[i].forward = std::move(forward);
+  }
+}
+
 bool NodeRecord::claim_post_hook() {
   std::lock_guard lock(mutex());
   return !std::exchange(has_post_hook_, true);

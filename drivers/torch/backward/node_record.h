@@ -3,6 +3,8 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <functional>
+
 #include "amanda/mutex.h"
 #include "backward/node_call.h"
 
@@ -16,6 +18,9 @@ class NodeRecord {
   /// False: the tools that saw this owner already see the node, through another owner.
   bool add(Ownership owner);
   bool claim_post_hook();  // true once
+  /// Of a leaf's node that outlives its graphs: where the graph of the first user is gone, its runs are now those of
+  /// this user, which is at the same place. `owners`: as they are.
+  void renew_run(const Owners& owners, const Ownership& user, const std::function<RunStatePtr()>& run);
 
   Owners owners() const;
 

@@ -27,6 +27,18 @@ class FunctionSite final : public OpSite {
   const Identity& identity_;
 };
 
+struct FunctionRun final : RunSource {
+  FunctionRun(ScopeStack& scopes, FunctionSite& site) : scopes(scopes), site(site) {}
+  RunStatePtr run_state() override {
+    if (!run) run = Backward::new_run(scopes, site);
+    return run;
+  }
+
+  ScopeStack& scopes;
+  FunctionSite& site;
+  RunStatePtr run;
+};
+
 }  // namespace
 
 void bind_python_function(const std::string& name, const NodeWindow& window, c10::ArrayRef<c10::IValue> inputs,
@@ -48,8 +60,9 @@ void bind_python_function(const std::string& name, const NodeWindow& window, c10
   operands->keep_outputs(std::vector<c10::IValue>(outputs.begin(), outputs.end()));
   for (const NodeWindow::Leaf& leaf : made.leaves) operands->connect(leaf.accumulate);
   const auto forward = std::make_shared<ForwardRun>(
-      ForwardRun{std::move(seen_by), record.type, identity.id, identity.raw_path, std::move(operands)});
-  bind_nodes(*scopes, made, forward, identity.id, /*made_by_forward=*/true);
+      ForwardRun{std::move(seen_by), record.type, identity.id, identity.raw_path, std::move(operands), {}});
+  FunctionRun run(*scopes, site);
+  bind_nodes(*scopes, made, forward, identity.id, /*made_by_forward=*/true, &run);
 }
 
 }  // namespace amanda::pytorch

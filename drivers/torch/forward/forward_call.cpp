@@ -48,7 +48,7 @@ uint64_t ForwardCall::gradient_mask() const {
 
 bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                             const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
-                            const SubscriptionPtr& seen_by) {
+                            const SubscriptionPtr& seen_by, RunSource& runs) {
   SomeTensors tensors;
   for (const OperandTensor& result : result_tensors()) tensors.push_back(*result.tensor);
   for (const OperandTensor& other : tensors_of(written)) tensors.push_back(*other.tensor);
@@ -70,9 +70,9 @@ bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const 
     return kept;
   };
   if (operands) operands = connected(std::move(operands));
-  const auto forward =
-      std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands)});
-  const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true);
+  const auto forward = std::make_shared<ForwardRun>(
+      ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands), {}});
+  const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true, &runs);
   // Other shapes, or autocast, create other nodes at the same place: only here it is known that they are new.
   if (!analysed && !forward->operands) forward->operands = connected(operands_now());
   return analysed;

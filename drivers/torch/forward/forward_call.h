@@ -58,7 +58,7 @@ class ForwardCall : public OpCall {
   /// not return. If `operands` is null, operands_now() is used if an analysis is still pending.
   bool bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                  const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
-                 const SubscriptionPtr& seen_by);
+                 const SubscriptionPtr& seen_by, RunSource& runs);
 
   const OpRecord& record_;
   Identity identity_;  // computed on first use

@@ -165,7 +165,7 @@ bool StackCall::has_symbols() const {
 }
 
 c10::ArrayRef<c10::IValue> StackCall::arguments() const {
-  if (state_ != State::kReady) return inputs_;
+  if (state_ != State::kReady) return shows_run_inputs_ ? run_inputs_ : inputs_;
   return torch::jit::last(stack_, record_.info.inputs.size());
 }
 
@@ -192,6 +192,7 @@ uint64_t StackCall::unmutated_versions() const {
 
 void StackCall::begin_run(RunHints hints) {
   observe_inner_ = hints.observe_inner;
+  keeps_run_inputs_ = hints.keep_run_inputs;
   if (hints.keep_inputs) inputs_ = program_inputs();
   if (record_.viewed) {
     each_tensor(stack_[base_ + *record_.viewed], [&](const at::Tensor& viewed) { viewed_ = storage_of(viewed); });
@@ -216,6 +217,7 @@ void StackCall::run(RunHints hints) {
 }
 
 void StackCall::redispatch() {
+  keep_run_inputs();
   std::optional<c10::impl::ExcludeDispatchKeyGuard> unobserved;
   if (!observe_inner_) unobserved.emplace(keys().both);
   if (below_) return op_.redispatchBoxed(*below_, &stack_);
@@ -227,6 +229,8 @@ void StackCall::skip(RunHints hints) {
     if (!has_original(i)) originals_.emplace_back(i, stack_[base_ + i]);
   }
   if (hints.keep_inputs) inputs_ = program_inputs();
+  keeps_run_inputs_ = hints.keep_run_inputs;
+  keep_run_inputs();
   torch::jit::drop(stack_, record_.info.inputs.size());
   stack_.resize(stack_.size() + record_.info.outputs.size());
   state_ = State::kSkipped;
@@ -264,14 +268,31 @@ std::shared_ptr<ForwardOperands> StackCall::operands_now() const {
   return operands;
 }
 
-bool StackCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) {
+namespace {
+
+struct KnownRun final : RunSource {
+  explicit KnownRun(RunStatePtr run) : run(std::move(run)) {}
+  RunStatePtr run_state() override { return run; }
+  const RunStatePtr run;
+};
+
+}  // namespace
+
+bool StackCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs) {
   if (!trial_result_.isNone()) {
     bind_when_run_ = seen_by;
     bind_under_ = &scopes;
+    trial_run_state_ = runs.run_state();
   }
   if (!made_ || bind_when_run_ || made_->is_empty()) return false;
   if (operands_) operands_->keep_outputs(results());
-  return bind_made(scopes, *made_, written_, edited_inputs_, std::move(operands_), seen_by);
+  return bind_made(scopes, *made_, written_, edited_inputs_, std::move(operands_), seen_by, runs);
+}
+
+void StackCall::bind_after_trial() {
+  if (!bind_when_run_) return;
+  KnownRun run(std::move(trial_run_state_));
+  bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr), run);
 }
 
 // ---- in-place operators: see the note in the header ----------------------------------------------------------------
@@ -329,8 +350,7 @@ void StackCall::trial_run() {
 void StackCall::run_after_trial() {
   if (inner_edited_) {  // its inner operators were edited: the trial's result is kept, and assigned
     trial_result_ = {};
-    if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
-    return;
+    return bind_after_trial();
   }
   if (random_before_) random_before_->put_back();
   const at::Tensor trial_result = trial_result_.toTensor(), shown = stack_[base_].toTensor();
@@ -347,7 +367,7 @@ void StackCall::run_after_trial() {
     redispatch();
   }
   trial_result_ = {};
-  if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
+  bind_after_trial();
   if (!result_edited_) return;
   const at::Tensor result = stack_[base_].toTensor();
   // An edit that took over the edge of the trial's result takes over the edge of the real result; an edit with its own

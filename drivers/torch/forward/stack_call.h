@@ -37,6 +37,7 @@ class StackCall final : public ForwardCall {
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
   bool has_results() const override { return state_ != State::kReady; }
+  void show_run_inputs() override { shows_run_inputs_ = true; }
   void finish() override;
   void set(Side side, size_t position, Value value) override;
   void commit() override;
@@ -44,7 +45,7 @@ class StackCall final : public ForwardCall {
   uint64_t versions(Side side) const override;
   uint64_t unmutated_versions() const override;
   void watch_backward(bool keep_operands) override;
-  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) override;
+  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs) override;
 
   bool result_is_view() const override;
   bool has_symbols() const override;
@@ -58,6 +59,7 @@ class StackCall final : public ForwardCall {
   void ran(RunHints hints, std::optional<NodeWindow> made, const Push& push) {
     begin_run(hints);
     if (made) inputs_ = program_inputs();
+    keep_run_inputs();
     torch::jit::drop(stack_, record_.info.inputs.size());
     push(stack_);
     made_ = std::move(made);
@@ -82,11 +84,15 @@ class StackCall final : public ForwardCall {
   std::vector<c10::IValue> program_inputs() const;
   std::shared_ptr<ForwardOperands> operands_now() const override;
   void begin_run(RunHints hints);
+  void keep_run_inputs() {
+    if (keeps_run_inputs_ && state_ == State::kReady) run_inputs_ = arguments().vec();
+  }
   void redispatch();
   bool autograd_will_record_in_place() const;
   bool runs_unseen() const;
   bool has_original(size_t position) const;
   void run_on_private_copy();
+  void bind_after_trial();
   void trial_run();
   void run_after_trial();
   void check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const;
@@ -104,10 +110,11 @@ class StackCall final : public ForwardCall {
   torch::jit::Stack& stack_;
   size_t base_;
   State state_ = State::kReady;
-  bool observe_inner_ = false;
+  bool observe_inner_ = false, keeps_run_inputs_ = false, shows_run_inputs_ = false;
   std::vector<EditedInput> edited_inputs_;
-  std::vector<c10::IValue> inputs_;    // kept over the run, if they are needed afterwards
-  std::vector<c10::IValue> run_with_;  // the arguments of an in-place operator, if it may have to run or assign again
+  std::vector<c10::IValue> inputs_;      // kept over the run, if they are needed afterwards
+  std::vector<c10::IValue> run_inputs_;  // what the operator ran on, if an action after it will ask
+  std::vector<c10::IValue> run_with_;    // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
   const c10::StorageImpl* viewed_ = nullptr;  // of the argument that the result may be a view of; only compared
 
@@ -126,6 +133,7 @@ class StackCall final : public ForwardCall {
   std::vector<c10::IValue> written_;  // what it writes to and does not return
   SubscriptionPtr bind_when_run_;     // set while only the trial has run
   ScopeStack* bind_under_ = nullptr;  // the scopes for bind_when_run_
+  RunStatePtr trial_run_state_;       // the run for bind_when_run_
 };
 
 }  // namespace amanda::pytorch

@@ -11,6 +11,7 @@ StackCall& UnboxedCall::boxed() {
   push_arguments(stack_);
   boxed_.emplace(record_, op_, below_, stack_, identity_);
   if (ran_) boxed_->ran(hints_, std::move(made_), [this](torch::jit::Stack& stack) { push_results(stack); });
+  if (shows_run_inputs_) boxed_->show_run_inputs();
   return *boxed_;
 }
 
@@ -60,10 +61,10 @@ std::shared_ptr<ForwardOperands> UnboxedCall::operands_now() const {
   return operands;
 }
 
-bool UnboxedCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) {
-  if (boxed_) return boxed_->bind_backward(scopes, seen_by);
+bool UnboxedCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs) {
+  if (boxed_) return boxed_->bind_backward(scopes, seen_by, runs);
   if (!made_ || made_->is_empty()) return false;
-  return bind_made(scopes, *made_, {}, {}, nullptr, seen_by);
+  return bind_made(scopes, *made_, {}, {}, nullptr, seen_by, runs);
 }
 
 }  // namespace amanda::pytorch

@@ -54,6 +54,10 @@ class UnboxedCall : public ForwardCall {
   void run(RunHints hints) final;
   void skip(RunHints hints) final { boxed().skip(hints); }
   bool has_results() const final { return boxed_ ? boxed_->has_results() : ran_; }
+  void show_run_inputs() final {
+    shows_run_inputs_ = true;
+    if (boxed_) boxed_->show_run_inputs();
+  }
   void finish() final {
     if (boxed_) boxed_->finish();
   }
@@ -67,7 +71,7 @@ class UnboxedCall : public ForwardCall {
   uint64_t versions(Side side) const final;
   uint64_t unmutated_versions() const final;
   void watch_backward(bool keep_operands) final;
-  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) final;
+  bool bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs) final;
   bool result_is_view() const final { return const_cast<UnboxedCall*>(this)->boxed().result_is_view(); }
   bool is_viewed(size_t position) final { return boxed().is_viewed(position); }
   void abandon() noexcept final {
@@ -104,7 +108,7 @@ class UnboxedCall : public ForwardCall {
   StackCall& boxed();
 
   RunHints hints_;
-  bool ran_ = false;
+  bool ran_ = false, shows_run_inputs_ = false;
   const OperandTensors arguments_;
   mutable OperandTensors results_;
   ShownOperands shown_;

@@ -217,6 +217,13 @@ bool TorchBridge::is_result(OpSite& site, size_t position, PyObject* object) {
   return original_result(site, Side::kOutputs, position, object) != nullptr;
 }
 
+PyObject* TorchBridge::without_graph(PyObject* object) {
+  if (!THPVariable_Check(object)) return nullptr;
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  if (!tensor.requires_grad() || tensor.is_leaf()) return nullptr;
+  return THPVariable_Wrap(pytorch::alias_of(tensor));
+}
+
 bool TorchBridge::is_list(OpSite& site, Side side, size_t position) {
   const c10::Type* type = element(argument_of(site, side, position).type());
   return type->kind() == c10::TypeKind::ListType;

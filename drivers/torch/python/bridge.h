@@ -18,6 +18,7 @@ class TorchBridge final : public PythonBridge {
   bool is_list(OpSite& site, Side side, size_t position) override;
   bool is_operand(OpSite& site, size_t position, PyObject* object) override;
   bool is_result(OpSite& site, size_t position, PyObject* object) override;
+  PyObject* without_graph(PyObject* object) override;
   PyObject* python_exception(const std::exception_ptr& error) override;
   [[noreturn]] void raise_error() override;
 };

@@ -137,7 +137,7 @@ def tensor(nested: Nested) -> torch.Tensor:
 
 class PyTorchEager:
     name = f"pytorch/{'.'.join(torch.__version__.split('.')[:2])}/eager"
-    capabilities = Capabilities(backward="nodes")
+    capabilities = Capabilities(backward="nodes", both_sides=True)
     same_ids_as = None
     ops = {kind: kind for kind in FUNCTIONS} | {"flatten": "view"}
     backward_ops = {kind: {f"{kind.capitalize()}Backward0"} for kind in FUNCTIONS} | {

@@ -305,6 +305,58 @@ def test_run_state_is_shared_by_the_routines_of_one_execution() -> None:
     assert seen == [(0.5, math.sin(0.5)), (1.0, math.sin(1.0))]
 
 
+def test_run_state_of_a_backward_operator_leads_to_that_of_its_forward_operator() -> None:
+    seen = []
+    meets = amanda.Tool("meets")
+    meets.add_inst_for_op(lambda c: c.insert_after_op(lambda y, run: run.update(y=y), [0], with_run=True), ops="sin")
+    meets.add_inst_for_op(
+        lambda c: c.insert_before_backward_op(lambda run: seen.append((run.index, run["y"])), [], with_run=True),
+        ops="sin",
+        backward=True,
+    )
+    _scope, toolset = toolset_of(meets)
+    step = _core.instrument(toolset, BACKEND, Graph()).lowered[1]
+    (after,), (before,) = step.taps, step.backward_taps
+    for value in (0.5, 1.0):
+        state = _core.RunState()
+        after.run(step.site, (), [value], state=state)
+        before.run(step.backward_site, [1.0], state=_core.RunState(state))
+    assert seen == [(0, 0.5), (1, 1.0)]
+
+
+def test_without_a_run_state_it_is_not_known_which_execution_runs() -> None:
+    runs: list[amanda.Run] = []
+    _scope, toolset = toolset_of(
+        tool(lambda c: c.insert_before_op(lambda a, run: runs.append(run), with_run=True), "sin")
+    )
+    step = _core.instrument(toolset, BACKEND, Graph()).lowered[1]
+    step.taps[0].run(step.site, [0.5])
+    with pytest.raises(amanda.Error, match=r"^\[run\] which execution of toy::sin this is, is not known"):
+        _ = runs[0].index
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_driver_that_shows_results_alone_refuses_inputs_beside_them(backward: bool) -> None:
+    def look(context: amanda.OpContext) -> None:
+        if backward:
+            context.insert_after_backward_op(lambda *g, grad_outputs: None, grad_outputs=[0])
+        else:
+            context.insert_after_op(lambda y, inputs: None, inputs=["a"])
+
+    _scope, toolset = toolset_of(tool(look, ops="sin", backward=backward, name="look"))
+    where, shown, other = (
+        ("insert_after_backward_op on SinBackward of toy::sin", "grad_inputs", "grad_outputs")
+        if backward
+        else ("insert_after_op on toy::sin", "outputs", "inputs")
+    )
+    with pytest.raises(amanda.Error) as raised:
+        _core.instrument(toolset, BACKEND, Graph())
+    assert str(raised.value) == (
+        f"[context] look: {where}: 'toy/1/graph' shows a routine after the operator its {shown} alone; keep what you "
+        f"need of the {other} in a routine before it, with run"
+    )
+
+
 def test_a_program_that_a_routine_runs_is_not_instrumented() -> None:
     function, seen = Function(), []
     busy = tool(lambda c: c.insert_before_op(lambda *_: seen.append(function(X, W))), ops="sin")

@@ -54,7 +54,7 @@ def test_every_rule_of_the_semantics_has_a_test_that_can_fail():
 def test_cpp_excerpts_are_those_of_the_examples():
     sources = "".join(path.read_text() for path in (ROOT / "examples" / "cpp").glob("*.cpp"))
     excerpts = [code for _, code in blocks("writing_a_tool.md", "cpp")]
-    assert len(excerpts) == 3
+    assert len(excerpts) == 4
     assert all(code in sources for code in excerpts)
 
 
