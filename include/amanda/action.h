@@ -190,9 +190,10 @@ class Values {
   OpCall& call() const { return call_; }
   /// Throws `Error`: "[action] <tool>: <routine> <point> <operator>: <what>".
   [[noreturn]] void fail(const std::string& what) const;
-  // For messages, and slow.
-  std::string where() const;            // "<routine> before aten::relu in encoder.0 (forward, model.py:12)"
-  std::string operand(size_t i) const;  // the i-th selected one: "input 1 (weight)"
+  /// For messages, and slow: "<routine> before aten::relu in encoder.0 (forward, model.py:12)".
+  std::string where() const;
+  /// For messages: the i-th selected operand, as "input 1 (weight)".
+  std::string operand(size_t i) const;
 
  private:
   friend class Execution;
