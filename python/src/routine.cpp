@@ -16,7 +16,7 @@ std::string name_of(py::handle callable) {
 }
 
 // Which operands the routine was given, where it asked for some of them.
-std::string given(const Values& values) {
+std::string selected_operands(const Values& values) {
   constexpr size_t kMost = 4;
   if (values.size() == values.call().size(side_of(values.point())) || values.size() > kMost) return "";
   std::string operands;
@@ -123,7 +123,7 @@ void PyRoutine::operator()(Values& values) {
   PyObject* result =
       PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {
-    add_note(fmt::format("[amanda] in tool '{}': {}{}", values.tool().name(), values.where(), given(values)));
+    add_note(fmt::format("[amanda] in tool '{}': {}{}", values.tool().name(), values.where(), selected_operands(values)));
     bridge.raise_error();
   }
   const PyRef held(result);
