@@ -50,7 +50,7 @@ TEST_P(RunTest, ExecutionsAreCountedSinceTheScopeWasEntered) {
   trace();
   enter(scope);
   backward(twice(leaf({1}), 1));
-  EXPECT_EQ(trace(), "mul.scalar 0: 2*1 MulBackward AccumulateGrad");
+  EXPECT_EQ(trace(), "mul 0: 2*1 MulBackward AccumulateGrad");
 }
 
 TEST_P(RunTest, AnObjectGoesWithTheTape) {
