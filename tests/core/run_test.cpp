@@ -50,7 +50,7 @@ TEST_P(RunTest, ExecutionsAreCountedSinceTheScopeWasEntered) {
   trace();
   enter(scope);
   backward(twice(leaf({1}), 1));
-  EXPECT_EQ(trace(), "mul.scalar 0: 2*1 MulBackward AccumulateGrad");
+  EXPECT_EQ(trace(), "mul 0: 2*1 MulBackward AccumulateGrad");
 }
 
 TEST_P(RunTest, AnObjectGoesWithTheTape) {
@@ -160,12 +160,11 @@ TEST_F(BothSidesTest, ChangingAnInputInPlaceIsAnError) {
       },
       {.ops = {"relu"}});
   apply({tool("a")});
-  EXPECT_EQ(
-      error_of([] {
-        reference::call("relu", {Array{1, 2}});
-      }),
-      "[action] a: a C++ routine after reference::relu: it changed, in place, a tensor it was given; return a new "
-      "one, or call context.may_mutate() at analysis");
+  EXPECT_EQ(error_of([] {
+              reference::call("relu", {Array{1, 2}});
+            }),
+            "[action] a: a C++ routine after ref::relu: it changed, in place, a tensor it was given; return a new "
+            "one, or call context.may_mutate() at analysis");
 }
 
 TEST_F(BothSidesTest, TapsOfAGraphShareARunAndSeeBothSides) {
