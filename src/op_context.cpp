@@ -6,8 +6,10 @@
 
 #include "amanda/error.h"
 #include "context_session.h"
+#include "description.h"
 #include "op_name.h"
 #include "refusal.h"
+#include "scope_state.h"
 #include "thread_calls.h"
 
 namespace amanda {
@@ -119,6 +121,22 @@ Value OpContext::grad_input(size_t position) const {
 
 void OpContext::may_mutate() { session("may_mutate").may_mutate = true; }
 
+std::vector<ActionDescription> OpContext::actions() const {
+  if (!record_) return {};
+  std::vector<ScheduledPtr> scheduled;
+  {
+    std::lock_guard lock(scope_->mutex());
+    const bool ours = record_->analysed_by == std::this_thread::get_id();  // another thread's session is its own
+    scheduled = record_->scheduled(scope_->tools(), ours ? session_ : nullptr);
+  }
+  return describe(scheduled);
+}
+
+std::shared_ptr<const OpPlace> OpContext::place() const {
+  return std::make_shared<const OpPlace>(
+      OpPlace{name_space(), info_, id_, backward_info_, backward_id_, module_path(), source()});
+}
+
 Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions,
                            bool differentiable, bool allow_view, RoutineKind kind) {
   static constexpr const char* kMethods[][3] = {
@@ -151,6 +169,8 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->tool = now.active.tool;
   action->scope = now.active.scope;
   action->status = now.status;
+  if (!now.place) now.place = place();
+  action->place = now.place;
   now.scheduled.push_back(action);
   return Action(std::move(action));
 }

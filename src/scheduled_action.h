@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "amanda/backend.h"
+#include "amanda/description.h"
 #include "amanda/routine.h"
 
 namespace amanda {
@@ -14,6 +16,9 @@ class Tool;
 
 /// Does a tool still run in a scope? Shared by all its actions there.
 struct ToolStatus {
+  explicit ToolStatus(std::string name) : tool(std::move(name)) {}
+
+  const std::string tool;  // its name, also after the tool is gone
   std::atomic<bool> stopped{false};
   std::atomic<uint64_t> changes{0};  // it stopped, or an action that may be traced into a graph was removed
 };
@@ -23,6 +28,7 @@ struct ScheduledAction : ActionInfo {
   Tool* tool;
   ScopeState* scope;  // alive while the action can run
   std::shared_ptr<ToolStatus> status;
+  std::shared_ptr<const OpPlace> place;
 
   std::atomic<bool> removed{false};
   // What its recorded runs did so far: an in-place operator is prepared for an edit until one was seen to only look.

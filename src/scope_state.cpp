@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
 #include "amanda/log.h"
+#include "context_session.h"
 #include "generation.h"
 #include "resolver.h"
 
@@ -49,11 +51,34 @@ namespace {
 std::atomic<uint64_t> next_serial{1};
 }
 
+std::vector<ScheduledPtr> Record::scheduled(const std::vector<Tool*>& order, const ContextSession* running) const {
+  std::vector<ScheduledPtr> found;
+  auto add = [&](const std::vector<ScheduledPtr>& actions) {
+    found.insert(found.end(), actions.begin(), actions.end());
+  };
+  for (const Tool* tool : order) {
+    const auto known = tools.find(tool);
+    const size_t registrations = known == tools.end() ? 0 : known->second.size();
+    const bool runs = running && running->active.tool == tool;
+    for (size_t i = 0; i < std::max(registrations, runs ? running->registration + 1 : 0); ++i) {
+      if (runs && i == running->registration) {
+        add(running->scheduled);
+      } else if (i < registrations) {
+        add(known->second[i].actions);
+      }
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const ScheduledPtr& a, const ScheduledPtr& b) {
+    return std::pair(a->phase, a->point) < std::pair(b->phase, b->point);
+  });
+  return found;
+}
+
 ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
     : tools_(resolve(tools)), options_(options), serial_(next_serial++) {
   for (Tool* tool : tools_) {
     tool->applied_ = true;
-    statuses_[tool] = std::make_shared<ToolStatus>();
+    statuses_[tool] = std::make_shared<ToolStatus>(tool->name());
   }
 }
 
@@ -65,6 +90,7 @@ RecordPtr ScopeState::record(RecordKey key, const std::function<RecordPtr()>& ma
   std::lock_guard lock(mutex_);
   auto [known, added] = records_.try_emplace(key, made);
   if (!added) return known->second;
+  made->number = ++numbered_;
   queue_for_eviction(key);
   if (evictable_.size() > kMaxEmptyRecords) evicted = evict_unused();
   return made;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/description.h"
 #include "amanda/routine.h"
 
 namespace amanda {
@@ -82,6 +83,10 @@ class Action {
   /// Takes it out, from the operator's next run on; on any thread, any number of times.
   void remove();
   bool removed() const;
+
+  /// What was scheduled, and where. On any thread, also after the scope and the tool are gone. Throws `Error` if this
+  /// is no action (a default-constructed handle).
+  ActionDescription describe() const;
 
  private:
   std::shared_ptr<ScheduledAction> scheduled_;

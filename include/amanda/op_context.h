@@ -15,6 +15,8 @@
 namespace amanda {
 
 struct ContextSession;  // what is known during one analysis call
+struct Record;
+class ScopeState;
 
 /// A language binding's companion of a context, for instance the Python dict that users see.
 class ContextFace {
@@ -135,16 +137,24 @@ class OpContext {
   /// The actions scheduled by this analysis from here on may change, in place, tensors they were given.
   void may_mutate();
 
+  /// What the scope's tools have scheduled on this operator so far, and on its backward operators, in the order in
+  /// which it runs; without actions that were removed. Also outside an analysis, on any thread, as long as the context
+  /// lives.
+  std::vector<ActionDescription> actions() const;
+
   std::unique_ptr<ContextFace>& face() { return face_; }
   const std::unique_ptr<ContextFace>& face() const { return face_; }
 
  private:
   friend class AnalysisSession;
   ContextSession& session(const char* asked) const;
+  std::shared_ptr<const OpPlace> place() const;
   Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
                   bool allow_view, RoutineKind kind);
 
   ContextSession* session_ = nullptr;
+  ScopeState* scope_ = nullptr;  // and the record that this is the context of
+  const Record* record_ = nullptr;
   Backend* backend_ = nullptr;
   const OpInfo* info_ = nullptr;
   const OpInfo* backward_info_ = nullptr;

@@ -7,6 +7,9 @@ from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.torch import TorchDriver
 from amanda.op_context import OpContext
+from amanda.program_points import points
+from amanda.reports.point_table import PointTable
+from amanda.reports.scope_description import ScopeDescription
 from amanda.scope import Scope, apply
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
@@ -23,7 +26,9 @@ __all__ = [
     "Error",
     "OpContext",
     "Operator",
+    "PointTable",
     "Scope",
+    "ScopeDescription",
     "Tool",
     "__version__",
     "apply",
@@ -33,6 +38,7 @@ __all__ = [
     "enabled",
     "is_cache_enabled",
     "is_enabled",
+    "points",
     "tool",
     "tools",
 ]

@@ -5,17 +5,69 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
+__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
 class Action:
     """
     A scheduled routine.
     """
+    def __repr__(self) -> str:
+        ...
+    def describe(self) -> ActionDescription:
+        """
+        What was scheduled, and where.
+        """
     def remove(self) -> None:
         """
         Takes it out, from the operator's next run on; any number of times.
         """
     @property
     def removed(self) -> bool:
+        ...
+class ActionDescription:
+    """
+    What was scheduled, and where; see amanda.Scope.describe.
+    """
+    def __repr__(self) -> str:
+        ...
+    def short_text(self) -> str:
+        """
+        Without the operator.
+        """
+    @property
+    def backward_op_id(self) -> int | None:
+        ...
+    @property
+    def backward_operator(self) -> str:
+        ...
+    @property
+    def module_path(self) -> str:
+        ...
+    @property
+    def op_id(self) -> int:
+        ...
+    @property
+    def operands(self) -> list[int | str] | None:
+        ...
+    @property
+    def operator(self) -> str:
+        ...
+    @property
+    def phase(self) -> str:
+        ...
+    @property
+    def removed(self) -> bool:
+        ...
+    @property
+    def routine(self) -> str:
+        ...
+    @property
+    def source(self) -> str:
+        ...
+    @property
+    def tool(self) -> str:
+        ...
+    @property
+    def when(self) -> str:
         ...
 class Artifact:
     """
@@ -89,6 +141,8 @@ class ContextHandle:
     """
     What amanda.OpContext asks; use that.
     """
+    def actions(self) -> list[ActionDescription]:
+        ...
     def backward_op(self) -> Operator | None:
         ...
     def backward_op_id(self) -> int | None:
@@ -99,6 +153,10 @@ class ContextHandle:
         ...
     def grad_outputs(self) -> tuple | None:
         ...
+    def infos(self, side: str) -> list[ValueInfo]:
+        """
+        What the driver says of its inputs, outputs, grad_outputs, grad_inputs.
+        """
     def inputs(self) -> tuple:
         ...
     def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, with_run: bool, differentiable: bool, kwargs: dict) -> Action:
@@ -235,9 +293,13 @@ class Scope:
         ...
     def cache_info(self) -> CacheInfo:
         ...
+    def describe(self) -> list[ActionDescription]:
+        ...
     def enter(self) -> int:
         ...
     def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> None:
+        ...
+    def stopped_tools(self) -> list[str]:
         ...
     def tools(self) -> list:
         """
@@ -308,6 +370,27 @@ class Toolset:
     @property
     def key(self) -> int:
         ...
+class ValueInfo:
+    """
+    An operand, described in no framework's terms; see amanda/value.h.
+    """
+    @property
+    def device(self) -> str:
+        ...
+    @property
+    def dtype(self) -> str:
+        ...
+    @property
+    def elements(self) -> list[ValueInfo]:
+        ...
+    @property
+    def kind(self) -> str:
+        ...
+    @property
+    def sizes(self) -> list[int | None] | None:
+        """
+        None: not known.
+        """
 def adopt_tool(capsule: typing.Any) -> Tool:
     """
     Takes a C++ tool out of its capsule, and owns it.

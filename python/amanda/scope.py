@@ -14,6 +14,7 @@ from typing import Literal, ParamSpec, TypeVar
 from amanda import _core, _fork, drivers
 from amanda.coverage.report import CoverageReport, report_of
 from amanda.identity import roots
+from amanda.reports.scope_description import ScopeDescription, description_of
 from amanda.tool import Tool, _maybe_a_class
 
 P = ParamSpec("P")
@@ -101,6 +102,16 @@ class Scope:
         if not isinstance(op_id, int | None):
             raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
+
+    def describe(self) -> ScopeDescription:
+        """Lists what the tools have scheduled so far, operator by operator: where it is, and what runs there, in order::
+
+            print(scope.describe())
+
+        It works while the scope is entered and after it was left, on any thread. Operators on which nothing is scheduled
+        are not listed, nor are routines that were removed.
+        """
+        return description_of(self._core.describe(), self._core.stopped_tools())
 
     def coverage(self) -> CoverageReport:
         """Reports the calls that the framework dispatched while this scope was entered, and which of them tools saw.

@@ -90,6 +90,7 @@ PYBIND11_MODULE(_core, m) {
       "Misuse or failure that Amanda found. What a tool's own routine raises is never wrapped in it.";
   bind_tool(m);
   bind_action(m);
+  bind_value_info(m);
   bind_op_context(m);
   bind_scope(m);
   bind_toolset(m);

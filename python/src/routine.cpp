@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "action.h"
+
 namespace amanda::python {
 namespace {
 
@@ -21,10 +23,6 @@ const char* operand_name(const Values& values) {
   const bool forward = values.call().phase() == Phase::kForward;
   if (values.point() == Point::kAfter) return forward ? "output" : "grad_input";
   return forward ? "input" : "grad_output";
-}
-
-const char* article(Point point) {
-  return point == Point::kBefore ? "before" : point == Point::kAfter ? "after" : "in place of";
 }
 
 bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
@@ -115,7 +113,7 @@ void PyRoutine::operator()(Values& values) {
       PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {
     OpCall& call = values.call();
-    add_note(fmt::format("[amanda] in tool '{}': {} {} {}", values.tool().name(), name_, article(values.point()),
+    add_note(fmt::format("[amanda] in tool '{}': {} {} {}", values.tool().name(), name_, position_text(values.point()),
                          op_name(call.backend(), call.type(), call.forward_type())));
     bridge.raise_error();
   }

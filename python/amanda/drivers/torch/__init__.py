@@ -89,6 +89,16 @@ class TorchDriver:
 
         return _torch.Census(tools)
 
+    def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
+        from amanda.drivers.torch.preserved import preserved
+
+        return preserved(program)
+
+    def differentiate(self, result: object) -> bool:
+        from amanda.drivers.torch.differentiation import differentiate
+
+        return differentiate(result)
+
     def remarks(self) -> list[str]:
         """The functions that the program, or a library, compiles, and that did not run compiled."""
         from amanda.drivers.torch import compiled
