@@ -6,10 +6,8 @@
 
 #include "amanda/error.h"
 #include "context_session.h"
-#include "description.h"
 #include "op_name.h"
 #include "refusal.h"
-#include "scope_state.h"
 #include "thread_calls.h"
 
 namespace amanda {
@@ -55,7 +53,7 @@ size_t resolve_position(const std::variant<int64_t, std::string>& selected, cons
   throw std::invalid_argument(fmt::format("{}: there is no position {}; {}", who, position, has));
 }
 
-// On backward operators that do not exist yet: those that have the position will run the action.
+// On backward operators that do not exist yet: those with that position will run the action.
 size_t later_position(const std::variant<int64_t, std::string>& selected, const std::string& who) {
   const auto* position = std::get_if<int64_t>(&selected);
   if (position && *position >= 0) return *position;
@@ -121,17 +119,6 @@ Value OpContext::grad_input(size_t position) const {
 
 void OpContext::may_mutate() { session("may_mutate").may_mutate = true; }
 
-std::vector<ActionDescription> OpContext::actions() const {
-  if (!record_) return {};
-  std::vector<ScheduledPtr> scheduled;
-  {
-    std::lock_guard lock(scope_->mutex());
-    const bool ours = record_->analysed_by == std::this_thread::get_id();  // another thread's session is its own
-    scheduled = record_->scheduled(scope_->tools(), ours ? session_ : nullptr);
-  }
-  return describe(scheduled);
-}
-
 std::shared_ptr<const OpPlace> OpContext::place() const {
   return std::make_shared<const OpPlace>(
       OpPlace{name_space(), info_, id_, backward_info_, backward_id_, module_path(), source()});
@@ -145,7 +132,7 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   const char* method = kMethods[static_cast<size_t>(phase)][static_cast<size_t>(point)];
   ContextSession& now = session(method);
   const std::string who = fmt::format("[context] {}: {} on {}", now.active.tool->name(), method, op_name(now.site));
-  const bool here = phase == now.site.phase();  // or on operators that are still to be made
+  const bool here = phase == now.site.phase();  // or on operators that do not exist yet
   if (!here) check_later(now.site, phase, who);
   auto action = std::make_shared<ScheduledAction>();
   action->phase = phase;

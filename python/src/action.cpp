@@ -65,29 +65,39 @@ std::string short_text(const ActionDescription& action) {
 
 void bind_action(py::module_& m) {
   py::class_<ActionDescription>(m, "ActionDescription", "What was scheduled, and where; see amanda.Scope.describe.")
-      .def_readonly("tool", &ActionDescription::tool)
-      .def_readonly("routine", &ActionDescription::routine)
+      .def_readonly("tool", &ActionDescription::tool, "The tool's name.")
+      .def_readonly("routine", &ActionDescription::routine, "The routine's name.")
       .def_property_readonly(
           "phase",
-          [](const ActionDescription& action) { return action.phase == Phase::kForward ? "forward" : "backward"; })
-      .def_property_readonly("when", &when)
-      .def_readonly("operands", &ActionDescription::operands)
-      .def_readonly("removed", &ActionDescription::removed)
-      .def_property_readonly("operator",
-                             [](const ActionDescription& action) { return operator_name(*action.place->op); })
-      .def_property_readonly("backward_operator",
-                             [](const ActionDescription& action) -> std::string {
-                               const OpInfo* info = action.place->backward_op;
-                               return info ? info->name : "";
-                             })
-      .def_property_readonly("op_id", [](const ActionDescription& action) { return action.place->op_id; })
-      .def_property_readonly("backward_op_id",
-                             [](const ActionDescription& action) -> std::optional<OpId> {
-                               if (!action.place->backward_op) return std::nullopt;
-                               return action.place->backward_op_id;
-                             })
-      .def_property_readonly("module_path", [](const ActionDescription& action) { return action.place->module_path; })
-      .def_property_readonly("source", [](const ActionDescription& action) { return action.place->source; })
+          [](const ActionDescription& action) { return action.phase == Phase::kForward ? "forward" : "backward"; },
+          "Backward at a forward operator: it runs at each backward operator of that.")
+      .def_property_readonly("when", &when, "Before, after or replace.")
+      .def_readonly("operands", &ActionDescription::operands,
+                    "What the routine gets, by name or by position; None: all.")
+      .def_readonly("removed", &ActionDescription::removed, "Was it removed?")
+      .def_property_readonly(
+          "operator", [](const ActionDescription& action) { return operator_name(*action.place->op); },
+          "The forward operator: aten::add.Tensor.")
+      .def_property_readonly(
+          "backward_operator",
+          [](const ActionDescription& action) -> std::string {
+            const OpInfo* info = action.place->backward_op;
+            return info ? info->name : "";
+          },
+          "Its name; empty for a forward operator.")
+      .def_property_readonly(
+          "op_id", [](const ActionDescription& action) { return action.place->op_id; }, "Of the forward operator.")
+      .def_property_readonly(
+          "backward_op_id",
+          [](const ActionDescription& action) -> std::optional<OpId> {
+            if (!action.place->backward_op) return std::nullopt;
+            return action.place->backward_op_id;
+          },
+          "None for a forward operator.")
+      .def_property_readonly(
+          "module_path", [](const ActionDescription& action) { return action.place->module_path; }, "As of a context.")
+      .def_property_readonly(
+          "source", [](const ActionDescription& action) { return action.place->source; }, "As of a context.")
       .def("short_text", &short_text, "Without the operator.")
       .def("__repr__", [](const ActionDescription& action) {
         return fmt::format("<amanda.ActionDescription {}>", whole_text(action));
@@ -95,7 +105,7 @@ void bind_action(py::module_& m) {
 
   py::class_<Action>(m, "Action", "A scheduled routine.")
       .def("remove", &Action::remove, "Takes it out, from the operator's next run on; any number of times.")
-      .def_property_readonly("removed", &Action::removed)
+      .def_property_readonly("removed", &Action::removed, "Was it removed?")
       .def("describe", &Action::describe, "What was scheduled, and where.")
       .def("__repr__",
            [](const Action& action) { return fmt::format("<amanda.Action {}>", whole_text(action.describe())); });

@@ -32,11 +32,14 @@ std::optional<Sizes> sizes(const ValueInfo& info) {
 
 void bind_value_info(py::module_& m) {
   py::class_<ValueInfo>(m, "ValueInfo", "An operand, described in no framework's terms; see amanda/value.h.")
-      .def_property_readonly("kind", [](const ValueInfo& info) { return kind_name(info.kind); })
-      .def_property_readonly("dtype", [](const ValueInfo& info) { return std::string(info.dtype); })
+      .def_property_readonly(
+          "kind", [](const ValueInfo& info) { return kind_name(info.kind); },
+          "None, tensor, tensors, number, numbers or other.")
+      .def_property_readonly(
+          "dtype", [](const ValueInfo& info) { return std::string(info.dtype); }, "Empty: not known.")
       .def_property_readonly("sizes", &sizes, "None: not known.")
-      .def_readonly("device", &ValueInfo::device)
-      .def_readonly("elements", &ValueInfo::elements);
+      .def_readonly("device", &ValueInfo::device, "Of a tensor.")
+      .def_readonly("elements", &ValueInfo::elements, "Of a list of tensors.");
 }
 
 }  // namespace amanda::python

@@ -23,7 +23,7 @@ class _Everything(tool.Tool):
 
 
 def environment() -> str:
-    """What this installation is, as lines of text."""
+    """Describes this installation, as lines of text."""
     found = [("amanda", f"{_core.__version__}, in {os.path.dirname(_core.__file__)}")]
     found += [("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}")]
     for driver in drivers.registered():
@@ -33,10 +33,9 @@ def environment() -> str:
 
 
 def examine(program: Program, options: dict[str, Any], top: int) -> None:
-    """Runs a program in a scope with these options, and prints what a tool that asks for everything saw of it.
+    """Runs a program in a scope with these options, and prints what a tool that asks for every operator saw.
 
-    Raises:
-        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
+    Raises: SystemExit: the program's own; or 1 if another exception ended it, which is printed as Python does.
     """
     covered = scope.apply(_Everything(), **options, coverage=True)
     status = program.run_in(covered)

@@ -71,6 +71,11 @@ def test_pyright_infers_what_a_tool_uses_and_accepts_the_examples(tmp_path):
 WRONG = [
     ("assert_type(context.op, amanda.Operator)", "assert_type(context.op, str)", "Operator"),
     ("assert_type(context.op_id, int)", "assert_type(context.op_id, str)", "int"),
+    (
+        'assert_type(profiled.rows("line")[0].median_ns, float)',
+        "assert_type(profiled.rows()[0].median_ns, str)",
+        "float",
+    ),
 ]
 
 
