@@ -196,10 +196,12 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   AnalysisLock held(scope, *record);
   if (is_done()) return;  // by the other thread
 
-  ContextSession session{site_, active, point, scope.status(active.tool), {}};
+  ContextSession session{site_, active, point, registration, scope.status(active.tool), {}, {}};
   struct Bound {
-    Bound(OpContext& context, ContextSession& session) : context_(context) {
+    Bound(Record& record, ContextSession& session) : context_(record.context) {
       context_.session_ = &session;
+      context_.scope_ = session.active.scope;
+      context_.record_ = &record;
       OpSite& site = session.site;
       context_.backend_ = &site.backend();
       context_.type_ = site.forward_type();
@@ -217,7 +219,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   Analysis& routine = *(*active.registrations)[registration].analysis;
   const Versions versions = versions_at(running, point);
   try {
-    Bound bound(record->context, session);
+    Bound bound(*record, session);
     RoutineGuard unobserved(site_.backend(), RoutineMode::kIsolated);
     routine(record->context);
     if (!session.may_mutate) check_unchanged(*active.tool, site_, versions, versions_at(running, point));

@@ -13,7 +13,9 @@ struct ContextSession {
   OpSite& site;
   const ActiveTool& active;
   Point point;
+  size_t registration;  // of the tool
   std::shared_ptr<ToolStatus> status;
+  std::shared_ptr<const OpPlace> place;  // made for the first action
   std::vector<ScheduledPtr> scheduled;
   bool may_mutate = false;
 };

@@ -138,6 +138,11 @@ Value OpContext::grad_input(size_t position) const {
 
 void OpContext::may_mutate() { session("may_mutate").may_mutate = true; }
 
+std::shared_ptr<const OpPlace> OpContext::place() const {
+  return std::make_shared<const OpPlace>(
+      OpPlace{name_space(), info_, id_, backward_info_, backward_id_, module_path(), source()});
+}
+
 Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions,
                            bool differentiable, bool allow_view, RoutineKind kind, bool with_run,
                            const Positions& shown) {
@@ -181,6 +186,8 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->status = now.status;
   if (with_run && action->routine->uses_run())
     action->counter = action->scope->run_counter({now.site.backend().ids(), now.site.forward_id()});
+  if (!now.place) now.place = place();
+  action->place = now.place;
   now.scheduled.push_back(action);
   return Action(std::move(action));
 }

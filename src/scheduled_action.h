@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "amanda/backend.h"
 #include "amanda/routine.h"
@@ -12,9 +13,13 @@ namespace amanda {
 
 class ScopeState;
 class Tool;
+struct OpPlace;
 
 /// Does a tool still run in a scope? Shared by all its actions there.
 struct ToolStatus {
+  explicit ToolStatus(std::string name) : tool(std::move(name)) {}
+
+  const std::string tool;  // its name, also after the tool is gone
   std::atomic<bool> stopped{false};
   std::atomic<uint64_t> changes{0};  // counts stops, and removals of actions that may be traced into a graph
 };
@@ -24,6 +29,7 @@ struct ScheduledAction : ActionInfo {
   Tool* tool;
   ScopeState* scope;  // alive while the action can run
   std::shared_ptr<ToolStatus> status;
+  std::shared_ptr<const OpPlace> place;
 
   std::shared_ptr<RunCounter> counter;  // of the forward operator; null: the routine does not ask
 

@@ -8,6 +8,7 @@
 #include "amanda/error.h"
 #include "amanda/log.h"
 #include "backends.h"
+#include "description.h"
 #include "scope_state.h"
 #include "thread_scopes.h"
 
@@ -42,7 +43,8 @@ uint64_t Scope::enter_entry() {
       try {
         (*it)->on_exit(*this, error);
       } catch (...) {  // the first error is reported
-        log_warning(fmt::format("[amanda] {}: on_exit failed: {}", (*it)->name(), describe(std::current_exception())));
+        log_warning(
+            fmt::format("[amanda] {}: on_exit failed: {}", (*it)->name(), amanda::describe(std::current_exception())));
       }
     }
     throw;
@@ -99,6 +101,29 @@ void Scope::visit(const std::function<void(Routine&)>& routine, const std::funct
   });
 }
 
+std::vector<ActionDescription> Scope::describe() const {
+  std::vector<std::pair<uint64_t, std::vector<ScheduledPtr>>> found;
+  state_->each_record([&](Record& record) {
+    std::vector<ScheduledPtr> actions = record.scheduled(state_->tools());
+    if (!actions.empty()) found.emplace_back(record.number, std::move(actions));
+  });
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<ActionDescription> described;
+  for (auto& [number, actions] : found) {  // outside the lock: a routine's name is its author's code
+    std::erase_if(actions, [&](const ScheduledPtr& action) { return state_->stopped(action->tool); });
+    for (ActionDescription& one : amanda::describe(actions)) described.push_back(std::move(one));
+  }
+  return described;
+}
+
+std::vector<Tool*> Scope::stopped_tools() const {
+  std::vector<Tool*> stopped;
+  for (Tool* tool : state_->tools()) {
+    if (state_->stopped(tool)) stopped.push_back(tool);
+  }
+  return stopped;
+}
+
 Scope::Guard::Guard(Scope& scope)
     : scope_(scope), entry_(scope.enter_entry()), exceptions_(std::uncaught_exceptions()) {}
 
@@ -111,7 +136,7 @@ Scope::Guard::~Guard() {
   try {
     scope_.leave_entry(entry_, error);
   } catch (...) {  // a destructor must not throw
-    log_warning(fmt::format("[amanda] leaving a scope failed: {}", describe(std::current_exception())));
+    log_warning(fmt::format("[amanda] leaving a scope failed: {}", amanda::describe(std::current_exception())));
   }
 }
 

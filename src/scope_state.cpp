@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
 #include "amanda/log.h"
+#include "context_session.h"
+#include "description.h"
 #include "generation.h"
 #include "resolver.h"
 
@@ -49,11 +52,45 @@ namespace {
 std::atomic<uint64_t> next_scope_serial{1};
 }
 
+std::vector<ScheduledPtr> Record::scheduled(const std::vector<Tool*>& order, const ContextSession* running) const {
+  std::vector<ScheduledPtr> found;
+  auto add = [&](const std::vector<ScheduledPtr>& actions) {
+    found.insert(found.end(), actions.begin(), actions.end());
+  };
+  for (const Tool* tool : order) {
+    const auto known = tools.find(tool);
+    const size_t registrations = known == tools.end() ? 0 : known->second.size();
+    const bool runs = running && running->active.tool == tool;
+    for (size_t i = 0; i < std::max(registrations, runs ? running->registration + 1 : 0); ++i) {
+      if (runs && i == running->registration) {
+        add(running->scheduled);
+      } else if (i < registrations) {
+        add(known->second[i].actions);
+      }
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const ScheduledPtr& a, const ScheduledPtr& b) {
+    return std::pair(a->phase, a->point) < std::pair(b->phase, b->point);
+  });
+  return found;
+}
+
+std::vector<ActionDescription> OpContext::actions() const {
+  if (!record_) return {};
+  std::vector<ScheduledPtr> scheduled;
+  {
+    std::lock_guard lock(scope_->mutex());
+    const bool ours = record_->analysed_by == std::this_thread::get_id();  // another thread's session is its own
+    scheduled = record_->scheduled(scope_->tools(), ours ? session_ : nullptr);
+  }
+  return describe(scheduled);
+}
+
 ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
     : tools_(resolve(tools)), options_(options), serial_(next_scope_serial++) {
   for (Tool* tool : tools_) {
     tool->applied_ = true;
-    statuses_[tool] = std::make_shared<ToolStatus>();
+    statuses_[tool] = std::make_shared<ToolStatus>(tool->name());
   }
 }
 
@@ -65,6 +102,7 @@ RecordPtr ScopeState::record(RecordKey key, const std::function<RecordPtr()>& ma
   std::lock_guard lock(mutex_);
   auto [known, added] = records_.try_emplace(key, made);
   if (!added) return known->second;
+  made->number = ++numbered_;
   queue_for_eviction(key);
   if (evictable_.size() > kMaxEmptyRecords) evicted = evict_unused();
   return made;

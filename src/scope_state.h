@@ -20,6 +20,7 @@
 namespace amanda {
 
 class ScopeStack;
+struct ContextSession;
 
 /// One operator in one scope: the context that tools share, and what each analysis scheduled.
 struct Record {
@@ -34,11 +35,15 @@ struct Record {
   ~Record();  // retires the routines
   PerRegistration& of(const Tool* tool, size_t registration);
   bool is_empty() const;  // no action, no key: safe to evict
+  /// In the order in which they run; `order`: of the tools; `running`: an analysis whose results are not stored yet.
+  /// Under the scope's lock.
+  std::vector<ScheduledPtr> scheduled(const std::vector<Tool*>& order, const ContextSession* running = nullptr) const;
 
   OpContext context;
   std::map<const Tool*, std::vector<PerRegistration>> tools;
   std::thread::id analysed_by;  // while an analysis runs
   bool used = false;            // looked up since it was last considered for eviction
+  uint64_t number = 0;          // counts the scope's records
 };
 using RecordPtr = std::shared_ptr<Record>;
 
@@ -110,6 +115,7 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   std::atomic<uint64_t> entries_{0};
   std::unordered_map<RecordKey, std::shared_ptr<RunCounter>, RecordKeyHash> counters_;
   size_t next_sweep_ = 1024;
+  uint64_t numbered_ = 0;
   std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
   std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle
 };

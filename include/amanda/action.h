@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/description.h"
 #include "amanda/routine.h"
 #include "amanda/run_state.h"
 
@@ -111,6 +112,10 @@ class Action {
   void remove();
   /// Was it removed? On any thread.
   bool removed() const;
+
+  /// What was scheduled, and where. On any thread, also after the scope and the tool are gone. Throws `Error` if this
+  /// is no action (a default-constructed handle).
+  ActionDescription describe() const;
 
  private:
   std::shared_ptr<ScheduledAction> scheduled_;

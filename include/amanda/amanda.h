@@ -5,6 +5,7 @@
 
 #include "amanda/action.h"
 #include "amanda/backend.h"
+#include "amanda/description.h"
 #include "amanda/error.h"
 #include "amanda/log.h"
 #include "amanda/op_context.h"

@@ -15,6 +15,8 @@
 namespace amanda {
 
 struct ContextSession;  ///< what is known during one analysis call
+struct Record;
+class ScopeState;
 
 /// A language binding's companion of a context, for instance the Python dict that users see.
 class ContextFace {
@@ -178,6 +180,11 @@ class OpContext {
   /// Allows the routines that this analysis schedules from here on to change their operands in place.
   void may_mutate();
 
+  /// What the scope's tools have scheduled on this operator so far, and on its backward operators, in the order in
+  /// which it runs; without actions that were removed. Also outside an analysis, on any thread, as long as the context
+  /// lives.
+  std::vector<ActionDescription> actions() const;
+
   /// For bindings: the companion; null if there is none.
   std::unique_ptr<ContextFace>& face() { return face_; }
   /// For bindings: the companion; null if there is none.
@@ -186,10 +193,13 @@ class OpContext {
  private:
   friend class AnalysisSession;
   ContextSession& session(const char* asked) const;
+  std::shared_ptr<const OpPlace> place() const;
   Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
                   bool allow_view, RoutineKind kind, bool with_run, const Positions& shown = Positions::none());
 
   ContextSession* session_ = nullptr;
+  ScopeState* scope_ = nullptr;  // and the record that this is the context of
+  const Record* record_ = nullptr;
   Backend* backend_ = nullptr;
   const OpInfo* info_ = nullptr;
   const OpInfo* backward_info_ = nullptr;

@@ -8,6 +8,9 @@ from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.torch import TorchDriver
 from amanda.op_context import OpContext
+from amanda.program_points import points
+from amanda.reports.point_table import PointTable
+from amanda.reports.scope_description import ScopeDescription
 from amanda.roots import root
 from amanda.run import Run
 from amanda.scope import Scope, apply
@@ -29,8 +32,10 @@ __all__ = [
     "Error",
     "OpContext",
     "Operator",
+    "PointTable",
     "Run",
     "Scope",
+    "ScopeDescription",
     "Tool",
     "__version__",
     "apply",
@@ -41,6 +46,7 @@ __all__ = [
     "enabled",
     "is_cache_enabled",
     "is_enabled",
+    "points",
     "root",
     "tool",
     "tools",

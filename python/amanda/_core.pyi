@@ -10,6 +10,12 @@ class Action:
     """
     A scheduled routine.
     """
+    def __repr__(self) -> str:
+        ...
+    def describe(self) -> ActionDescription:
+        """
+        What was scheduled, and where.
+        """
     def remove(self) -> None:
         """
         Takes it out, from the operator's next run on; any number of times.
@@ -19,6 +25,52 @@ class Action:
         """
         Was it removed?
         """
+class ActionDescription:
+    """
+    What was scheduled, and where; see amanda.Scope.describe.
+    """
+    def __repr__(self) -> str:
+        ...
+    def short_text(self) -> str:
+        """
+        Without the operator.
+        """
+    @property
+    def backward_op_id(self) -> int | None:
+        ...
+    @property
+    def backward_operator(self) -> str:
+        ...
+    @property
+    def module_path(self) -> str:
+        ...
+    @property
+    def op_id(self) -> int:
+        ...
+    @property
+    def operands(self) -> list[int | str] | None:
+        ...
+    @property
+    def operator(self) -> str:
+        ...
+    @property
+    def phase(self) -> str:
+        ...
+    @property
+    def removed(self) -> bool:
+        ...
+    @property
+    def routine(self) -> str:
+        ...
+    @property
+    def source(self) -> str:
+        ...
+    @property
+    def tool(self) -> str:
+        ...
+    @property
+    def when(self) -> str:
+        ...
 class Artifact:
     """
     What became of a graph under a toolset.
@@ -105,6 +157,8 @@ class ContextHandle:
     """
     What amanda.OpContext asks; use that.
     """
+    def actions(self) -> list[ActionDescription]:
+        ...
     def asks(self, tool: Tool) -> list:
         """
         Of each of its routines that ask for this operator: backward, require_outputs.
@@ -123,6 +177,10 @@ class ContextHandle:
         ...
     def has_outputs(self) -> bool:
         ...
+    def infos(self, side: str) -> list[ValueInfo]:
+        """
+        What the driver says of its inputs, outputs, grad_outputs, grad_inputs.
+        """
     def inputs(self) -> tuple:
         ...
     def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, kwargs: dict) -> Action:
@@ -271,9 +329,13 @@ class Scope:
         ...
     def cache_info(self) -> CacheInfo:
         ...
+    def describe(self) -> list[ActionDescription]:
+        ...
     def enter(self) -> int:
         ...
     def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> None:
+        ...
+    def stopped_tools(self) -> list[str]:
         ...
     def tools(self) -> list:
         """
@@ -361,6 +423,27 @@ class Toolset:
     def key(self) -> int:
         """
         A number, never used again in this process.
+        """
+class ValueInfo:
+    """
+    An operand, described in no framework's terms; see amanda/value.h.
+    """
+    @property
+    def device(self) -> str:
+        ...
+    @property
+    def dtype(self) -> str:
+        ...
+    @property
+    def elements(self) -> list[ValueInfo]:
+        ...
+    @property
+    def kind(self) -> str:
+        ...
+    @property
+    def sizes(self) -> list[int | None] | None:
+        """
+        None: not known.
         """
 def adopt_tool(capsule: typing.Any) -> Tool:
     """

@@ -12,6 +12,7 @@ from amanda.tool import Tool
 
 _ELSEWHERE = {"name": "op.__name__", "type": "op.__name__", "module": "module_path", "id": "op_id"}
 """What people look for in a context, and where it is."""
+MAX_ACTIONS_SHOWN = 8
 
 
 class OpContext(dict[str, Any]):
@@ -69,14 +70,25 @@ class OpContext(dict[str, Any]):
         )
 
     def __repr__(self) -> str:
-        """The operator, its module and line while an analysis runs, and the keys without their values. Never raises."""
+        """The operator, its module and line while an analysis runs, the keys without their values, and what is scheduled.
+
+        Never raises.
+        """
         parts = [_asked(self._operator_text) or "forgotten by its scope"]
         if module_path := _asked(lambda: self._handle.module_path()):
             parts.append(f"in {module_path}")
         if source := _asked(lambda: self._handle.source()):
             parts.append(f"at {source}")
         keys = ", ".join(map(reprlib.repr, list(self)))
-        return f"<amanda.OpContext {' '.join(parts)}; {f'keys: {keys}' if keys else 'no keys'}>"
+        parts = [" ".join(parts), f"keys: {keys}" if keys else "no keys"]
+        if actions := _asked(self._actions_text):
+            parts.append(f"scheduled: {actions}")
+        return f"<amanda.OpContext {'; '.join(parts)}>"
+
+    def _actions_text(self) -> str:
+        texts = [action.short_text() for action in self._handle.actions()]
+        more = len(texts) - MAX_ACTIONS_SHOWN
+        return ", ".join(texts[:MAX_ACTIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
     def _operator_text(self) -> str:
         op, backward_op = self._handle.op(), self._handle.backward_op()

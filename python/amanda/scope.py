@@ -16,6 +16,7 @@ from typing import Literal, NoReturn, ParamSpec, TypeVar
 from amanda import _core, _fork, drivers
 from amanda.coverage.report import CoverageReport, report_of
 from amanda.identity import frames, roots
+from amanda.reports.scope_description import ScopeDescription, description_of
 from amanda.tool import Tool, _meant
 
 P = ParamSpec("P")
@@ -116,6 +117,16 @@ class Scope:
         if not isinstance(op_id, int | None) or isinstance(op_id, bool) or not 0 <= (op_id or 0) < 1 << 64:
             raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
+
+    def describe(self) -> ScopeDescription:
+        """Lists what the tools have scheduled so far, operator by operator: where it is, and what runs there, in order::
+
+            print(scope.describe())
+
+        It works while the scope is entered and after it was left, on any thread. Operators on which nothing is scheduled
+        are not listed, nor are routines that were removed.
+        """
+        return description_of(self._core.describe(), self._core.stopped_tools())
 
     def coverage(self) -> CoverageReport:
         """Reports the calls that the framework dispatched while this scope was entered, and which of them tools saw.

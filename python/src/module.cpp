@@ -85,6 +85,7 @@ PYBIND11_MODULE(_core, m) {
       "it.";
   bind_tool(m);
   bind_action(m);
+  bind_value_info(m);
   bind_op_context(m);
   bind_run(m);
   bind_scope(m);

@@ -21,6 +21,7 @@ void bind_scope(py::module_& m);
 void bind_tap(py::module_& m);
 void bind_tool(py::module_& m);
 void bind_toolset(py::module_& m);
+void bind_value_info(py::module_& m);
 
 void register_bridge(const Backend& backend, PythonBridge& bridge);
 /// The bridge of a backend. Throws `Error` if its extension module was not loaded.

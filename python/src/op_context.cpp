@@ -237,6 +237,7 @@ void bind_identity(ContextClass& context) {
       .def("source", [](const ContextHandle& h) { return h.get().source(); })
       .def("is_recompute", [](const ContextHandle& h) { return h.get().is_recompute(); })
       .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
+      .def("actions", [](const ContextHandle& h) { return h.get().actions(); })
       .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
       .def("where", [](const ContextHandle& h) { return h.get().where(); })
       .def(
@@ -264,7 +265,28 @@ void bind_identity(ContextClass& context) {
       });
 }
 
+/// One of the context's sides, as its driver describes it; none where the phase has none.
+std::vector<ValueInfo> infos(const ContextHandle& handle, const std::string& side) {
+  const OpContext& context = handle.get();
+  std::vector<ValueInfo> found;
+  auto add = [&](size_t count, auto value_at) {
+    for (size_t i = 0; i < count; ++i) found.push_back(context.backend().describe((context.*value_at)(i)));
+  };
+  if (side == "inputs") {
+    add(context.num_inputs(), &OpContext::input);
+  } else if (side == "outputs") {
+    add(context.num_outputs(), &OpContext::output);
+  } else if (side == "grad_outputs") {
+    add(context.num_grad_outputs(), &OpContext::grad_output);
+  } else {
+    add(context.num_grad_inputs(), &OpContext::grad_input);
+  }
+  return found;
+}
+
 void bind_operands(ContextClass& context) {
+  context.def("infos", &infos, py::arg("side"),
+              "What the driver says of its inputs, outputs, grad_outputs, grad_inputs.");
   context.def("inputs", [](const ContextHandle& h) { return operands(h.get(), Side::kInputs); })
       .def("parameter_names", [](const ContextHandle& h) { return parameter_names(h.get()); })
       .def("has_outputs", [](const ContextHandle& h) { return h.get().has_outputs(); })

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "action.h"
 #include "run.h"
 
 namespace amanda::python {

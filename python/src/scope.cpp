@@ -81,6 +81,17 @@ void bind_scope(py::module_& m) {
             return tools;
           },
           "For drivers: its tools, dependencies included, as numbers to compare.")
+      .def(
+          "describe", [](const PyScope& scope) { return scope.describe(); },
+          "What analyses have scheduled; see amanda.Scope.describe.")
+      .def(
+          "stopped_tools",
+          [](const PyScope& scope) {
+            std::vector<std::string> names;
+            for (const Tool* tool : scope.stopped_tools()) names.push_back(tool->name());
+            return names;
+          },
+          "The names of the tools that failed and run no more.")
       .def("cache_info", [](const PyScope& scope) { return scope.cache_info(); })
       .def(
           "cache_clear", [](PyScope& scope, OpId op_id) { scope.cache_clear(op_id); }, py::arg("op_id"));

@@ -39,6 +39,7 @@ class Typed(amanda.Tool):
         action = context.insert_before_op(self.look, inputs=["weight"], key=1)
         assert_type(action, amanda.Action)
         assert_type(action.removed, bool)
+        assert_type(action.describe().tool, str)
 
     def analyze_backward(self, context: amanda.OpContext) -> None:
         assert_type(context.backward_op, amanda.Operator)
@@ -58,6 +59,10 @@ def use(tool: Typed) -> None:
     assert_type(scope.cache_info(), amanda.CacheInfo)
     assert_type(scope.cache_info().hits, int)
     assert_type(scope.coverage(), amanda.CoverageReport)
+    assert_type(scope.describe(), amanda.ScopeDescription)
+    assert_type(scope.describe().rows()[0].backward_op_id, int | None)
+    assert_type(amanda.points(len, [1]), amanda.PointTable)
+    assert_type(amanda.points(len, [1]).rows()[0].runs, int)
 
     @scope
     def decorated(x: int) -> str:

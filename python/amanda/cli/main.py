@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from amanda import drivers
-from amanda.cli import doctor
+from amanda.cli import doctor, ls
+from amanda.cli.program import Program
+from amanda.program_points import PointsTool
+from amanda.reports import point_table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -17,32 +21,94 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="amanda", description="Instrumentation for neural networks.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser(
+    _add_doctor(commands)
+    _add_ls(commands)
+    given = parser.parse_args(arguments)
+    given.run(given)
+
+
+def _add_doctor(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
         "doctor",
         help="what tools would see of a program, and what this installation is",
         description="Prints what this installation is. With a program, runs it under a tool that asks for everything, and "
         "prints what that tool was shown, and what not, for which reason.",
     )
     command.add_argument("--top", type=int, default=20, help="rows of each table (default: %(default)s)")
-    options = {name: option for driver in drivers.registered() for name, option in driver.options.items()}
-    for name, (choices, meaning) in options.items():
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _program(command, given)
+        print(doctor.environment(), flush=True)
+        if program is not None:
+            doctor.examine(program, _options(given), given.top)
+
+    command.set_defaults(run=run)
+
+
+def _add_ls(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "ls",
+        help="the operators that a program runs, and where",
+        description="Runs a program, and lists the operators that it ran, forward and backward: how often, in which "
+        "module, at which line, the dtypes and shapes of the first run, and the id. Its exit status is the program's.",
+    )
+    command.add_argument(
+        "--ops", action="append", metavar="NAMES", help="only these, as ops= in a tool: conv2d,*norm* (default: all)"
+    )
+    command.add_argument(
+        "--sort", choices=point_table.SORTS, default="order", help="of the rows (default: %(default)s, of first runs)"
+    )
+    command.add_argument("--top", type=int, help="how many rows (default: all)")
+    command.add_argument("--json", metavar="FILE", help="writes all rows there instead of printing a table")
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _program(command, given)
+        if program is None:
+            command.error("expected a script, or -m and a module")
+        names = [name for names in given.ops for name in names.split(",")] if given.ops else None
+        try:
+            tool = PointsTool(names)
+        except ValueError as error:
+            command.error(f"argument --ops: {error}")
+        try:
+            file = open(given.json, "w", encoding="utf-8") if given.json else None  # noqa: SIM115
+        except OSError as error:
+            command.error(f"argument --json: can't write {given.json!r}: {error.strerror}")
+        ls.list_points(program, tool, _options(given), given.sort, given.top, file)
+
+    command.set_defaults(run=run)
+
+
+def _add_program(command: argparse.ArgumentParser) -> None:
+    """The options of scopes, and a program with its arguments, which come last."""
+    for name, (choices, meaning) in _scope_options().items():
         command.add_argument(f"--{name}", choices=choices, default=choices[0], help=f"{meaning} (default: %(default)s)")
     command.add_argument("-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module, as python -m")
     command.add_argument(
         "program", nargs=argparse.REMAINDER, help="a script and its arguments, after all options of ours"
     )
-    given = parser.parse_args(arguments)
-    chosen = {name: getattr(given, name) for name in options}
+
+
+def _program(command: argparse.ArgumentParser, given: argparse.Namespace) -> Program | None:
     if given.module == []:
         command.error("argument -m: expected a module")
-    if given.top < 0:
+    if given.top is not None and given.top < 0:
         command.error(f"argument --top: expected a number of rows, got {given.top}")
-    print(doctor.environment(), flush=True)
     if given.module:
-        doctor.examine(doctor.Program.of_module(given.module), chosen, given.top)
-    elif given.program:
-        try:
-            program = doctor.Program.of_script(given.program)
-        except OSError as error:
-            command.error(f"can't open {given.program[0]!r}: {error.strerror}")
-        doctor.examine(program, chosen, given.top)
+        return Program.of_module(given.module)
+    if not given.program:
+        return None
+    try:
+        return Program.of_script(given.program)
+    except OSError as error:
+        command.error(f"can't open {given.program[0]!r}: {error.strerror}")
+
+
+def _scope_options() -> dict[str, drivers.Option]:
+    return {name: option for driver in drivers.registered() for name, option in driver.options.items()}
+
+
+def _options(given: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(given, name) for name in _scope_options()}

@@ -7,7 +7,7 @@ imported by `Driver.load`; the package itself can be imported without the framew
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from amanda import _core
@@ -74,6 +74,15 @@ class Driver(Protocol):
         """A counter for a scope with these tools, given as numbers from `_core.Scope.tools`. None: this driver does not
         count."""
 
+    def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
+        """Around a run of `program`: puts back what that changes beside its results. See `amanda.points`."""
+
+    def differentiate(self, result: object) -> bool:
+        """Runs the backward operators of a program's result, and changes no gradient that somebody keeps.
+
+        False: nothing in it requires a gradient.
+        """
+
     def remarks(self) -> list[str]:
         """What users should know about the scopes so far, as lines for `amanda doctor`."""
 
@@ -129,6 +138,28 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
             "for it; apply the tools without coverage=True"
         )
     return made
+
+
+@contextlib.contextmanager
+def preserved(program: object) -> Iterator[None]:
+    """Around a run of `program`: puts back what that changes beside its results."""
+    with contextlib.ExitStack() as kept:
+        for driver in _loaded:
+            kept.enter_context(driver.preserved(program))
+        yield
+
+
+def differentiate(result: object) -> None:
+    """Runs the backward operators of a program's result.
+
+    Raises:
+        ValueError: nothing in it requires a gradient.
+    """
+    if not any(driver.differentiate(result) for driver in _loaded):
+        raise ValueError(
+            "[points] backward=True: nothing in the result requires a gradient; call a model with parameters that require "
+            f"one, outside torch.no_grad(); the result is of type {type(result).__name__}"
+        )
 
 
 def enter() -> None:

@@ -20,6 +20,7 @@ LAYERS = [
     ["drivers"],  # what all drivers have in common
     ["coverage", "identity", "op_context", "reports", "roots", "routine_checks", "switches", "tool"],
     ["scope"],
+    ["program_points"],
     ["drivers.torch"],
     ["tools"],
     [""],  # amanda itself, where all is put together

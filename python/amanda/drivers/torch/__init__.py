@@ -91,6 +91,16 @@ class TorchDriver:
 
         return _torch.CoverageCounter(tools)
 
+    def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
+        from amanda.drivers.torch.preserved import preserved
+
+        return preserved(program)
+
+    def differentiate(self, result: object) -> bool:
+        from amanda.drivers.torch.differentiation import differentiate
+
+        return differentiate(result)
+
     def remarks(self) -> list[str]:
         """Lists the functions that the program or a library compiles, and that ran eagerly."""
         from amanda.drivers.torch import compiled

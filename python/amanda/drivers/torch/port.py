@@ -59,6 +59,9 @@ TensorBase = _get("_C.TensorBase", _missing)
 # Sets the compiler of this thread's frames, and returns the previous one.
 set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame", _missing)
 
+# set_versions((tensor,), (number,)): as of autograd's check for writes to what it has saved.
+set_versions = _get("_C._autograd._unsafe_set_version_counter", _missing)
+
 parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
 parse_schema = _get("_C.parse_schema", _missing)
 is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
