@@ -4,6 +4,7 @@
 #include "amanda/action.h"
 #include "amanda/backend.h"
 #include "amanda/error.h"
+#include "amanda/filter.h"
 #include "amanda/log.h"
 #include "amanda/op_context.h"
 #include "amanda/scope.h"

@@ -161,6 +161,11 @@ class Backend {
   /// A tool of another thread's scopes asks for these operators, too, from now on; "*": for all. That thread is told by
   /// switch_to() once it runs one of them.
   virtual void expect(const std::vector<std::string>& /*patterns*/) {}
+  /// From now on, does the program call some operator on this thread, whether or not a tool asks for it, while it is
+  /// switched to scopes? `entry`: of a scope, and never used again. It may cost the first operator, and none after it.
+  virtual void await_call(uint64_t /*entry*/) {}
+  /// Did it? Ends what await_call() began, on the same thread, if it did.
+  virtual bool end_await_call(uint64_t /*entry*/) { return false; }
   virtual void* begin_routines(RoutineMode mode) = 0;  // not observed; kIsolated: no recording either
   virtual void end_routines(void* token) noexcept = 0;
   /// Did the program raise this, while a tool's code ran? Then it is no failure of the tool.

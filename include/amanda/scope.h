@@ -5,6 +5,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "amanda/backend.h"
@@ -12,6 +14,7 @@
 #include "amanda/scope_options.h"
 #include "amanda/switch.h"
 #include "amanda/tool.h"
+#include "amanda/unmatched.h"
 #include "amanda/wait_hooks.h"
 
 namespace amanda {
@@ -37,10 +40,15 @@ class Scope {
   [[nodiscard]] Guard enter();
   /// What Guard does, for bindings. `leave` takes out just that entry, in any order; on the entering thread only.
   uint64_t enter_entry();
-  void leave_entry(uint64_t entry, const std::exception_ptr& error);
+  ///
+  /// Returns what to warn of: see `Unmatched`. Nothing if the scope is left by an exception, or no operator ran.
+  std::vector<Unmatched> leave_entry(uint64_t entry, const std::exception_ptr& error);
 
   const std::vector<Tool*>& tools() const;  // in the order they run, dependencies included
   CacheInfo cache_info() const;
+  /// The types of forward operators that its tools analysed, "aten::add" for all overloads, with the number of places
+  /// in the program; most first.
+  std::vector<std::pair<std::string, size_t>> analysed_types() const;
   /// Forgets what was analysed, keys included: of one operator and its backward operators, or (0) of all.
   void cache_clear(OpId op_id = 0);
   /// Does a thread have it open, or work with it still?

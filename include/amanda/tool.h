@@ -4,13 +4,14 @@
 #include <atomic>
 #include <exception>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/filter.h"
 #include "amanda/mutex.h"
 
 namespace amanda {
@@ -19,33 +20,14 @@ class OpContext;
 class Scope;
 class ScopeState;
 
-/// Which operator types a routine asks for.
-///
-/// A pattern is a name with shell globs: "conv2d" in any namespace, "aten::conv2d", "add.Tensor" for one overload.
-class OpFilter {
- public:
-  OpFilter() = default;  // every operator
-  OpFilter(std::initializer_list<std::string> patterns) : OpFilter(std::vector<std::string>(patterns)) {}
-  explicit OpFilter(std::vector<std::string> patterns);
-  /// Whatever the tools that depend on this one ask for.
-  static OpFilter on_demand();
-
-  bool matches(const OpInfo& info) const;  // on_demand: false
-  bool matches_all() const { return kind_ == Kind::kAll; }
-  bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
-  const std::vector<std::string>& patterns() const;
-
- private:
-  enum class Kind : uint8_t { kAll, kPatterns, kOnDemand };
-  Kind kind_ = Kind::kAll;
-  std::shared_ptr<const std::vector<std::string>> patterns_;  // shared: registrations are copied
-};
-
 struct InstOptions {
   bool backward = false;         // a routine of backward operators
   bool require_outputs = false;  // run it when the outputs are there
   OpFilter ops{};
   bool nested = false;  // also inside an operator that this tool sees
+  ModuleFilter modules{};
+  /// No warning if `ops` and `modules` match nothing while some other routine of the tool has work.
+  bool optional = false;
 };
 
 /// Looks at an operator once and decides. Analyses of one operator never run at the same time.
@@ -96,6 +78,7 @@ class Tool {
   std::vector<Tool*> dependencies_;
   std::atomic<uint64_t> version_{0};
   std::atomic<bool> applied_{false};  // some scope has seen it: a change must be told
+  std::set<size_t> told_unmatched_;   // registrations whose filters were said to match nothing
 };
 
 }  // namespace amanda

@@ -2,7 +2,7 @@
 
 import logging
 
-from amanda import _core, drivers, tool, tools
+from amanda import _core, drivers, ops, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.torch import TorchDriver
@@ -10,6 +10,7 @@ from amanda.op_context import OpContext
 from amanda.scope import Scope, apply
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
+from amanda.unmatched import UnmatchedFilterWarning
 
 vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)
@@ -25,6 +26,7 @@ __all__ = [
     "Operator",
     "Scope",
     "Tool",
+    "UnmatchedFilterWarning",
     "__version__",
     "apply",
     "cache_disabled",
@@ -33,6 +35,7 @@ __all__ = [
     "enabled",
     "is_cache_enabled",
     "is_enabled",
+    "ops",
     "tool",
     "tools",
 ]

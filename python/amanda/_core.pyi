@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
+__all__: list[str] = ['Action', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink']
 class Action:
     """
     A scheduled routine.
@@ -231,14 +231,20 @@ class Scope:
         """
         `owners`: what keeps the tools alive, and is kept alive while they are in use.
         """
+    def analysed_types(self) -> list[tuple[str, int]]:
+        """
+        Forward operators that its tools analysed, by name, and the number of their places; most first.
+        """
     def cache_clear(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def cache_info(self) -> CacheInfo:
         ...
     def enter(self) -> int:
         ...
-    def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> None:
-        ...
+    def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> list[Unmatched]:
+        """
+        Returns what to warn of.
+        """
     def tools(self) -> list:
         """
         For drivers: its tools, dependencies included, as numbers to compare.
@@ -282,7 +288,7 @@ class Tool:
     """
     def __init__(self, owner: typing.Any, name: str, namespace: str) -> None:
         ...
-    def add_inst_for_op(self, callback: typing.Any, backward: bool, require_outputs: bool, ops: typing.Any, on_demand: bool, nested: bool) -> None:
+    def add_inst_for_op(self, callback: typing.Any, backward: bool, require_outputs: bool, ops: typing.Any, on_demand: bool, nested: bool, modules: collections.abc.Sequence[str] | None, optional: bool) -> None:
         ...
     def depends_on(self, tool: Tool) -> None:
         ...
@@ -307,6 +313,33 @@ class Toolset:
         """
     @property
     def key(self) -> int:
+        ...
+class Unmatched:
+    """
+    An analysis routine that no operator met in a scope in which operators ran.
+    """
+    @property
+    def elsewhere(self) -> list[str]:
+        """
+        The paths of these, not all if they are many.
+        """
+    @property
+    def modules(self) -> list[str]:
+        """
+        Empty: everywhere.
+        """
+    @property
+    def ops(self) -> list[str]:
+        """
+        Empty: every operator.
+        """
+    @property
+    def ops_matched(self) -> bool:
+        """
+        Its operators ran, in other modules only.
+        """
+    @property
+    def tool(self) -> str:
         ...
 def adopt_tool(capsule: typing.Any) -> Tool:
     """
