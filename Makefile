@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test sweep stress programs bench setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test sweep stress programs bench reference setup build build-tests lint format sanitize stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -9,11 +9,8 @@ PYTHON_BIN := .venv/bin/python
 SITE = $(shell $(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 WITH_PYTHON = -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON_BIN) \
   $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-CONFIGURE = cmake --preset release $(WITH_PYTHON) --log-level=WARNING
-# Builds, stages the package as a wheel would hold it, and lets .venv import it from there.
-BUILD = cmake --build --preset release -j $(or $(JOBS),2) && \
-  cmake --install build/release --prefix build/stage >build/install.log && \
-  echo $(CURDIR)/build/stage >$(SITE)/amanda-stage.pth
+# WERROR=1: a warning of the compiler is an error.
+BUILD = @scripts/build.sh $(WITH_PYTHON) -DCMAKE_COMPILE_WARNING_AS_ERROR=$(if $(WERROR),ON,OFF)
 
 demo: build
 	$(PYTHON_BIN) examples/python/demo.py
@@ -39,15 +36,22 @@ programs: build .venv-programs/requirements.txt
 bench: build
 	$(PYTHON_BIN) tests/bench $(ARGS)
 
+# The API reference of Python and C++, from docstrings and headers. What lacks one, or links to nothing, is an error.
+reference: build .venv/requirements-reference.txt
+	@rm -rf build/reference && mkdir -p build/reference
+	@doxygen docs/reference/Doxyfile
+	@$(PYTHON_BIN) -m sphinx -q -W --keep-going -d build/reference/doctrees docs/reference build/reference
+	@echo "[reference] build/reference/index.html"
+
+.venv/requirements-reference.txt: docs/reference/requirements.txt | .venv/requirements.txt
+	@scripts/setup.sh reference
+	@touch $@
+
 build: .venv/requirements.txt
-	@echo "[build] compiling (the first time takes a few minutes)"
-	@$(CONFIGURE) -DAMANDA_BUILD_TESTS=OFF -DAMANDA_BUILD_EXAMPLES=OFF
-	@$(BUILD)
+	$(BUILD) -DAMANDA_BUILD_TESTS=OFF -DAMANDA_BUILD_EXAMPLES=OFF
 
 build-tests: .venv/requirements.txt
-	@echo "[build] compiling with tests (the first time takes a few minutes)"
-	@$(CONFIGURE) -DAMANDA_BUILD_TESTS=ON -DAMANDA_BUILD_EXAMPLES=ON
-	@$(BUILD)
+	$(BUILD) -DAMANDA_BUILD_TESTS=ON -DAMANDA_BUILD_EXAMPLES=ON
 
 setup: .venv/requirements.txt
 

@@ -1,6 +1,5 @@
 # Makes an extension module a part of the Python package.
 function(amanda_python_module module)
-  target_compile_options(${module} PRIVATE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
   set_target_properties(${module} PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
   install(TARGETS ${module} LIBRARY DESTINATION ${AMANDA_PACKAGE_DIR})
 endfunction()

@@ -1,4 +1,4 @@
-"""Writes the reasons for which tools are not shown an operator into docs/limitations.md: `python scripts/reasons.py`."""
+"""Writes the reasons why tools do not see an operator into docs/limitations.md: `python scripts/reasons.py`."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ BEGIN, END = "<!-- reasons: written by scripts/reasons.py -->\n", "<!-- end of r
 
 
 def rewritten(page: str) -> str:
-    """The page with the table that the reasons make."""
+    """The page with the table of reasons."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     rows = [f"| `{reason}` | {sentence} |\n" for reason, sentence in REASONS.items()]

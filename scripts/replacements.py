@@ -1,4 +1,4 @@
-"""Writes which operators can't be replaced into docs/limitations.md: `python scripts/replacements.py`.
+"""Writes which operators cannot be replaced into docs/limitations.md: `python scripts/replacements.py`.
 
 Each operator of PyTorch's operator database is called under a tool that replaces every operator by itself.
 """
@@ -35,7 +35,7 @@ def calls_of(op):
 
 
 def refused():
-    """What says that it can't be replaced, by what it says; and what fails although it was replaced."""
+    """The operators that refuse a replacement, by message; and those that fail although they were replaced."""
     kept, failed = {}, {}
     with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
@@ -58,7 +58,7 @@ def refused():
 
 
 def rewritten(page, kept):
-    """The page with the list that was found."""
+    """The page with the new list."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     lines = [

@@ -22,7 +22,7 @@ OTHER = "#b279a2"
 
 
 def record(path: Path) -> None:
-    """The quickest of some steps of a small network: other processes are at work, too."""
+    """The fastest of several steps of a small network, because other processes run too."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = torch.nn.Sequential(

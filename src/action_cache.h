@@ -7,8 +7,8 @@
 
 namespace amanda {
 
-/// A plan that this thread works with: it stays alive meanwhile, whatever becomes of the table. It stays on its thread,
-/// because it is counted without atomics. A copy costs under 1 ns; a std::shared_ptr costs 40 ns, and 60 where two
+/// A plan that this thread uses: it stays alive meanwhile, even if the table drops it. It must stay on its thread,
+/// because its reference count is not atomic. A copy costs under 1 ns; a std::shared_ptr costs 40 ns, and 60 where two
 /// threads share the plan (measured on a virtual machine: an operator's whole hit in the cache takes some 260 ns).
 class PlanUse {
  public:
@@ -41,11 +41,11 @@ class PlanUse {
 
 class ActionCache {
  public:
-  /// Empty: to be analysed or merged again.
+  /// Empty: analyze or merge again.
   static PlanUse find(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
-  /// Of all plans. A plan is as good as the generation that was read before it was made.
+  /// Of all plans. A plan is valid for the generation that was read before it was made.
   static uint64_t generation();
-  /// Remembers `plan`, unless the cache is off or the operator has no id.
+  /// Stores `plan`, unless the cache is off or the operator has no id.
   static PlanUse keep(const ScopeStack& scopes, OpSite& site, const Visibility& seen, uint64_t generation,
                       PlanPtr plan);
 };

@@ -15,7 +15,7 @@
 namespace amanda {
 namespace {
 
-/// Waits until no other thread analyses the record, then holds it for this one.
+/// Waits until no other thread analyzes the record, then holds it for this one.
 class AnalysisLock {
  public:
   AnalysisLock(ScopeState& scope, Record& record) : scope_(scope), record_(record) {
@@ -55,7 +55,7 @@ AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const V
   const Backend& backend = site.backend();
   const std::span<Backend* const> attached = attached_backends();
   if (backend.index() < attached.size() && attached[backend.index()] == &backend) return;
-  // Its index is another driver's, and so would be its records.
+  // Its index belongs to another driver, and so would its records.
   throw Error(fmt::format("[engine] the driver '{}' showed {} and was never attached; call Engine::attach first",
                           backend.name_space(), op_name(site)));
 }
@@ -147,7 +147,7 @@ bool AnalysisSession::applies(const ActiveTool& active, const Registration& regi
   return registration.options.backward == (site_.phase() == Phase::kBackward) && asks(active, registration);
 }
 
-// An action that a forward analysis scheduled goes to each backward operator that has its positions.
+// An action that a forward analysis scheduled applies to each backward operator that has its positions.
 bool AnalysisSession::takes_from_forward(const ScheduledAction& action) const {
   if (action.phase != Phase::kBackward || !site_.made_by_forward()) return false;
   const size_t count = site_.size(side_of(action.point));
@@ -180,7 +180,8 @@ RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
   return nullptr;
 }
 
-/// A backward operator's context starts with the keys of its forward operator's, an inner scope's with the outer one's.
+/// A backward operator's context starts with the keys of its forward operator's context; an inner scope's, with those
+/// of the outer scope's.
 void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
   const bool backward = site_.phase() == Phase::kBackward;
   if (backward) {
@@ -188,7 +189,7 @@ void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
   }
   RecordPtr from;
   ScopeState* owner = nullptr;
-  for (ScopeState* outer : scopes_.scopes()) {  // the nearest counts
+  for (ScopeState* outer : scopes_.scopes()) {  // the innermost one counts
     if (outer == &scope) break;
     RecordPtr found = known_record(*outer);
     if (!found) found = outer->find(key(site_.id()));
@@ -214,7 +215,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   };
   if (is_done()) return;
   AnalysisLock held(scope, *record);
-  if (is_done()) return;  // by the thread that was waited for
+  if (is_done()) return;  // by the other thread
 
   ContextSession session{site_, active, point, scope.status(active.tool), {}};
   struct Bound {

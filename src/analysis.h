@@ -10,18 +10,19 @@
 
 namespace amanda {
 
-/// Runs the analyses of `point` that are still to be run, by the tools that see the operator, in their order.
+/// Runs the remaining analyses of `point`, of the tools that see the operator, in their order.
 ///
-/// The plan it returns holds all that is scheduled on the operator so far. A failed analysis schedules nothing, is not
-/// remembered, and is thrown on, unless its scope says on_error="disable".
+/// The plan it returns holds all that is scheduled on the operator so far. A failed analysis schedules nothing and is
+/// not remembered; its exception is rethrown, unless its scope has on_error="disable".
 ///
-/// A session lasts as long as the operator's execution: it alone holds the records of an operator that has no id.
+/// A session lasts as long as the operator's execution. Only the session holds the records of an operator without an
+/// id.
 class AnalysisSession {
  public:
   AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
 
   PlanPtr run(Point point);
-  /// Is some analysis of `point` still to be run?
+  /// Does an analysis of `point` remain?
   bool pending(Point point) const;
   /// The forward operator is known to the tools' filters from here on; run() does it, too.
   void note_filters() const;

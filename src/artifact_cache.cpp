@@ -37,7 +37,7 @@ struct ArtifactCache::Table {
     return taken;
   }
 
-  /// Waits until nobody builds the entry, with the lock released around the wait hooks.
+  /// Waits until no thread builds the entry, with the lock released around the wait hooks.
   void wait(std::unique_lock<std::mutex>& lock, const Key& key) {
     lock.unlock();
     const WaitHooks& hooks = wait_hooks();
@@ -52,7 +52,7 @@ struct ArtifactCache::Table {
     lock.lock();
   }
 
-  // A child has one thread: what another one was building is not built there.
+  // A forked child has one thread: entries that other threads were building are never finished there.
   static void after_fork(void* table) {
     auto& self = *static_cast<Table*>(table);
     new (&self.built) std::condition_variable;
@@ -69,7 +69,7 @@ struct ArtifactCache::Table {
 
 namespace {
 
-/// An entry that this thread builds: whatever ends it, those who wait go on.
+/// An entry that this thread builds. The threads that wait for it continue even if that fails.
 template <class Table>
 struct Building {
   ~Building() {

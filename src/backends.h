@@ -1,4 +1,4 @@
-// The attached drivers, and small things that more than one file of the core needs from another's thread state.
+// The attached drivers, and small functions on thread state that several files of the core need.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@ namespace amanda {
 class Tool;
 
 std::span<Backend* const> attached_backends();
-/// Tells the drivers of this thread's scopes again: what their tools ask for may have changed.
+/// Calls switch_to() of all drivers again: what this thread's tools ask for may have changed.
 void refresh_this_thread();
-/// The same, if something has changed since they were told.
+/// The same, if something changed since the last call.
 void refresh_if_stale();
 /// Is the tool in an open scope of another thread?
 bool is_open_elsewhere(const Tool& tool);

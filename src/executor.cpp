@@ -101,7 +101,7 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
       const std::exception_ptr error = std::current_exception();
       if (operator_failed_ || !survives(action, error)) throw;
       action.scope->stop(*action.tool, describe(action, call), error);
-      // The original would run on changed inputs, or on none.
+      // Otherwise the original would run on changed inputs, or on none.
       if (call.has_results() || call.versions(Side::kInputs) != versions) throw;
     }
   }
@@ -121,7 +121,7 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
     values.fail(
         "it changed, in place, a tensor it was given; return a new one, or call context.may_mutate() at analysis");
   }
-  operator_failed_ = false;  // or the routine made good for it
+  operator_failed_ = false;  // or the routine handled its failure
   try {
     if (!frame.produced) call.skip(hints_);
     call.commit();

@@ -35,8 +35,8 @@ class Execution {
     if (!plan.at(Point::kAfter).empty()) run_point(plan, Point::kAfter);
   }
 
-  /// What the replacement at `index` wraps: the next one inwards that still runs, or the original. On `call`: this
-  /// execution's, or one made by get_op()().
+  /// What the replacement at `index` wraps: the next inner replacement that still runs, or the original. On `call`:
+  /// this execution's, or one made by get_op()().
   void run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints);
   std::any& run_slot(const Tool& tool);
 
@@ -45,13 +45,13 @@ class Execution {
   bool runs(const ScheduledAction& action) const;
   void run_point(const Plan& plan, Point point);
   void run_action(const ScheduledAction& action);
-  /// Does the program go on after this error of a routine?
+  /// Does the program continue after this error of a routine?
   bool survives(const ScheduledAction& action, const std::exception_ptr& error) const;
   void run_replacement(const Plan& plan, size_t index, OpCall& call);
 
   OpCall& call_;
   RunHints hints_;
-  bool operator_failed_ = false;  // the original threw: what its replacement throws now is no failure of a tool
+  bool operator_failed_ = false;  // the original threw: an exception of its replacement is then not a failure of a tool
   std::vector<std::pair<const Tool*, std::any>> run_slots_;
   RunState* state_ = nullptr;              // null: the slots are its own
   const RunningScopes* scopes_ = nullptr;  // null: all
@@ -70,8 +70,8 @@ struct ReplacementFrame {
   const Plan& plan;
   size_t index;
   OpCall& call;
-  bool produced = false;  // the results are there: by call_original()
-  uint64_t written = 0;   // by how much get_op()() itself has changed versions(kReplace): more than its type says
+  bool produced = false;  // call_original() has produced the results
+  uint64_t written = 0;   // how much get_op()() itself changed versions(kReplace), beyond what its type declares
   ReplacementFrame* outer;
 };
 

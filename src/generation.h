@@ -1,4 +1,4 @@
-// Two global counters that say "what you derived may be stale". Readers compare, never wait.
+// Two global counters that invalidate derived data. Readers compare; they never wait.
 #pragma once
 
 #include <atomic>
@@ -9,9 +9,9 @@ namespace amanda {
 extern std::atomic<uint64_t> tool_generation;  // some tool's registrations changed, or a tool stopped
 extern std::atomic<uint64_t> plan_generation;  // some operator's actions changed
 
-/// Registrations changed or a tool stopped: tables of who asks for what are rebuilt, plans merged anew.
+/// Registrations changed or a tool stopped: rebuilds the tables of what tools ask for, and merges plans again.
 void tools_changed();
-/// Actions were removed or forgotten: plans are merged anew.
+/// Actions were removed or dropped: merges plans again.
 inline void plans_changed() { plan_generation.fetch_add(1); }
 
 }  // namespace amanda

@@ -1,4 +1,4 @@
-// A graph is instrumented: its operators are visited and analysed, and the driver puts taps beside them.
+// Instruments a graph: its operators are visited and analyzed, and the driver inserts taps.
 #include <fmt/format.h>
 
 #include <exception>
@@ -50,12 +50,12 @@ class Visit final : public GraphVisitor {
     CallFrame alive(ThreadCalls::current());
     AnalysisSession session(open_.stack(), site, seen);
     session.run(Point::kBefore);
-    PlanPtr plan = session.run(Point::kAfter);  // the outputs are symbols too: no need to run for them
+    PlanPtr plan = session.run(Point::kAfter);  // the outputs are symbols too, so the operator need not run
     bool stopped = false;
     for (Point point : {Point::kBefore, Point::kReplace, Point::kAfter}) {
       for (const ScheduledPtr& action : plan->at(point)) stopped |= !accepts(site, *action);
     }
-    return stopped ? session.run(Point::kAfter) : plan;  // without the tools that a refusal stopped
+    return stopped ? session.run(Point::kAfter) : plan;  // without the tools that were stopped by a refusal
   }
 
   // Not all actions were scheduled just now: some in another regime, some by the forward operator's analysis.

@@ -9,22 +9,22 @@
 
 namespace amanda {
 
-/// All mutexes there are, and what a fork does with them.
+/// All mutexes, and what a fork does with them.
 struct MutexesAtFork {
   static MutexesAtFork& get() {
     static auto* all = new MutexesAtFork;  // leaked: there are mutexes in other static objects
     return *all;
   }
 
-  // Some thread may hold one mutex and wait for another: in whatever order all are locked, that could wait for ever.
-  // So none is held while another is waited for.
+  // A thread may hold one mutex and wait for another, so locking all of them in any fixed order could deadlock. So none
+  // is held while waiting for another.
   void prepare() {
-    constexpr auto kLongest = std::chrono::seconds(5);  // nobody holds one as long, unless it waits for this thread
+    constexpr auto kLongest = std::chrono::seconds(5);  // a thread that holds one longer waits for this thread
     const auto start = std::chrono::steady_clock::now();
     size_t tries = 0;
     while (!try_lock_all()) {
       if (std::chrono::steady_clock::now() - start > kLongest) return;
-      // Mostly spinning: a thread that takes a mutex again and again leaves it free for less than a sleep.
+      // Mostly spinning: a thread that locks a mutex repeatedly leaves it free for less time than a sleep takes.
       if (++tries % 1000 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     locked = true;
@@ -40,7 +40,7 @@ struct MutexesAtFork {
     if (std::exchange(locked, false)) {
       for (Mutex* one = first_; one; one = one->next_) one->mutex_.unlock();
       list_.unlock();
-    } else {  // who holds them is not here
+    } else {  // the threads that hold them do not exist here
       new (&list_) std::mutex;
       for (Mutex* one = first_; one; one = one->next_) new (&one->mutex_) std::mutex;
     }
@@ -78,7 +78,7 @@ struct MutexesAtFork {
     return true;
   }
 
-  std::mutex list_;  // guards the list; a mutex may be made or destroyed while another one is held
+  std::mutex list_;  // guards the list; mutexes may be created and destroyed while another is held
   Mutex* first_ = nullptr;
   static thread_local bool locked;  // by this thread, which forks
 };

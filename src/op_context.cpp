@@ -53,7 +53,7 @@ size_t resolve_position(const std::variant<int64_t, std::string>& selected, cons
   throw std::invalid_argument(fmt::format("{}: there is no position {}; {}", who, position, has));
 }
 
-// On backward operators that do not exist yet: those that have the position will run the action.
+// On backward operators that do not exist yet: those with that position will run the action.
 size_t later_position(const std::variant<int64_t, std::string>& selected, const std::string& who) {
   const auto* position = std::get_if<int64_t>(&selected);
   if (position && *position >= 0) return *position;
@@ -127,7 +127,7 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   const char* method = kMethods[static_cast<size_t>(phase)][static_cast<size_t>(point)];
   ContextSession& now = session(method);
   const std::string who = fmt::format("[context] {}: {} on {}", now.active.tool->name(), method, op_name(now.site));
-  const bool here = phase == now.site.phase();  // or on operators that are still to be made
+  const bool here = phase == now.site.phase();  // or on operators that do not exist yet
   if (!here) check_later(now.site, phase, who);
   auto action = std::make_shared<ScheduledAction>();
   action->phase = phase;

@@ -1,4 +1,4 @@
-// What messages call an operator.
+// Names of operators in messages.
 #pragma once
 
 #include <fmt/format.h>

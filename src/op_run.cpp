@@ -3,7 +3,7 @@
 namespace amanda {
 
 PlanUse OpRun::analyse(Point point) {
-  const uint64_t generation = ActionCache::generation();  // first: what changes meanwhile is not in the plan
+  const uint64_t generation = ActionCache::generation();  // read first: later changes are not in the plan
   if (!session_) session_.emplace(scopes_, call_, seen_);
   return ActionCache::keep(scopes_, call_, seen_, generation, session_->run(point));
 }
@@ -20,7 +20,7 @@ void OpRun::before() {
 
 void OpRun::operate() {
   const bool forward = call_.phase() == Phase::kForward;
-  // Of a backward operator's inside only a recomputation of forward operators can be seen, and they are not its parts.
+  // Inside a backward operator tools can only see recomputed forward operators, which are not parts of it.
   OpFrame frame(thread_, forward ? seen_.any() : 0);
   const bool observe_inner = scopes_.observes_inner(thread_.inside);
   if (forward && (plan_->backward() || plan_->after_pending())) {

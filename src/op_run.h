@@ -1,4 +1,4 @@
-// One execution of an operator that some tool sees, stage by stage.
+// One execution of an operator that a tool sees, stage by stage.
 #pragma once
 
 #include <optional>
@@ -36,8 +36,8 @@ class OpRun {
   PlanUse plan_;
   Execution execution_;
   uint64_t gradient_mask_ = 0;
-  bool watched_ = false;  // backward operators may be made
-  bool plain_ = false;    // nothing was scheduled: the call is not to be finished
+  bool watched_ = false;  // backward operators may be created
+  bool plain_ = false;    // nothing was scheduled: finish() is not needed
 };
 
 }  // namespace amanda

@@ -11,7 +11,7 @@
 namespace amanda {
 namespace {
 
-// The tools are in resolver order, so a dependent comes after what it depends on: neighbours suffice.
+// Tools are in resolver order, where dependents come after their dependencies, so comparing neighbors is enough.
 void check_replacements(const std::vector<ScheduledPtr>& replacements, const OpSite& site) {
   for (size_t i = 1; i < replacements.size(); ++i) {
     const ScheduledAction& inner = *replacements[i - 1];

@@ -1,4 +1,4 @@
-// What runs at one operator: immutable, merged from the actions that the scopes' analyses scheduled.
+// The actions of one operator: immutable, merged from what the scopes' analyses scheduled.
 #pragma once
 
 #include <atomic>
@@ -11,13 +11,13 @@ namespace amanda {
 
 class Plan {
  public:
-  /// What is known besides the actions.
+  /// Properties of a plan besides its actions.
   struct Outlook {
-    bool after_pending = false;  // a require_outputs analysis has still to run
-    SubscriptionPtr backward;    // of a forward operator: who may want its backward operators; null: nobody
-    bool follows = false;        // of a backward operator: an analysis asks for those that it makes itself, too
+    bool after_pending = false;  // a require_outputs analysis still has to run
+    SubscriptionPtr backward;    // of a forward operator: the tools that may see its backward operators; null: none
+    bool follows = false;        // of a backward operator: an analysis also asks for those that it creates itself
   };
-  /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools when two replace the
+  /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools if two of them replace the
   /// operator and neither depends on the other.
   Plan(std::vector<ScheduledPtr> actions, Outlook outlook, const OpSite& site);
 
@@ -28,7 +28,7 @@ class Plan {
   bool follows() const { return outlook_.follows; }
   const SubscriptionPtr& backward() const { return outlook_.backward; }
   bool does_nothing() const { return does_nothing_; }  // on this operator itself
-  /// The OpCall::gradient_mask() of a run all of whose backward operators had been analysed; 0: none yet.
+  /// The OpCall::gradient_mask() of a run in which all backward operators were already analyzed; 0: none yet.
   uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }
   void set_analysed_mask(uint64_t mask) const { analysed_mask_.store(mask, std::memory_order_relaxed); }
   Edit edits_result() const;

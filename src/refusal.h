@@ -1,4 +1,4 @@
-// Whether a driver can give an action its effect.
+// Whether a driver can perform an action.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace amanda {
 
-/// Why an action that replaces or edits can't have its effect on this operator; empty: it can. Of an action on all
-/// operands: it must be possible for one of them.
+/// Why an action that replaces or edits is impossible on this operator; empty: it is possible. An action on all
+/// operands must be possible for one of them.
 std::string refusal(OpSite& site, const ActionInfo& action);
 
 }  // namespace amanda

@@ -45,7 +45,8 @@ std::vector<Tool*> resolve(const std::vector<Tool*>& tools) {
 }
 
 bool depends(const Tool& tool, const Tool& other) {
-  std::unordered_set<const Tool*> seen;  // or diamonds would cost 2^n, and a cycle made after apply would never end
+  // Without it, diamonds would cost 2^n, and a cycle made after apply would never end.
+  std::unordered_set<const Tool*> seen;
   std::vector<const Tool*> open{&tool};
   while (!open.empty()) {
     const Tool* next = open.back();

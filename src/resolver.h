@@ -7,8 +7,8 @@
 
 namespace amanda {
 
-/// `tools` and all they depend on, each once, dependencies first, otherwise in the given order.
-/// Throws `Error` that prints the cycle, if there is one.
+/// `tools` and all their dependencies, each once, dependencies first, otherwise in the given order. Throws `Error` that
+/// prints the cycle, if there is one.
 std::vector<Tool*> resolve(const std::vector<Tool*>& tools);
 
 /// Does `tool` depend on `other`, directly or through others?

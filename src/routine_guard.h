@@ -1,4 +1,4 @@
-// Around tools' code: the operators it runs are not observed.
+// A guard around tools' code: the operators that it runs are not observed.
 #pragma once
 
 #include "amanda/backend.h"

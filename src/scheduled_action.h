@@ -15,7 +15,7 @@ class Tool;
 /// Does a tool still run in a scope? Shared by all its actions there.
 struct ToolStatus {
   std::atomic<bool> stopped{false};
-  std::atomic<uint64_t> changes{0};  // it stopped, or an action that may be traced into a graph was removed
+  std::atomic<uint64_t> changes{0};  // counts stops, and removals of actions that may be traced into a graph
 };
 
 struct ScheduledAction : ActionInfo {
@@ -25,7 +25,8 @@ struct ScheduledAction : ActionInfo {
   std::shared_ptr<ToolStatus> status;
 
   std::atomic<bool> removed{false};
-  // What its recorded runs did so far: an in-place operator is prepared for an edit until one was seen to only look.
+  // What its recorded runs did so far: an in-place operator is prepared for an edit until a run is seen that edits
+  // nothing.
   mutable std::atomic<bool> looked{false}, edited{false};
 
   Edit edits() const {

@@ -47,9 +47,9 @@ Scope::~Scope() = default;
 uint64_t Scope::enter_entry() {
   ThreadScopes& thread = ThreadScopes::current();
   for (auto& dropped : std::exchange(thread.of_parent, {})) CallFrame::keep(std::move(dropped));
-  // The low half counts entries; the high half says in which process, so that a child's exit is recognised.
+  // The low half counts entries; the high half identifies the process, so that an exit in a forked child is recognized.
   const uint64_t id = (forks << 32) | (next_entry++ & 0xFFFFFFFF);
-  const std::shared_ptr<ScopeState> state = state_;  // a tool may drop this scope
+  const std::shared_ptr<ScopeState> state = state_;  // a tool may destroy this scope
   std::vector<Tool*> told;
   try {
     for (Tool* tool : state->tools()) {
@@ -66,7 +66,7 @@ uint64_t Scope::enter_entry() {
     for (auto it = told.rbegin(); it != told.rend(); ++it) {
       try {
         (*it)->on_exit(*this, error);
-      } catch (...) {  // the first error is the one to report
+      } catch (...) {  // the first error is reported
         log_warning(fmt::format("[amanda] {}: on_exit failed: {}", (*it)->name(), describe(std::current_exception())));
       }
     }
@@ -119,7 +119,7 @@ CacheInfo Scope::cache_info() const { return state_->cache_info(); }
 std::vector<std::pair<std::string, size_t>> Scope::analysed_types() const { return state_->analysed_types(); }
 void Scope::cache_clear(OpId op_id) {
   state_->clear(op_id);
-  refresh_this_thread();  // a driver that has put a toolset somewhere looks again
+  refresh_this_thread();  // a driver that stored a toolset checks it again
 }
 
 void Scope::visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const {
@@ -140,7 +140,7 @@ Scope::Guard::~Guard() {
   std::exception_ptr error;
   if (std::uncaught_exceptions() > exceptions_) {
     error =
-        std::make_exception_ptr(Error("[scope] left by an exception"));  // which one can't be known while it unwinds
+        std::make_exception_ptr(Error("[scope] left by an exception"));  // which exception is unknown during unwinding
   }
   try {
     for (const Unmatched& one : scope_.leave_entry(entry_, error)) log_warning(describe(one));

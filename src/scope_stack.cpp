@@ -14,7 +14,7 @@ namespace amanda {
 
 namespace {
 
-std::atomic<uint64_t> next_serial{1};
+std::atomic<uint64_t> next_stack_serial{1};
 
 ToolBits lowest_free(ToolBits used) {
   if (used == ~ToolBits{0}) {
@@ -27,8 +27,8 @@ ToolBits lowest_free(ToolBits used) {
 }  // namespace
 
 ScopeStack::ScopeStack(std::vector<ScopeState*> scopes, bool cache_enabled, const ScopeStack* previous)
-    : scopes_(std::move(scopes)), cache_enabled_(cache_enabled), serial_(next_serial++) {
-  ToolBits used = ThreadCalls::current().inside;  // by tools that are inside an operator, even if they were left since
+    : scopes_(std::move(scopes)), cache_enabled_(cache_enabled), serial_(next_stack_serial++) {
+  ToolBits used = ThreadCalls::current().inside;  // by tools inside an operator, even if their scope was left since
   auto bit_before = [&](const Tool* tool) -> ToolBits {
     if (!previous) return 0;
     for (const ActiveTool& active : previous->tools_) {
@@ -83,12 +83,13 @@ std::shared_ptr<const ScopeStack::Tables> ScopeStack::rebuild_locked() const {
   if (current && current->generation == generation) return all_tables_.back();
   auto made = make_tables(generation);
   if (current && current->tools == made->tools) {
-    current->generation.store(generation);  // it was another tool: a loop that makes tools must not fill the memory
+    current->generation.store(generation);  // another tool changed: a loop that creates tools must not fill the memory
     return all_tables_.back();
   }
   all_tables_.push_back(std::move(made));
   tables_.store(all_tables_.back().get(), std::memory_order_release);
-  // A thread that begins to use the stack after this has seen the number finds the new tables. (A read would not do.)
+  // A thread that starts to use the stack and sees this number finds the new tables. (A plain read would not guarantee
+  // that.)
   const bool alone = uses_.fetch_add(0, std::memory_order_acq_rel) <= 1;
   if (alone) all_tables_.erase(all_tables_.begin(), all_tables_.end() - 1);
   return all_tables_.back();
@@ -135,7 +136,7 @@ Visibility ScopeStack::visibility(const Backend& backend, OpType type, ToolBits 
   Visibility seen{wants.outer & ~inside, wants.nested & inside, 0, backend.index()};
   if (now.any_on_demand && !seen.nobody()) {
     ToolBits all = seen.outer | seen.nested;
-    for (auto it = now.tools.rbegin(); it != now.tools.rend(); ++it) {  // dependents come after what they depend on
+    for (auto it = now.tools.rbegin(); it != now.tools.rend(); ++it) {  // dependents come after their dependencies
       if (it->dependents & all) {
         seen.demanded |= it->bit;
         all |= it->bit;
@@ -195,12 +196,12 @@ void ScopeStack::keep_plan(const PlanKey& key, uint64_t generation, PlanPtr plan
   }
   constexpr size_t kMostPlans = 1 << 17;
   if (plans_.size() >= kMostPlans) stale.swap(plans_);
-  plans_[key].swap(plan);  // the old one, too
+  plans_[key].swap(plan);  // destroyed outside the lock too
 }
 
 std::shared_ptr<ScopeStack> ScopeState::kept_stack(const std::vector<ScopeState*>& scopes, bool cache_enabled) {
-  constexpr size_t kKept = 8;          // ways in which one scope object is nested in others
-  std::shared_ptr<ScopeStack> oldest;  // destroyed outside the lock: its plans may hold a binding's objects
+  constexpr size_t kKept = 8;          // ways to nest one scope object in others
+  std::shared_ptr<ScopeStack> oldest;  // destroyed outside the lock: its plans may own a binding's objects
   std::lock_guard lock(mutex_);
   for (const auto& stack : stacks_) {
     if (stack->is_made_of(scopes, cache_enabled)) return stack;

@@ -20,11 +20,10 @@ using ToolsetPtr = std::shared_ptr<const Toolset>;
 
 inline constexpr size_t kMaxBackends = 8;
 
-/// Entered scopes, outermost first. Keeps none of them alive: who uses it does, see ScopeStackUse.
+/// Entered scopes, outermost first. It does not keep them alive; its users do, see ScopeStackUse.
 class ScopeStack {
  public:
-  /// Tools that were in `previous` keep their bits (threads may be inside their operators).
-  /// Throws `Error` above 64 tools.
+  /// Tools of `previous` keep their bits, because threads may be inside their operators. Throws `Error` above 64 tools.
   ScopeStack(std::vector<ScopeState*> scopes, bool cache_enabled, const ScopeStack* previous);
   ~ScopeStack();
 
@@ -34,18 +33,18 @@ class ScopeStack {
   bool cache_enabled() const { return cache_enabled_; }
   uint64_t serial() const { return serial_; }  // never used again
 
-  /// What follows from the tools' registrations; rebuilt when some tool changes.
+  /// Derived from the tools' registrations; rebuilt when a tool changes.
   struct Tables {
-    mutable std::atomic<uint64_t> generation;  // up to which they are known to hold
+    mutable std::atomic<uint64_t> generation;  // the last one for which they are known to be valid
     std::vector<ActiveTool> tools;             // in the order they run
-    ToolBits askers = 0;                       // tools that ask for something themselves
+    ToolBits askers = 0;                       // tools with filters of their own
     ToolBits nested_askers = 0;
     bool any_on_demand = false;
     bool any_wants_all = false;
     bool any_modules = false;                           // some routine asks for operators in certain modules only
     mutable std::array<WantTable, kMaxBackends> wants;  // by backend
   };
-  /// Valid until the next call on this thread; who calls tools meanwhile shares them.
+  /// Valid until the next call on this thread; share ownership to keep them while tools are called.
   const Tables& tables() const {
     const Tables* current = tables_.load(std::memory_order_acquire);
     return current->generation == tool_generation_now() ? *current : *rebuild();
@@ -60,17 +59,17 @@ class ScopeStack {
   /// Of a backward operator: the tools that saw its forward operator and are active here, in the same scope.
   Visibility visibility(const Subscription& subscription) const;
   SubscriptionPtr subscription(const Visibility& seen) const;
-  /// With these tools inside an operator, may some tool see an operator inside it?
+  /// With these tools inside an operator, may a tool see an operator inside it?
   bool observes_inner(ToolBits inside) const;
 
   void count_hit() const {
     for (ScopeState* scope : scopes_) scope->hits.fetch_add(1, std::memory_order_relaxed);
   }
 
-  /// What the stack amounts to for a graph now; `inside` as above.
+  /// The toolset of this stack for a graph, now; `inside` as above.
   ToolsetPtr toolset(ToolBits inside) const;
 
-  // Plans: droppable at any time, merged again from records.
+  // Plans may be dropped at any time; they are merged again from records.
   struct PlanKey {
     OpId id;
     Visibility seen;
@@ -92,7 +91,7 @@ class ScopeStack {
   std::vector<ActiveTool> tools_;  // as entered; registrations not filled in
   mutable Mutex mutex_;
   mutable std::atomic<const Tables*> tables_{nullptr};
-  // The last is the current one. Another thread may still read older ones: they go when there is no other.
+  // The last one is current. Other threads may still read older ones; they are released when no thread uses the stack.
   mutable std::vector<std::shared_ptr<const Tables>> all_tables_;
   friend class ScopeStackUse;
   mutable std::atomic<size_t> uses_{0};
@@ -103,10 +102,10 @@ class ScopeStack {
   };
   mutable std::unordered_map<PlanKey, PlanPtr, KeyHash> plans_;
   mutable uint64_t plans_generation_ = 0;
-  // The last toolset that was asked for, of no tool inside an operator, and the plans' generation it holds for.
+  // The last toolset that was returned for no tool inside an operator, and the plans' generation for which it is valid.
   mutable ToolsetPtr toolset_;
   mutable uint64_t toolset_generation_ = 0;
-  mutable std::vector<SubscriptionPtr> subscriptions_;  // one for each way in which operators are seen
+  mutable std::vector<SubscriptionPtr> subscriptions_;  // one for each visibility of operators
 };
 
 }  // namespace amanda

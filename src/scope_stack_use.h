@@ -1,4 +1,4 @@
-// Who uses a stack of scopes now.
+// Counts the current uses of a stack of scopes.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace amanda {
 
-/// Counts a use of a stack, by a thread that has it open or works with it on behalf of one, and keeps the stack and its
-/// scopes alive.
+/// Counts a use of a stack by a thread that has it open, or that works on behalf of one. Keeps the stack and its scopes
+/// alive.
 class ScopeStackUse {
  public:
   using Owners = std::vector<std::shared_ptr<const void>>;
 
-  /// `owners`: keep the scopes alive. The stack that is returned keeps the use.
+  /// `owners`: keep the scopes alive. The returned stack holds the use.
   static std::shared_ptr<ScopeStack> begin(std::shared_ptr<ScopeStack> stack, Owners owners);
   ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners);
   ~ScopeStackUse();

@@ -47,11 +47,11 @@ bool Record::is_empty() const {
 }
 
 namespace {
-std::atomic<uint64_t> next_serial{1};
+std::atomic<uint64_t> next_scope_serial{1};
 }
 
 ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
-    : tools_(resolve(tools)), options_(options), serial_(next_serial++) {
+    : tools_(resolve(tools)), options_(options), serial_(next_scope_serial++) {
   for (Tool* tool : tools_) {
     tool->applied_ = true;
     statuses_[tool] = std::make_shared<ToolStatus>();
@@ -71,9 +71,9 @@ RecordPtr ScopeState::record(RecordKey key, const std::function<RecordPtr()>& ma
   return made;
 }
 
-// CLOCK, an approximation of least recently used: what was looked up since it last came up gets another round. A hit
-// looks up no record, so plans are merged anew twice a round: whatever is in use shows then, and a hit stays as cheap
-// as it is.
+// CLOCK, an approximation of least recently used: a record that was looked up since the hand last passed it stays for
+// another round. A cache hit looks up no record, so plans are merged again twice a round: this looks up the records in
+// use, and adds no cost to hits.
 void ScopeState::queue_for_eviction(RecordKey key) {
   evictable_.push_back(key);
   if (++queued_ % (kMaxEmptyRecords / 2) == 0) plans_changed();
@@ -119,7 +119,7 @@ void ScopeState::clear(OpId id) {
       evictable_.clear();
       places_.clear();
     } else {
-      for (auto it = records_.begin(); it != records_.end();) {  // its backward operators' records, too
+      for (auto it = records_.begin(); it != records_.end();) {  // its backward operators' records too
         auto next = std::next(it);
         if (it->first.id == id || it->second->context.op_id() == id) dropped.insert(records_.extract(it));
         it = next;
@@ -143,7 +143,7 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
     ++statuses_.at(tool)->changes;
     stopping.push_back(tool);
   }
-  if (stopping.empty()) return;  // another thread was first
+  if (stopping.empty()) return;  // another thread did it first
   tools_changed();
   std::string names;
   for (const Tool* tool : stopping) names += (names.empty() ? "'" : ", '") + tool->name() + "'";
@@ -152,7 +152,7 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
   for (Tool* tool : stopping) {
     try {
       tool->on_disable(error);
-    } catch (...) {  // the program goes on, whatever a tool makes of its end
+    } catch (...) {  // the program continues even if the tool throws here
       log_warning(
           fmt::format("[amanda] on_disable of '{}' failed: {}", tool->name(), describe(std::current_exception())));
     }
@@ -223,7 +223,7 @@ std::vector<Unmatched> ScopeState::take_unmatched(Tool& tool) {
   return found;
 }
 
-// A child has one thread: nobody else there analyses, or waits.
+// A forked child has one thread: no other thread analyzes or waits there.
 void ScopeState::after_fork(void* state) {
   auto& self = *static_cast<ScopeState*>(state);
   new (&self.analysed_) std::condition_variable;

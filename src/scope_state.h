@@ -1,4 +1,4 @@
-// What a scope object owns: its tools in order, and the record of each operator they analysed.
+// What a scope object owns: its tools in order, and a record of each operator that they analyzed.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,11 @@ namespace amanda {
 
 class ScopeStack;
 
-/// One operator in one scope: the context that its tools share, and what each analysis scheduled.
+/// One operator in one scope: the context that tools share, and what each analysis scheduled.
 struct Record {
   struct PerRegistration {
     bool done = false;
-    bool saw_symbols = false;  // done on a graph's symbols: an eager call is analysed again
+    bool saw_symbols = false;  // analyzed with a graph's symbols: an eager call is analyzed again
     std::vector<ScheduledPtr> actions;
 
     bool holds(bool symbols) const { return done && (symbols || !saw_symbols); }
@@ -42,11 +42,11 @@ struct Record {
   OpContext context;
   std::map<const Tool*, std::vector<PerRegistration>> tools;
   std::thread::id analysed_by;  // while an analysis runs
-  bool used = false;            // looked up since it last came up for eviction
+  bool used = false;            // looked up since it was last considered for eviction
 };
 using RecordPtr = std::shared_ptr<Record>;
 
-/// Two drivers may give one id to operators of theirs; two regimes of one framework share ids.
+/// Two drivers may use the same id for different operators; two regimes of one framework share ids.
 struct RecordKey {
   size_t ids;  // Backend::ids()
   OpId id;
@@ -62,11 +62,11 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
 
   const std::vector<Tool*>& tools() const { return tools_; }
   uint64_t serial() const { return serial_; }  // never used again
-  /// Does the scope go on after this failure of a tool? Without an exception the thread is being ended (pthread_exit,
-  /// or Python's end for a daemon thread), and must not be kept from it.
+  /// Does the scope continue after this failure of a tool? Without an exception the thread is ending (pthread_exit, or
+  /// the interpreter's end for a daemon thread), and must be allowed to.
   bool survives(const std::exception_ptr& error) const { return error && options_.on_error == OnError::kDisable; }
 
-  /// The record of an operator; `make` makes a missing one.
+  /// The record of an operator; `make` creates a missing one.
   RecordPtr record(RecordKey key, const std::function<RecordPtr()>& make);
   RecordPtr find(RecordKey key);
   /// Calls `fn` on each record, under the scope's lock.
@@ -79,10 +79,10 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
 
   std::shared_ptr<ToolStatus> status(const Tool* tool) const { return statuses_.at(tool); }
   bool stopped(const Tool* tool) const;
-  /// on_error="disable": stops the tool and its dependents, logs one line, tells them.
+  /// on_error="disable": stops the tool and its dependents, logs one line, and calls their on_disable().
   void stop(Tool& failed, const std::string& where, const std::exception_ptr& error);
 
-  /// The stack of these scopes, this one innermost; kept, so that entering again finds its plans.
+  /// The stack of these scopes, with this one innermost. It is kept so that entering again finds its plans.
   std::shared_ptr<ScopeStack> kept_stack(const std::vector<ScopeState*>& scopes, bool cache_enabled);
   const std::shared_ptr<const void>& tools_owner() const { return options_.tools_owner; }
 
@@ -97,7 +97,7 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   std::vector<Unmatched> take_unmatched(Tool& tool);
 
   std::atomic<uint64_t> hits{0}, misses{0};
-  std::atomic<uint64_t> clears{0};  // of what was analysed
+  std::atomic<uint64_t> clears{0};  // calls of clear()
   CacheInfo cache_info();
 
  private:
@@ -112,8 +112,9 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   Mutex mutex_{&after_fork, this};
   std::condition_variable analysed_;
   std::unordered_map<RecordKey, RecordPtr, RecordKeyHash> records_;
-  std::deque<RecordKey> evictable_;  // the next to come up first; those that hold something by then leave it, and stay
-  size_t queued_ = 0;                // ever
+  /// In the order in which they are considered for eviction; a record that is no longer empty by then leaves the queue.
+  std::deque<RecordKey> evictable_;
+  size_t queued_ = 0;  // in total, ever
   std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
   struct FilterUse {
     bool matched = false;

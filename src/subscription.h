@@ -1,4 +1,4 @@
-// Who saw a forward operator, for when its backward operators run.
+// Which tools saw a forward operator; used when its backward operators run.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace amanda {
 
-/// Immutable and shared by the backward operators of many runs. It keeps nothing alive: tools are only compared, and a
-/// scope's serial number is never used again.
+/// Immutable, and shared by the backward operators of many runs. It keeps nothing alive: tools are only compared, and a
+/// scope's serial number is never reused.
 struct Subscription {
   struct Seen {
     const Tool* tool;
@@ -19,7 +19,7 @@ struct Subscription {
     bool operator==(const Seen& other) const { return tool == other.tool && scope == other.scope; }
   };
 
-  uint64_t stack;   // serial number of the scope stack it was made under
+  uint64_t stack;   // serial number of the scope stack in which it was made
   Visibility seen;  // in the bits of that stack
   std::vector<Seen> tools;
 };

@@ -22,8 +22,8 @@ namespace {
 
 RoutineKind kind_of(const ActionInfo& action) { return action.only_looks() ? RoutineKind::kObserve : action.kind; }
 
-/// A graph may be stored with its numbers and loaded by another process: those are never this one's. Positive as an
-/// int64_t, which is what operators of frameworks take.
+/// A graph may be stored with its ids and loaded by another process; those are never ids of this one. Positive as an
+/// int64_t, the type that operators of frameworks take.
 uint64_t next_tap_id() {
   static std::atomic<uint64_t> next{(static_cast<uint64_t>(std::random_device()() & 0x7FFFFFFF) << 32) + 1};
   return next++;
@@ -35,7 +35,7 @@ struct ActionsTap final : Tap {
     differentiable_ = actions[0]->mode == RoutineMode::kAmbient;
     all_ = point_ == Point::kReplace;
     for (const ScheduledPtr& action : actions) {
-      if (kind_of(*action) != kind_) kind_ = RoutineKind::kTransform;  // of two replacements
+      if (kind_of(*action) != kind_) kind_ = RoutineKind::kTransform;  // two replacements of different kinds
       all_ |= action->all_positions;
       positions_.insert(positions_.end(), action->positions.begin(), action->positions.end());
       for (size_t position : action->positions) least_size = std::max(least_size, position + 1);
@@ -43,10 +43,10 @@ struct ActionsTap final : Tap {
         scopes.push_back(action->scope->weak_from_this());
     }
     plan = std::make_shared<const Plan>(std::move(actions), Plan::Outlook{}, site);
-    if (point_ == Point::kReplace) return;  // a driver may know some of its operands as constants
+    if (point_ == Point::kReplace) return;  // a driver may pass some operands as constants
     const Side side = side_of(point_);
     if (all_) least_size = site.size(side);
-    if (phase_ == Phase::kBackward) return;  // a gradient may be undefined in one run, and there in another
+    if (phase_ == Phase::kBackward) return;  // a gradient may be undefined in one run and defined in another
     for (size_t position = 0; position < least_size; ++position) {
       if (selects(position) && site.get(side, position).ref) shown.push_back(position);
     }
@@ -55,10 +55,10 @@ struct ActionsTap final : Tap {
   PlanPtr plan;                                   // of these actions alone
   std::vector<std::weak_ptr<ScopeState>> scopes;  // of the actions
   size_t least_size = 0;                          // of the operands
-  std::vector<size_t> shown;                      // operands that were there when the operator was analysed
+  std::vector<size_t> shown;                      // operands that existed when the operator was analyzed
 };
 
-/// Those that somebody holds, by id.
+/// Taps that are alive, by id.
 struct KnownTaps {
   static KnownTaps& get() {
     static auto* all = new KnownTaps;  // leaked: threads may outlive static objects
@@ -85,7 +85,7 @@ struct KnownTaps {
   size_t next_sweep = 1024;
 };
 
-/// What the actions of a tap point to, alive while they run. One scope, the common case, needs no allocation.
+/// Keeps what a tap's actions point to alive while they run. One scope, the common case, needs no allocation.
 class LiveScopes final : public RunningScopes {
  public:
   LiveScopes(const ActionsTap& tap, const ScopeStack* open) {
@@ -162,7 +162,7 @@ TapPtr Engine::tap(uint64_t id) {
     uint64_t id = 0;
     std::weak_ptr<const Tap> tap;
   };
-  thread_local std::array<Known, 64> front;  // an id is never given to another tap
+  thread_local std::array<Known, 64> front;  // ids are never reused
   Known& known = front[id % front.size()];
   if (known.id == id) {
     if (TapPtr tap = known.tap.lock()) return tap;

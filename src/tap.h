@@ -1,4 +1,4 @@
-// What a graph's node runs: neighbouring actions of one operator.
+// What a graph's node runs: consecutive actions of one operator.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What this thread is inside: operators that tools see, and calls of the core.
+// The operators that tools see, and the calls of the core, that this thread is inside.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@ namespace amanda {
 
 struct OpFrame;
 
-/// What this thread is in. Found once for each call of the core, and handed on: every look-up costs a function call.
+/// This thread's state. It is looked up once per call of the core and passed on, because every lookup costs a function
+/// call.
 struct ThreadCalls {
   static ThreadCalls& current();
 
@@ -42,8 +43,8 @@ struct OpFrame {
   OpFrame* outer_;
 };
 
-/// A call of the core on this thread. What it works with may be let go of meanwhile, by a routine that leaves a scope
-/// for instance, and stays alive until the outermost call ends.
+/// A call of the core on this thread. Objects that it uses may be released meanwhile, for instance by a routine that
+/// leaves a scope; keep() keeps them alive until the outermost call ends.
 struct CallFrame {
   explicit CallFrame(ThreadCalls& thread) : thread_(thread) { ++thread_.calls; }
   ~CallFrame() {
@@ -52,7 +53,7 @@ struct CallFrame {
   CallFrame(const CallFrame&) = delete;
   CallFrame& operator=(const CallFrame&) = delete;
 
-  static void keep(std::shared_ptr<const void> dropped);  // outside calls: lets it go
+  static void keep(std::shared_ptr<const void> dropped);  // outside calls: releases it
 
  private:
   void let_go();

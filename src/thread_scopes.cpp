@@ -20,7 +20,7 @@ namespace {
 
 thread_local ThreadScopes this_thread;
 
-// A forked child has the scopes of no thread: nobody there will leave them.
+// A forked child has no open scopes: no thread there would leave them.
 void forget_in_child() {
   ++forks;
   ThreadScopes& thread = this_thread;
@@ -39,7 +39,7 @@ ThreadScopes& ThreadScopes::current() { return this_thread; }
 
 ThreadScopes::~ThreadScopes() {
   if (!stack) return;
-  stack.reset();  // or a driver would go on with it while the thread ends
+  stack.reset();  // otherwise a driver would use it while the thread ends
   tell_quietly();
 }
 
@@ -75,7 +75,7 @@ std::shared_ptr<ScopeStack> ThreadScopes::make_stack() const {
     owners.push_back(entry.state);
   }
   if (scopes.empty()) return nullptr;
-  // Inside an operator the tools' bits are in use, and a kept stack may have given out others.
+  // Inside an operator the tools' bits are in use, and a kept stack may have assigned different ones.
   auto made = ThreadCalls::current().inside ? std::make_shared<ScopeStack>(scopes, cache.on(), stack.get())
                                             : scopes.back()->kept_stack(scopes, cache.on());
   return ScopeStackUse::begin(std::move(made), std::move(owners));

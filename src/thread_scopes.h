@@ -1,4 +1,4 @@
-// What is open on this thread: entered scopes, the stack that they make, and the switches.
+// This thread's entered scopes, the stack that they form, and its switches.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ struct ScopeEntry {
   std::shared_ptr<ScopeState> state;
 };
 
-/// One kind of switch: those that are turned. They may be put back in any order, as two asyncio tasks do.
+/// The switches of one kind that are in force. They may be restored in any order, as two asyncio tasks do.
 class Turns {
  public:
   bool on() const { return turns_.empty() || turns_.back().on; }
@@ -44,13 +44,13 @@ struct ThreadScopes {
   std::vector<ScopeEntry> entries;  // outermost first
   std::shared_ptr<ScopeStack> stack;
   Turns instrumentation, cache;
-  uint64_t told = 0;                                   // the tools' generation when the drivers were told last
-  std::vector<std::shared_ptr<const void>> of_parent;  // a forked child's: to be let go of once Python runs there
+  uint64_t told = 0;                                   // the tools' generation at the last switch_to()
+  std::vector<std::shared_ptr<const void>> of_parent;  // in a forked child: released once Python runs there
 
   bool is_active(const Tool* tool) const;
 
-  /// Makes the stack fit the entries and switches, and tells the drivers. If that fails, `undo` takes back what
-  /// changed, and all is as it was.
+  /// Updates the stack to the entries and switches, and calls switch_to() of the drivers. If that fails, `undo` reverts
+  /// the change.
   template <class Undo>
   void changed(const Undo& undo) {
     std::shared_ptr<ScopeStack> other;
@@ -68,12 +68,12 @@ struct ThreadScopes {
       tell_quietly();
       throw;
     }
-    CallFrame::keep(std::move(other));  // last: letting go may run a tool's code
+    CallFrame::keep(std::move(other));  // last: releasing may run a tool's code
   }
 
-  /// The same where something ended: it stays ended, whatever fails.
+  /// The same after something ended, which a failure does not revert.
   void ended();
-  /// Tells the drivers: all of them, whatever one throws. Then throws the first error.
+  /// Calls switch_to() of all drivers, even if one throws. Then throws the first error.
   void tell();
   void tell_quietly() noexcept;
 
@@ -81,7 +81,7 @@ struct ThreadScopes {
   std::shared_ptr<ScopeStack> make_stack() const;
 };
 
-/// How often this process, or one it comes from, was forked.
+/// How many forks lead to this process.
 extern std::atomic<uint64_t> forks;
 
 }  // namespace amanda

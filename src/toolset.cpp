@@ -12,8 +12,8 @@
 namespace amanda {
 namespace {
 
-/// What a toolset is made of, as numbers that only grow: of each scope its serial, how often it was cleared, and of
-/// each tool how often it changed.
+/// What defines a toolset, as numbers that only grow: each scope's serial number and count of clears, and each tool's
+/// count of changes.
 template <class Scopes>
 std::vector<uint64_t> numbers(const Scopes& scopes) {
   std::vector<uint64_t> made_of;
@@ -31,10 +31,10 @@ struct ScopesToolset final : Toolset {
   std::vector<uint64_t> made_of;
   std::vector<std::weak_ptr<ScopeState>> scopes;  // outermost first
   std::vector<const Tool*> inside;                // only compared
-  bool cached = true;                             // else it is good for one call
+  bool cached = true;                             // otherwise it is valid for one call
 };
 
-/// Toolsets that somebody holds: two stacks of the same scopes have one.
+/// Toolsets that are alive: two stacks of the same scopes share one.
 struct KnownToolsets {
   static KnownToolsets& get() {
     static auto* all = new KnownToolsets;  // leaked: threads may outlive static objects
@@ -49,7 +49,7 @@ struct KnownToolsets {
 }  // namespace
 
 ToolsetPtr ScopeStack::toolset(ToolBits inside) const {
-  const uint64_t generation = plan_generation.load(std::memory_order_acquire);  // tools' changes count, too
+  const uint64_t generation = plan_generation.load(std::memory_order_acquire);  // includes changes of tools
   if (inside == 0 && cache_enabled_) {
     std::lock_guard lock(mutex_);
     if (toolset_ && toolset_generation_ == generation) return toolset_;

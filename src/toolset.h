@@ -1,4 +1,4 @@
-// The tools in force for a graph, as an object that drivers hold as a key.
+// The tools in force for a graph, as an object that drivers use as a key.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace amanda {
 
 class ScopeStack;
 
-/// A toolset's scopes, alive meanwhile, and the stack of them; null: one of them is gone.
+/// A toolset's scopes, kept alive, and their stack; null: one of them is gone.
 class OpenToolset {
  public:
   explicit OpenToolset(const Toolset& toolset);

@@ -11,7 +11,7 @@
 
 namespace amanda {
 
-/// Filled in as types are met, and read without a lock at each operator call.
+/// Filled in when a type first occurs, and read without a lock at each operator call.
 class WantTable {
  public:
   struct Wants {

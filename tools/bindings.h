@@ -1,4 +1,4 @@
-// What amanda._tools holds: a function for each tool, in its folder.
+// The contents of amanda._tools: a function for each tool, in its folder.
 #pragma once
 
 #include <pybind11/pybind11.h>

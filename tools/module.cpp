@@ -1,4 +1,4 @@
-// amanda._tools: the C++ tools in Python. Each is made as a capsule for amanda.tool.NativeTool.
+// amanda._tools: the C++ tools in Python. Each is created as a capsule for amanda.tool.NativeTool.
 #include "bindings.h"
 
 PYBIND11_MODULE(_tools, m) {

@@ -18,7 +18,8 @@
 namespace amanda::reference {
 namespace {
 
-/// `owners`: how many forward operators, from the innermost on, are still to be shown the node; the outermost is first.
+/// `owners`: to how many forward operators, counted from the innermost, the node must still be shown; the outermost one
+/// is first.
 Gradients run_node(const GradientNode& node, size_t owners, Gradients grad_outputs, NodesRun how) {
   ScopeStack* scopes = this_thread.observing();
   if (owners == 0 || !scopes) return node.run(grad_outputs);
@@ -44,7 +45,7 @@ Gradients run_node(const GradientNode& node, size_t owners, Gradients grad_outpu
   } else {
     results = inner(call.grad_outputs());
   }
-  if (!begins) hooks.before();  // a framework need not stop before a node where nothing is to run
+  if (!begins) hooks.before();  // a framework need not call back before a node if nothing runs there
   if (!hooks.expects_end()) return *std::move(results);
   hooks.finish();
   return std::move(call.grad_inputs());
@@ -73,7 +74,7 @@ void backward(const Array& result, const Array& gradient, NodesRun how) {
     std::shared_ptr<GradientNode> node;
     Gradients grad_outputs;
   };
-  // A node's users are all newer than it is: once it is the newest, its gradients are complete.
+  // A node's users are all newer: once it is the newest one left, its gradients are complete.
   std::map<uint64_t, Pending, std::greater<>> pending;
   auto send = [&](const GradientEdge& edge, std::optional<Operand> gradient) {
     if (!edge.node) return;

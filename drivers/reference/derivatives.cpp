@@ -7,7 +7,7 @@
 namespace amanda::reference::derivative_of {
 namespace {
 
-/// Of an operator with one result: `fn` takes its gradient.
+/// The rule of an operator with one result: `fn` takes its gradient.
 template <class Fn>
 GradientRule rule(Fn fn) {
   return [fn](const Gradients& in) -> Gradients { return fn(std::get<Array>(*in[0])); };

@@ -1,4 +1,4 @@
-// The gradient rules of the runtime's operators: each is made by a function of the operator's name.
+// The gradient rules of the runtime's operators: each is created by a function with the operator's name.
 #pragma once
 
 #include "amanda/reference/operator.h"

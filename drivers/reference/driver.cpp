@@ -33,7 +33,7 @@ Driver& Driver::graph() {
   return driver;
 }
 
-// Attached when the program starts: a scope tells only the drivers that it knows.
+// Attached when the program starts: scopes only notify attached drivers.
 [[maybe_unused]] static const Driver* const attached[] = {&Driver::eager(), &Driver::graph()};
 
 const OpInfo& Driver::info(OpType type) const { return operator_of(type).info; }
@@ -43,7 +43,7 @@ void Driver::switch_to(ScopeStack* scopes) {
   this_thread.inside_hidden = false;  // a scope that was just entered is inside no operator
 }
 
-// The token is the mode before; 0 stands for none.
+// The token is the previous mode; 0: none.
 void* Driver::begin_routines(RoutineMode mode) {
   const std::optional<RoutineMode> before = std::exchange(this_thread.mode, mode);
   return reinterpret_cast<void*>(before ? static_cast<uintptr_t>(*before) + 1 : 0);
@@ -61,7 +61,7 @@ std::string Driver::refusal(OpSite& site, const ActionInfo& action, size_t posit
   }
   if (action.allow_view || !operator_of(site.type()).view) return {};
   if (action.point == Point::kBefore) {
-    if (position != 0) return {};  // only the first is what a result is a view of
+    if (position != 0) return {};  // a result is only a view of the first input
     return "the result is a view of it, and another value would share no data; say allow_view if that will do";
   }
   return "its result is a view, and another value would share no data; say allow_view if that will do";

@@ -1,4 +1,4 @@
-// The eager half: a program calls an operator.
+// Eager mode: a program calls an operator.
 #include <fmt/format.h>
 
 #include <stdexcept>

@@ -34,7 +34,7 @@ Value GradientCall::forward_get(Side side, size_t position) {
 }
 
 void GradientCall::run(RunHints hints) {
-  show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not what tools made of them
+  show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not the tools' edits
   grad_inputs_ = original_(grad_outputs_);
 }
 

@@ -1,4 +1,4 @@
-// Reverse mode in a graph: backward operators are nodes like others, appended after those that they differentiate.
+// Reverse mode in a graph: backward operators are ordinary nodes, appended after those that they differentiate.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ Wires append_gradients(Program& program, Wire result, const Wires& of) {
   const size_t end = program.nodes.size();
   Arriving arriving(program);
   arriving.add(result, program.append({.kind = Kind::kOnes, .name = "ones", .inputs = {result}}, 1)[0]);
-  for (size_t i = end; i-- > 0;) {  // users come after what they use, so the gradient of each wire is complete
+  for (size_t i = end; i-- > 0;) {  // users come after their operands, so the gradient of each wire is complete
     const Node node = program.nodes[i];
     Wires grad_outputs;
     for (Wire wire : node.outputs) grad_outputs.push_back(arriving.at(wire));

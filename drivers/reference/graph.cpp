@@ -1,4 +1,4 @@
-// A graph is built; its run chooses between the program and what was made of it under the tools in force.
+// Builds a graph, and runs either the program or its instrumented copy for the tools in force.
 #include "amanda/reference/graph.h"
 
 #include <fmt/format.h>
@@ -73,7 +73,7 @@ ArtifactPtr Graph::artifact() const {
   ScopeStack* scopes = this_thread.observing();
   if (!scopes || !artifacts_) return nullptr;
   GraphView view(*program_);
-  // A program only grows: this number tells apart what was made of it before.
+  // A program only grows: this number distinguishes its artifacts.
   const std::string signature = fmt::format("{}/{}", program_->nodes.size(), program_->outputs.size());
   return artifacts_->get(Engine::toolset(*scopes), signature, view);
 }

@@ -11,7 +11,7 @@
 
 namespace amanda::reference {
 
-// As the tape's: the first node that the operator makes, and how many gradients it gives.
+// As on the tape: the first node that the operator creates, and how many gradients it computes.
 OpId GraphGradientCall::id() {
   return extended(forward_id(), fmt::format("{}.0/{}", operator_of(type()).info.name, size(Side::kOutputs)));
 }

@@ -49,7 +49,7 @@ class GraphGradientCall final : public OpCall {
     size_t position;
     std::optional<Operand> value;
   };
-  /// Gradients come in on the side on which values go out.
+  /// Gradients arrive on the side on which values leave.
   static Side opposite(Side side) { return side == Side::kInputs ? Side::kOutputs : Side::kInputs; }
   const Operands& forward(Side side) const { return side == Side::kOutputs ? forward_.outputs : forward_.inputs; }
   Gradients& gradients(Side side) { return side == Side::kOutputs ? grad_inputs_ : grad_outputs_; }

@@ -15,7 +15,7 @@
 namespace amanda::reference {
 namespace {
 
-/// One run: the value on each wire. A body has a run of its own for each time that it runs.
+/// One run: the value on each wire. Each run of a body is a run of its own.
 class GraphRun {
  public:
   explicit GraphRun(size_t num_wires) : values_(num_wires) {}
@@ -47,7 +47,7 @@ class GraphRun {
   std::optional<Operand> sum(const Node& node) const;
 
   Gradients values_;
-  // What the taps of one execution share. They follow one another, so one at a time is enough.
+  // What the taps of one execution share. Executions do not overlap, so one object is enough.
   std::optional<RunState> state_;
   size_t state_of_ = 0;
 };
@@ -84,7 +84,7 @@ void GraphRun::run_op(const Node& node) {
   OperatorCall call(Driver::graph(), *node.op, node.location.id_of(*node.op), node.location.path, take(node.inputs),
                     take(node.results));
   if (!node.tap) {
-    call.run({});  // what a node calls is not in the graph, and not shown
+    call.run({});  // operators that a kernel calls are not in the graph, and not shown
     return give(node.outputs, call.results());
   }
   run_tap(node, call);

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = Node::Kind;
 
-/// One program is copied: where the values of the vanilla one are in the copy.
+/// Copies a program: maps the original's wires to those of the copy.
 class Copy {
  public:
   explicit Copy(const Program& vanilla) : now_(vanilla.num_wires) {
@@ -19,12 +19,12 @@ class Copy {
     return std::move(made_);
   }
 
-  /// `node` reads what the copy has where its wires were.
+  /// Makes `node` read the copy's wires.
   void rewire(Node& node) const {
     node.inputs = now(node.inputs);
     if (node.kind != Kind::kGradient) return;
-    // The contract of GraphSite::lower(): inputs as they came out of the taps before the forward operator, results as
-    // it gave them itself, or its replacement did.
+    // The contract of GraphSite::lower(): inputs after the taps before the forward operator; results of the operator
+    // itself, or of its replacement.
     node.saved_inputs = seen_[node.forward].inputs;
     node.saved_outputs = seen_[node.forward].outputs;
   }
@@ -61,8 +61,8 @@ class Copy {
     Wires inputs, outputs;
   };
   Program made_;
-  std::vector<Wire> now_;   // by vanilla wire
-  std::vector<Seen> seen_;  // by vanilla node: what its backward operator is to see
+  std::vector<Wire> now_;   // by wire of the original
+  std::vector<Seen> seen_;  // by node of the original: what its backward operator sees
 };
 
 }  // namespace

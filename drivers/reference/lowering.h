@@ -10,7 +10,7 @@ namespace amanda::reference {
 class Lowering {
  public:
   explicit Lowering(const std::vector<SitePlan>& sites);
-  /// Walks as GraphView::each_op() does, so that the operators have the same numbers. Once.
+  /// Visits operators in the order of GraphView::each_op(), so that they have the same numbers. Call it once.
   Program run(const Program& vanilla) { return copy(vanilla, {}); }
 
  private:

@@ -13,7 +13,7 @@
 namespace amanda::reference {
 namespace {
 
-/// Around a kernel: the operators it calls are at a place of their own, and hidden if no tool could see them.
+/// Around a kernel: the operators that it calls have a place of their own, and are hidden if no tool could see them.
 class InsideOperator {
  public:
   InsideOperator(OpId id, bool observe_inner)
@@ -30,7 +30,7 @@ class InsideOperator {
   bool hidden_;
 };
 
-// Gradients flow to it as they do to the array itself.
+// Gradients flow to it as to the array itself.
 Array own_copy(const Array& array) { return array.copy().with_gradient_of(array); }
 
 }  // namespace
@@ -55,7 +55,7 @@ Value OperatorCall::get(Side side, size_t position) {
 std::string OperatorCall::detail(Detail which) { return which == Detail::kModulePath ? path_ : ""; }
 
 void OperatorCall::run(RunHints hints) {
-  show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not what tools made of them
+  show_given_ = hints.keep_inputs;  // for an analysis: the program's values, not the tools' edits
   check_target();
   if (op_.in_place && hints.edit_result != Edit::kNo) inputs_[0] = own_copy(std::get<Array>(inputs_[0]));  // finish()
   InsideOperator inside(id_, hints.observe_inner);
@@ -85,7 +85,7 @@ void OperatorCall::skip(RunHints hints) {
   results_.assign(is_set.size(), Operand{});  // commit() fills them in
 }
 
-// The caller of an in-place operator goes on with the array it passed, not with the returned one.
+// The caller of an in-place operator continues with the array it passed, not with the returned one.
 void OperatorCall::finish() {
   if (!op_.in_place) return;
   Array target = std::get<Array>(given_[0]);
@@ -111,7 +111,7 @@ void OperatorCall::set(Side side, size_t position, Value value) {
       throw Error(fmt::format("shape {} where an in-place operator keeps {}", to_string(shape), to_string(fixed)));
     }
   }
-  // What an isolated routine gives has no gradient of its own: it takes over that of the value it replaces.
+  // The value of an isolated routine has no gradient of its own: it takes over that of the value it replaces.
   if (routine_mode() == RoutineMode::kIsolated) {
     held.value = straight_through(held.value, (side == Side::kOutputs ? results_ : inputs_)[position]);
   }
@@ -120,7 +120,7 @@ void OperatorCall::set(Side side, size_t position, Value value) {
 
 void OperatorCall::commit() {
   for (Held& held : held_) {
-    // The operator will write into its target: not into an array that a tool may keep.
+    // The operator will write into its target, which must not be an array that a tool may keep.
     if (held.side == Side::kInputs && is_target(held)) held.value = own_copy(std::get<Array>(held.value));
     (held.side == Side::kOutputs ? results_ : inputs_)[held.position] = std::move(held.value);
   }

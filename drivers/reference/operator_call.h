@@ -51,8 +51,8 @@ class OperatorCall final : public OpCall {
   const Operator& op_;
   OpId id_;
   std::string path_;
-  Operands given_;   // what the program passed; an in-place operator's caller looks for the result here
-  Operands inputs_;  // what the operator will get
+  Operands given_;   // what the program passed; the caller of an in-place operator finds the result here
+  Operands inputs_;  // what the operator gets
   Operands results_;
   std::optional<Watch> watch_;
   bool show_given_ = false;

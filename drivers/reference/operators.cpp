@@ -36,7 +36,7 @@ Operands split(const Array& a) {
 
 struct Table {
   Mutex mutex;
-  std::deque<Operator> operators;  // grows without moving: references are handed out
+  std::deque<Operator> operators;  // grows without moving: there are references to the elements
   std::unordered_map<std::string, const Operator*> by_name;
   OpType accumulate;
 
@@ -57,14 +57,14 @@ struct Table {
     return added;
   }
 
-  /// A type of nodes: no program calls it by name. How many gradients it takes is a matter of the node.
+  /// A type of nodes, which programs cannot call. The number of gradients depends on the node.
   OpType add_gradient(const std::string& ns, const std::string& name) {
     const OpType type = operators.size();
     operators.push_back({.info = {ns, name, "", {}, {}, name}, .kernel = {}, .type = type});
     return type;
   }
 
-  /// An operator with one result, which `kernel` returns.
+  /// Adds an operator with one result, which `kernel` returns.
   template <class Kernel>
   Operator& add(const std::string& name, std::vector<std::string> inputs, Kernel kernel,
                 decltype(Operator::differentiate) differentiate) {

@@ -1,4 +1,4 @@
-// A graph as its runtime keeps it: nodes in the order in which they run, joined by wires.
+// A graph as the runtime stores it: nodes in the order in which they run, connected by wires.
 #pragma once
 
 #include <string>
@@ -36,12 +36,12 @@ struct Node {
   };
 
   Kind kind;
-  std::string name{};            // of a backward operator: its forward operator's
+  std::string name{};            // of a backward operator: the name of its forward operator
   const Operator* op = nullptr;  // the same
   Wires inputs{}, outputs{};     // of a backward operator: gradients
 
   // Of a backward operator.
-  size_t forward = 0;                     // which node made it
+  size_t forward = 0;                     // the node that created it
   Wires saved_inputs{}, saved_outputs{};  // of that node
 
   // Of loops and conditionals.
@@ -52,12 +52,12 @@ struct Node {
   TapPtr tap = nullptr;
   Wires results{};             // of a tap after an operator: its results
   Location location{};         // of operators
-  size_t operator_number = 0;  // the same for an operator and its taps, which follow one another
+  size_t operator_number = 0;  // the same for an operator and its taps, which are consecutive
 };
 
 /// The nodes in the order in which they run.
 struct Program {
-  /// Adds the node and `count` wires for what it gives.
+  /// Adds the node and `count` wires for its results.
   const Wires& append(Node node, size_t count);
   Wires new_wires(size_t count);
 

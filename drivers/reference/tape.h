@@ -1,4 +1,4 @@
-// What operators leave behind for a backward pass: nodes with a gradient rule each, which point at their inputs' nodes.
+// The tape: what operators record for a backward pass. Each node has a gradient rule and points at its inputs' nodes.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@ namespace amanda::reference {
 
 struct GradientNode;
 
-/// Where the gradient of an array goes to: it is gradient `position` that comes into the node.
+/// Where the gradient of an array goes: it is the incoming gradient `position` of the node.
 struct GradientEdge {
   std::shared_ptr<GradientNode> node;  // null: nowhere
   size_t position = 0;
 };
 
-/// Of an array: it is some operator's result, or a leaf.
+/// The state of an array that is an operator's result, or a leaf.
 struct GradientState {
   GradientEdge made_by;
   bool is_leaf = false;                    // that requires a gradient
@@ -27,7 +27,7 @@ struct GradientState {
   std::optional<Array> gradient;
 };
 
-/// The run of a forward operator, for the nodes that it made. It keeps no array alive.
+/// The run of a forward operator, for the nodes that it created. It keeps no array alive.
 struct ForwardRun {
   SubscriptionPtr seen_by;
   OpType type;
@@ -60,10 +60,10 @@ void record(const Operator& op, const Operands& inputs, Operands& results);
 /// After an in-place operator: from now on gradients flow to `target` as they do to `result`.
 void take_gradient(const Array& target, const Array& result);
 
-/// `value` takes the place of `other`, and its gradient too, if its shape allows.
+/// `value` replaces `other`, and takes over its gradient if the shapes match.
 Operand straight_through(const Operand& value, const Operand& other);
 
-/// The nodes made on this thread as long as it lives.
+/// The nodes created on this thread while it exists.
 class Watch {
  public:
   Watch();

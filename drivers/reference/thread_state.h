@@ -1,4 +1,4 @@
-// What the driver remembers of a thread.
+// The driver's state of a thread.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@ namespace amanda::reference {
 
 struct ThreadState {
   ScopeStack* scopes = nullptr;     // given by the core, in switch_to
-  std::optional<RoutineMode> mode;  // of the routine that runs: its operators are the tool's, not the program's
+  std::optional<RoutineMode> mode;  // of the running routine: its operators belong to the tool, not to the program
   bool inside_hidden = false;       // in an operator whose insides no tool can see
   bool in_backward = false;         // gradients of gradients are not recorded
 
   OpId place = 1;                   // hash of the places around; 0: nowhere
-  std::vector<std::string> labels;  // the same, to be read
+  std::vector<std::string> labels;  // the same, as text
   std::function<void(const OpInfo&)> listener;
 
   bool recording() const { return !in_backward && mode != RoutineMode::kIsolated; }

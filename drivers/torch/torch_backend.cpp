@@ -63,8 +63,8 @@ std::string TorchBackend::refusal(OpSite& site, const ActionInfo& action, size_t
   }
   auto& call = static_cast<ForwardCall&>(site);
   if (action.point != Point::kReplace && call.record().writes_late) {
-    return "it writes to tensors that its schema calls read-only, maybe after it has returned; nothing can stand for "
-           "those";
+    return "it writes to tensors that its schema calls read-only, maybe after it has returned; other values cannot "
+           "replace them";
   }
   if (action.point == Point::kBefore) {
     if (action.allow_view || !call.is_viewed(position)) return {};
@@ -72,7 +72,7 @@ std::string TorchBackend::refusal(OpSite& site, const ActionInfo& action, size_t
            "allow_view=True if nothing relies on that";
   }
   if (call.record().metadata_in_place)
-    return "it changes its tensor's shape or storage in place; nothing can stand for that";
+    return "it changes its tensor's shape or storage in place; no other value can replace its result";
   if (!action.allow_view && call.result_is_view()) {
     return "its result is a view, and a value put in its place would no longer share memory with the operator's input; "
            "pass allow_view=True if nothing relies on that";
@@ -96,8 +96,8 @@ void attach() {
 }
 
 namespace {
-// Loading the library attaches the driver. Nobody could catch what a static initialiser throws: it is logged, and
-// Python asks again.
+// Loading the library attaches the driver. An exception of a static initializer cannot be caught: it is logged, and
+// Python's import tries again.
 const bool tried = [] {
   try {
     attach();

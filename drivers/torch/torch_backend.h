@@ -22,7 +22,8 @@ class TorchBackend final : public Backend {
   ValueInfo describe(Value value) const override;
 };
 
-/// Takes two dispatch keys and makes the driver known to the core; once, later calls do nothing. Throws `Error`.
+/// Claims two dispatch keys and attaches the driver to the core. Later calls do nothing. Throws `Error` if no two keys
+/// are free.
 void attach();
 
 }  // namespace amanda::pytorch

@@ -1,4 +1,4 @@
-// Clips the gradient of one layer's weight, in a LibTorch network that knows nothing of it.
+// Clips the gradient of one layer's weight, in an unmodified LibTorch network.
 // Teaches: backward operators from C++.
 #include <torch/torch.h>
 
@@ -6,12 +6,12 @@
 
 #include "amanda/torch.h"
 
-/// Parameters of this shape accumulate gradients of at most this norm.
+/// Limits the norm of gradients that parameters of this shape accumulate.
 struct ClipGradient : amanda::Tool {
   ClipGradient(std::vector<int64_t> shape, double limit) : Tool("clip_gradient") {
     add_inst_for_op(
         [shape, limit](amanda::OpContext& op) {
-          // The backward operator that stands for a parameter; its gradient is all that flows in.
+          // The backward operator of a parameter; its only operand is the gradient.
           if (op.backward_op()->name != "AccumulateGrad") return;
           if (amanda::pytorch::tensor(op.grad_output(0)).sizes() != shape) return;
           op.insert_before_backward_op([limit](amanda::Values& gradient) {

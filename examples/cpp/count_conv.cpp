@@ -1,4 +1,4 @@
-// Counts the runs of conv2d in a LibTorch network that knows nothing of it.
+// Counts the runs of conv2d in an unmodified LibTorch network.
 // Teaches: a tool, its analysis routine (once per operator), its instrumentation routine (every run), a scope.
 #include <torch/torch.h>
 
@@ -22,7 +22,7 @@ int main() {
   CountConv tool;
   amanda::Scope scope(tool);  // a handle; nothing happens yet
   for (int step = 0; step < 2; ++step) {
-    auto in = scope.enter();  // a guard, as often as you like
+    auto in = scope.enter();  // a guard; a scope may be entered any number of times
     net->forward(x);
   }
   net->forward(x);  // outside: not counted

@@ -1,4 +1,6 @@
-// All that a tool author includes.
+// Everything that a tool author includes.
+/// @namespace amanda
+/// Tools, scopes and actions; and the seam: what drivers implement and call.
 #pragma once
 
 #include "amanda/action.h"

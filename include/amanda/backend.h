@@ -13,138 +13,175 @@
 
 namespace amanda {
 
-inline constexpr int kSeamVersion = 3;  // checked by Engine::attach
+/// Version of the interface between core and drivers; Engine::attach() compares it.
+inline constexpr int kSeamVersion = 3;
 
-using OpId = uint64_t;    // a place in the program; 0: not identified
-using OpType = uint32_t;  // dense, interned by the driver once per operator type
+/// Identifies a place in the program; 0: not identified.
+using OpId = uint64_t;
+/// Identifies an operator type within a driver: small consecutive numbers, one per type, for the life of the process.
+using OpType = uint32_t;
 
+/// Forward or backward.
 enum class Phase : uint8_t { kForward, kBackward };
-enum class Point : uint8_t { kBefore, kReplace, kAfter };  // where a routine runs
-/// Which operands. A backward operator's inputs are the grad_outputs that come in, its outputs the grad_inputs that go
-/// out.
+/// Where a routine runs.
+enum class Point : uint8_t { kBefore, kReplace, kAfter };
+/// Which operands. A backward operator's inputs are the incoming gradients (grad_outputs), its outputs the computed
+/// ones (grad_inputs).
 enum class Side : uint8_t { kInputs, kOutputs };
+/// The operands that a routine at this point works on.
 constexpr Side side_of(Point point) { return point == Point::kAfter ? Side::kOutputs : Side::kInputs; }
+/// What OpSite::detail() is asked for: the module path, "file:line" of the user's call, or whether the operator is
+/// recomputed ("": it is not).
 enum class Detail : uint8_t { kModulePath, kSource, kIsRecompute };
 
 class Backend;
 class Plan;
 class ScopeStack;
 struct Subscription;
+/// A shared plan of actions, internal to the core.
 using PlanPtr = std::shared_ptr<const Plan>;
+/// Which tools see an operator's backward operators; opaque to drivers, which keep it with them.
 using SubscriptionPtr = std::shared_ptr<const Subscription>;
 
-/// What is known of an operator type. The driver keeps it for the life of the process.
+/// Describes an operator type. The driver keeps it for the life of the process.
 struct OpInfo {
-  std::string ns, name, overload;            // "aten", "conv2d", ""
-  std::vector<std::string> inputs, outputs;  // names of the positions; an unnamed output is ""
-  std::string schema;                        // as the framework prints it
+  std::string ns;                    ///< namespace: "aten"
+  std::string name;                  ///< "conv2d"
+  std::string overload;              ///< "Tensor"; "": the only one
+  std::vector<std::string> inputs;   ///< names of the positions
+  std::vector<std::string> outputs;  ///< names of the positions; an unnamed output is ""
+  std::string schema;                ///< as the framework prints it
 };
 
-/// An operator as analysis sees it: an eager call, a graph node, a tap. Lives on the driver's stack.
+/// An operator as analysis sees it: an eager call, a graph node, a tap. It lives on the driver's stack, and is used on
+/// one thread.
 class OpSite {
  public:
+  /// The driver.
   virtual Backend& backend() const = 0;
+  /// The operator's type.
   virtual OpType type() const = 0;
+  /// Is it a forward or a backward operator?
   virtual Phase phase() const = 0;
-  virtual OpId id() = 0;  // computed when first asked
+  /// The operator's id. May be computed on the first call.
+  virtual OpId id() = 0;
+  /// How many operands it has on that side.
   virtual size_t size(Side side) const = 0;
-  virtual Value get(Side side, size_t position) = 0;  // null ref: None, or no longer alive
-  virtual std::string detail(Detail which) = 0;       // analysis only
+  /// An operand, borrowed. A null `ref`: None, or no longer alive.
+  virtual Value get(Side side, size_t position) = 0;
+  /// Called during analysis only.
+  virtual std::string detail(Detail which) = 0;
 
-  // Of the forward operator: a backward operator has one, a forward operator is it.
+  /// The forward operator's type: a backward operator has one, a forward operator is its own.
   virtual OpType forward_type() const { return type(); }
+  /// The forward operator's id.
   virtual OpId forward_id() { return id(); }
+  /// How many operands the forward operator has on that side.
   virtual size_t forward_size(Side side) const { return size(side); }
-  virtual Value forward_get(Side side, size_t position) { return get(side, position); }  // analysis only
+  /// The forward operator's operand, borrowed; null if it is no longer alive. Called during analysis only.
+  virtual Value forward_get(Side side, size_t position) { return get(side, position); }
 
-  // Backward only.
-  virtual const Subscription* subscription() const { return nullptr; }  // what bind_backward() was given
-  /// Was it made by the forward operator's run? Not: what stands for a leaf, or was made by another backward operator.
+  /// Backward only: what OpCall::bind_backward() was given.
+  virtual const Subscription* subscription() const { return nullptr; }
+  /// Backward only: did the forward operator's run create it? False for the node of a leaf, and for one that another
+  /// backward operator created.
   virtual bool made_by_forward() const { return true; }
 
  protected:
   ~OpSite() = default;
 };
 
-/// Will an after-action put another result in place?
+/// Will an action after the operator replace a result?
 enum class Edit : uint8_t { kNo, kUnknown, kYes };
 
 /// What the core knows when it lets the original operator run.
 struct RunHints {
-  bool observe_inner = false;    // an operator inside this one may be wanted
-  bool keep_inputs = false;      // get(kInputs, ...) is asked for once more after the run
-  Edit edit_result = Edit::kNo;  // as far as earlier runs tell
-  bool in_replacement = false;   // a replacement runs it, as a part of the program
+  bool observe_inner = false;    ///< a tool may ask for an operator inside this one
+  bool keep_inputs = false;      ///< `get(kInputs, ...)` is called once more after the run
+  Edit edit_result = Edit::kNo;  ///< according to earlier runs
+  bool in_replacement = false;   ///< called by a replacement, as part of the program
 };
 
-/// One execution of an operator.
+/// One execution of an operator, on one thread.
 ///
-/// Either run() or skip() comes first, then, if there were actions, finish(). `set` checks a value (type, dtype,
-/// device, aliasing) and holds it back until `commit`, which puts all held values in place and keeps gradient edges;
-/// `discard` forgets them. Inputs are set before the run; outputs after run(),
-/// or, by a replacement, before skip().
+/// The core calls either run() or skip(), and then, if there were actions, finish(). set() checks a value (type, dtype,
+/// device, aliasing) and holds it back until commit(), which puts all held values in place and keeps gradient edges;
+/// discard() drops them. Inputs are set before the run; outputs after run(), or, by a replacement, before skip().
 class OpCall : public OpSite {
  public:
-  virtual void run(RunHints hints) = 0;   // the original, on the current inputs, below instrumentation
-  virtual void skip(RunHints hints) = 0;  // instead of run(): the results are the outputs that were set
-  /// Have results taken the place of the inputs, as on an interpreter's stack? Then the original cannot run any more.
+  /// Runs the original on the current inputs, below instrumentation. Throws what the operator throws.
+  virtual void run(RunHints hints) = 0;
+  /// Called instead of run(): the results are the outputs that were set.
+  virtual void skip(RunHints hints) = 0;
+  /// Did results replace the inputs, as on an interpreter's stack? Then the original cannot run any more.
   virtual bool has_results() const = 0;
-  virtual void finish() = 0;  // no action follows: results go where the program expects them
-  /// Throws `Error` with a reason only ("float64 where float32 is needed"); the core adds who and where.
-  virtual void set(Side side, size_t position, Value value) = 0;  // the driver copies out of the Value
+  /// No action follows: results go where the program expects them.
+  virtual void finish() = 0;
+  /// Holds back a copy of the value for this operand. Throws `Error` with a reason only ("float64 where float32 is
+  /// needed"); the core adds who and where.
+  virtual void set(Side side, size_t position, Value value) = 0;
+  /// Puts the held values in place.
   virtual void commit() = 0;
+  /// Drops the held values.
   virtual void discard() noexcept = 0;
-  virtual bool records() const { return true; }  // does the program record gradients of this call?
-  /// Changes where the same place makes other backward operators: which operands a gradient is recorded for. 0: none,
-  /// and the operator itself makes no backward operator.
+  /// Does the program record gradients of this call?
+  virtual bool records() const { return true; }
+  /// A fingerprint of which inputs require a gradient: it differs where the same place creates other backward
+  /// operators. 0: nothing is recorded, and the operator itself creates no backward operator.
   virtual uint64_t gradient_mask() const { return 1; }
-  /// Changes when an operand of that side is mutated in place.
+  /// Changes when an operand of that side is changed in place.
   virtual uint64_t versions(Side side) const = 0;
-  /// The same for the inputs that the operator itself does not mutate.
+  /// The same for the inputs that the operator itself does not change.
   virtual uint64_t unmutated_versions() const { return versions(Side::kInputs); }
 
-  // Forward only, and only if some tool may want backward operators: those are what is recorded from watch_backward()
-  // on, until bind_backward().
-  /// `keep_operands`: an analysis of one of them may ask for the forward operands; as far as they stay alive.
+  /// Forward only, and only if a tool may ask for backward operators: those created from here until bind_backward()
+  /// belong to this call. `keep_operands`: an analysis of one of them may ask for the forward operands, if they are
+  /// still alive.
   virtual void watch_backward(bool /*keep_operands*/) {}
-  /// These tools see them, under the scopes that the operator began under: it may have left them meanwhile. False: some
-  /// analysis of them is still to be run.
+  /// Forward only: these tools see the backward operators that were created, under the scopes that were open when the
+  /// operator began, even if it has left them since. False: an analysis of some of them still has to run.
   virtual bool bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& /*seen_by*/) { return true; }
 
  protected:
   ~OpCall() = default;
 };
 
-/// How a routine runs: apart from the program's gradient recording, or as part of it.
+/// How a routine runs: without the program's gradient recording, or as part of it.
 enum class RoutineMode : uint8_t { kIsolated, kAmbient };
 
-/// What a tool says about a routine when it schedules it: nothing; it only looks; it edits; it edits, and works on a
-/// graph's symbols, too.
+/// What a tool promises about a routine when it schedules it: nothing; it only reads; it edits; it edits, and also
+/// works on a graph's symbols.
 enum class RoutineKind : uint8_t { kUnknown, kObserve, kTransform, kTraceable };
 
 /// What a driver may know about a scheduled action.
 struct ActionInfo {
-  Phase phase{};
-  Point point{};
-  RoutineKind kind = RoutineKind::kUnknown;
-  RoutineMode mode = RoutineMode::kIsolated;
-  bool all_positions = true;
-  std::vector<size_t> positions{};  // unless all
-  bool allow_view = false;
-  bool may_mutate = false;
+  Phase phase{};                              ///< on a forward or a backward operator
+  Point point{};                              ///< where its routine runs
+  RoutineKind kind = RoutineKind::kUnknown;   ///< what the routine does with its values
+  RoutineMode mode = RoutineMode::kIsolated;  ///< whether it is recorded
+  bool all_positions = true;                  ///< it gets all operands of its side
+  std::vector<size_t> positions{};            ///< those it gets, unless all
+  bool allow_view = false;                    ///< an edit may end the sharing of memory between the program's tensors
+  bool may_mutate = false;                    ///< the routine may change operands in place
 
+  /// Does the routine get an operand at all?
   bool selects_any() const { return all_positions || !positions.empty(); }
+  /// Is it certain that it replaces no value?
   bool only_looks() const { return point != Point::kReplace && (kind == RoutineKind::kObserve || !selects_any()); }
+  /// Is it certain that it replaces a value?
   bool surely_edits() const { return point == Point::kReplace || (kind >= RoutineKind::kTransform && selects_any()); }
 };
 
-/// What tools are shown of a backward pass. kNodes: the nodes of a tape, those of leaves too. kOperators: the operators
-/// that compute gradients, perhaps several for one forward operator. kOne: one for each forward operator.
+/// What tools see of a backward pass. `kNodes`: the nodes of a tape, including those of leaves. `kOperators`: the
+/// operators that compute gradients, perhaps several for one forward operator. `kOne`: one for each forward operator.
 enum class BackwardOps : uint8_t { kNone, kNodes, kOperators, kOne };
 
+/// What a driver can do.
 struct Capabilities {
-  BackwardOps backward = BackwardOps::kNone;
-  bool symbolic_analysis = false, can_replace = false, can_change_shape = false;
+  BackwardOps backward = BackwardOps::kNone;  ///< what tools see of a backward pass
+  bool symbolic_analysis = false;             ///< analyses run before operands have values
+  bool can_replace = false;                   ///< operators can be replaced
+  bool can_change_shape = false;              ///< an edit may change an operand's shape
   /// Gradients are in the graph already: a replacement that can't be traced has none of its own, and the backward
   /// operators of what it replaced stay.
   bool keeps_gradients = false;
@@ -154,36 +191,46 @@ struct Capabilities {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string_view name_space() const = 0;  // "pytorch/2.13/eager"
+  /// The driver's name: "pytorch/2.13/eager".
+  virtual std::string_view name_space() const = 0;
+  /// What the driver can do; the same for the life of the process.
   virtual Capabilities capabilities() const = 0;
-  virtual const OpInfo& info(OpType type) const = 0;  // cold: filters are matched once per type
-  virtual void switch_to(ScopeStack* scopes) = 0;     // on this thread, from now on; null: none
-  /// A tool of another thread's scopes asks for these operators, too, from now on; "*": for all. That thread is told by
-  /// switch_to() once it runs one of them.
+  /// Describes a type. Filters are matched once per type, so this need not be fast.
+  virtual const OpInfo& info(OpType type) const = 0;
+  /// Observes operators on this thread under these scopes from now on; null: no longer.
+  virtual void switch_to(ScopeStack* scopes) = 0;
+  /// A tool in a scope of another thread asks for these operators too, from now on; "*": for all. That thread gets a
+  /// switch_to() when it next runs one of them.
   virtual void expect(const std::vector<std::string>& /*patterns*/) {}
-  /// From now on, does the program call some operator on this thread, whether or not a tool asks for it, while it is
-  /// switched to scopes? `entry`: of a scope, and never used again. It may cost the first operator, and none after it.
+  /// A scope was entered on this thread whose filters have matched nothing yet. Notes whether the program calls some
+  /// operator, asked for or not, while the thread is switched to scopes. `entry` is never used again. This may add a
+  /// cost to the first operator, and none to those after it.
   virtual void await_call(uint64_t /*entry*/) {}
-  /// Did it? Ends what await_call() began, on the same thread, if it did.
+  /// Ends what await_call() began, on the same thread, if it did. Was an operator called since?
   virtual bool end_await_call(uint64_t /*entry*/) { return false; }
-  virtual void* begin_routines(RoutineMode mode) = 0;  // not observed; kIsolated: no recording either
+  /// Stops observing this thread; with `kIsolated`, also stops gradient recording. Returns a token for end_routines().
+  virtual void* begin_routines(RoutineMode mode) = 0;
+  /// Restores what begin_routines() changed, on the same thread.
   virtual void end_routines(void* token) noexcept = 0;
-  /// Did the program raise this, while a tool's code ran? Then it is no failure of the tool.
+  /// Did the program, not the tool, raise this exception while a tool's code ran? Then it is not a failure of the tool.
   virtual bool is_programs(const std::exception_ptr&) const { return false; }
-  /// Why the operator can't be replaced, or its operand at `position` edited, by this action; empty: it can.
+  /// Why this action cannot replace the operator, or edit its operand at `position`; empty: it can.
   ///
-  /// Called at analysis for a replacement and for an action that says that it edits (a graph's operator: while
-  /// each_op() shows it), and at each edit of an action that says nothing. An action that only looks is always allowed.
+  /// Called at analysis for a replacement and for an action that declares edits (for a graph's operator: while
+  /// each_op() shows it), and at each edit of an action that declares nothing. An action that only reads is always
+  /// allowed.
   virtual std::string refusal(OpSite& /*site*/, const ActionInfo&, size_t /*position*/) const { return {}; }
-  /// What a value of this backend is, in no framework's terms. On any thread, while the value lives; a null one is
-  /// kNone.
+  /// Describes a value of this backend independently of the framework. On any thread, while the value lives; a null one
+  /// is `kNone`.
   ///
-  /// Changes nothing, waits for no device and guards no symbol. Made for analyses, and cheap enough for routines that
-  /// read shapes at each run: a tensor takes no allocation. Throws what a tensor subclass throws when it is asked.
+  /// Changes nothing, waits for no device and guards no symbol. Cheap enough for routines that read shapes at each run:
+  /// a tensor takes no allocation. Throws what a tensor subclass throws when it is queried.
   virtual ValueInfo describe(Value value) const { return {.kind = value.ref ? ValueKind::kOther : ValueKind::kNone}; }
 
-  size_t index() const { return index_; }  // among attached backends
-  size_t ids() const { return ids_; }      // the index of the backend whose operator ids it uses: its own, by default
+  /// The driver's index among attached backends.
+  size_t index() const { return index_; }
+  /// The index of the backend whose operator ids it uses; by default its own.
+  size_t ids() const { return ids_; }
 
  private:
   friend class Engine;

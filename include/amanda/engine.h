@@ -13,63 +13,67 @@ namespace amanda {
 
 class Tool;
 
+/// What a driver calls when it observes operators.
 class Engine {
  public:
-  /// Registers a framework. Throws `Error` when the driver was built for another seam version.
-  /// `same_ids_as`: another backend of the same framework, attached before, with the same ids for the same places: what
-  /// was analysed in one mode holds in the other. Null: its ids are its own.
+  /// Registers a framework; call it once, on any thread. Throws `Error` if the driver was built for another seam
+  /// version. `same_ids_as`: a backend of the same framework that was attached before and gives the same ids to the
+  /// same places, so that analysis results hold in both; null: the ids are its own.
   static void attach(Backend& backend, int seam_version = kSeamVersion, const Backend* same_ids_as = nullptr);
 
-  /// The attached backend of this name space; null: none.
+  /// The attached backend with this name; null: there is none. On any thread.
   static const Backend* find_backend(std::string_view name_space) noexcept;
 
-  /// Eager: one operator call, top to bottom, forward or backward. See src/engine.cpp.
+  /// Eager: runs one operator, forward or backward, from its analyses to its last action. Call it on the thread that
+  /// runs the operator, in its place. Throws what the operator or a tool threw.
   static void on_op(ScopeStack& scopes, OpCall& call);
 
-  // Graphs: see graph.h.
   /// The tools in force for a graph that is about to run on this thread. Call it once for each run, with the scopes of
-  /// switch_to(); do not call it while they are null or a routine runs.
+  /// switch_to(). Do not call it while they are null or a routine runs.
   static ToolsetPtr toolset(const ScopeStack& scopes);
-  /// Analyses a graph's operators and has the driver lower what tools want. On any thread, also where none of the
-  /// scopes is open or where they were left: a gradient's graph may be built later than its forward graph.
-  /// If the scope objects are gone, the artifact is empty. Throws what a tool's analysis threw, as itself; `Error`
+  /// Analyzes a graph's operators, and has the driver lower what tools scheduled. On any thread, even if none of the
+  /// scopes is open any more: a gradient's graph may be built later than its forward graph.
+  ///
+  /// If the scope objects are gone, the artifact is empty. Throws what a tool's analysis threw, unchanged; `Error`
   /// naming tool, operator and reason for an action that the driver refuses; `Error` naming driver and operator for a
   /// visit that breaks the rules of each_op(). Never null.
   static ArtifactPtr instrument(const Toolset& toolset, GraphSite& graph);
   /// Runs a tap's actions, from the node that was inserted for it. On any thread, several at once, without any lock:
-  /// routines that need an interpreter's lock take it. `call` shows the operands that reach the tap; kBefore: its
-  /// inputs flow on; kReplace, kAfter: its results. Throws what a routine threw, as itself. Actions of scopes that are
-  /// gone, of tools that stopped and actions that were removed do not run: values stay, and at kReplace the original
-  /// runs. `open`: if the thread's scopes are known, only those act; null: the choice of the artifact was the choice of
-  /// tools.
+  /// routines that need an interpreter's lock take it.
+  ///
+  /// `call` shows the operands that reach the tap; after this, its inputs (`kBefore`) or its results (`kReplace`,
+  /// `kAfter`) continue. Throws what a routine threw, unchanged. Actions of scopes that are gone, of tools that
+  /// stopped, and removed actions do not run: values stay, and at `kReplace` the original runs. `open`: only these
+  /// scopes act, if the thread's are known; null: all of the artifact's.
   static void run(const Tap& tap, OpCall& call, const ScopeStack* open = nullptr, RunState* state = nullptr);
-  /// The tap with this id. Null: nothing holds it any more, or another process created it; values pass unchanged then.
+  /// The tap with this id. Null: nothing holds it any more, or another process created it; values then pass unchanged.
   static TapPtr tap(uint64_t id);
 
-  /// This thread's open scopes, kept alive with their tools as long as the pointer lives; null: none, or switched off.
+  /// This thread's open scopes, kept alive with their tools while the pointer lives; null: none, or switched off.
   static std::shared_ptr<ScopeStack> scopes_here();
-  /// Those of another thread, to work with on its behalf; null: it has left them.
+  /// The open scopes of another thread, to work on its behalf; null: it has left them.
   static std::shared_ptr<ScopeStack> borrow(const std::weak_ptr<ScopeStack>& of_another_thread);
-  /// Is this thread inside an operator, and nobody is to see what is inside it?
+  /// Is this thread inside an operator whose inner operators no tool sees?
   static bool sees_nothing_inside(const ScopeStack& scopes) noexcept;
 
   /// Does any tool of these scopes ask for this operator type, nested or not?
   static bool wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept;
-  /// Does some tool ask for every type? Then filtering by type is not worth installing.
+  /// Does some tool ask for every type? Then filtering by type saves nothing.
   static bool wants_all(const ScopeStack& scopes) noexcept;
   /// The patterns by which tools of these scopes ask for operators.
   static std::vector<std::string> patterns(const ScopeStack& scopes);
 
-  // For reports, not for each call: of some tools.
-  using Tools = std::vector<const Tool*>;  // only compared
-  /// Is a call, that on_op() is about to be told of, shown to one of them?
+  /// Some tools, which are only compared. The functions below are for reports, not for each call.
+  using Tools = std::vector<const Tool*>;
+  /// Will on_op() show this call to one of the tools?
   static bool shows(const ScopeStack& scopes, const OpSite& site, const Tools& tools);
-  /// Does one that is active ask for this operator type, nested or not?
+  /// Does an active one of the tools ask for this operator type, nested or not?
   static bool is_asked_for(const ScopeStack& scopes, const Backend& backend, OpType type, const Tools& tools);
-  /// Does one that is active ask for backward operators?
+  /// Does an active one of the tools ask for backward operators?
   static bool asks_for_backward(const ScopeStack& scopes, const Tools& tools);
 
-  /// Runs what `get_op()` stands for: inside a replacement, the replacement it wraps; else the original.
+  /// Runs what `get_op()` returns: inside a replacement, the replacement it wraps; otherwise the original. Throws what
+  /// that throws.
   static void call_original(OpCall& call);
 };
 

@@ -13,19 +13,25 @@ namespace amanda {
 
 /// Which operator types a routine asks for.
 ///
-/// A pattern is a name with shell globs: "conv2d" in any namespace, "aten::conv2d", "add.Tensor" for one overload.
+/// A pattern is a name with shell wildcards: "conv2d" in any namespace, "aten::conv2d", "add.Tensor" for one overload.
 class OpFilter {
  public:
-  OpFilter() = default;  // every operator
+  /// Every operator.
+  OpFilter() = default;
+  /// The operators that match one of the patterns.
   OpFilter(std::initializer_list<std::string> patterns) : OpFilter(std::vector<std::string>(patterns)) {}
-  /// Throws `std::invalid_argument` for an empty pattern.
+  /// The operators that match one of the patterns. Throws `std::invalid_argument` if one is empty.
   explicit OpFilter(std::vector<std::string> patterns);
-  /// Whatever the tools that depend on this one ask for.
+  /// The operators that the tools which depend on this one ask for.
   static OpFilter on_demand();
 
-  bool matches(const OpInfo& info) const;  // on_demand: false
+  /// Does it match this type? Always false for on_demand().
+  bool matches(const OpInfo& info) const;
+  /// Does it match every type?
   bool matches_all() const { return kind_ == Kind::kAll; }
+  /// Was it made by on_demand()?
   bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
+  /// The patterns; empty if there are none.
   const std::vector<std::string>& patterns() const;
 
  private:
@@ -34,19 +40,24 @@ class OpFilter {
   std::shared_ptr<const std::vector<std::string>> patterns_;  // shared: registrations are copied
 };
 
-/// In which modules a routine asks for operators.
+/// The modules in which a routine asks for operators.
 ///
-/// A pattern is a module path with shell globs, whose `*` also matches dots: "encoder.*.attention". It stands for the
-/// modules of that path and everything inside them.
+/// A pattern is a module path with shell wildcards, whose `*` also matches dots: "encoder.*.attention". It stands for
+/// the modules of that path and everything inside them.
 class ModuleFilter {
  public:
-  ModuleFilter() = default;  // in all modules, and outside of them
+  /// All modules, and operators outside modules.
+  ModuleFilter() = default;
+  /// The modules that match one of the patterns.
   ModuleFilter(std::initializer_list<std::string> patterns) : ModuleFilter(std::vector<std::string>(patterns)) {}
-  /// Throws `std::invalid_argument` if there is no pattern, or one is no module path.
+  /// The modules that match one of the patterns. Throws `std::invalid_argument` if there is none, or one is not a path.
   explicit ModuleFilter(std::vector<std::string> patterns);
 
+  /// Is this the path of a module that matches, or of one inside it? "": outside modules.
   bool matches(std::string_view module_path) const;
+  /// Does it match everywhere?
   bool matches_all() const { return !patterns_; }
+  /// The patterns; empty if it matches everywhere.
   const std::vector<std::string>& patterns() const;
 
  private:

@@ -6,12 +6,13 @@
 
 namespace amanda {
 
+/// Receives log lines, without a newline at the end.
 using LogSink = std::function<void(const std::string& line)>;
 
-/// Replaces the sink of warnings (standard error at first). Any thread may call the sink.
+/// Replaces the sink of warnings (at first standard error). Any thread may call the sink, several at once.
 void set_log_sink(LogSink sink);
 
-/// Hands one line to the sink.
+/// Passes one line to the sink. On any thread.
 void log_warning(const std::string& line);
 
 }  // namespace amanda

@@ -5,9 +5,11 @@
 
 namespace amanda {
 
-/// A fork waits until nobody holds one of these, and holds them all while the process is copied: a child, which has the
-/// forking thread only, finds each of them free, and whole what it guards. Hold one for a moment, and call nothing
-/// inside that may wait for the interpreter lock.
+/// A mutex that is free in a forked child.
+///
+/// A fork waits until no thread holds any Mutex, and holds all of them while the process is copied. So the child, which
+/// has only the forking thread, finds each of them free and the data it guards consistent. Hold one only briefly, and
+/// call nothing meanwhile that may wait for the interpreter lock.
 class Mutex {
  public:
   /// `in_child`: called with `owner` in a forked child, before anything else there can lock this mutex.
@@ -16,10 +18,14 @@ class Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
+  /// Waits for the mutex and holds it.
   void lock() { mutex_.lock(); }
+  /// Holds the mutex if it is free; false: it is not.
   bool try_lock() { return mutex_.try_lock(); }
+  /// Releases the mutex; on the thread that holds it.
   void unlock() { mutex_.unlock(); }
-  std::mutex& native() { return mutex_; }  // for condition variables
+  /// For condition variables: the mutex inside.
+  std::mutex& native() { return mutex_; }
 
  private:
   friend struct MutexesAtFork;

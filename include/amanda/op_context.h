@@ -14,87 +14,125 @@
 
 namespace amanda {
 
-struct ContextSession;  // what is known during one analysis call
+struct ContextSession;  ///< what is known during one analysis call
 
 /// A language binding's companion of a context, for instance the Python dict that users see.
 class ContextFace {
  public:
   virtual ~ContextFace() = default;
-  virtual std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const = 0;  // for an inner scope's context
-  virtual bool has_keys() const = 0;                                           // must not block
+  /// A copy with the same keys, for the context of an inner scope.
+  virtual std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const = 0;
+  /// Does it hold any key? Must not block.
+  virtual bool has_keys() const = 0;
 };
 
-/// One per operator and scope, shared by the scope's tools; it lasts as long as the scope.
+/// What an analysis routine is given: one operator. There is one per operator and scope, shared by the scope's tools;
+/// it lives as long as the scope.
 ///
-/// Operands are reachable during the analysis call only: outside, their accessors throw `Error`.
+/// Identity (op() to is_backward(), and keys) may be read as long as the context lives; everything else only during the
+/// analysis call, on its thread: outside, those functions throw `Error`. In a backward context, op(), type() and
+/// op_id() are the forward operator's.
+///
+/// Actions: the functions insert_*() and replace_*() schedule a routine. It runs in every run of the operator, on the
+/// thread that runs it, so perhaps on several threads at once. Operators that it calls are not observed. Its exceptions
+/// reach the program, unless the scope's `on_error` stops the tool instead. These functions throw `Error` outside an
+/// analysis, or with a reason if the framework cannot do it; and `std::invalid_argument` if the operator does not have
+/// a selected position.
+///
+/// The functions *_backward_op() schedule on a backward operator: in its own analysis; or in the forward operator's,
+/// for each backward operator that it creates and that has the selected positions. Their routines run on the backward
+/// pass's thread, often not the one that ran the forward operator. In a forward analysis they throw `Error` if the
+/// framework has no backward operators or this operator has no id, and `std::invalid_argument` for a position that is a
+/// name.
 class OpContext {
  public:
+  /// For the core.
   OpContext() = default;
   OpContext(const OpContext&) = delete;
   OpContext& operator=(const OpContext&) = delete;
 
-  // These last as long as the context; all else only while its analysis runs. In a backward context they are the
-  // forward operator's.
+  /// Describes the (forward) operator's type.
   const OpInfo& op() const { return *info_; }
+  /// The (forward) operator's type, as the driver numbers it.
   OpType type() const { return type_; }
+  /// The (forward) operator's id: its place in the program, stable across runs. 0: not identified.
   OpId op_id() const { return id_; }
+  /// The driver.
   Backend& backend() const { return *backend_; }
-  // The backward operator's; null and 0 in a forward context.
+  /// Describes the backward operator's type; null in a forward context.
   const OpInfo* backward_op() const { return backward_info_; }
+  /// The backward operator's type; 0 in a forward context.
   OpType backward_type() const { return backward_type_; }
+  /// The backward operator's id; 0 in a forward context.
   OpId backward_op_id() const { return backward_id_; }
+  /// The driver's name: "pytorch/2.13/eager".
   std::string name_space() const { return std::string(backend_->name_space()); }
 
+  /// Is this the context of a forward operator?
   bool is_forward() const { return !is_backward(); }
+  /// Is this the context of a backward operator?
   bool is_backward() const { return backward_info_ != nullptr; }
-  const Tool& tool() const;         // whose analysis is running
-  std::string module_path() const;  // "encoder.layer.3.attention"; "" outside modules
-  std::string source() const;       // file:line of the user's call; "" where none is known
+  /// The tool whose analysis is running.
+  const Tool& tool() const;
+  /// The path of the innermost module: "encoder.layer.3.attention"; "" outside modules.
+  std::string module_path() const;
+  /// "file:line" of the user's call; "" if unknown.
+  std::string source() const;
+  /// Is a checkpoint recomputing the operator?
   bool is_recompute() const;
+  /// Are this driver's operators analyzed before their operands have values?
   bool is_symbolic() const;
-  size_t depth() const;  // operators around this one that the tool also sees
+  /// How many operators that the tool also sees are around this one.
+  size_t depth() const;
 
-  // Of the forward operator. In a backward context a value is null unless it is still alive.
+  /// How many inputs the (forward) operator has.
   size_t num_inputs() const;
+  /// An input of the (forward) operator, borrowed; null for None, and in a backward context if it is no longer alive.
   Value input(size_t position) const;
-  bool has_outputs() const;  // in a require_outputs analysis, and in every backward one
+  /// Do outputs exist? In a `require_outputs` analysis, and in every backward one.
+  bool has_outputs() const;
+  /// How many outputs the (forward) operator has.
   size_t num_outputs() const;
+  /// An output of the (forward) operator, as input(). Throws `Error` if there are none yet.
   Value output(size_t position) const;
-  // Of the backward operator: its positions are the framework's own. An undefined gradient is null or None.
+  /// How many incoming gradients the backward operator has. Its positions are the framework's own.
   size_t num_grad_outputs() const;
+  /// An incoming gradient, borrowed; null or None if it is undefined.
   Value grad_output(size_t position) const;
-  bool has_grad_inputs() const;  // in a require_outputs analysis of a backward operator
+  /// Do computed gradients exist? In a `require_outputs` analysis of a backward operator.
+  bool has_grad_inputs() const;
+  /// How many gradients the backward operator computes.
   size_t num_grad_inputs() const;
+  /// A computed gradient, as grad_output(). Throws `Error` if there are none yet.
   Value grad_input(size_t position) const;
-  OpSite& site() const;  // for drivers' and bindings' typed access
+  /// For typed access by drivers and bindings: the site being analyzed.
+  OpSite& site() const;
 
-  /// Keys that tools leave for one another. bool, int64_t, double, std::string and vectors of them are
+  /// Leaves a key for the scope's other tools. Keys of type bool, int64_t, double, std::string and vectors of these are
   /// shared with Python.
   template <class T>
   void set(const std::string& key, T value) {
     keys_[key] = std::any(std::move(value));
   }
+  /// A key that a tool has left; null if there is none, or it has another type.
   template <class T>
   const T* get(const std::string& key) const {
     auto found = keys_.find(key);
     return found == keys_.end() ? nullptr : std::any_cast<T>(&found->second);
   }
+  /// For bindings: all keys.
   std::map<std::string, std::any>& keys() { return keys_; }
+  /// For bindings: all keys.
   const std::map<std::string, std::any>& keys() const { return keys_; }
 
-  // Actions. Each runs in every run of the operator, on the thread that runs it, so perhaps on several threads at once;
-  // operators that it calls are not observed. What it throws reaches the program, unless the scope's `on_error` stops
-  // the tool instead. All of these throw `Error` outside an analysis, or if the framework cannot do it, with the
-  // reason; and `std::invalid_argument` if a position is selected that the operator does not have.
-
-  /// Runs `routine` just before the operator, on the selected inputs. It may set others in their place.
+  /// Runs `routine` just before the operator, on the selected inputs. It may replace them.
   ///
   /// Throws `Error` in a backward analysis: the forward operator has run.
   Action insert_before_op(std::function<void(Values&)> routine, BeforeOp options = {});
-  /// The same, with a routine that has a name for messages and may keep state. The scope shares it.
+  /// The same, with a named routine that may keep state. The scope shares it.
   Action insert_before_op(RoutinePtr routine, BeforeOp options = {});
 
-  /// Runs `routine` just after the operator, on the selected outputs. It may set others in their place.
+  /// Runs `routine` just after the operator, on the selected outputs. It may replace them.
   ///
   /// It does not run if the operator throws. Throws `Error` in a backward analysis.
   Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
@@ -109,33 +147,30 @@ class OpContext {
   /// The same, with a named routine.
   Action replace_op(RoutinePtr routine, ReplaceOp options = {});
 
-  // On a backward operator: from its own analysis; or from the forward operator's, for each backward operator that it
-  // creates and that has the selected positions. The thread is then the backward pass's, often not the one that ran the
-  // forward operator. From a forward analysis these throw `Error` if the framework has no backward operators or this
-  // operator has no id, and `std::invalid_argument` for a position that is a name.
-
-  /// Runs `routine` just before the backward operator, on the selected gradients that come in.
+  /// Runs `routine` just before the backward operator, on the selected incoming gradients. It may replace them.
   Action insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options = {});
   /// The same, with a named routine.
   Action insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options = {});
 
-  /// Runs `routine` just after the backward operator, on the selected gradients that it has computed.
+  /// Runs `routine` just after the backward operator, on the selected gradients that it computed. It may replace them.
   Action insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options = {});
   /// The same, with a named routine.
   Action insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options = {});
 
-  /// Runs `routine` instead of the backward operator, on the selected gradients that come in. It must set all
-  /// gradients that go out, or call the original.
+  /// Runs `routine` instead of the backward operator, on the selected incoming gradients. It must set all gradients
+  /// that the operator would compute, or call the original.
   ///
   /// Throws `Error` for one that cannot be replaced, such as that of a leaf.
   Action replace_backward_op(std::function<void(Values&)> routine, ReplaceBackwardOp options = {});
   /// The same, with a named routine.
   Action replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options = {});
 
-  /// The actions scheduled by this analysis from here on may change, in place, tensors they were given.
+  /// Allows the routines that this analysis schedules from here on to change their operands in place.
   void may_mutate();
 
+  /// For bindings: the companion; null if there is none.
   std::unique_ptr<ContextFace>& face() { return face_; }
+  /// For bindings: the companion; null if there is none.
   const std::unique_ptr<ContextFace>& face() const { return face_; }
 
  private:

@@ -5,8 +5,10 @@
 
 namespace amanda {
 
-/// On the heap, where it is made when first asked for: a large thread-local object would not fit into the static TLS
-/// block of a library opened late. The thread's end destroys it.
+/// The calling thread's object of type `T`, created on first use and destroyed when the thread ends.
+///
+/// It is on the heap: a large thread-local object would not fit into the static TLS block of a library that is loaded
+/// late.
 template <class T>
 T& per_thread() {
   thread_local constinit T* here = nullptr;

@@ -5,19 +5,20 @@
 
 namespace amanda {
 
-/// Plain functions, so that extension modules built apart can hand them over. Any may be null: that is not measured.
+/// What a profiler asks of a framework beyond the seam: plain functions, so that extension modules that are built
+/// separately can pass them on. Any of them may be null; then that is not measured.
 struct FrameworkProbe {
-  /// Told on the allocating thread: bytes that an allocator handed out, negative if they were given back.
+  /// Called on the allocating thread with the bytes that an allocator handed out; negative if they were freed.
   using Heard = void (*)(int64_t bytes, bool on_host) noexcept;
 
-  /// From now on `heard` is told what this thread allocates. Returns the listener; null: someone else is told, for
+  /// From now on `heard` gets what this thread allocates. Returns the listener; null: another one is active, for
   /// instance the framework's own profiler.
   void* (*listen)(Heard heard) = nullptr;
-  /// On the same thread. Listeners end in any order.
+  /// Ends a listener, on the thread that began it. Listeners may end in any order.
   void (*unlisten)(void* listener) noexcept = nullptr;
-  /// The name of a profiler of the framework's that is on in this thread; null: none.
+  /// The name of a profiler of the framework that is active on this thread; null: none.
   const char* (*other_profiler)() = nullptr;
-  /// Waits until the devices in use have done their work. Throws what a device reports.
+  /// Waits until the devices in use are idle. Throws what a device reports.
   void (*synchronize)() = nullptr;
 };
 

@@ -9,17 +9,22 @@ namespace amanda {
 
 class Values;
 
-/// Code that runs each time an operator runs. May be called on several threads at once.
+/// Code that runs each time an operator runs. It may be called on several threads at once.
 class Routine {
  public:
   virtual ~Routine() = default;
+  /// Runs on the thread that runs the operator. An exception reaches the program, unless the scope's `on_error`
+  /// disables the tool instead.
   virtual void operator()(Values& values) = 0;
-  virtual std::string name() const = 0;  // for messages
-  /// May `on_error="disable"` swallow what this routine threw? (Not a keyboard interrupt.)
+  /// The routine's name, for messages.
+  virtual std::string name() const = 0;
+  /// Is this exception, which the routine threw, a failure that `on_error="disable"` handles? Return false for a
+  /// keyboard interrupt.
   virtual bool is_failure(const std::exception_ptr&) const { return true; }
-  /// The scope's results are gone and this routine is never called again: release what it holds.
+  /// The scope's results are gone, and this routine is never called again: release what it holds.
   virtual void retire() {}
 };
+/// A shared routine.
 using RoutinePtr = std::shared_ptr<Routine>;
 
 }  // namespace amanda

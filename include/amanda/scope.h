@@ -23,45 +23,56 @@ class ScopeState;
 
 /// A handle on an instrumentation scope: tools, and the results of their analyses.
 ///
-/// It covers the thread that enters it, while it is entered; it can be entered as often as one likes, on several
-/// threads too.
+/// It covers the thread that enters it, while it is entered. It may be entered any number of times, on several threads
+/// too. The tools must outlive it, unless ScopeOptions::tools_owner keeps them alive.
 class Scope {
  public:
   class Guard;
 
+  /// A scope with these tools and default options. Throws as the constructor below.
   template <class... Tools>
   explicit Scope(Tool& first, Tools&... rest) : Scope(std::vector<Tool*>{&first, &rest...}) {}
-  /// Throws `Error` printing the cycle, if the tools' dependencies have one.
+  /// A scope with these tools, in this order except that dependencies run first. Throws `Error` that prints the cycle
+  /// if the tools' dependencies have one.
   explicit Scope(std::vector<Tool*> tools, ScopeOptions options = {});
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
+  /// Enters the scope on this thread until the guard is destroyed. Throws what a tool's on_enter() throws; the scope is
+  /// then not entered.
   [[nodiscard]] Guard enter();
-  /// What Guard does, for bindings. `leave` takes out just that entry, in any order; on the entering thread only.
+  /// For bindings: enters the scope on this thread, and returns the number of this entry. Throws as enter().
   uint64_t enter_entry();
+  /// For bindings: leaves one entry, on the thread that entered it, in any order. `error`: the exception that left the
+  /// scope, or null.
   ///
-  /// Returns what to warn of: see `Unmatched`. Nothing if the scope is left by an exception, or no operator ran.
+  /// Returns the filters to warn of: none if the scope is left by an exception, or if no operator was called.
   std::vector<Unmatched> leave_entry(uint64_t entry, const std::exception_ptr& error);
 
-  const std::vector<Tool*>& tools() const;  // in the order they run, dependencies included
+  /// The tools in the order they run, dependencies included.
+  const std::vector<Tool*>& tools() const;
+  /// Counters of the cache of analysis results. On any thread.
   CacheInfo cache_info() const;
-  /// The types of forward operators that its tools analysed, "aten::add" for all overloads, with the number of places
-  /// in the program; most first.
+  /// The types of forward operators that its tools analyzed, "aten::add" for all overloads, with the number of their
+  /// places in the program; most first. On any thread.
   std::vector<std::pair<std::string, size_t>> analysed_types() const;
-  /// Forgets what was analysed, keys included: of one operator and its backward operators, or (0) of all.
+  /// Drops analysis results and keys: of one operator and its backward operators, or (0) of all. They are analyzed
+  /// again. On any thread.
   void cache_clear(OpId op_id = 0);
-  /// Does a thread have it open, or work with it still?
+  /// Is the scope entered on any thread, or still in use by one? On any thread.
   bool in_use() const { return state_.use_count() > 1; }
-  /// Everything that analyses left behind, for a binding's garbage collector. `routine` and `context` must not block.
+  /// For a binding's garbage collector: everything that analyses left behind. `routine` and `context` must not block.
   void visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const;
 
  private:
   std::shared_ptr<ScopeState> state_;
 };
 
+/// Keeps a scope entered, on the thread that created the guard; the destructor leaves it there.
 class Scope::Guard {
  public:
+  /// Enters the scope, which must outlive the guard. Throws as Scope::enter().
   explicit Guard(Scope& scope);
   ~Guard();
   Guard(const Guard&) = delete;

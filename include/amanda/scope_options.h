@@ -7,22 +7,26 @@
 
 namespace amanda {
 
+/// What happens if a routine throws: its exception reaches the program (`kRaise`), or the tool and its dependents stop
+/// for the rest of the scope, with one log line (`kDisable`).
 enum class OnError : uint8_t { kRaise, kDisable };
 
+/// Options of a Scope.
 struct ScopeOptions {
-  OnError on_error = OnError::kRaise;
-  /// For bindings: keeps the tools alive until the scope is destroyed, left, and used by no thread and no graph's tap.
+  OnError on_error = OnError::kRaise;  ///< what happens if a routine throws
+  /// For bindings: keeps the tools alive while the scope exists, is entered, or is used by a thread or a graph's tap.
   /// Released on any thread.
   std::shared_ptr<const void> tools_owner{};
 };
 
-/// Operators on which nothing was scheduled and no key was left are remembered up to this number, those in use.
+/// How many operators without actions and keys a scope remembers. The least recently used are evicted first.
 inline constexpr size_t kMaxEmptyRecords = 1 << 16;
 
+/// Counters of a scope's cache of analysis results.
 struct CacheInfo {
-  uint64_t hits = 0;    // operator runs that needed no analysis
-  uint64_t misses = 0;  // analysis routines run
-  size_t size = 0;      // operators known; only the empty ones among them have a maximum
+  uint64_t hits = 0;    ///< operator runs that needed no analysis
+  uint64_t misses = 0;  ///< analysis routines run
+  size_t size = 0;      ///< operators known; only those without actions and keys are limited, to kMaxEmptyRecords
 };
 
 }  // namespace amanda

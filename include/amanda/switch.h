@@ -6,16 +6,20 @@
 
 namespace amanda {
 
-/// A switch of this thread, put back by its destructor: `Switch off = disabled();`
+/// Turns instrumentation or its cache on or off for this thread, until the object is destroyed: `Switch off =
+/// disabled();`
 ///
-/// Of those that are turned, the last one counts. They are put back in any order.
+/// If several are alive, the most recent one counts. They may be destroyed in any order.
 class [[nodiscard]] Switch {
  public:
+  /// What a switch turns on or off.
   enum class Which : uint8_t { kInstrumentation, kCache };
+  /// Turns it on or off on the calling thread.
   Switch(Which which, bool on);
   ~Switch();
+  /// Moves the responsibility to restore the previous state.
   Switch(Switch&& other) noexcept;
-  /// Before the destructor does. Throws `Error` on another thread than the switch's.
+  /// Restores the previous state before the destructor does. Throws `Error` on another thread than the switch's.
   void put_back();
   Switch& operator=(Switch&&) = delete;
 
@@ -26,11 +30,17 @@ class [[nodiscard]] Switch {
   bool armed_ = true;
 };
 
+/// Switches instrumentation off on this thread: tools see nothing, and no routine runs.
 Switch disabled();
+/// Switches instrumentation on again on this thread, inside disabled().
 Switch enabled();
+/// Switches the action cache off on this thread: every run of an operator is analyzed again.
 Switch cache_disabled();
+/// Switches the action cache on again on this thread, inside cache_disabled().
 Switch cache_enabled();
+/// Is instrumentation on for this thread? It is at first.
 bool is_enabled();
+/// Is the action cache on for this thread? It is at first.
 bool is_cache_enabled();
 
 }  // namespace amanda

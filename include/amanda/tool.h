@@ -20,55 +20,74 @@ class OpContext;
 class Scope;
 class ScopeState;
 
+/// Options of Tool::add_inst_for_op().
 struct InstOptions {
-  bool backward = false;         // a routine of backward operators
-  bool require_outputs = false;  // run it when the outputs are there
-  OpFilter ops{};
-  bool nested = false;  // also inside an operator that this tool sees
-  ModuleFilter modules{};
-  /// No warning if `ops` and `modules` match nothing while some other routine of the tool has work.
-  bool optional = false;
+  bool backward = false;         ///< a routine for backward operators
+  bool require_outputs = false;  ///< run it after the operator, when the outputs exist
+  OpFilter ops{};                ///< the operator types it is called for
+  bool nested = false;           ///< also for operators inside an operator that this tool sees
+  ModuleFilter modules{};        ///< the modules in which it is called
+  bool optional = false;         ///< no warning if the filters match nothing while the tool's other routines have work
 };
 
-/// Looks at an operator once and decides. Analyses of one operator never run at the same time.
+/// Looks at an operator once and schedules actions. Analyses of one operator never run at the same time.
 class Analysis {
  public:
   virtual ~Analysis() = default;
+  /// Runs on the thread that runs the operator. An exception reaches the program, unless the scope's `on_error`
+  /// disables the tool instead.
   virtual void operator()(OpContext& context) = 0;
-  virtual bool is_failure(const std::exception_ptr&) const { return true; }  // as Routine's
+  /// As Routine::is_failure().
+  virtual bool is_failure(const std::exception_ptr&) const { return true; }
 };
 
+/// One analysis of a tool, with its options.
 struct Registration {
-  std::shared_ptr<Analysis> analysis;
-  InstOptions options;
+  std::shared_ptr<Analysis> analysis;  ///< shared with the tool
+  InstOptions options;                 ///< which operators it is called for, and when
 };
+/// An immutable list of registrations.
 using Registrations = std::shared_ptr<const std::vector<Registration>>;
 
 /// Base of all tools. It must outlive the scopes it is given to.
 class Tool {
  public:
+  /// `name` is for messages. `name_space` has no effect; the original Amanda had it.
   explicit Tool(std::string name = "tool", std::string name_space = {});
   virtual ~Tool() = default;
   Tool(const Tool&) = delete;
   Tool& operator=(const Tool&) = delete;
 
+  /// The tool's name in messages.
   const std::string& name() const { return name_; }
+  /// What the constructor was given; it has no effect.
   const std::string& name_space() const { return name_space_; }
 
+  /// Registers an analysis routine. On any thread; open scopes use it from their next operator on. Throws
+  /// `std::invalid_argument` if it is empty.
   void add_inst_for_op(std::function<void(OpContext&)> analysis, InstOptions options = {});
+  /// The same, with an analysis that may keep state. Tool and scopes share it.
   void add_inst_for_op(std::shared_ptr<Analysis> analysis, InstOptions options = {});
-  /// `tool`'s routines run before this one's, at analysis and at run time; it need not be applied by itself.
+  /// `tool`'s routines run before this one's, at analysis and at run time. It need not be applied itself, and must
+  /// outlive this tool. Scopes that exist already do not change.
   void depends_on(Tool& tool);
 
-  /// A scope that has this tool is entered, or left (`error`: by which exception; null: normally).
+  /// Called on the thread that enters a scope with this tool, unless the tool is in a scope that is open there. An
+  /// exception cancels the entry.
   virtual void on_enter(Scope&) {}
+  /// Called on the thread that leaves the last of its open scopes with this tool. `error`: the exception that left the
+  /// scope; null: none.
   virtual void on_exit(Scope&, const std::exception_ptr& /*error*/) {}
-  /// A routine of this tool, or of one it depends on, failed under on_error="disable"; it runs no more in that scope.
+  /// A routine of this tool, or of one it depends on, threw under `on_error="disable"`. The tool does not run again in
+  /// that scope. Called on the thread of the failure.
   virtual void on_disable(const std::exception_ptr&) {}
 
-  Registrations registrations() const;                  // a snapshot
-  std::vector<Tool*> dependencies() const;              // a snapshot
-  uint64_t version() const { return version_.load(); }  // of the registrations
+  /// A snapshot of the registered analyses.
+  Registrations registrations() const;
+  /// A snapshot of the tools this one depends on.
+  std::vector<Tool*> dependencies() const;
+  /// Changes with each registration.
+  uint64_t version() const { return version_.load(); }
 
  private:
   friend class ScopeState;

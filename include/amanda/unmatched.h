@@ -9,16 +9,16 @@
 
 namespace amanda {
 
-/// An analysis routine that no operator met while its scope was open, although operators ran. Each is reported once.
+/// An analysis routine whose filters matched nothing while its scope was open, although operators ran.
 struct Unmatched {
-  const Tool* tool;
-  size_t registration;                   // among the tool's
-  InstOptions options;                   // as it was registered
-  bool ops_matched = false;              // its operators ran, in other modules only
-  std::vector<std::string> elsewhere{};  // the paths of these, sorted; not all if they are many
+  const Tool* tool;                      ///< alive as long as the scope
+  size_t registration;                   ///< its index in the tool's registrations
+  InstOptions options;                   ///< as it was registered
+  bool ops_matched = false;              ///< its operators ran, but in other modules
+  std::vector<std::string> elsewhere{};  ///< the paths of these modules, sorted; at most 256
 };
 
-/// "[scope] ops={"linear"} of tool 'prune' matched nothing: no such operator ran".
+/// For the log: "[scope] ops={"linear"} of tool 'prune' matched nothing: no such operator ran".
 std::string describe(const Unmatched& unmatched);
 
 }  // namespace amanda

@@ -16,18 +16,22 @@ namespace amanda {
 
 /// A borrowed operand. Trivially copyable; the core copies it and never looks in.
 struct Value {
-  void* ref = nullptr;
+  void* ref = nullptr;  ///< the driver's operand; null: None, or no longer alive
 };
 
-/// A few integers, such as the sizes of a tensor. Up to six take no allocation.
+/// A few integers, such as the sizes of a tensor. Up to six need no allocation.
 class IntVector {
  public:
+  /// No integers.
   IntVector() = default;
+  /// These integers.
   IntVector(std::initializer_list<int64_t> values) : IntVector(std::span(values.begin(), values.size())) {}
+  /// A copy of these integers.
   explicit IntVector(std::span<const int64_t> values) {
     for (int64_t value : values) push_back(value);
   }
 
+  /// Appends an integer.
   void push_back(int64_t value) {
     if (size_ < few_.size()) {
       few_[size_] = value;
@@ -38,12 +42,19 @@ class IntVector {
     ++size_;
   }
 
+  /// How many there are.
   size_t size() const { return size_; }
+  /// Are there none?
   bool empty() const { return size_ == 0; }
+  /// The first one; the others follow it. Valid until the next push_back().
   const int64_t* data() const { return size_ > few_.size() ? many_.data() : few_.data(); }
+  /// The first one.
   const int64_t* begin() const { return data(); }
+  /// Past the last one.
   const int64_t* end() const { return data() + size_; }
+  /// The i-th one; `i` must be below size().
   int64_t operator[](size_t i) const { return data()[i]; }
+  /// Are they the same integers in the same order?
   bool operator==(const IntVector& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
 
  private:
@@ -52,32 +63,33 @@ class IntVector {
   std::vector<int64_t> many_;  // all of them, once they are more
 };
 
+/// What kind of operand a Value refers to.
 enum class ValueKind : uint8_t {
-  kNone,  // None, an undefined tensor, or an operand that is no longer alive
+  kNone,  ///< None, an undefined tensor, or an operand that is no longer alive
   kTensor,
-  kTensors,  // a list of tensors, some of which may be None
-  kNumber,   // int, float, complex or bool; a dtype or a layout too, where the framework passes it as an integer
-  kNumbers,  // a list of numbers
-  kOther,    // a string, a device, a generator; or the driver does not say
+  kTensors,  ///< a list of tensors, some of which may be None
+  kNumber,   ///< int, float, complex or bool; a dtype or a layout too, where the framework passes it as an integer
+  kNumbers,  ///< a list of numbers
+  kOther,    ///< a string, a device, a generator; or the driver does not say
 };
 
-/// A size that is not known before the program runs; bytes that follow from one.
+/// A size that is not known before the program runs, or a number of bytes that depends on one.
 inline constexpr int64_t kUnknown = -1;
 
-/// What `Backend::describe` says of an operand. A snapshot: it holds after the operand is gone.
+/// What Backend::describe() reports about an operand. A snapshot: it stays valid when the operand is gone.
 struct ValueInfo {
-  ValueKind kind = ValueKind::kNone;
-  /// Of a tensor or a number, or of all numbers of a list: "float32", "int64", "bool". "": not known, or they differ.
-  /// It lasts as long as the process.
+  ValueKind kind = ValueKind::kNone;  ///< what kind of operand it is
+  /// Of a tensor or a number, or of all numbers of a list: "float32", "int64", "bool". "": unknown, or they differ.
+  /// Valid as long as the process.
   std::string_view dtype{};
-  /// Of a tensor; an element may be kUnknown. Empty: not even their number is known, as of a nested tensor.
+  /// Of a tensor; an element may be kUnknown. Empty: even the number of dimensions is unknown, as of a nested tensor.
   std::optional<IntVector> sizes{};
-  std::string device{};        // of a tensor: "cpu", "cuda:0"; "": not known
-  int64_t bytes = 0;           // elements times element size, of a list all tensors together; or kUnknown
-  bool requires_grad = false;  // of a list: one of the tensors does
-  /// The values of an int or a bool, or of a list of them; none where one is a symbol.
+  std::string device{};        ///< of a tensor: "cpu", "cuda:0"; "": not known
+  int64_t bytes = 0;           ///< elements times element size, of a list all tensors together; or kUnknown
+  bool requires_grad = false;  ///< of a list: one of the tensors does
+  /// The values of an int or a bool, or of a list of them; empty if one is a symbol.
   IntVector integers{};
-  std::vector<ValueInfo> elements{};  // of a list of tensors
+  std::vector<ValueInfo> elements{};  ///< of a list of tensors
 };
 
 }  // namespace amanda

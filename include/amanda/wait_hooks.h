@@ -3,13 +3,15 @@
 
 namespace amanda {
 
-/// Called around a wait for another thread's analysis, or for a graph that another thread instruments; bindings release
+/// Called around a wait for another thread's analysis, or for a graph that another thread instruments. Bindings release
 /// their interpreter lock here.
 struct WaitHooks {
-  void* (*before)() = nullptr;
-  void (*after)(void*) = nullptr;
+  void* (*before)() = nullptr;     ///< before the wait, on the thread that waits; the result is passed to `after`
+  void (*after)(void*) = nullptr;  ///< after the wait, on the same thread
 };
+/// Installs the hooks for the whole process. Call it once, before any scope is entered.
 void set_wait_hooks(WaitHooks hooks);
+/// The installed hooks.
 const WaitHooks& wait_hooks();
 
 }  // namespace amanda

@@ -16,14 +16,18 @@ class Action:
         """
     @property
     def removed(self) -> bool:
-        ...
+        """
+        Was it removed?
+        """
 class Artifact:
     """
     What became of a graph under a toolset.
     """
     @property
     def failure(self) -> str:
-        ...
+        """
+        Why the graph could not be lowered; "": it could, or nothing was scheduled.
+        """
     @property
     def lowered(self) -> typing.Any:
         """
@@ -31,7 +35,9 @@ class Artifact:
         """
     @property
     def unseen(self) -> list[tuple[str, str]]:
-        ...
+        """
+        What runs and tools are not shown: (what, reason).
+        """
 class ArtifactCache:
     """
     A graph's artifacts, by toolset and signature.
@@ -39,26 +45,36 @@ class ArtifactCache:
     def __init__(self) -> None:
         ...
     def clear(self) -> None:
-        ...
+        """
+        Forgets all that are built: the graph itself has changed.
+        """
     def get(self, toolset: Toolset, signature: str, backend: GraphBackend, graph: typing.Any) -> Artifact:
         """
-        As instrument(), built once for a toolset and a signature.
+        The artifact of instrument(), built once for a toolset and a signature. Raises as instrument().
         """
     def info(self) -> ArtifactCacheInfo:
-        ...
+        """
+        Counters of this cache.
+        """
 class ArtifactCacheInfo:
     """
-    What a graph's cache did so far.
+    Counters of an ArtifactCache.
     """
     @property
     def builds(self) -> int:
-        ...
+        """
+        Artifacts built.
+        """
     @property
     def hits(self) -> int:
-        ...
+        """
+        Calls of get() that built nothing.
+        """
     @property
     def size(self) -> int:
-        ...
+        """
+        Artifacts kept.
+        """
 class CacheInfo:
     """
     What a scope's cache did so far.
@@ -137,7 +153,7 @@ class ContextHandle:
         ...
 class Error(RuntimeError):
     """
-    Misuse or failure that Amanda found. What a tool's own routine raises is never wrapped in it.
+    Raised by Amanda for misuse and failures it detects. Exceptions of a tool's own routines are never wrapped in it.
     """
 class GraphBackend:
     """
@@ -147,15 +163,15 @@ class GraphBackend:
         ...
     def describe(self, describe: typing.Any) -> None:
         """
-        `describe(operand)` tells C++ tools of a tensor: a dict with dtype, sizes (None: not known), device, bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.
+        Describes tensors to C++ tools: `describe(operand)` returns a dict with dtype, sizes (None: unknown), device, bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.
         """
     def intern(self, ns: str, name: str, overload: str = '', *, inputs: collections.abc.Sequence[str] = [], outputs: collections.abc.Sequence[str] = [], schema: str = '') -> int:
         """
-        The number of an operator type.
+        The number of an operator type, the same each time for the same name.
         """
     def on_switch(self, callback: typing.Any) -> None:
         """
-        `callback()` runs on a thread whose scopes or tools have changed.
+        Calls `callback()` on a thread when its scopes or tools have changed; None: no longer.
         """
     def toolset(self) -> Toolset | None:
         """
@@ -163,14 +179,16 @@ class GraphBackend:
         """
     @property
     def name_space(self) -> str:
-        ...
+        """
+        The driver's name, as "lists/1/graph".
+        """
 class GraphVisitor:
     """
-    What each_op() shows a graph to.
+    The argument of each_op(): receives a graph's operators.
     """
     def op(self, site: OpSite) -> None:
         """
-        Shows an operator; its analyses run.
+        Shows an operator, and runs its analyses.
         """
     def unseen(self, what: str, reason: str) -> None:
         """
@@ -182,7 +200,7 @@ class OpSite:
     """
     def __init__(self, backend: GraphBackend, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, inputs: tuple, outputs: tuple, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: typing.Any = None) -> None:
         """
-        `inputs`, `outputs`: symbols of the graph; of a backward operator (which has a `forward` one) its grad_outputs and grad_inputs. `refuse(point, position)` says why an edit or a replacement is impossible, or None.
+        `inputs`, `outputs`: symbols of the graph; for a backward operator (with `forward=`), its grad_outputs and grad_inputs. `refuse(point, position)` returns why an edit or a replacement is impossible, or None.
         """
 class Operator:
     """
@@ -205,7 +223,9 @@ class Operator:
         ...
     @property
     def input_names(self) -> list[str]:
-        ...
+        """
+        The names of the input positions.
+        """
     @property
     def name(self) -> str:
         """
@@ -213,10 +233,14 @@ class Operator:
         """
     @property
     def overload(self) -> str:
-        ...
+        """
+        The overload: "Tensor"; "" if it has no name.
+        """
     @property
     def schema(self) -> str:
-        ...
+        """
+        The schema, as the framework prints it.
+        """
 class RunState:
     """
     What a tool's routines share in one execution of an operator; a backward operator has its own.
@@ -229,7 +253,7 @@ class Scope:
     """
     def __init__(self, tools: collections.abc.Sequence[Tool], owners: typing.Any, disable_on_error: bool) -> None:
         """
-        `owners`: what keeps the tools alive, and is kept alive while they are in use.
+        `owners`: keeps the tools alive, and is kept alive while they are in use.
         """
     def analysed_types(self) -> list[tuple[str, int]]:
         """
@@ -251,7 +275,7 @@ class Scope:
         """
 class Switch:
     """
-    A switch of this thread, turned; see amanda.disabled() and its like.
+    A switch of this thread; see amanda.disabled() and the others.
     """
     def __init__(self, which: str, on: bool) -> None:
         ...
@@ -259,29 +283,41 @@ class Switch:
         ...
 class Tap:
     """
-    Neighbouring actions of one operator: one node of the instrumented graph.
+    Consecutive actions of one operator: one node of the instrumented graph.
     """
     def run(self, site: OpSite, inputs: collections.abc.Sequence = (), outputs: collections.abc.Sequence = (), *, original: typing.Any = None, state: RunState = None) -> list:
         """
-        Runs the actions on the operands that reach the tap, and returns what flows on: the inputs before the operator, else its outputs. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a tap in its place.
+        Runs the actions on the operands that reach the tap, and returns the operands after it: the inputs before the operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a tap in its place.
         """
     def selects(self, position: typing.SupportsInt | typing.SupportsIndex) -> bool:
-        ...
+        """
+        Does it get this operand (of its own side)?
+        """
     @property
     def differentiable(self) -> bool:
-        ...
+        """
+        Do gradients flow through its routines? If not, they pass it unchanged.
+        """
     @property
     def id(self) -> int:
-        ...
+        """
+        A number, never used again; see find_tap().
+        """
     @property
     def is_backward(self) -> bool:
-        ...
+        """
+        Is it a tap of a backward operator?
+        """
     @property
     def kind(self) -> str:
-        ...
+        """
+        "observe": it replaces no value; "transform": it does; "traceable": it also works on symbols; "unknown".
+        """
     @property
     def point(self) -> str:
-        ...
+        """
+        "before", "replace" or "after": where it runs.
+        """
 class Tool:
     """
     The core's side of a tool; amanda.Tool holds one.
@@ -309,11 +345,13 @@ class Toolset:
         ...
     def is_over(self) -> bool:
         """
-        It will not be given again.
+        Will it never be returned again? What is cached under it may then be released.
         """
     @property
     def key(self) -> int:
-        ...
+        """
+        A number, never used again in this process.
+        """
 class Unmatched:
     """
     An analysis routine that no operator met in a scope in which operators ran.
@@ -351,19 +389,19 @@ def drain_released() -> None:
     """
 def find_tap(id: typing.SupportsInt | typing.SupportsIndex) -> Tap | None:
     """
-    The tap with this id; None: nothing holds it any more, or another process made it.
+    The tap with this id; None: nothing holds it any more, or another process created it.
     """
 def instrument(toolset: Toolset, backend: GraphBackend, graph: typing.Any) -> Artifact:
     """
-    Has tools analyse a graph. `graph.each_op(visitor)` shows its operators; `graph.lower(sites)` puts taps beside them, given (index of the operator, its taps) for each operator that has any, and returns the instrumented graph.
+    Runs the tools' analyses of a graph. `graph.each_op(visitor)` shows its operators; `graph.lower(sites)` puts taps beside them: it gets (index of the operator, its taps) for each operator that has any, and returns the instrumented graph. Raises what an analysis raised, and amanda.Error for an action that the driver refuses.
     """
 def is_cache_enabled() -> bool:
     """
-    Are analysis results remembered on this thread?
+    Is the action cache on for this thread?
     """
 def is_enabled() -> bool:
     """
-    Do scopes have effect on this thread?
+    Is instrumentation on for this thread?
     """
 def register_bridge(capsule: typing_extensions.CapsuleType) -> None:
     """

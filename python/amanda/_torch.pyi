@@ -6,8 +6,8 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['Census', 'NodeWindow', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'exchange_numbers', 'framework_probe', 'give_number', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'number_of', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'take_number', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
-class Census:
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'number_of', 'record_callbacks', 'restore_keys', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
     """
@@ -31,6 +31,10 @@ class NodeWindow:
     """
     def __init__(self) -> None:
         ...
+def assign_number(tensor: torch.Tensor, counts: bool) -> int:
+    """
+    Assigns a new number to a tensor and returns it; `counts`: as a parameter, whatever its type says.
+    """
 def bind_function(name: str, window: NodeWindow, inputs: tuple, results: typing.Any) -> None:
     """
     Tells what a torch.autograd.Function of that name has recorded in the window.
@@ -46,6 +50,10 @@ def catch_operators(on: bool) -> bool:
 def caught_types() -> int:
     """
     Operators that filtered scopes have asked for in this process.
+    """
+def clear_number(number: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Removes a number from its tensor, if that is alive.
     """
 def dead_numbers() -> list[int]:
     """
@@ -70,10 +78,6 @@ def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
 def framework_probe() -> typing_extensions.CapsuleType:
     """
     For profilers: what is allocated, which other profilers are on.
-    """
-def give_number(tensor: torch.Tensor, counts: bool) -> int:
-    """
-    Gives a tensor a new number; `counts`: as a parameter, whatever its type says.
     """
 def has_scopes() -> bool:
     """
@@ -108,10 +112,6 @@ def skip_reasons() -> list[str]:
 def start_new_epoch() -> None:
     """
     What ids were found by has changed.
-    """
-def take_number(number: typing.SupportsInt | typing.SupportsIndex) -> None:
-    """
-    Takes a number from its tensor.
     """
 def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     """

@@ -101,9 +101,11 @@ class OpContext(dict[str, Any]):
         return self._handle.grad_inputs()
 
     def is_forward(self) -> bool:
+        """True in the context of a forward operator."""
         return self._handle.is_forward()
 
     def is_backward(self) -> bool:
+        """True in the context of a backward operator."""
         return not self.is_forward()
 
     # Not property(get_op): type checkers would take its value for Any.

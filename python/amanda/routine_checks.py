@@ -1,4 +1,4 @@
-"""What is certain to be wrong with a routine, found when it is scheduled: its keywords, its signature, its positions."""
+"""Finds certain mistakes of a routine when it is scheduled: its keywords, its signature, its positions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(
     with_run: bool,
     keywords: Mapping[str, Any],
 ) -> None:
-    """Checks what `method` of an OpContext was given, and accepted. `names`: of what it selects from; empty: unknown.
+    """Checks the arguments of `method` of an OpContext. `names`: of the positions it selects from; empty: unknown.
 
     Raises:
         TypeError: the routine cannot take what it will be given, or a keyword is meant for `method`.
@@ -47,7 +47,7 @@ def check(
 
 
 def _selected(where: str, option: str, names: Sequence[str], positions: Sequence[int | str] | None) -> list[str] | None:
-    """What the routine gets by position, by name as far as names are known; None: unknown."""
+    """The operands that the routine gets, by name where names are known; None: unknown."""
     if positions is None:
         return list(names) or None
     found: list[str] = []
@@ -60,12 +60,12 @@ def _selected(where: str, option: str, names: Sequence[str], positions: Sequence
 
 
 def _signature(fn: Any) -> inspect.Signature | None:
-    """None: it is not certain. What wraps another function may take other arguments than that one."""
+    """The signature; None: it is uncertain. A wrapper may take other arguments than the function it wraps."""
     if hasattr(fn, "__signature__"):
         return None
     try:
         return inspect.signature(fn, follow_wrapped=False)
-    except Exception:  # builtins have none, and annotations are anybody's code
+    except Exception:  # builtins have none, and evaluating annotations may run any code
         return None
 
 
@@ -115,7 +115,7 @@ def _check_arguments(
 
 
 def _takes(signature: inspect.Signature, keywords: Iterable[str]) -> tuple[int, int]:
-    """How many arguments it takes by position, beside these keywords."""
+    """How many positional arguments it takes, beside these keywords."""
     fewest = most = 0
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:

@@ -37,7 +37,7 @@ class Scope:
         self._tools = tools
         self.options = options  # drivers' options, by name
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
-        self._censuses = drivers.make_censuses(self._core.tools()) if coverage else []
+        self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
 
     def __repr__(self) -> str:
         """Its tools, where it is entered now, and what its cache of analysis results did."""
@@ -78,7 +78,7 @@ class Scope:
 
     def _counts(self) -> tuple[list[tuple[str, int]], str]:
         """The operators that ran, as far as something knows them: names and numbers, most first, and what these are."""
-        if not self._censuses:
+        if not self._counters:
             return self._core.analysed_types(), "operators of other types that the scope's tools saw, by places"
         rows = [row for row in self.coverage().rows if row.phase == "forward"]
         calls = [(row.operator, sum(row.skipped.get(why, 0) for why in _COULD_BE_SEEN) + row.seen) for row in rows]
@@ -108,7 +108,11 @@ class Scope:
         return self._core.cache_info()
 
     def cache_clear(self, op_id: int | None = None) -> None:
-        """Drops the analysis results and keys of one operator, or of all operators, which are then analyzed again."""
+        """Drops the analysis results and keys of one operator, or of all operators, which are then analyzed again.
+
+        Raises:
+            TypeError: `op_id` is not an integer.
+        """
         if not isinstance(op_id, int | None):
             raise TypeError(f"[scope] cache_clear takes an operator's id, such as context.op_id, got {op_id!r}")
         self._core.cache_clear(op_id or 0)
@@ -121,11 +125,11 @@ class Scope:
         Raises:
             amanda.Error: the scope was made without ``coverage=True``.
         """
-        if not self._censuses:
+        if not self._counters:
             raise _core.Error(
                 "[scope] this scope does not count what its tools see; make it with amanda.apply(..., coverage=True)"
             )
-        return report_of(row for census in self._censuses for row in census.rows())
+        return report_of(row for counter in self._counters for row in counter.rows())
 
 
 _COULD_BE_SEEN = ("unasked", "opaque")  # reasons for which calls of the program itself were skipped
@@ -154,9 +158,9 @@ class _Entry:
         _opened(number, scope)
         forget_root = roots.enter(number)
         back.append(lambda error: forget_root())
-        for census in scope._censuses:
-            back.append(functools.partial(_close, census))
-            census.open()
+        for counter in scope._counters:
+            back.append(functools.partial(_close, counter))
+            counter.open()
 
     def close(self, error: BaseException | None) -> BaseException | None:
         """Undoes every step, even if one raises. Returns the first exception."""
@@ -178,8 +182,8 @@ class _Entry:
             _left(self.number)
 
 
-def _close(census: drivers.Census, error: BaseException | None) -> None:
-    census.close()
+def _close(counter: drivers.CoverageCounter, error: BaseException | None) -> None:
+    counter.close()
 
 
 _open: dict[int, Scope] = {}  # open scopes of all threads, by entry number

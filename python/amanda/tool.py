@@ -74,6 +74,9 @@ class Tool:
     Arguments:
         name: the tool's name in messages; the class name by default.
         namespace: accepted for compatibility with the original Amanda; has no effect.
+
+    Raises:
+        TypeError: `name` or `namespace` is not a string.
     """
 
     def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:

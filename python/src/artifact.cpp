@@ -10,13 +10,13 @@ namespace amanda::python {
 namespace {
 
 /// The Python object that lower() returned; borrowed, null: none.
-PyObject* object_of(const Artifact& artifact) { return static_cast<PyObject*>(artifact.lowered.get()); }
+PyObject* lowered_object(const Artifact& artifact) { return static_cast<PyObject*>(artifact.lowered.get()); }
 
 struct ArtifactHandle {
   ArtifactPtr artifact;
 
   int traverse(visitproc visit, void* arg) const {
-    if (artifact.use_count() == 1) Py_VISIT(object_of(*artifact));  // else a cache owns it, too
+    if (artifact.use_count() == 1) Py_VISIT(lowered_object(*artifact));  // otherwise a cache owns it too
     return 0;
   }
   void clear() { artifact = std::make_shared<const Artifact>(); }
@@ -41,7 +41,7 @@ class PyArtifactCache {
   int traverse(visitproc visit, void* arg) const {
     for (const auto& weak : given_) {
       const ArtifactPtr artifact = weak.lock();
-      if (artifact && artifact.use_count() == 2) Py_VISIT(object_of(*artifact));  // ours and this one: nobody else
+      if (artifact && artifact.use_count() == 2) Py_VISIT(lowered_object(*artifact));  // ours and this one
     }
     return 0;
   }
@@ -52,15 +52,15 @@ class PyArtifactCache {
 };
 
 py::object lowered(const ArtifactHandle& handle) {
-  PyObject* object = object_of(*handle.artifact);
+  PyObject* object = lowered_object(*handle.artifact);
   return object ? py::reinterpret_borrow<py::object>(object) : py::none();
 }
 
 void bind_cache(py::module_& m) {
-  py::class_<ArtifactCache::Info>(m, "ArtifactCacheInfo", "What a graph's cache did so far.")
-      .def_readonly("hits", &ArtifactCache::Info::hits)
-      .def_readonly("builds", &ArtifactCache::Info::builds)
-      .def_readonly("size", &ArtifactCache::Info::size);
+  py::class_<ArtifactCache::Info>(m, "ArtifactCacheInfo", "Counters of an ArtifactCache.")
+      .def_readonly("hits", &ArtifactCache::Info::hits, "Calls of get() that built nothing.")
+      .def_readonly("builds", &ArtifactCache::Info::builds, "Artifacts built.")
+      .def_readonly("size", &ArtifactCache::Info::size, "Artifacts kept.");
   py::class_<PyArtifactCache>(m, "ArtifactCache", "A graph's artifacts, by toolset and signature.",
                               collected<PyArtifactCache>())
       .def(py::init())
@@ -72,9 +72,9 @@ void bind_cache(py::module_& m) {
             return cache.get(h.toolset, signature, site);
           },
           py::arg("toolset"), py::arg("signature"), py::arg("backend"), py::arg("graph"),
-          "As instrument(), built once for a toolset and a signature.")
-      .def("clear", &PyArtifactCache::clear)
-      .def("info", &PyArtifactCache::info);
+          "The artifact of instrument(), built once for a toolset and a signature. Raises as instrument().")
+      .def("clear", &PyArtifactCache::clear, "Forgets all that are built: the graph itself has changed.")
+      .def("info", &PyArtifactCache::info, "Counters of this cache.");
 }
 
 }  // namespace
@@ -82,12 +82,17 @@ void bind_cache(py::module_& m) {
 void bind_artifact(py::module_& m) {
   py::class_<ArtifactHandle>(m, "Artifact", "What became of a graph under a toolset.", collected<ArtifactHandle>())
       .def_property_readonly("lowered", &lowered, "What lower() returned; None: run the original.")
-      .def_property_readonly("failure", [](const ArtifactHandle& h) { return h.artifact->failure; })
-      .def_property_readonly("unseen", [](const ArtifactHandle& h) {
-        std::vector<std::pair<std::string, std::string>> all;
-        for (const auto& [what, reason] : h.artifact->unseen) all.emplace_back(what, reason);
-        return all;
-      });
+      .def_property_readonly(
+          "failure", [](const ArtifactHandle& h) { return h.artifact->failure; },
+          "Why the graph could not be lowered; \"\": it could, or nothing was scheduled.")
+      .def_property_readonly(
+          "unseen",
+          [](const ArtifactHandle& h) {
+            std::vector<std::pair<std::string, std::string>> all;
+            for (const auto& [what, reason] : h.artifact->unseen) all.emplace_back(what, reason);
+            return all;
+          },
+          "What runs and tools are not shown: (what, reason).");
   bind_cache(m);
   m.def(
       "instrument",
@@ -97,9 +102,10 @@ void bind_artifact(py::module_& m) {
         return ArtifactHandle{Engine::instrument(*h.toolset, site)};
       },
       py::arg("toolset"), py::arg("backend"), py::arg("graph"),
-      "Has tools analyse a graph. `graph.each_op(visitor)` shows its operators; `graph.lower(sites)` puts taps beside "
-      "them, given (index of the operator, its taps) for each operator that has any, and returns the instrumented "
-      "graph.");
+      "Runs the tools' analyses of a graph. `graph.each_op(visitor)` shows its operators; `graph.lower(sites)` puts "
+      "taps beside "
+      "them: it gets (index of the operator, its taps) for each operator that has any, and returns the instrumented "
+      "graph. Raises what an analysis raised, and amanda.Error for an action that the driver refuses.");
   py::register_exception_translator([](std::exception_ptr raised) {
     try {
       std::rethrow_exception(raised);

@@ -1,4 +1,4 @@
-// Classes whose objects Python's garbage collector looks into.
+// Support of Python's garbage collector for bound classes.
 #pragma once
 
 #include <pybind11/pybind11.h>

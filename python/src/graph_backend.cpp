@@ -12,7 +12,7 @@ namespace {
 
 struct ThreadState {
   std::vector<ScopeStack*> scopes;  // by backend
-  size_t routines = 0;              // that run
+  size_t routines = 0;              // running on this thread
 };
 thread_local ThreadState this_thread;
 

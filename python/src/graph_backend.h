@@ -11,7 +11,7 @@
 
 namespace amanda::python {
 
-/// Made once for a framework, and never destroyed: the core keeps a reference.
+/// Created once per framework, and never destroyed: the core keeps a reference.
 class PyGraphBackend final : public Backend {
  public:
   /// Attaches itself. `same_ids_as`: the name space of an attached backend whose operator ids it uses; "": its own.
@@ -47,7 +47,7 @@ class PyGraphBackend final : public Backend {
   PyRef on_switch_, describe_;
 };
 
-/// An operator that says itself what can't be done to it.
+/// An operator that decides itself which actions it refuses.
 class RefusingSite : public OpSite {
  public:
   virtual std::string refusal(const ActionInfo& action, size_t position) const = 0;

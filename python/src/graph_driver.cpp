@@ -11,7 +11,7 @@
 namespace amanda::python {
 namespace {
 
-/// Operands are Python objects already.
+/// Operands already are Python objects.
 class ObjectBridge final : public PythonBridge {
  public:
   PyObject* to_python(OpSite& site, Side side, size_t position) override { return shown(site.get(side, position)); }
@@ -70,7 +70,9 @@ void bind_graph_backend(py::module_& m) {
            }),
            py::arg("name_space"), py::kw_only(), py::arg("backward") = "none", py::arg("can_replace") = true,
            py::arg("can_change_shape") = false, py::arg("keeps_gradients") = false, py::arg("same_ids_as") = "")
-      .def_property_readonly("name_space", [](const PyGraphBackend& backend) { return backend.name_space(); })
+      .def_property_readonly(
+          "name_space", [](const PyGraphBackend& backend) { return backend.name_space(); },
+          "The driver's name, as \"lists/1/graph\".")
       .def(
           "intern",
           [](PyGraphBackend& backend, std::string ns, std::string name, std::string overload,
@@ -80,13 +82,13 @@ void bind_graph_backend(py::module_& m) {
           },
           py::arg("ns"), py::arg("name"), py::arg("overload") = "", py::kw_only(),
           py::arg("inputs") = std::vector<std::string>{}, py::arg("outputs") = std::vector<std::string>{},
-          py::arg("schema") = "", "The number of an operator type.")
+          py::arg("schema") = "", "The number of an operator type, the same each time for the same name.")
       .def("describe", &PyGraphBackend::set_describe, py::arg("describe"),
-           "`describe(operand)` tells C++ tools of a tensor: a dict with dtype, sizes (None: not known), device, bytes "
-           "and "
-           "requires_grad, as far as they are known; or None. Numbers and lists describe themselves.")
+           "Describes tensors to C++ tools: `describe(operand)` returns a dict with dtype, sizes (None: unknown), "
+           "device, "
+           "bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.")
       .def("on_switch", &PyGraphBackend::set_on_switch, py::arg("callback"),
-           "`callback()` runs on a thread whose scopes or tools have changed.")
+           "Calls `callback()` on a thread when its scopes or tools have changed; None: no longer.")
       .def(
           "toolset",
           [](const PyGraphBackend& backend) -> std::optional<ToolsetHandle> {

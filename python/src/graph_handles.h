@@ -1,4 +1,4 @@
-// What Python holds of objects that are the core's.
+// Python's handles on objects of the core.
 #pragma once
 
 #include "amanda/graph.h"
@@ -13,7 +13,7 @@ struct ToolsetHandle {
   ToolsetPtr toolset;
 };
 
-/// Python may keep the object for longer than each_op() runs.
+/// Python may keep the object longer than each_op() runs.
 struct VisitorHandle {
   GraphVisitor* visitor;  // null once each_op() has returned
 };

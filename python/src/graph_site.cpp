@@ -118,18 +118,18 @@ void bind_graph_site(py::module_& m) {
            py::arg("backend"), py::arg("type"), py::arg("id"), py::arg("inputs"), py::arg("outputs"), py::kw_only(),
            py::arg("module_path") = "", py::arg("source") = "", py::arg("refuse") = py::none(),
            py::arg("forward") = py::none(),
-           "`inputs`, `outputs`: symbols of the graph; of a backward operator (which has a `forward` one) its "
-           "grad_outputs and grad_inputs. `refuse(point, position)` says why an edit or a replacement is impossible, "
-           "or None.");
-  py::class_<VisitorHandle, std::shared_ptr<VisitorHandle>>(m, "GraphVisitor", "What each_op() shows a graph to.")
+           "`inputs`, `outputs`: symbols of the graph; for a backward operator (with `forward=`), its grad_outputs and "
+           "grad_inputs. `refuse(point, position)` returns why an edit or a replacement is impossible, or None.");
+  py::class_<VisitorHandle, std::shared_ptr<VisitorHandle>>(m, "GraphVisitor",
+                                                            "The argument of each_op(): receives a graph's operators.")
       .def(
           "op",
           [](const VisitorHandle& handle, PyOpSite& site) {
             GraphVisitor& visitor = visitor_of(handle);
-            py::gil_scoped_release unlocked;  // analyses in C++ need no lock, those in Python take it
+            py::gil_scoped_release unlocked;  // C++ analyses need no lock, Python analyses take it
             visitor.op(site);
           },
-          py::arg("site"), "Shows an operator; its analyses run.")
+          py::arg("site"), "Shows an operator, and runs its analyses.")
       .def(
           "unseen",
           [](const VisitorHandle& handle, std::string what, std::string reason) {

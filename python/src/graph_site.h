@@ -32,7 +32,7 @@ class PyOpSite final : public RefusingSite {
 
   std::string refusal(const ActionInfo& action, size_t position) const override;
   int traverse(visitproc visit, void* arg) const;
-  void clear();  // by the garbage collector: nobody will ask again
+  void clear();  // by the garbage collector: the operands are not used again
 
  private:
   static PyOpSite* forward_of(const py::object& forward);
@@ -59,10 +59,11 @@ class PyGraphSite final : public GraphSite {
 
  private:
   PyGraphBackend& backend_;
-  const py::handle self_;  // alive while it is instrumented
+  const py::handle self_;  // alive while the graph is instrumented
 };
 
-/// An interrupt or exit that Python raised in lower(): no std::exception, so that it passes the core as itself.
+/// An interrupt or exit that Python raised in lower(). Not a std::exception, so that it passes through the core
+/// unchanged.
 struct PythonInterrupt {
   std::shared_ptr<py::error_already_set> error;
 };

@@ -1,4 +1,4 @@
-// Keys of a context that C++ and Python both see.
+// Keys of a context that C++ and Python share.
 #include <pybind11/stl.h>
 
 #include <tuple>

@@ -87,7 +87,8 @@ PYBIND11_MODULE(_core, m) {
   using namespace amanda::python;
   m.doc() = "The core of Amanda: tools, contexts, actions, scopes. Use it through the package `amanda`.";
   py::register_exception<Error>(m, "Error", PyExc_RuntimeError).doc() =
-      "Misuse or failure that Amanda found. What a tool's own routine raises is never wrapped in it.";
+      "Raised by Amanda for misuse and failures it detects. Exceptions of a tool's own routines are never wrapped in "
+      "it.";
   bind_tool(m);
   bind_action(m);
   bind_op_context(m);
@@ -111,8 +112,8 @@ PYBIND11_MODULE(_core, m) {
         set_log_sink([held](const std::string& line) {
           if (!Py_IsInitialized()) return;
           py::gil_scoped_acquire gil;
-          const py::error_scope raised;  // some lines are about an error that is on its way
-          try {                          // where nothing may be thrown lines are logged, too
+          const py::error_scope raised;  // some lines are logged while an error propagates
+          try {                          // lines are also logged where nothing may be thrown
             py::handle(held->get())(lenient(line));
           } catch (py::error_already_set& error) {
             error.discard_as_unraisable("amanda: the log");

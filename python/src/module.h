@@ -1,4 +1,4 @@
-// What the files of `_core` share.
+// Functions that the files of `_core` share.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -28,10 +28,10 @@ PythonBridge& bridge_of(const Backend& backend);
 /// The Python exception that `error` is or carries; None for null, a RuntimeError for a C++ exception.
 py::object python_exception(const std::exception_ptr& error);
 
-/// The Python tool that a core's tool belongs to; None for a C++ tool.
+/// The Python object of a core tool; None for a C++ tool.
 py::object owner_of(const Tool& tool);
 
-/// A Python string for messages and names: what UTF-8 can't hold is escaped.
+/// A Python string for messages and names. What UTF-8 cannot encode is escaped.
 std::string text_of(py::handle text);
 /// "aten::relu", or "ReluBackward0 of aten::relu".
 std::string op_name(const Backend& backend, OpType type, OpType forward_type);

@@ -1,9 +1,9 @@
-// How a C++ tool comes to Python: extension modules are built with different versions of pybind11, and share capsules.
+// Capsules that pass C++ tools to Python: extension modules built with different pybind11 versions share only these.
 #pragma once
 
 namespace amanda::python {
 
-/// The name of a capsule that holds an `amanda::Tool*` and, until `_core.adopt_tool` takes it, owns it.
+/// The name of a capsule that holds an `amanda::Tool*`, and owns it until `_core.adopt_tool` takes ownership.
 inline constexpr const char* kToolCapsule = "amanda.tool";
 inline constexpr const char* kAdoptedToolCapsule = "amanda.tool (adopted)";
 

@@ -1,4 +1,4 @@
-// OpContext in Python: the class itself is amanda/op_context.py; this is what it asks.
+// OpContext in Python: the class itself is amanda/op_context.py; this is its handle on the C++ context.
 #include "op_context.h"
 
 #include <fmt/format.h>
@@ -150,7 +150,7 @@ void ContextFaceSync::bring_back() {
 }
 
 void ContextFaceSync::bring_back_after_error() {
-  const py::error_scope raised;  // puts it back
+  const py::error_scope raised;  // restores the Python error
   try {
     bring_back();
   } catch (py::error_already_set& error) {
@@ -172,9 +172,13 @@ void bind_operator(py::module_& m) {
   PyDict_SetItemString(reinterpret_cast<PyTypeObject*>(operator_class.ptr())->tp_dict, "__name__", name.ptr());
   PyType_Modified(reinterpret_cast<PyTypeObject*>(operator_class.ptr()));
   operator_class.def_property_readonly("name", &Operator::qualified, "With its namespace: aten::conv2d.")
-      .def_property_readonly("overload", [](const Operator& op) { return op.info->overload; })
-      .def_property_readonly("schema", [](const Operator& op) { return op.info->schema; })
-      .def_property_readonly("input_names", [](const Operator& op) { return op.info->inputs; })
+      .def_property_readonly(
+          "overload", [](const Operator& op) { return op.info->overload; },
+          "The overload: \"Tensor\"; \"\" if it has no name.")
+      .def_property_readonly(
+          "schema", [](const Operator& op) { return op.info->schema; }, "The schema, as the framework prints it.")
+      .def_property_readonly(
+          "input_names", [](const Operator& op) { return op.info->inputs; }, "The names of the input positions.")
       .def("__call__",
            [](const Operator& op, const py::args& args, const py::kwargs& kwargs) {
              PythonBridge& bridge = bridge_of(*op.backend);

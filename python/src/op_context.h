@@ -1,4 +1,4 @@
-// The Python dict that stands for an OpContext, and the keys that both languages see.
+// The Python dict that represents an OpContext, and the keys that both languages see.
 #pragma once
 
 #include <any>
@@ -11,7 +11,7 @@
 
 namespace amanda::python {
 
-/// What the Python class OpContext holds of its C++ context; null once the scope's results are gone.
+/// The Python class's handle on its C++ context; null once the scope's results are gone.
 struct ContextHandle {
   OpContext* context = nullptr;
   OpContext& get() const;
@@ -29,17 +29,17 @@ class PyContextFace final : public ContextFace {
  private:
   friend class ContextFaceSync;
   PyRef object_;                            // an amanda.OpContext
-  std::map<std::string, std::any> shared_;  // keys that both sides had when they were last made equal
-  std::shared_ptr<ContextHandle> handle_;   // object_ has it, too
+  std::map<std::string, std::any> shared_;  // keys of both sides when they were last synchronized
+  std::shared_ptr<ContextHandle> handle_;   // object_ holds it too
 };
 
-/// Around a Python analysis: brings C++ keys into the dict, and what Python did with them back.
+/// Around a Python analysis: copies C++ keys into the dict, and Python's changes back.
 class ContextFaceSync {
  public:
   explicit ContextFaceSync(OpContext& context);
   /// After the analysis. Throws what the keys themselves raise when they are compared.
   void bring_back();
-  /// The same where the analysis raised: its error stays as it is.
+  /// The same if the analysis raised: its error is kept.
   void bring_back_after_error();
   PyObject* object() const { return face_.object(); }
 
@@ -48,12 +48,12 @@ class ContextFaceSync {
   PyContextFace& face_;
 };
 
-// Values that both languages share: bool, int64, double, string, and vectors of them. A string that is no UTF-8, or
-// that UTF-8 can't hold (a lone surrogate, as in what os.fsdecode gives), stays with its language.
+// Values that both languages share: bool, int64, double, string, and vectors of them. A string that is not valid UTF-8,
+// or that UTF-8 cannot encode (a lone surrogate, as os.fsdecode returns), stays with its language.
 bool equal(const std::any& a, const std::any& b);
 py::object to_python(const std::any& value);          // null: not of a shared type
 std::any from_python(py::handle object);              // empty: not of a shared type
-std::optional<std::string> encoded(py::handle text);  // none: UTF-8 can't hold it
-py::object decoded(const std::string& text);          // null: it is no UTF-8
+std::optional<std::string> encoded(py::handle text);  // none: UTF-8 cannot encode it
+py::object decoded(const std::string& text);          // null: not valid UTF-8
 
 }  // namespace amanda::python

@@ -1,4 +1,4 @@
-// What the bindings need from a framework to show its operands to Python: one per backend.
+// Converts a framework's operands to Python objects and back: one bridge per backend.
 #pragma once
 
 #include <Python.h>
@@ -11,7 +11,7 @@
 
 namespace amanda::python {
 
-/// A Python object can't be what an operand is; the text is a reason only.
+/// A Python object cannot be converted to an operand; the text is a reason only.
 class __attribute__((visibility("default"))) ConversionError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -23,29 +23,29 @@ class PythonBridge {
 
   // With the interpreter lock. A failure is thrown as raise_error() throws it, or as ConversionError.
   virtual PyObject* to_python(OpSite& site, Side side, size_t position) = 0;  // a new reference
-  /// The same of the forward operator's operands, where `site` is a backward one.
+  /// The same for the forward operator's operands; `site` is a backward operator.
   virtual PyObject* forward_to_python(OpSite& site, Side side, size_t position) = 0;
-  /// Converts `object` for that position and hands it to `put`, valid during the call.
+  /// Converts `object` for that position and passes it to `put`; the value is valid during that call.
   virtual void from_python(OpSite& site, Side side, size_t position, PyObject* object,
                            const std::function<void(Value)>& put) = 0;
-  /// Runs the operator itself on Python arguments: what get_op() stands for, or get_backward_op() while it runs. Null:
-  /// it raised a Python error, which is set.
+  /// Runs the operator itself on Python arguments, for a call of get_op(), or of get_backward_op() while that runs.
+  /// Null: it raised a Python error, which is set.
   virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
   /// Does this position take a list?
   virtual bool is_list(OpSite& site, Side side, size_t position) = 0;
-  /// `object` is what to_python() gave for the input at `position`: is it still that very operand, with nothing
+  /// `object` is what to_python() returned for the input at `position`: is it still the same operand, with nothing
   /// recorded on it since?
   virtual bool is_operand(OpSite& site, size_t position, PyObject* object) = 0;
-  /// Is `object` what call() gave the routine that runs for the result at `position`? An undefined one is None.
+  /// Is `object` what call() returned to the running routine for the result at `position`? An undefined one is None.
   virtual bool is_result(OpSite& site, size_t position, PyObject* object) = 0;
-  /// The Python exception inside what raise_error() threw, a new reference; null if it is none.
+  /// The Python exception inside what raise_error() threw, a new reference; null if there is none.
   virtual PyObject* python_exception(const std::exception_ptr& error) = 0;
   /// Throws the current Python error in the form that the framework carries to its Python caller.
   [[noreturn]] virtual void raise_error() = 0;
 };
 
 inline constexpr const char* kBridgeCapsule = "amanda.bridge";
-struct BridgeCapsule {  // how a driver's extension module hands its bridge to `_core`
+struct BridgeCapsule {  // passes the bridge of a driver's extension module to `_core`
   Backend* backend;
   PythonBridge* bridge;
 };

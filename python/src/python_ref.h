@@ -1,4 +1,4 @@
-// References to Python objects that may be let go of on any thread, with or without the interpreter lock.
+// References to Python objects that may be released on any thread, with or without the interpreter lock.
 #pragma once
 
 #include <Python.h>
@@ -7,11 +7,11 @@
 
 namespace amanda::python {
 
-/// Decrements a reference count: now if this thread holds the interpreter lock, else as soon as one does.
+/// Decrements a reference count: now if this thread holds the interpreter lock, otherwise once a thread holds it.
 /// Does nothing once the interpreter is gone.
 void release(PyObject* object) noexcept;
 
-/// Lets go of what was queued. With the interpreter lock.
+/// Releases what was queued. With the interpreter lock.
 void drain_released();
 
 class PyRef {

@@ -31,7 +31,7 @@ bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_Chec
 Py_ssize_t length(PyObject* sequence) { return PySequence_Fast_GET_SIZE(sequence); }
 PyObject* item(PyObject* sequence, Py_ssize_t i) { return PySequence_Fast_GET_ITEM(sequence, i); }
 
-/// Operands handed to a routine, let go of together.
+/// Operands passed to a routine, released together.
 class Operands {
  public:
   explicit Operands(size_t count) : count_(count + 1) {
@@ -42,7 +42,7 @@ class Operands {
   }
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
-  PyObject** first() { return slots() + 1; }  // slot 0 is vectorcall's to use
+  PyObject** first() { return slots() + 1; }  // vectorcall uses slot 0
 
  private:
   PyObject** slots() { return many_.empty() ? few_.data() : many_.data(); }
@@ -90,7 +90,7 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
 void PyRoutine::operator()(Values& values) {
   py::gil_scoped_acquire gil;
   drain_released();
-  // Whatever runs Python code from here on may retire this routine: clear the cache, leave the scope.
+  // From here on, any Python code may retire this routine, by clearing the cache or leaving the scope.
   const auto callable = py::reinterpret_borrow<py::object>(callable_.get());
   const auto names = py::reinterpret_borrow<py::object>(names_.get());
   const auto kwargs = py::reinterpret_borrow<py::object>(values_.get());
@@ -157,7 +157,7 @@ void PyRoutine::put_results(Values& values, PyObject** operands, PyObject* resul
   const size_t expected = values.num_results();
   PythonBridge& bridge = bridge_of(values.call().backend());
   auto put = [&](size_t i, PyObject* value) {
-    // An operator may return what it was given, and a routine was perhaps given another handle on that.
+    // An operator may return one of its inputs, and the routine may have another handle on that input.
     const auto* operand = std::find(operands, operands + values.size(), value);
     if (operand != operands + values.size()) {
       const size_t position = values.position(operand - operands);
@@ -171,7 +171,7 @@ void PyRoutine::put_results(Values& values, PyObject** operands, PyObject* resul
       values.fail(fmt::format("result {}: {}", i, reason.what()));
     }
   };
-  const bool gradients = values.call().phase() == Phase::kBackward;  // None is an undefined one
+  const bool gradients = values.call().phase() == Phase::kBackward;  // None: undefined
   if (expected == 1) {
     if (result == Py_None && !gradients && !bridge.is_result(values.call(), 0, result))
       values.fail("it returned None; a replacement returns the operator's result");

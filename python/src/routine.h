@@ -8,7 +8,7 @@ namespace amanda::python {
 /// An instrumentation routine in Python.
 class PyRoutine final : public Routine {
  public:
-  /// `kwargs`: a dict that is handed to the routine each time.
+  /// `kwargs`: a dict whose items are passed to the routine on each call.
   PyRoutine(py::object callable, const py::dict& kwargs, bool with_run);
 
   void operator()(Values& values) override;

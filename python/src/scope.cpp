@@ -9,21 +9,21 @@
 namespace amanda::python {
 namespace {
 
-/// An exception that went through Python code, for tools that are told of it.
+/// An exception from Python code, for tools that are notified of it.
 std::exception_ptr as_exception(const py::object& error) {
   if (error.is_none()) return nullptr;
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   return std::make_exception_ptr(py::error_already_set());
 }
 
-/// Keeps the Python objects of its tools alive, as long as some thread works with them.
+/// Keeps the Python objects of its tools alive while a thread uses them.
 class PyScope final : public Scope {
  public:
   PyScope(const std::vector<Tool*>& tools, const py::object& owners, OnError on_error)
       : PyScope(tools, std::make_shared<const PyRef>(py::object(owners).release().ptr()), on_error) {}
 
   int traverse(visitproc visit, void* arg) const {
-    if (!in_use()) Py_VISIT(owners_->get());  // else it is not this object alone that holds them
+    if (!in_use()) Py_VISIT(owners_->get());  // otherwise other owners hold them too
     int stop = 0;
     Scope::visit(
         [&](Routine& routine) {
@@ -74,7 +74,7 @@ void bind_scope(py::module_& m) {
              return std::make_unique<PyScope>(tools, owners, disable_on_error ? OnError::kDisable : OnError::kRaise);
            }),
            py::arg("tools"), py::arg("owners"), py::arg("disable_on_error"),
-           "`owners`: what keeps the tools alive, and is kept alive while they are in use.")
+           "`owners`: keeps the tools alive, and is kept alive while they are in use.")
       .def("enter", [](PyScope& scope) { return scope.enter_entry(); })
       .def(
           "leave",
@@ -97,14 +97,14 @@ void bind_scope(py::module_& m) {
       .def(
           "cache_clear", [](PyScope& scope, OpId op_id) { scope.cache_clear(op_id); }, py::arg("op_id"));
 
-  py::class_<Switch>(m, "Switch", "A switch of this thread, turned; see amanda.disabled() and its like.")
+  py::class_<Switch>(m, "Switch", "A switch of this thread; see amanda.disabled() and the others.")
       .def(py::init([](const std::string& which, bool on) {
              return Switch(which == "cache" ? Switch::Which::kCache : Switch::Which::kInstrumentation, on);
            }),
            py::arg("which"), py::arg("on"))
       .def("put_back", &Switch::put_back);
-  m.def("is_enabled", &is_enabled, "Do scopes have effect on this thread?");
-  m.def("is_cache_enabled", &is_cache_enabled, "Are analysis results remembered on this thread?");
+  m.def("is_enabled", &is_enabled, "Is instrumentation on for this thread?");
+  m.def("is_cache_enabled", &is_cache_enabled, "Is the action cache on for this thread?");
 }
 
 }  // namespace amanda::python

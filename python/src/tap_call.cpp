@@ -76,7 +76,7 @@ void TapCall::skip(RunHints) {
 
 void TapCall::set(Side side, size_t position, Value value) {
   if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
-  py::gil_scoped_acquire gil;  // a routine in C++ may put one operand in place of another
+  py::gil_scoped_acquire gil;  // a C++ routine may replace one operand by another
   held_.push_back({side, position, value.ref ? py::reinterpret_borrow<py::object>(object_of(value)) : py::none()});
 }
 
@@ -129,22 +129,33 @@ void bind_tap(py::module_& m) {
   py::class_<RunState, std::shared_ptr<RunState>>(
       m, "RunState", "What a tool's routines share in one execution of an operator; a backward operator has its own.")
       .def(py::init());
-  py::class_<TapHandle>(m, "Tap", "Neighbouring actions of one operator: one node of the instrumented graph.")
-      .def_property_readonly("id", [](const TapHandle& h) { return h.tap->id(); })
-      .def_property_readonly("is_backward", [](const TapHandle& h) { return h.tap->phase() == Phase::kBackward; })
-      .def_property_readonly("point",
-                             [](const TapHandle& h) {
-                               static constexpr const char* kNames[] = {"before", "replace", "after"};
-                               return kNames[static_cast<size_t>(h.tap->point())];
-                             })
-      .def_property_readonly("kind",
-                             [](const TapHandle& h) {
-                               static constexpr const char* kNames[] = {"unknown", "observe", "transform", "traceable"};
-                               return kNames[static_cast<size_t>(h.tap->kind())];
-                             })
-      .def_property_readonly("differentiable", [](const TapHandle& h) { return h.tap->differentiable(); })
+  py::class_<TapHandle>(m, "Tap", "Consecutive actions of one operator: one node of the instrumented graph.")
+      .def_property_readonly(
+          "id", [](const TapHandle& h) { return h.tap->id(); }, "A number, never used again; see find_tap().")
+      .def_property_readonly(
+          "is_backward", [](const TapHandle& h) { return h.tap->phase() == Phase::kBackward; },
+          "Is it a tap of a backward operator?")
+      .def_property_readonly(
+          "point",
+          [](const TapHandle& h) {
+            static constexpr const char* kNames[] = {"before", "replace", "after"};
+            return kNames[static_cast<size_t>(h.tap->point())];
+          },
+          "\"before\", \"replace\" or \"after\": where it runs.")
+      .def_property_readonly(
+          "kind",
+          [](const TapHandle& h) {
+            static constexpr const char* kNames[] = {"unknown", "observe", "transform", "traceable"};
+            return kNames[static_cast<size_t>(h.tap->kind())];
+          },
+          "\"observe\": it replaces no value; \"transform\": it does; \"traceable\": it also works on symbols; "
+          "\"unknown\".")
+      .def_property_readonly(
+          "differentiable", [](const TapHandle& h) { return h.tap->differentiable(); },
+          "Do gradients flow through its routines? If not, they pass it unchanged.")
       .def(
-          "selects", [](const TapHandle& h, size_t position) { return h.tap->selects(position); }, py::arg("position"))
+          "selects", [](const TapHandle& h, size_t position) { return h.tap->selects(position); }, py::arg("position"),
+          "Does it get this operand (of its own side)?")
       .def(
           "run",
           [](const TapHandle& h, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs,
@@ -153,15 +164,17 @@ void bind_tap(py::module_& m) {
             TapCall call(*tap, site, inputs, outputs, original);
             const Running running(call);
             {
-              py::gil_scoped_release unlocked;  // routines in C++ need no lock, those in Python take it
+              py::gil_scoped_release unlocked;  // C++ routines need no lock, Python routines take it
               Engine::run(*tap, call, nullptr, state);
             }
             return call.result();
           },
           py::arg("site"), py::arg("inputs") = py::tuple(), py::arg("outputs") = py::tuple(), py::kw_only(),
           py::arg("original") = py::none(), py::arg("state") = static_cast<RunState*>(nullptr),
-          "Runs the actions on the operands that reach the tap, and returns what flows on: the inputs before the "
-          "operator, else its outputs. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a "
+          "Runs the actions on the operands that reach the tap, and returns the operands after it: the inputs before "
+          "the "
+          "operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. "
+          "`original(*inputs)`: the operator, for a "
           "tap in its place.");
   m.def(
       "find_tap",
@@ -170,7 +183,7 @@ void bind_tap(py::module_& m) {
         if (!tap) return std::nullopt;
         return TapHandle{std::move(tap)};
       },
-      py::arg("id"), "The tap with this id; None: nothing holds it any more, or another process made it.");
+      py::arg("id"), "The tap with this id; None: nothing holds it any more, or another process created it.");
 }
 
 }  // namespace amanda::python

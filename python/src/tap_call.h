@@ -32,9 +32,9 @@ class TapCall final : public OpCall {
   void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override;
-  uint64_t versions(Side) const override { return 0; }  // Python objects: a change in place shows nowhere
+  uint64_t versions(Side) const override { return 0; }  // Python objects: changes in place cannot be detected
 
-  /// What flows on from the tap.
+  /// The operands after the tap.
   py::list result() const;
   /// Runs the original of the replacement that runs on this thread, on other arguments. Null: a Python error is set.
   static PyObject* call_original(OpType type, OpId id, PyObject* args, PyObject* kwargs);

@@ -64,7 +64,7 @@ void each_analysis(const Tool& tool, const Fn& fn) {
   }
 }
 
-// Tools hold bound methods of themselves: the collector must see through.
+// Tools hold bound methods of themselves: the collector must see these cycles.
 void collect_garbage(PyHeapTypeObject* heap_type) {
   PyTypeObject* type = &heap_type->ht_type;
   type->tp_flags |= Py_TPFLAGS_HAVE_GC;

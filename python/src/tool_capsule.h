@@ -1,4 +1,4 @@
-// Hands a C++ tool to Python.
+// Passes a C++ tool to Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,7 +10,8 @@
 
 namespace amanda::python {
 
-/// What amanda.tool.NativeTool takes the tool out of.
+/// A capsule for amanda.tool.NativeTool. It owns the tool until that takes ownership. With the interpreter lock; throws
+/// the Python error if there is no memory.
 inline pybind11::capsule capsule_of(std::unique_ptr<Tool> tool) {
   PyObject* capsule = PyCapsule_New(tool.get(), kToolCapsule, [](PyObject* unused) {
     delete static_cast<Tool*>(PyCapsule_GetPointer(unused, kToolCapsule));

@@ -1,4 +1,4 @@
-"""What instrumentation costs, beside what PyTorch and others offer.
+"""The cost of instrumentation, compared with tools of PyTorch and others.
 
     make bench                              # every table; writes them into docs/performance.md
     python tests/bench --workloads add      # one group; prints

@@ -79,7 +79,11 @@ def count_row(row, workload, body):
     count = COUNTS[workload.name]
     try:
         with row.open(workload, body) as session:
-            for times in (count, count, 2 * count):  # one call: another would be another place, analysed anew
+            for times in (
+                count,
+                count,
+                2 * count,
+            ):  # one call: another call would be another place, and be analyzed first
                 os.getppid()
                 session.run(times)
                 os.getppid()

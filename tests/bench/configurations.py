@@ -1,7 +1,7 @@
-"""Amanda's rows: what is open while a workload runs, from nothing to a tool that measures every operator.
+"""Amanda's rows: what is active while a workload runs, from nothing to a tool that measures every operator.
 
-Each is opened anew for every measurement, and yields a `Session`. Routines count, so that a row which has measured
-nothing is found out.
+Each is opened again for every measurement, and yields a `Session`. Routines count their calls, so that a row that
+measured nothing is detected.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Missing(Exception):
-    """Why a row has no figure here, in two words."""
+    """Why a row has no number here, in two words."""
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ class Configuration:
     leaves_kernels: bool = False  # in the process, for those after it: to be measured last
 
 
-BASELINE = "imported, no scope"  # every ratio is to it; it is itself compared with a process that has no Amanda
+BASELINE = "imported, no scope"  # the baseline of all ratios; it is compared with a process without Amanda
 CONFIGURATIONS: list[Configuration] = []
 
 
@@ -43,7 +43,7 @@ def row(name, **options):
 
 
 def phases(rows):
-    """The rows, and after them those that would be in the others' figures."""
+    """The rows, and after them those that would affect the others."""
     return [[row for row in rows if not row.leaves_kernels], [row for row in rows if row.leaves_kernels]]
 
 

@@ -1,4 +1,4 @@
-"""What an op_id costs: nanoseconds and, under callgrind, instructions.
+"""The cost of an op_id: nanoseconds and, under callgrind, instructions.
 
     python tests/bench/id_cost.py                 # wall time, at several depths of the Python stack
     python tests/bench/id_cost.py --callgrind     # instructions per id; needs valgrind

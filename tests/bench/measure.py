@@ -1,8 +1,8 @@
 """Time per call or step, in interleaved rounds.
 
 A round measures every row once, in an order that is rotated from round to round, and the baseline before and after
-every two rows. What the machine does meanwhile is thus in a row's figure and in the baseline beside it, and a row is
-judged by their ratio alone; medians are of rounds.
+every two rows. Other load on the machine then affects a row and the baseline next to it alike, and only their ratio is
+reported; medians are over rounds.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ QUICK = Settings(rounds=2, block_s=0.001, repeats=1)
 
 
 def measurement(workload, settings):
-    """All measurements of a workload. Runs in a process of its own: kernels that a filter registers stay in one."""
+    """All measurements of a workload. Runs in its own process, because kernels that a filter registers stay there."""
     process.prepare()
     return Measurement(workload, settings).results()
 
@@ -79,7 +79,7 @@ class Measurement:
                 before = after
 
     def analysis(self):
-        """What the first run in a first scope takes: each place is named, and the tool's routines look at it."""
+        """The time of the first run in a first scope: each place is resolved, and the tool's routines analyze it."""
         import amanda
 
         usual = process.best(self.body.run, 1, self.settings.repeats)

@@ -1,4 +1,4 @@
-"""The same work under what PyTorch and others offer for looking at operators."""
+"""The same work under other tools that observe operators, of PyTorch and others."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Processes of their own, so that what one measurement leaves behind is not in the next."""
+"""Separate processes, so that one measurement does not affect the next."""
 
 import gc
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Results as Markdown tables, and their places in the documentation."""
+"""Writes results as Markdown tables into the documentation."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What the project has set itself, and what of it a run has reached."""
+"""The project's performance targets, and which of them a run reached."""
 
 import statistics
 

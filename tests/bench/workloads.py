@@ -1,4 +1,4 @@
-"""What is run: from one small operator to the train step of a model."""
+"""The workloads: from one small operator to the train step of a model."""
 
 import dataclasses
 from collections.abc import Callable

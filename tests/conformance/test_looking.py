@@ -96,7 +96,7 @@ def test_every_backward_operator_is_linked_to_its_forward_operator(driver):
         driver.build(NEURON).step(X)
     kinds = {path: op.kind for path, op in NEURON.ops()}
     of_operators = [seen for seen in sees.backward if seen[2] not in driver.leaf_ops]
-    assert {path for path, *_ in of_operators} == set(kinds)  # all have some, and none belongs to nobody
+    assert {path for path, *_ in of_operators} == set(kinds)  # each has some, and each belongs to an operator
     for path, op_id, name, _ in of_operators:
         assert name in driver.backward_ops[kinds[path]]
         assert op_id == sees.forward[path][1]

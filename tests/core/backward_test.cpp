@@ -200,7 +200,7 @@ TEST_P(BackwardTest, AContextTellsOfBothOperators) {
         EXPECT_EQ(op.backward_op()->name, "MulBackward");
         EXPECT_EQ(op.module_path(), "here");
         ASSERT_EQ(op.num_inputs(), 2u);
-        EXPECT_EQ(op.input(0).ref, nullptr);  // the program let go of it
+        EXPECT_EQ(op.input(0).ref, nullptr);  // the program released it
         EXPECT_EQ(reference::array(op.input(1)), w);
         EXPECT_TRUE(op.has_outputs());
         EXPECT_EQ(reference::array(op.output(0)), (Array{-3, 8}));

@@ -7,9 +7,9 @@
 namespace amanda {
 namespace {
 
-/// Looks at everything, forward and backward.
-struct Looks : Tool {
-  Looks() : Tool("looks") {
+/// LooksEverywhere at everything, forward and backward.
+struct LooksEverywhere : Tool {
+  LooksEverywhere() : Tool("looks") {
     add_inst_for_op([](OpContext& op) {
       op.insert_before_op([](Values& values) { look(values); }, {.kind = RoutineKind::kObserve});
       op.insert_after_op([](Values& values) { look(values); }, {.kind = RoutineKind::kObserve});
@@ -48,7 +48,7 @@ class MisbehavingDriver : public testing::Test {
     return message([&] { Engine::run(*graph.taps.at(0), call); });
   }
 
-  Looks tool;
+  LooksEverywhere tool;
   Scope scope{tool};
   Scope::Guard in{scope};
   ToyGraph graph;
@@ -105,9 +105,9 @@ TEST_F(MisbehavingDriver, ReportsTooManyOperands) {
 TEST_F(MisbehavingDriver, GivesNullOperands) {
   forward.gives_null = true;  // None, for all the core knows
   EXPECT_EQ(message_of({forward}), "nothing was thrown");
-  Looks::last = &forward;
+  LooksEverywhere::last = &forward;
   EXPECT_EQ(message_of_run(forward), "nothing was thrown");
-  EXPECT_EQ(Looks::last, nullptr);
+  EXPECT_EQ(LooksEverywhere::last, nullptr);
 }
 
 TEST_F(MisbehavingDriver, ThrowsWhileItShowsItsGraph) {

@@ -238,7 +238,7 @@ TEST_F(CorrelationTest, ExtremeTimesDoNoHarm) {
   EXPECT_EQ(counts().attributed, 3u);
 }
 
-// ---- ids that come round -------------------------------------------------------------------------------------------
+// ---- ids that are reused -------------------------------------------------------------------------------------------
 
 TEST_F(CorrelationTest, AfterTheLastIdComesTheFirst) {
   const uint32_t last = std::numeric_limits<uint32_t>::max();

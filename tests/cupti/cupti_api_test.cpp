@@ -196,7 +196,7 @@ TEST_F(CuptiApiTest, OnlyOneCollectionAtATime) {
             "[cupti] another CuptiProfiler of this process is collecting; leave its scope first");
   stand_in_launch("k", 7);
   cupti->flush();
-  EXPECT_EQ(notes.activities, 1u);  // the first goes on
+  EXPECT_EQ(notes.activities, 1u);  // the first one continues
 }
 
 // ---- failures ------------------------------------------------------------------------------------------------------

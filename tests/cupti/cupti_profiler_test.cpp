@@ -472,7 +472,7 @@ TEST_F(CuptiProfilerTest, AProfileThatGoesWhileItCollectsEndsTheCollection) {
     EXPECT_GT(stand_in_enabled(), 0u);
   }
   EXPECT_EQ(stand_in_enabled(), 0u);
-  stand_in_deliver();  // to nobody
+  stand_in_deliver();  // without a receiver
   Scope scope(tool());
   auto in = scope.enter();
   EXPECT_EQ(profile().gpu_status(), "");

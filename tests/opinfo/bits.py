@@ -1,4 +1,4 @@
-"""What a call leaves behind, down to the bit, as plain values that `==` compares."""
+"""All effects of a call, bit for bit, as plain values that `==` compares."""
 
 import ctypes
 import re

@@ -1,4 +1,4 @@
-"""What the sweep leaves out, and why. An entry of UNSEEN or SAMPLES that is not needed fails the sweep."""
+"""What the sweep excludes, and why. An entry of UNSEEN or SAMPLES that is not needed fails the sweep."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ SKIPPED: dict[str, str] = {
     "jiterator_2inputs_2outputs": NO_JITERATOR,
 }
 
-# Operators none of whose calls, with these dtypes, is an operator call.
+# Operators that, with these dtypes, never call an operator of the dispatcher.
 UNSEEN: dict[tuple[str, str], str] = {
     ("broadcast_shapes", "float32"): IN_PYTHON,
     ("contiguous", "float32"): IN_PYTHON,
@@ -26,7 +26,7 @@ UNSEEN: dict[tuple[str, str], str] = {
     ("conj", "int64"): IN_PYTHON,
 }
 
-# Operators whose results hold, or whose kernels read, memory that nobody has written to.
+# Operators whose results contain, or whose kernels read, uninitialized memory.
 UNINITIALISED: dict[str, str] = dict.fromkeys(
     [
         "empty",

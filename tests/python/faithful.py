@@ -1,4 +1,4 @@
-"""Tools that must not change a program: one that looks at everything, and two that hand back what they were given."""
+"""Tools that must not change a program: one that looks at everything, and two that return what they got."""
 
 from collections import Counter
 

@@ -3,6 +3,7 @@
 from typing import Any, assert_type
 
 import amanda
+from amanda.tools import cupti_profiler, flops, profile, statistics
 
 
 class Typed(amanda.Tool):
@@ -63,3 +64,16 @@ def use(tool: Typed) -> None:
     assert_type(decorated(1), str)
     with amanda.disabled():
         assert_type(amanda.is_enabled(), bool)
+
+
+def results() -> None:
+    profiled = profile.Profile(skip=1)
+    assert_type(profiled.rows(), list[profile.Row])
+    assert_type(profiled.rows("line")[0].median_ns, float)
+    assert_type(statistics.OpStatistics().rows("op"), list[statistics.Row])
+    assert_type(flops.Flops().rows("module"), list[flops.Row])
+    kernels = cupti_profiler.CuptiProfiler()
+    assert_type(kernels.rows(), list[cupti_profiler.OperatorRow])
+    assert_type(kernels.rows("kernel"), list[cupti_profiler.KernelRow])
+    assert_type(profiled.table("module", sort="calls", top=10).row_count, Any)
+    profiled.reset()

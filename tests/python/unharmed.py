@@ -82,7 +82,7 @@ class Itself(amanda.Tool):
         try:
             context.replace_op(self.run, op=context.op, allow_view=True)
         except amanda.Error as error:
-            if "nothing can stand for that" not in str(error):
+            if "no other value can replace its result" not in str(error):
                 raise
 
     def analyse_backward(self, context: amanda.OpContext) -> None:

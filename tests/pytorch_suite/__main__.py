@@ -223,7 +223,7 @@ def run_file(options, file, folder):
 
 
 def report(file, outside, inside, differing, unstable):
-    """Prints what is to be known of one file; returns its figures."""
+    """Prints the results of one file; returns its numbers."""
     unexplained = []
     for test in differing:
         reason = reason_for(test)

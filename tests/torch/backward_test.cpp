@@ -171,7 +171,7 @@ TEST(Backward, AGradientKeepsItsShape) {
   const auto x = leaf({3});
   EXPECT_EQ(message_of([&] { in_scope(tool, [&] { x.sin().sum().backward(); }); }),
             "[action] tool: a C++ routine before SinBackward0 of aten::sin: grad_output 0: a gradient of shape [7] "
-            "can't stand for one of [3]");
+            "cannot replace one of [3]");
 }
 
 TEST(Backward, ForwardOperandsAreThoseStillAlive) {
@@ -189,7 +189,7 @@ TEST(Backward, ForwardOperandsAreThoseStillAlive) {
 }
 
 TEST(Backward, DeepReentrantPassesRunOnThreadsOfTheEngine) {
-  // Beyond 60 levels the engine goes on, on another thread: with the scopes of the thread that called backward().
+  // Beyond 60 levels the engine continues on another thread, with the scopes of the thread that called backward().
   struct Deep : torch::autograd::Function<Deep> {
     static torch::Tensor forward(AutogradContext* ctx, torch::Tensor x, int64_t depth) {
       ctx->saved_data["depth"] = depth;

@@ -114,7 +114,7 @@ class Program {
  public:
   Program() { weight.mutable_grad() = torch::ones({2}); }
 
-  /// Forward here, backward where it is to be; what that throws is thrown here.
+  /// Forward here, backward on the chosen thread; its exception is thrown here.
   void run(Where where, Scope* scope = nullptr) {
     const torch::Tensor loss = (x * weight).sin().sum();
     if (where == Where::kEngineThread) {

@@ -1,4 +1,4 @@
-// For benchmarks: what the least C++ routine costs.
+// For benchmarks: the cost of a minimal C++ routine.
 #include "amanda/amanda.h"
 #include "bindings.h"
 #include "tool_capsule.h"

@@ -6,7 +6,7 @@
 namespace amanda::tools {
 namespace {
 
-// Device times are interpolated onto the host's clock, and may be off. Ids take longer to come round.
+// Device times are interpolated onto the host's clock, and may be off by this much. Ids take longer to be reused.
 constexpr int64_t kClockError = 1'000'000'000;
 constexpr int64_t kSoonestRound = 60'000'000'000;
 
@@ -53,7 +53,7 @@ void Correlation::add(const ApiCall& api) {
   }
   Call& added = remember(api.correlation_id);
   added.api = api;
-  // An earlier call outside operators had the id, and was given the run that came before this one.
+  // An earlier call outside operators had this id, and got the run that preceded this one.
   const auto mistaken = [](const Call& call) { return call.run_came_late && !call.asked_for; };
   if (Call* earlier = last(api.correlation_id, mistaken)) {
     added.run = std::exchange(earlier->run, std::nullopt);
@@ -106,7 +106,7 @@ Correlation::Call& Correlation::remember(uint32_t correlation_id) {
 Correlation::Call* Correlation::cause_of(const Waiting& waiting) {
   const Activity& activity = waiting.activity;
   Call *before = nullptr, *soon_after = nullptr;             // by time
-  Call *arrived_before = nullptr, *arrived_after = nullptr;  // where a time is missing
+  Call *arrived_before = nullptr, *arrived_after = nullptr;  // used if a time is missing
   const auto [begin, end] = calls_.equal_range(activity.correlation_id);
   for (auto place = begin; place != end; ++place) {
     Call& call = place->second;

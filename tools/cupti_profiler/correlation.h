@@ -13,79 +13,97 @@ namespace amanda::tools {
 
 /// Something the device did. Several of one graph launch share a correlation id.
 struct Activity {
+  /// What it did.
   enum class Kind : uint8_t { kKernel, kMemcpy, kMemset };
-  Kind kind = Kind::kKernel;
-  uint32_t correlation_id = 0;
-  uint32_t device = 0, context = 0, stream = 0;
-  int64_t start_ns = 0, end_ns = 0;
-  std::string_view name;  // the kernel's, mangled, or of the kind of copy; outlives the Correlation
-  uint64_t bytes = 0;     // copied or set
+  Kind kind = Kind::kKernel;    ///< what it did
+  uint32_t correlation_id = 0;  ///< of the call that launched it
+  uint32_t device = 0;          ///< CUDA's number
+  uint32_t context = 0;         ///< CUPTI's number
+  uint32_t stream = 0;          ///< CUPTI's number
+  int64_t start_ns = 0;         ///< steady clock
+  int64_t end_ns = 0;           ///< steady clock
+  std::string_view name;        ///< the kernel's, mangled, or the kind of copy; outlives the Correlation
+  uint64_t bytes = 0;           ///< copied or set
 
-  /// False where CUPTI could not tell the times, or had to deliver the record before the work was done.
+  /// Are the times known? Not if CUPTI could not measure them, or had to deliver the record before the work was done.
   bool timed() const { return start_ns > 0 && end_ns >= start_ns; }
+  /// How long it took, in nanoseconds; 0 if that is not known.
   int64_t duration_ns() const { return timed() ? end_ns - start_ns : 0; }
 };
 
-/// A call of the runtime or of the driver on the host. Times of 0: not known.
+/// A call of the runtime or of the driver on the host. Times of 0: unknown.
 struct ApiCall {
-  uint32_t correlation_id = 0;
-  uint32_t thread = 0;
-  int64_t start_ns = 0, end_ns = 0;
+  uint32_t correlation_id = 0;  ///< shared with the activities that it launched
+  uint32_t thread = 0;          ///< that made it
+  int64_t start_ns = 0;         ///< steady clock
+  int64_t end_ns = 0;           ///< steady clock
 };
 
-/// The call was made while this run was the innermost one of its thread.
+/// Says that a call was made while this run was the innermost one of its thread.
 struct ExternalId {
-  uint32_t correlation_id = 0;
-  uint64_t run = 0;
+  uint32_t correlation_id = 0;  ///< of the call
+  uint64_t run = 0;             ///< run_id()
 };
 
 /// An activity with what is known of its origin.
 struct Attribution {
-  Activity activity;
-  std::optional<uint64_t> run;  // none: outside operators, or the record that tells was lost
-  std::optional<ApiCall> call;
+  Activity activity;            ///< what the device did
+  std::optional<uint64_t> run;  ///< none: outside operators, or the record that says so was lost
+  std::optional<ApiCall> call;  ///< none: the record was lost
 };
 
-/// Joins records that may come in any order, late, or never. One thread at a time.
+/// Joins records that may arrive in any order, late, or never. Used by one thread at a time.
 ///
-/// Activities wait until the records of their call are there. What waits is bounded, and so are the calls remembered:
-/// the oldest go first, counted. No activity is lost: one whose run isn't found is handed on without. External ids and
-/// calls may be told twice; of activities, each record counts.
+/// Activities wait for the records of their call. The number of waiting activities and of remembered calls is limited;
+/// the oldest are dropped first, and counted. No activity is lost: one whose run is not found is passed on without.
+/// External ids and calls may be reported twice; each activity record counts.
 ///
-/// Correlation ids have 32 bits and come round. A call is told from an earlier one of the same id by its run, or by its
-/// time; an activity belongs to the last call that began before it. Where a time is missing, order of arrival decides,
-/// and an external id comes before its call, as CUPTI documents.
+/// Correlation ids have 32 bits and are reused. A call is distinguished from an earlier one with the same id by its
+/// run, or by its time; an activity belongs to the last call that began before it. If a time is missing, the order of
+/// arrival decides, and an external id comes before its call, as CUPTI documents.
 class Correlation {
  public:
+  /// How much is remembered.
   struct Limits {
-    size_t calls = 1 << 18;
-    size_t waiting = 1 << 16;
+    size_t calls = 1 << 18;    ///< calls that an activity may still refer to
+    size_t waiting = 1 << 16;  ///< activities whose call is not known yet
   };
+  /// What became of the records.
   struct Counts {
-    uint64_t activities = 0;       // handed on
-    uint64_t attributed = 0;       // of these: with a run
-    uint64_t outside = 0;          // the call is known and was made outside operators
-    uint64_t unmatched = 0;        // neither call nor run is known
-    uint64_t untimed = 0;          // of all: took no time that is known
-    uint64_t calls_forgotten = 0;  // to stay within the limit, before an activity asked for them
+    uint64_t activities = 0;       ///< passed on
+    uint64_t attributed = 0;       ///< of these: with a run
+    uint64_t outside = 0;          ///< the call is known and was made outside operators
+    uint64_t unmatched = 0;        ///< neither call nor run is known
+    uint64_t untimed = 0;          ///< of all: without a known duration
+    uint64_t calls_forgotten = 0;  ///< to stay within the limit, before an activity referred to them
   };
+  /// Receives activities, on the thread that adds records.
   using Sink = std::function<void(const Attribution&)>;
 
+  /// Passes activities to `sink`, with the default limits.
   explicit Correlation(Sink sink) : Correlation(std::move(sink), Limits{}) {}
+  /// Passes activities to `sink`.
   Correlation(Sink sink, Limits limits);
 
+  /// Adds a record. Throws what the sink throws.
   void add(const ExternalId& id);
+  /// Adds a record. Throws what the sink throws.
   void add(const ApiCall& call);
+  /// Adds a record. Throws what the sink throws.
   void add(const Activity& activity);
 
-  /// Hands on every waiting activity whose run is known.
+  /// Passes on every waiting activity whose run is known.
   void settle();
-  /// All records have come: hands on the others as well, and forgets all calls.
+  /// All records have arrived: passes on the other activities too, and forgets all calls.
   void finish();
 
+  /// The counts so far.
   const Counts& counts() const { return counts_; }
+  /// Sets the counts to zero.
   void reset_counts() { counts_ = {}; }
+  /// How many activities wait.
   size_t waiting() const { return waiting_.size(); }
+  /// How many calls are remembered.
   size_t calls() const { return calls_.size(); }
 
  private:

@@ -20,8 +20,8 @@
 namespace amanda::tools {
 namespace {
 
-// Records grow at their end from one CUPTI to the next: what is read here lies where it lay in older ones, and where
-// the headers of CUDA 11.8 to 13.4 have it.
+// Records grow at their end between CUPTI versions: the fields that are read here have the same offsets in older
+// versions, and in the headers of CUDA 11.8 to 13.4.
 #define AMANDA_SAME_PLACE(newer, older, field) static_assert(offsetof(newer, field) == offsetof(older, field))
 #define AMANDA_SAME_ACTIVITY(newer, older)    \
   AMANDA_SAME_PLACE(newer, older, start);     \
@@ -47,15 +47,15 @@ AMANDA_SAME_ACTIVITY(CUpti_ActivityMemcpy6, CUpti_ActivityMemcpy5);
 #undef AMANDA_SAME_PLACE
 
 constexpr uint32_t kOldest = 18;         // CUDA 11.8
-constexpr uint32_t kNextMajor = 140000;  // of which no header was seen
+constexpr uint32_t kNextMajor = 140000;  // its headers are unknown
 
 #define AMANDA_CUPTI_NAMES_SUBSCRIBERS (CUPTI_API_VERSION >= 130000)
 
 constexpr auto kExternalKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;  // torch.profiler has 0 and 1
-constexpr uint32_t kMayRefuseBuffers = 27;                               // older ones crash when they get no buffer
+constexpr uint32_t kMayRefuseBuffers = 27;                               // older ones crash if they get no buffer
 constexpr size_t kAlignment = 8;                                         // of buffers
 
-// API calls are asked for whole: a call that isn't recorded has no external id either.
+// API calls are recorded completely: a call that is not recorded has no external id either.
 constexpr std::array kKinds = {
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
@@ -82,7 +82,7 @@ uint64_t CUPTIAPI now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
-// One copy of each name: CUPTI's own goes with the module that has the kernel.
+// One copy of each name: CUPTI's own is freed with the module of the kernel.
 std::string_view interned(const char* record) {
   static std::mutex mutex;
   static auto& names = *new std::set<std::string, std::less<>>;  // needed until the process ends
@@ -131,7 +131,7 @@ Library find_library(const std::vector<std::string>& candidates) {
     throw Error(fmt::format("[cupti] AMANDA_CUPTI names what cannot be opened: {}", dlerror()));
   }
   const std::array loaded = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
-  for (const char* name : loaded) {  // two copies in one process would not know of one another
+  for (const char* name : loaded) {  // two copies in one process would not detect each other
     if (auto library = open(name, RTLD_NOLOAD)) return *library;
   }
   std::vector<std::string> paths = candidates;
@@ -158,11 +158,11 @@ Library find_library(const std::vector<std::string>& candidates) {
 class Cupti;
 // CUPTI has one client in a process.
 std::atomic<pid_t> client_of{0};          // the process that has claimed it; 0: none
-std::atomic<Cupti*> collecting{nullptr};  // where its callbacks lead
+std::atomic<Cupti*> collecting{nullptr};  // the target of its callbacks
 
-// In front of each buffer, which may come back after its collection has ended.
+// Precedes each buffer, which may be returned after its collection has ended.
 struct alignas(kAlignment) Origin {
-  Cupti* owner;  // null: was asked for outside collections
+  Cupti* owner;  // null: requested outside collections
   uint64_t collection;
 };
 
@@ -266,9 +266,9 @@ class Cupti final : public CuptiApi {
                       "it before the scope is entered, or spawn it");
   }
 
-  // CUPTI has one subscriber, and whoever is it may be collecting. Asked for, and given back at once: torch.profiler
-  // would not ask again. PyTorch's, too, stays subscribed from its first use on, idle or not, and gives no name; an
-  // idle one does no harm. So only a name is a refusal.
+  // CUPTI has one subscriber, which may be collecting. The subscription is claimed and released at once, because
+  // torch.profiler would not try again. PyTorch's profiler stays subscribed from its first use on, idle or not, and has
+  // no name; an idle one does no harm. So only a named subscriber is a reason to refuse.
   void look_for_other_clients() {
     std::array<char, 128> name{};
     CUpti_SubscriberHandle subscriber = nullptr;
@@ -301,7 +301,7 @@ class Cupti final : public CuptiApi {
 
   void end() noexcept {
     for (const CUpti_ActivityKind kind : std::exchange(enabled_, {})) disable_(kind);
-    // CUPTI's own clock, which a later client may count on. One that has taken over has its own.
+    // Restores CUPTI's own clock, which a later client may rely on. A client that has taken over has set its own.
     if (std::exchange(our_clock_, false) && in_flight_ == 0) register_timestamp_(&now<std::chrono::system_clock>);
     {
       std::lock_guard lock(mutex_);
@@ -311,7 +311,7 @@ class Cupti final : public CuptiApi {
     client_of = 0;
   }
 
-  // After everything was delivered: a client that came later has taken over.
+  // After everything was delivered, because a later client may have taken over.
   void look_for_thieves() {
     std::lock_guard lock(mutex_);
     if (!counts_.failure.empty()) return;
@@ -326,7 +326,7 @@ class Cupti final : public CuptiApi {
     }
   }
 
-  // Asked for on any thread, such as one that launches a kernel: it does not wait for another that is delivering.
+  // Called on any thread, for instance one that launches a kernel: it must not wait for a thread that delivers records.
   static void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* max_records) {
     *buffer = nullptr;
     *size = 0;
@@ -348,7 +348,8 @@ class Cupti final : public CuptiApi {
     if (origin->owner) origin->owner->take(origin->collection, context, stream, buffer, valid);
   }
 
-  // On a thread of CUPTI's, which no exception may reach. Of an ended collection, stop() has told that it is missing.
+  // Runs on a CUPTI thread, which no exception may reach. If the collection has ended, stop() has already reported the
+  // loss.
   void take(uint64_t collection, CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid) noexcept {
     std::lock_guard lock(mutex_);
     if (collection != collection_ || !sink_) return;
@@ -461,7 +462,7 @@ class Cupti final : public CuptiApi {
 
   bool anonymous_client_ = false, our_clock_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
-  Limits limits_;  // as long as it collects
+  Limits limits_;  // of the current collection
   std::atomic<uint64_t> collection_{0};
   std::atomic<size_t> in_flight_{0};
   mutable std::mutex mutex_;  // of what follows, and one sink call at a time
@@ -473,7 +474,7 @@ class Cupti final : public CuptiApi {
 
 CuptiApi& CuptiApi::load(const std::vector<std::string>& candidates) {
   static std::mutex mutex;
-  static auto& opened = *new std::map<std::string, std::unique_ptr<Cupti>>;  // threads of CUPTI's may run in one
+  static auto& opened = *new std::map<std::string, std::unique_ptr<Cupti>>;  // CUPTI's threads may run in one
   std::lock_guard lock(mutex);
   Library library = find_library(candidates);
   std::unique_ptr<Cupti>& cupti = opened[library.path()];

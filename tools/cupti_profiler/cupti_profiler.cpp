@@ -26,7 +26,7 @@ ProfiledOperator place_of(const OpContext& context) {
           .backward_id = context.backward_op_id()};
 }
 
-// As far as they are known.
+// Adds up the known sizes.
 int64_t bytes_of(const ValueInfo& operand) {
   if (operand.bytes != kUnknown) return operand.bytes;
   int64_t bytes = 0;
@@ -49,7 +49,7 @@ KernelProfile::KernelProfile(const CuptiProfilerOptions& options)
     : kernels_(std::make_shared<KernelCollection>(options.max_events)),
       runs_(std::make_shared<OperatorRuns>(options.probe, options.max_events, kernels_)) {}
 
-// A scope may still be open, where the interpreter ends for instance; CUPTI goes on, and runs may keep kernels_ alive.
+// A scope may still be open, for instance at the interpreter's end; CUPTI continues, and runs may keep kernels_ alive.
 KernelProfile::~KernelProfile() {
   if (!collecting_) return;
   runs_->tell_kernels(false);
@@ -92,7 +92,7 @@ void KernelProfile::reset() {
   kernels_->reset();
 }
 
-// Who logs or waits for the device does so without the mutex: it may let other Python threads run, which ask for it.
+// Log, and wait for the device, without the mutex: both may let other Python threads run, which may lock it.
 void KernelProfile::enter(const CuptiProfilerOptions& options) {
   const std::string before = gpu_status();
   const std::string status = begin(options);
@@ -141,7 +141,7 @@ void KernelProfile::forget_parent() {
   kernels_->abandon();
 }
 
-// The wait throws what a kernel did wrong.
+// The wait throws the errors of kernels.
 void KernelProfile::synchronize() {
   const auto wait = runs_->probe().synchronize;
   if (collecting_ && wait) warn(failure_of(wait));

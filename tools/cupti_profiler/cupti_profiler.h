@@ -20,33 +20,37 @@
 
 namespace amanda::tools {
 
+/// Options of CuptiProfiler.
 struct CuptiProfilerOptions {
-  bool gpu = true;             // collect kernels, where there is a GPU
-  bool backward = true;        // look at backward operators
-  bool nested = true;          // and at operators inside operators
-  bool operand_bytes = false;  // add up the sizes of what operators read and write
-  OpFilter ops{};
-  size_t max_events = 1'000'000;          // runs, and activities, kept for a trace: the first ones
-  std::vector<std::string> candidates{};  // where CUPTI may lie
-  FrameworkProbe probe{};
+  bool gpu = true;                        ///< collect kernels, if there is a GPU
+  bool backward = true;                   ///< see backward operators
+  bool nested = true;                     ///< see operators inside operators
+  bool operand_bytes = false;             ///< add up the sizes of what operators read and write
+  OpFilter ops{};                         ///< the operators to see
+  size_t max_events = 1'000'000;          ///< runs, and activities, kept for a trace: the first ones
+  std::vector<std::string> candidates{};  ///< where CUPTI may be
+  FrameworkProbe probe{};                 ///< measures allocations; empty: they are not measured
 };
 
-/// What was measured so far. May be read on any thread while operators run, and outlives the tool.
+/// What was measured so far. May be read on any thread while operators run, and may outlive the tool.
 class KernelProfile {
  public:
+  /// For CuptiProfiler.
   explicit KernelProfile(const CuptiProfilerOptions& options);
   ~KernelProfile();
   KernelProfile(const KernelProfile&) = delete;
   KernelProfile& operator=(const KernelProfile&) = delete;
 
+  /// Operators, and what their runs measured on the host.
   const std::shared_ptr<OperatorRuns>& runs() const { return runs_; }
+  /// What the device did in each operator.
   KernelCollection& kernels() { return *kernels_; }
 
   /// Why there are no kernels, in a sentence; "": they are collected, or no scope was entered yet.
   std::string gpu_status() const;
-  /// What the figures lack, a sentence each; none: nothing was lost.
+  /// What is missing in the numbers, a sentence each; empty: nothing was lost.
   std::vector<std::string> notes() const;
-  /// To zero. What the device has under way is waited for, and belongs to what was before.
+  /// Sets everything to zero. Waits for the device: its unfinished work belongs to what was before. Throws `Error`.
   void reset();
 
  private:
@@ -70,17 +74,21 @@ class KernelProfile {
   std::string gpu_status_;
 };
 
-/// Measures over as many runs, scopes and threads as it is used in. Changes nothing.
+/// Profiles any number of runs, scopes and threads. Changes nothing.
 ///
-/// A context key "cupti_profiler.phase" of "optimizer", left by a tool that this one depends on, makes an operator one
-/// of the optimizer's.
+/// A context key "cupti_profiler.phase" with the value "optimizer", set by a tool that this one depends on, marks an
+/// operator as one of the optimizer's.
 class CuptiProfiler : public Tool {
  public:
+  /// A tool with these options; it must outlive its scopes.
   explicit CuptiProfiler(CuptiProfilerOptions options = {});
 
+  /// Begins to collect, with the first scope.
   void on_enter(Scope& scope) override;
+  /// Ends the collection, with the last scope.
   void on_exit(Scope& scope, const std::exception_ptr& error) override;
 
+  /// The measurements; they may outlive the tool.
   const std::shared_ptr<KernelProfile>& profile() const { return profile_; }
 
  private:

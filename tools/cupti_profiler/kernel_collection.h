@@ -18,45 +18,54 @@ namespace amanda::tools {
 
 /// All activities of one name in one node of the operator tree.
 struct KernelTotals {
-  uint32_t node = 0;  // 0: outside operators, or not known
-  std::string name;   // mangled
-  Activity::Kind kind = Activity::Kind::kKernel;
-  int64_t count = 0, total_ns = 0, shortest_ns = 0, longest_ns = 0;
-  uint64_t bytes = 0;  // copied or set
+  uint32_t node = 0;                              ///< 0: outside operators, or unknown
+  std::string name;                               ///< mangled
+  Activity::Kind kind = Activity::Kind::kKernel;  ///< what the device did
+  int64_t count = 0;                              ///< activities
+  int64_t total_ns = 0;                           ///< of all
+  int64_t shortest_ns = 0;                        ///< of one
+  int64_t longest_ns = 0;                         ///< of one
+  uint64_t bytes = 0;                             ///< copied or set
 };
 
-/// "void gemm<float>(...)"; as it is, if it isn't mangled.
+/// "void gemm<float>(...)"; unchanged if it is not a mangled name.
 std::string demangled(const std::string& name);
 
-/// Collects while it is started. All of it may be used on any thread.
+/// Collects activities between start() and stop(). All functions may be called on any thread.
 class KernelCollection final : private RecordSink {
  public:
+  /// Keeps the first `max_events` activities for a trace.
   explicit KernelCollection(size_t max_events) : max_events_(max_events) {}
   ~KernelCollection();
   KernelCollection(const KernelCollection&) = delete;
   KernelCollection& operator=(const KernelCollection&) = delete;
 
-  /// Throws what CuptiApi throws.
+  /// Begins to collect. Throws what CuptiApi throws.
   void start(const std::vector<std::string>& candidates);
-  void flush();  // throws `Error`
-  void stop();   // throws `Error`; stops all the same
-  /// In a forked child, where CUPTI does not work: what the parent collects is left to it.
+  void flush();  ///< delivers what the device has finished; throws `Error`
+  void stop();   ///< ends the collection, even if it throws `Error`
+  /// For a forked child, where CUPTI does not work: leaves the collection to the parent.
   void abandon() { collecting_ = false; }
 
-  /// False: CUPTI refused (see failure()), and there is nothing to pop.
+  /// What this thread launches until pop() belongs to `run`. False: CUPTI refused (see failure()), and pop() must not
+  /// be called.
   bool push(uint64_t run) noexcept;
-  void pop() noexcept;  // also after stop(): ids stay on a thread
+  void pop() noexcept;  ///< ends the last push(); also after stop(), since ids stay on a thread
 
+  /// What each node adds up to, by kernel.
   std::vector<KernelTotals> totals() const;
-  std::vector<Attribution> events() const;  // the first ones, up to the maximum
+  std::vector<Attribution> events() const;  ///< the first activities, up to the maximum
+  /// How many activities came after the maximum.
   uint64_t dropped_events() const;
-  /// Over all collections so far.
+  /// What became of the records, in all collections so far.
   Correlation::Counts correlation_counts() const;
+  /// What CUPTI delivered, in all collections so far.
   CuptiApi::Counts cupti_counts() const;
-  std::string failure() const;  // the first of a collection that goes on; "": none
-  std::string library() const;  // "" until one was opened
-  /// What went wrong outside; failure() has the first such.
+  std::string failure() const;  ///< the first failure of a collection that continues; "": none
+  std::string library() const;  ///< CUPTI's file; "" until it is opened
+  /// Records a failure outside this class; failure() returns the first one.
   void note(const std::string& failure);
+  /// Sets everything to zero.
   void reset();
 
  private:

@@ -22,8 +22,8 @@ struct OperatorRuns::OpenRun {
   OperatorTree::Node* node;
   uint64_t id;
   int64_t entered_ns, started_ns;
-  int64_t inside_ns = 0;    // in operators inside, with what it takes to measure them
-  int64_t overhead_ns = 0;  // of that: not the program's
+  int64_t inside_ns = 0;    // in operators inside, including the cost of measuring them
+  int64_t overhead_ns = 0;  // of that: the cost of measuring
   bool pushed = false;
   RunMeasures measures{};
 };
@@ -37,7 +37,7 @@ struct OperatorRuns::Stack {
 };
 
 namespace {
-thread_local void* listening = nullptr;  // the Stack whose innermost run is told of allocations
+thread_local void* listening = nullptr;  // the Stack whose innermost run receives allocations
 }
 
 OperatorRuns::OperatorRuns(FrameworkProbe probe, size_t max_events, std::shared_ptr<KernelCollection> kernels)
@@ -86,7 +86,7 @@ void OperatorRuns::begin(Stack& stack, Place& place, Bracket& bracket, int64_t n
 }
 
 void OperatorRuns::end(Stack& stack, size_t depth, int64_t now, int64_t operand_bytes) {
-  while (stack.runs.size() > depth + 1) {  // left by an exception that somebody caught
+  while (stack.runs.size() > depth + 1) {  // left by an exception that was caught
     stack.runs.back().node->add_failed();
     close_top(stack);
   }
@@ -112,8 +112,8 @@ void OperatorRuns::end(Stack& stack, size_t depth, int64_t now, int64_t operand_
   outer.overhead_ns += whole - measures.inclusive_ns;
 }
 
-// The innermost run is over, however it ended. Its id is popped even where the collection has ended meanwhile: left on
-// the thread, it would claim the kernels of the next one.
+// Closes the innermost run, however it ended. Its id is popped even if the collection has ended meanwhile: otherwise it
+// would claim the kernels of the next collection.
 void OperatorRuns::close_top(Stack& stack) {
   if (stack.runs.back().pushed) kernels_->pop();
   stack.runs.pop_back();
@@ -122,7 +122,8 @@ void OperatorRuns::close_top(Stack& stack) {
   probe_.unlisten(std::exchange(stack.listener, nullptr));
 }
 
-// A run is destroyed that has not ended. A backward operator's may be after others began: these stay as they are.
+// Drops a run that was destroyed without ending. For a backward operator that may happen after others began; these stay
+// open.
 void OperatorRuns::forget(Stack& stack, uint64_t id) {
   auto& runs = stack.runs;
   const auto found = std::find_if(runs.begin(), runs.end(), [&](const OpenRun& run) { return run.id == id; });
@@ -177,7 +178,7 @@ void OperatorRuns::Bracket::end(int64_t operand_bytes) {
   const std::shared_ptr<OperatorRuns> runs = std::exchange(runs_, nullptr);
   if (!runs || &runs->stack() != stack_) return;
   auto& open = stack_->runs;
-  while (depth_ > 0 && (depth_ >= open.size() || open[depth_].id != run_)) --depth_;  // one below was forgotten
+  while (depth_ > 0 && (depth_ >= open.size() || open[depth_].id != run_)) --depth_;  // a run below it was dropped
   if (depth_ < open.size() && open[depth_].id == run_) runs->end(*stack_, depth_, stopped_ns_, operand_bytes);
 }
 

@@ -1,4 +1,4 @@
-// amanda._cupti: the GPU kernel profiler in Python. Knows no torch and needs no CUDA.
+// amanda._cupti: the GPU kernel profiler in Python. Independent of torch; needs no CUDA at build or import.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -47,7 +47,7 @@ std::map<std::string, int64_t> FlopCounts::uncounted() const {
   return runs;
 }
 
-void FlopCounts::reset() {  // routines hold places: none goes
+void FlopCounts::reset() {  // routines hold places, so none is removed
   std::lock_guard lock(mutex_);
   for (auto& [key, place] : places_) place.runs_ = place.flops_ = 0;
   for (auto& [op, place] : uncounted_) place.runs_ = 0;

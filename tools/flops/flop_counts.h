@@ -18,24 +18,30 @@ class FlopCounts {
  public:
   /// All runs of one operator type in one module.
   struct Row {
-    std::string op;           // "aten::addmm"; a backward operator's is the autograd node's: "AddmmBackward0"
-    std::string module_path;  // the innermost module, in backward the forward operator's; "" outside modules
-    bool backward;
-    int64_t runs;
-    int64_t flops;
+    std::string op;           ///< "aten::addmm"; a backward operator's is the autograd node's: "AddmmBackward0"
+    std::string module_path;  ///< the innermost module, in backward the forward operator's; "" outside modules
+    bool backward;            ///< in the backward pass
+    int64_t runs;             ///< how often it ran
+    int64_t flops;            ///< floating point operations of all runs
   };
+  /// All rows, by operator and module.
   std::vector<Row> rows() const;
 
+  /// The operations of all rows.
   int64_t total() const;
+  /// The operations of each operator type.
   std::map<std::string, int64_t> by_operator() const;
-  /// Each with the modules inside it; "" is the total.
+  /// The operations of each module with the modules inside it; "" is the total.
   std::map<std::string, int64_t> by_module() const;
-  /// Operators that ran without anything counted in them, by type, and how often. Views are left out.
+  /// How often operators ran that have no formula, by type. Views are not listed.
   std::map<std::string, int64_t> uncounted() const;
+  /// Sets everything to zero.
   void reset();
 
+  /// The runs of one operator type in one module.
   class Place {
    public:
+    /// Adds one run. On any thread.
     void add(int64_t flops) {
       runs_.fetch_add(1, std::memory_order_relaxed);
       flops_.fetch_add(flops, std::memory_order_relaxed);
@@ -47,6 +53,7 @@ class FlopCounts {
   };
   /// Where runs of that type in that module are added up; valid as long as this object.
   Place& place(const std::string& op, const std::string& module_path, bool backward);
+  /// Where runs of a type without a formula are counted; valid as long as this object.
   Place& uncounted_place(const std::string& op);
 
  private:

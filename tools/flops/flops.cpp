@@ -20,7 +20,7 @@ struct Formula {
 };
 using Formulas = std::map<std::string, Formula>;
 
-// The innermost operators, as `linear`, `matmul`, `einsum`, `conv2d` and the rest are made of them.
+// The innermost operators, which `linear`, `matmul`, `einsum`, `conv2d` and the rest consist of.
 const Formulas kForward = {
     {"mm", {Family::kMatmul, 0}},
     {"bmm", {Family::kMatmul, 0}},
@@ -55,7 +55,7 @@ std::optional<Formula> find(const Formulas& formulas, const std::string& name) {
   return found == formulas.end() ? std::nullopt : std::optional(found->second);
 }
 
-// FlopCounterMode has no formula for what is done in place, but counts its backward operators.
+// FlopCounterMode has no formula for in-place operators, but counts their backward operators.
 std::vector<std::string> forward_types(bool in_place) {
   std::vector<std::string> types = {std::string("aten::") + kCpuAttention};
   for (const auto& [name, formula] : kForward) types.push_back("aten::" + name);
@@ -63,7 +63,7 @@ std::vector<std::string> forward_types(bool in_place) {
   return types;
 }
 
-// Per thread and tool: was something counted since the outermost operator before this one? A byte for each tool made.
+// Per thread and tool: was something counted since the previous outermost operator? One byte per tool.
 uint8_t& counted_inside(size_t index) {
   thread_local std::vector<uint8_t> flags;
   if (index >= flags.size()) flags.resize(index + 1);
@@ -94,7 +94,7 @@ class Flops::Counter final : public Tool {
 
   void analyze(OpContext& context);
   void analyze_backward(OpContext& context);
-  /// `formula` returns nothing where the operands are of a kind that it is not for.
+  /// `formula` returns nothing for kinds of operands that it does not cover.
   void count(OpContext& context, Positions inputs, std::function<std::optional<int64_t>(Values&)> formula);
   void count_matmul_backward(OpContext& context, FlopCounts::Place& place, int64_t first);
   void count_by_forward_run(OpContext& context, FlopCounts::Place& place, bool is_convolution);
@@ -113,7 +113,7 @@ class Flops::Counter final : public Tool {
   std::map<OpId, std::shared_ptr<ForwardRuns>> forward_runs_;
 };
 
-// What is left is listed by a dependent tool: it sees the outermost operators, and looks after they were counted.
+// A dependent tool lists the uncounted operators: it sees the outermost operators, after they were counted.
 Flops::Flops(FlopsOptions options) : Tool("flops") {
   static std::atomic<size_t> made{0};
   const size_t index = made++;
@@ -153,7 +153,8 @@ void Flops::Counter::analyze(OpContext& context) {
   }
 }
 
-// What raises does not count: non-reentrant checkpointing ends a recomputation by an exception in its last operator.
+// An operator that raises is not counted: non-reentrant checkpointing ends a recomputation with an exception in its
+// last operator.
 void Flops::Counter::count(OpContext& context, Positions inputs,
                            std::function<std::optional<int64_t>(Values&)> formula) {
   struct Count {
@@ -195,7 +196,7 @@ void Flops::Counter::analyze_backward(OpContext& context) {
   }
 }
 
-// A gradient that nobody needs is undefined, and nothing was computed for it.
+// A gradient that is not needed is undefined, and nothing was computed for it.
 void Flops::Counter::count_matmul_backward(OpContext& context, FlopCounts::Place& place, int64_t first) {
   auto count = [counts = counts_, &place](Values& values) {
     const IntVector& grad = values.run<GradOutput>().sizes;

@@ -1,6 +1,8 @@
 // Flops: floating point operations of every operator run, forward and backward, per operator type and module.
 // Teaches: a filter that looks through composite operators, counting by shape, what a backward operator needs to know
 // of its forward operator's runs, a tool that depends on another.
+/// @namespace amanda::tools
+/// Tools in C++.
 #pragma once
 
 #include <memory>
@@ -10,20 +12,21 @@
 
 namespace amanda::tools {
 
+/// Options of Flops.
 struct FlopsOptions {
-  bool uncounted = true;       // look at all operators, to list those without a formula
-  bool cpu_attention = false;  // count fused attention on the CPU, too, which FlopCounterMode does not
+  bool uncounted = true;       ///< look at all operators, to list those without a formula
+  bool cpu_attention = false;  ///< also count fused attention on the CPU, which FlopCounterMode does not
 };
 
-/// Counts, over as many runs, scopes and threads as it is used in.
-///
-/// An operator that raises is not counted.
+/// Counts floating point operations over any number of runs, scopes and threads. An operator that throws is not
+/// counted.
 class Flops : public Tool {
  public:
+  /// A tool with these options; it must outlive its scopes.
   explicit Flops(FlopsOptions options = {});
   ~Flops() override;
 
-  /// Outlives the tool, if kept.
+  /// The counts; they may outlive the tool.
   const std::shared_ptr<FlopCounts>& counts() const { return counts_; }
 
  private:

@@ -1,4 +1,4 @@
-// How many floating point operations an operator takes, from shapes alone. A multiplication and an addition are two.
+// How many floating point operations an operator needs, computed from shapes. A multiply-add counts as two.
 //
 // The conventions are those of PyTorch's torch/utils/flop_counter.py, so that totals can be compared as integers:
 // biases, masks, padding and causality are not taken into account.
@@ -33,8 +33,8 @@ inline int64_t convolution_flops(Sizes input, Sizes weight, Sizes output, bool t
   return 2 * input[0] * product((transposed ? input : output).subspan(2)) * product(weight);
 }
 
-/// The gradient of the input takes as many as the convolution. That of the weight, too, with one group; with more, the
-/// convention is to count all pairs of input and output channels.
+/// The gradient of the input needs as many as the convolution. So does that of the weight, with one group; with
+/// several, the convention is to count all pairs of input and output channels.
 inline int64_t convolution_backward_flops(int64_t forward, int64_t groups, bool of_input, bool of_weight) {
   return (of_input ? forward : 0) + (of_weight ? forward * groups : 0);
 }
@@ -44,7 +44,7 @@ inline int64_t attention_flops(Sizes query, Sizes value) {
   return 2 * query[0] * query[1] * query[2] * value[2] * (query[3] + value[3]);
 }
 
-/// The scores anew, dP = dO V^T, dV = P^T dO, dQ = dS K, dK = dS^T Q (Dao, FlashAttention-2, algorithm 2).
+/// The scores again, dP = dO V^T, dV = P^T dO, dQ = dS K, dK = dS^T Q (Dao, FlashAttention-2, algorithm 2).
 inline int64_t attention_backward_flops(Sizes query, Sizes value) {
   return 2 * query[0] * query[1] * query[2] * value[2] * (3 * query[3] + 2 * value[3]);
 }

@@ -1,4 +1,4 @@
-// What the backward operators of one place need to know of its forward runs.
+// What the backward operators of one place need from its forward runs.
 #pragma once
 
 #include <array>
@@ -13,8 +13,7 @@
 
 namespace amanda::tools {
 
-/// Neither a stride nor a filter's size shows in gradients: a run is found again by its shapes, the latest among
-/// equals.
+/// Gradients show neither a stride nor a filter's size: a forward run is found by its shapes, the latest among equals.
 class ForwardRuns {
  public:
   struct Run {

@@ -10,7 +10,7 @@ namespace {
 
 ValueInfo describe(const Values& values, size_t i) { return values.call().backend().describe(values[i]); }
 
-/// A list of the operator's, of one element for each spatial dimension or for all.
+/// A list argument of the operator: one element for each spatial dimension, or one for all.
 class PerDimension {
  public:
   PerDimension(const Values& values, size_t i) : list_(describe(values, i).integers) {}
@@ -21,7 +21,7 @@ class PerDimension {
   const IntVector list_;
 };
 
-/// A bool or an int of the operator's.
+/// A bool or int argument of the operator.
 std::optional<int64_t> integer(const Values& values, size_t i) {
   const IntVector integers = describe(values, i).integers;
   return integers.size() == 1 ? std::optional(integers[0]) : std::nullopt;

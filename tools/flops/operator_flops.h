@@ -1,7 +1,7 @@
-// How many operations one forward run takes, from what it is given.
+// How many operations one forward run needs, computed from its operands.
 //
-// Nothing: the operands are of a kind that the formula is not for. Formulas run before the operator has checked
-// anything: what it is going to refuse must do no harm.
+// Empty: the formula does not cover this kind of operands. Formulas run before the operator has checked its operands,
+// so invalid ones must do no harm.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace amanda::tools {
 
-/// Nothing: it is no tensor, or some size is not known.
+/// Empty: it is not a tensor, or a size is unknown.
 std::optional<IntVector> sizes_of(const Values& values, size_t i);
 
 std::optional<int64_t> flops_of_matmul(const Values& values);  // a, b

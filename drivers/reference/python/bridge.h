@@ -12,7 +12,7 @@ namespace amanda::reference {
 namespace py = pybind11;
 
 py::object to_object(const Operand& operand);
-/// Throws python::ConversionError for what is no operand.
+/// Throws python::ConversionError for an object that cannot be an operand.
 Operand to_operand(py::handle object);
 
 /// One for each of the driver's backends.
@@ -27,7 +27,7 @@ class Bridge final : public python::PythonBridge {
   PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) override;
   bool is_list(OpSite& site, Side side, size_t position) override;
   bool is_operand(OpSite& site, size_t position, PyObject* object) override;
-  bool is_result(OpSite&, size_t, PyObject*) override { return false; }  // call() gives the results themselves
+  bool is_result(OpSite&, size_t, PyObject*) override { return false; }  // call() returns the results themselves
   PyObject* python_exception(const std::exception_ptr& error) override;
   [[noreturn]] void raise_error() override { throw py::error_already_set(); }
 

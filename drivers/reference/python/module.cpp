@@ -24,7 +24,7 @@ py::list objects_of(const Operands& operands) {
   return objects;
 }
 
-/// The program runs without the interpreter lock, as frameworks' do: Python routines take it.
+/// The program runs without the interpreter lock, as in frameworks: Python routines take it.
 template <class Run>
 py::list run(const py::list& inputs, const Run& run) {
   Operands given = operands_of(inputs), results;

@@ -1,4 +1,4 @@
-// A forward operator's operands, as the analyses of its backward operators see them.
+// A forward operator's operands, for the analyses of its backward operators.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class ForwardOperands {
   /// As they are before the operator runs.
   void keep_inputs(c10::ArrayRef<c10::IValue> inputs);
   void keep_outputs(c10::ArrayRef<c10::IValue> outputs);
-  /// A leaf among the inputs that this AccumulateGrad node stands for can be reached through it.
+  /// The leaf of this AccumulateGrad node, which is among the inputs, is reached through the node.
   void connect(const port::NodePtr& accumulate);
 
   size_t size(Side side) const { return (side == Side::kOutputs ? outputs_ : inputs_).size(); }

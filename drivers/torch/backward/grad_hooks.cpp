@@ -14,7 +14,7 @@
 #include "backward/running_node.h"
 #include "base/hash.h"
 #include "base/python_hooks.h"
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 #include "thread/engine_threads.h"
 #include "thread/guards.h"
 #include "thread/keys.h"
@@ -29,8 +29,8 @@ CurrentScopes observing_scopes() {
 
 namespace {
 
-// The engine catches std::exception. Past anything else it would not put its thread's state back, or, on a thread of
-// its own, end the program.
+// The engine only catches std::exception. After any other exception it would not restore its thread's state; on a
+// thread of its own it would end the program.
 template <class Fn>
 variable_list with_std_errors(const Fn& fn) {
   try {
@@ -38,14 +38,14 @@ variable_list with_std_errors(const Fn& fn) {
   } catch (const std::exception&) {
     throw;
   } catch (...) {
-    if (!std::current_exception()) throw;  // no exception: the thread is being ended
+    if (!std::current_exception()) throw;  // no exception: the thread is ending
     std::throw_with_nested(
         Error("[backward] a routine threw what is no std::exception, and PyTorch's engine carries nothing else: throw "
               "a std::exception (what was thrown is nested in this error)"));
   }
 }
 
-// Errors reach Python through threads and frames that know only Python's own.
+// Errors reach Python through threads and frames that only handle Python's exceptions.
 template <class Fn>
 variable_list with_python_errors(const Fn& fn) {
   try {
@@ -58,7 +58,7 @@ variable_list with_python_errors(const Fn& fn) {
 
 // ---- hook objects ---------------------------------------------------------------------------------------------------
 
-// With create_graph=True a node records nodes of its own: they are the forward operator's, too.
+// With create_graph=True a node records nodes itself: these belong to the forward operator too.
 void bind_made_by(const RunningNode& node, const variable_list& grad_inputs) {
   for (const Ownership* owner : node.followers()) {
     const SomeTensors levels = all_levels(grad_inputs);
@@ -66,9 +66,9 @@ void bind_made_by(const RunningNode& node, const variable_list& grad_inputs) {
   }
 }
 
-// Compiled autograd asks each hook what it is, and refuses hooks that do not answer. Ours are not a part of the
-// compiled graph: there, backward operators are not seen. (The method became const in some minor: one of the two
-// overrides.)
+// Compiled autograd calls this method of each hook, and refuses hooks without it. Our hooks are not part of the
+// compiled graph: tools do not see backward operators there. (The method became const in a minor version: one of the
+// two overrides.)
 #define AMANDA_NOT_COMPILED                                         \
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) {} \
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const {}
@@ -115,27 +115,28 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
   variable_list begin(CurrentScopes scopes, const variable_list& grad_outputs) {
     auto node = std::make_unique<RunningNode>(std::move(scopes), node_, type_, *record_);
     variable_list edited = node->begin(grad_outputs);
-    // Most often both are in place already. (It is too late only for other threads that run this very node.)
+    // Usually both are installed already. (It is too late only for other threads that are running this node.)
     if (node->is_replaced()) override_apply(node_, &run_replacement);
     if (node->expects_end()) ensure_post_hook(node_, record_);
     if (node->is_replaced() || node->expects_end()) add_running(std::move(node));
     return edited;
   }
 
-  Node& node_;  // which has this hook
+  Node& node_;  // the hook's node
   const NodeType& type_;
   std::shared_ptr<NodeRecord> record_;
 };
 
 std::shared_ptr<NodeRecord> find_record(Node& node) {
   for (const auto& hook : node.pre_hooks()) {
-    const auto& one = *hook;  // the class is final: comparing types does, and costs a tenth of a cast
+    const auto& one = *hook;  // the class is final, so comparing types is enough, at a tenth of a cast's cost
     if (typeid(one) == typeid(BeforeNode)) return static_cast<const BeforeNode&>(one).record();
   }
   return nullptr;
 }
 
-// Where the engine would run the node. Other threads, and passes in which the tools are not active, get the original.
+// Called by the engine in place of the node's code. Other threads, and passes in which the tools are not active, get
+// the original.
 variable_list run_replacement(Node& node, variable_list&& grad_outputs) {
   const std::shared_ptr<NodeRecord> record = find_record(node);
   std::unique_ptr<RunningNode> running_node = record ? take_running(*record) : nullptr;
@@ -150,7 +151,7 @@ variable_list run_replacement(Node& node, variable_list&& grad_outputs) {
   });
 }
 
-// Several threads may use one leaf: its node is to get one record. The lock covers the list of hooks and nothing else:
+// Several threads may use one leaf, but its node must get only one record. The lock covers only the list of hooks:
 // tools' code, and destructors that need the interpreter lock, run outside it.
 std::unique_lock<Mutex> lock_hooks(const NodeType& type) {
   static auto* leaves = new Mutex;
@@ -190,8 +191,7 @@ HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Own
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
                 OpId base, bool made_by_forward) {
   bool analysed = true;
-  // The number of its gradients is a part of what a backward operator is: `cat` of two and of three tensors at one
-  // place.
+  // The number of gradients is part of a backward operator's identity: `cat` of two and of three tensors at one place.
   auto id_of = [&](const Node& node, const NodeType& type, OpId within, uint64_t index) {
     return base == 0
                ? 0

@@ -1,4 +1,4 @@
-// Ties autograd nodes to the forward operator that made them, by hooks through which its tools see them run.
+// Links autograd nodes to the forward operator that created them, by hooks through which its tools see them run.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace amanda::pytorch {
 
-/// The scopes that a backward operator on this thread is seen by; none: nobody is to see it.
+/// The scopes whose tools see a backward operator on this thread; none: no tool sees it.
 CurrentScopes observing_scopes();
 
-/// Gives the nodes to their owner: the tools that saw it will see them. `base`: what the nodes' ids start from; the
-/// forward id, or the id of the node that made them. Returns whether no analysis of them is still to be run.
+/// Assigns the nodes to their owner: the tools that saw it will see them. `base`: the start of the nodes' ids: the
+/// forward id, or the id of the node that created them. Returns whether all their analyses have run.
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
                 OpId base, bool made_by_forward);
 

@@ -27,13 +27,13 @@ bool recorded_by(const RoutineState& routine, const at::Tensor& value) {
   return node && node->sequence_nr() >= routine.first_node() && node->sequence_nr() != UINT64_MAX;
 }
 
-// Does forward mode run here? Inside a kernel that autograd called it does not: tangents are worked out above.
+// Is forward mode active here? Not inside a kernel that autograd called: tangents are computed above it.
 bool differentiates_forward() {
   return torch::autograd::ForwardADLevel::try_get_by_idx(0) &&
          !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
 }
 
-// Straight-through in forward mode, too: `value` with the tangent of `old`, while some dual level is open.
+// Straight-through in forward mode too: `value` with the tangent of `old`, while a dual level is open.
 at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
   if (!differentiates_forward() || !same_shape(old, value)) return value;
   const at::Tensor tangent = std::get<1>(at::_unpack_dual(old, 0));
@@ -41,8 +41,8 @@ at::Tensor with_tangent_of(const at::Tensor& old, const at::Tensor& value) {
   return at::_make_dual(std::get<0>(at::_unpack_dual(value, 0)), tangent, 0);
 }
 
-// Under nested torch.func transforms an edge is one level's only, and a tangent, too. `old - old` is zero, and its
-// derivative is one at all of them; where `old` is not finite the difference would be NaN.
+// Under nested torch.func transforms an edge belongs to one level only, and so does a tangent. `old - old` is zero, and
+// its derivative is one at all of them; where `old` is not finite the difference would be NaN.
 at::Tensor straight_through_all_levels(const at::Tensor& old, const at::Tensor& value, bool records) {
   const c10::AutoGradMode mode(records);
   return at::add(value, at::nan_to_num(at::sub(old, old.detach()), 0.0));

@@ -115,7 +115,7 @@ void NodeCall::skip(RunHints) {
 }
 
 variable_list NodeCall::give_grad_outputs() {
-  for (auto& shown : shown_) shown.clear();  // or AccumulateGrad would not take a gradient over, but copy it
+  for (auto& shown : shown_) shown.clear();  // otherwise AccumulateGrad would copy a gradient instead of taking it over
   return std::move(grad_outputs_);
 }
 
@@ -135,7 +135,7 @@ void NodeCall::set(Side at, size_t position, Value value) {
   staged_.push_back({at, position, tensor});
 }
 
-// The engine checks what a node returns before hooks see it, and not again.
+// The engine checks what a node returns before hooks run, and not again.
 void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
   if (position >= size(at)) throw Error(c10::str("there are only ", size(at)));
   if (!value.defined()) return;
@@ -144,7 +144,7 @@ void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
     const at::Tensor& old = present[position];
     check_stand_in(old.scalar_type(), old.device(), value);
     if (!old.is_nested() && !old.sym_sizes().equals(value.sym_sizes())) {
-      throw Error(c10::str("a gradient of shape ", value.sym_sizes(), " can't stand for one of ", old.sym_sizes()));
+      throw Error(c10::str("a gradient of shape ", value.sym_sizes(), " cannot replace one of ", old.sym_sizes()));
     }
     return;
   }
@@ -154,11 +154,11 @@ void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
   } else if (const torch::autograd::Edge& edge = node_.next_edge(position); edge.is_valid()) {
     needed = &edge.function->input_metadata(edge.input_nr);
   }
-  if (!needed || needed->was_default_constructed()) return;  // nobody will look
+  if (!needed || needed->was_default_constructed()) return;  // no node uses it
   check_stand_in(c10::typeMetaToScalarType(needed->dtype()), needed->device(), value);
   if (!needed->is_nested_tensor() && !needed->is_same_shape(value)) {
     throw Error(
-        c10::str("a gradient of shape ", value.sym_sizes(), " can't stand for one of ", needed->shape_as_dim_vector()));
+        c10::str("a gradient of shape ", value.sym_sizes(), " cannot replace one of ", needed->shape_as_dim_vector()));
   }
 }
 

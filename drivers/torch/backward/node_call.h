@@ -1,4 +1,4 @@
-// One backward operator, an autograd node that a forward operator made, as the core sees it.
+// One backward operator, an autograd node that a forward operator created, as the core sees it.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -22,18 +22,19 @@ struct ForwardRun {
   OpType type;
   OpId id;
   uint64_t raw_path;
-  std::shared_ptr<const ForwardOperands> operands;  // null: no analysis is going to ask
+  std::shared_ptr<const ForwardOperands> operands;  // null: no analysis will need them
 };
 
-/// Whose backward operator a node is, and which of them. (A node may be an inner operator's and an outer one's as well,
-/// for tools that see the one or the other.)
+/// The forward operator of a node, and which of its backward operators the node is. (A node may belong to an inner and
+/// to an outer operator, for tools that see one or the other.)
 struct Ownership {
   std::shared_ptr<const ForwardRun> forward;
   OpId id;
   bool made_by_forward;
 };
 
-/// Runs the node's own code, and does with its results what the engine does: sums what was broadcast, converts dtypes.
+/// Runs the node's own code, and treats its results as the engine does: sums over broadcast dimensions, converts
+/// dtypes.
 variable_list run_node(Node& node, variable_list&& grad_outputs);
 
 class NodeCall final : public OpCall {
@@ -68,7 +69,7 @@ class NodeCall final : public OpCall {
   const NodeType& node_type() const { return type_; }
   const Ownership& owner() const { return owner_; }
 
-  /// How run() gets results: from the node itself; or the engine has got them already.
+  /// How run() gets results: from the node itself, or from the engine, which has them already.
   using Original = std::function<variable_list(variable_list&&)>;
   void runs(Original original) { original_ = std::move(original); }
   void ran(const variable_list& grad_inputs) { ran_ = &grad_inputs; }
@@ -77,9 +78,9 @@ class NodeCall final : public OpCall {
   variable_list give_grad_outputs();
   variable_list give_grad_inputs();
 
-  /// The innermost of this thread that actions or analyses run on, of this type and id; null: none.
+  /// The innermost call of this thread on which actions or analyses run, with this type and id; null: none.
   static NodeCall* current(OpType type, OpId id);
-  /// Runs the node itself on other gradients, or what a replacement of it wraps.
+  /// Runs the node itself, or what a replacement of it wraps, on other gradients.
   variable_list call_original(variable_list grad_outputs);
 
   /// While it exists, current() finds the call.
@@ -114,7 +115,7 @@ class NodeCall final : public OpCall {
   bool replaced_ = false;
   std::vector<Staged> staged_;
   using Shown = c10::SmallVector<c10::IValue, 2>;
-  Shown shown_[2], shown_forward_[2];  // what get() handed out a reference to, by side
+  Shown shown_[2], shown_forward_[2];  // what get() returned references to, by side
 };
 
 }  // namespace amanda::pytorch

@@ -18,13 +18,13 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 using Word = void*;
-using Apply = variable_list (*)(Node*, variable_list&&);  // called as the member function is
+using Apply = variable_list (*)(Node*, variable_list&&);  // called like the member function
 
-/// The index of Node::apply in the virtual tables of Node and of all that derive from it.
+/// The index of Node::apply in the virtual tables of Node and its subclasses.
 struct ApplySlot : Node {
   static size_t index() {
     variable_list (Node::*apply)(variable_list &&) = &ApplySlot::apply;
-    ptrdiff_t words[2];  // the ABI's pointer to a virtual member: its offset in the table, with a mark
+    ptrdiff_t words[2];  // the ABI's pointer to a virtual member: its offset in the table, with a tag bit
     static_assert(sizeof apply == sizeof words);
     std::memcpy(words, &apply, sizeof apply);
 #if defined(__aarch64__) || defined(__arm__)
@@ -42,8 +42,8 @@ size_t apply_slot() {
 
 Word*& table_of(Node& node) { return *reinterpret_cast<Word**>(&node); }
 
-/// A class's virtual table with another apply(). Tables do not say how long they are: this copies more than any class
-/// of nodes has, on both sides (type information and offsets lie before the first function).
+/// A class's virtual table with another apply(). A table's length is unknown, so this copies more than any node class
+/// has, on both sides (type information and offsets lie before the first function).
 struct OverriddenTable {
   static constexpr size_t kBefore = 8, kFunctions = 64;
 
@@ -58,7 +58,7 @@ struct OverriddenTable {
   }
 };
 
-/// The part of memory that holds the table: what the loader mapped in one piece. Nothing outside may be read.
+/// The mapped segment that holds the table. Nothing outside may be read.
 struct Mapping {
   explicit Mapping(const void* inside) : address(reinterpret_cast<uintptr_t>(inside)) {
     dl_iterate_phdr(
@@ -96,7 +96,7 @@ variable_list run_instead(Node* node, variable_list&& grad_outputs) {
 
 bool is_overridden(Word* functions) { return functions[apply_slot()] == reinterpret_cast<Word>(&run_instead); }
 
-/// One for each class of nodes, for the life of the process.
+/// One per class of nodes, for the life of the process.
 OverriddenTable& overridden(Word* original, Instead instead) {
   static auto& mutex = *new Mutex;
   static auto& tables = *new std::unordered_map<Word*, OverriddenTable>;

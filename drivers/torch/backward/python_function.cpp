@@ -10,7 +10,7 @@
 namespace amanda::pytorch {
 namespace {
 
-/// The forward operator, as far as its backward operators need one: nobody analyses it.
+/// The forward operator, for its backward operators only: tools do not analyze it.
 class FunctionSite final : public OpSite {
  public:
   FunctionSite(const OpRecord& record, const Identity& identity) : record_(record), identity_(identity) {}
@@ -36,7 +36,7 @@ class FunctionSite final : public OpSite {
 void bind_python_function(const std::string& name, const NodeWindow& window, c10::ArrayRef<c10::IValue> inputs,
                           c10::ArrayRef<at::Tensor> outputs) {
   CurrentScopes scopes = observing_scopes();
-  scopes.hold();  // letting go of tensors may run code that leaves one
+  scopes.hold();  // releasing tensors may run code that leaves a scope
   const OperandTensors tensors = tensors_of(inputs);
   if (!scopes || is_traced(c10::DispatchKeySet(c10::DispatchKeySet::FULL), tensors) || belongs_to_backward()) return;
   const SomeTensors levels = all_levels(outputs);

@@ -1,4 +1,4 @@
-// A torch.autograd.Function: no dispatcher call, but an operator all the same, for its backward node's sake.
+// A torch.autograd.Function: not a dispatcher call, but treated as an operator because of its backward node.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace amanda::pytorch {
 
-/// Binds what `Function.apply` recorded since `made` began: the backward operators of "autograd::NAME".
+/// Binds what `Function.apply` recorded since the start of `made`: the backward operators of "autograd::NAME".
 void bind_python_function(const std::string& name, const NodeWindow& made, c10::ArrayRef<c10::IValue> inputs,
                           c10::ArrayRef<at::Tensor> outputs);
 

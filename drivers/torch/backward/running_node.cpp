@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 
 namespace amanda::pytorch {
 
@@ -84,7 +84,7 @@ bool RunningNode::is(const NodeRecord& record) const {
   return &record_ == &record && task_ == torch::autograd::get_current_graph_task_id();
 }
 
-// The node, and around it the tools of the first `owners` owners.
+// Runs the node, and around it the tools of the first `owners` owners.
 variable_list RunningNode::run_inside(size_t owners, variable_list&& grad_outputs) {
   if (owners == 0) return run_node(node_, std::move(grad_outputs));
   NodeCall call(node_, type_, owners_[owners - 1]);
@@ -99,11 +99,12 @@ variable_list RunningNode::run_inside(size_t owners, variable_list&& grad_output
 
 namespace {
 
-// Nodes of a pass that failed are left over.
+// Nodes of a pass that failed remain here.
 thread_local std::vector<std::unique_ptr<RunningNode>>* running = nullptr;
 struct AtThreadsEnd {
   ~AtThreadsEnd() {
-    if (running->empty()) delete std::exchange(running, nullptr);  // else a tool's Python objects: too late for them
+    // If it is not empty, it holds a tool's Python objects, which cannot be released any more.
+    if (running->empty()) delete std::exchange(running, nullptr);
   }
 };
 
@@ -123,7 +124,7 @@ std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
   if (found == running->rend()) return nullptr;
   std::unique_ptr<RunningNode> node = std::move(*found);
   const auto first = std::prev(found.base());
-  // Let go of outside the list: that may run code of a tool's, which comes here again.
+  // Released outside the list: that may run a tool's code, which may enter here again.
   const std::vector<std::unique_ptr<RunningNode>> left(std::make_move_iterator(first),
                                                        std::make_move_iterator(running->end()));
   running->erase(first, running->end());
@@ -132,7 +133,7 @@ std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
 
 bool has_running_nodes() { return running && !running->empty(); }
 
-// Let go of outside the list, as above.
+// Released outside the list, as above.
 void forget_running_nodes() { std::exchange(*running, {}); }
 
 }  // namespace amanda::pytorch

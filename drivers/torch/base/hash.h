@@ -1,4 +1,4 @@
-// The hash that ids are made with.
+// The hash that ids are computed with.
 #pragma once
 
 #include <cstdint>

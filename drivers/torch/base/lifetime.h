@@ -9,12 +9,12 @@
 
 namespace amanda::pytorch {
 
-/// Of one tensor: tells when it dies. In a Python program no weak reference may do that, in C++ or in Python:
-/// torch.utils.swap_tensors refuses tensors that have one.
+/// Reports the death of one tensor. In a Python program weak references cannot be used for this, neither C++ nor Python
+/// ones: torch.utils.swap_tensors refuses tensors that have one.
 class Lifetime {
  public:
-  /// The tensor's: all callers share one. It is kept where the tensor keeps its forward gradients, in an empty record
-  /// of them, which is what PyTorch itself leaves there after a dual level.
+  /// The tensor's Lifetime, which all callers share. It is stored with the tensor's forward gradients, as an empty
+  /// record, which is what PyTorch itself leaves there after a dual level.
   static std::shared_ptr<Lifetime> of(const at::TensorBase& tensor);
 
   /// `died` is called when the tensor dies, on the thread that frees it, with or without the interpreter lock.
@@ -22,8 +22,8 @@ class Lifetime {
 
   bool over() const;
 
-  /// What `fn(c10::TensorImpl&)` returns, if the tensor is alive. Meanwhile its memory is not freed; but a thread may
-  /// be about to free it, so this alone does not allow to take a reference.
+  /// The result of `fn(c10::TensorImpl&)`, if the tensor is alive. Its memory is not freed during the call; but another
+  /// thread may be about to free it, so `fn` must not simply take a reference.
   template <class Fn>
   at::Tensor if_alive(const Fn& fn) const {
     std::lock_guard lock(mutex_);
@@ -38,13 +38,13 @@ class Lifetime {
   void (*died_)(const c10::TensorImpl*) = nullptr;
 };
 
-/// In a Python program by its Lifetime, elsewhere a weak reference.
+/// Uses a Lifetime in a Python program, and a weak reference elsewhere.
 class WeakTensor {
  public:
   explicit WeakTensor(const at::Tensor& tensor);
   bool expired() const;
-  /// Undefined: it is dead. In a Python program, a tensor without a Python object is not given itself, but another
-  /// without gradients on its memory; undefined too if it is not dense.
+  /// The tensor; undefined if it is dead. In a Python program, a tensor without a Python object is not returned itself,
+  /// but as another tensor on its memory, without gradients; undefined if it is not dense.
   at::Tensor lock() const;
 
  private:

@@ -17,7 +17,7 @@ std::string_view plain_name(std::string_view name) {
   return name;
 }
 
-// A name is computed anew by every name(), some by demangling: it is remembered by the class.
+// Every name() computes the name again, sometimes by demangling, so names are cached by class.
 const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   struct Known {
     const std::type_info* cls = nullptr;
@@ -30,7 +30,8 @@ const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
   if (known.cls == &cls) return *known.type;
   const NodeType& type = named(std::string(plain_name(node.name())), cls == typeid(torch::autograd::AccumulateGrad));
-  // One class serves all Python functions. By its name: libtorch_python does not export what typeid(PyNode) needs.
+  // One class serves all Python functions. It is identified by name: libtorch_python does not export what
+  // typeid(PyNode) needs.
   if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) known = {&cls, &type};
   return type;
 }

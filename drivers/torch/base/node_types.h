@@ -1,4 +1,4 @@
-// Backward operator types: what the driver needs to know of each class of autograd nodes, worked out once.
+// Backward operator types: what the driver needs to know of each class of autograd nodes, computed once.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -19,10 +19,10 @@ struct NodeType {
   OpType type;
   OpInfo info;         // "autograd", "ConvolutionBackward0"
   uint64_t name_hash;  // the same in every process
-  bool accumulates;    // AccumulateGrad: it stands for a leaf
+  bool accumulates;    // AccumulateGrad: the node of a leaf
 };
 
-/// They share their numbers with operator types: these have the high bit set.
+/// Node types and operator types share one range of numbers: node types have the high bit set.
 inline constexpr OpType kNodeTypes = OpType{1} << 31;
 inline bool is_node_type(OpType type) { return (type & kNodeTypes) != 0; }
 

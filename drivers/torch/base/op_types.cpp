@@ -39,7 +39,7 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
 
   auto record = std::make_unique<OpRecord>(OpRecord{.type = type, .info = std::move(info), .schema = schema});
   record->name_hash = fnv1a(record->info.overload, fnv1a(qualified + "."));
-  // A program may define its own operators anew, with another schema: that is another operator.
+  // A program may define its own operators again, with another schema: that is another operator.
   if (record->info.ns != "aten") record->name_hash = fnv1a(record->info.schema, record->name_hash);
   record->noise = is_noise(record->info.ns, record->info.name);
   record->asynchronous = record->info.ns == "c10d" || record->info.ns.starts_with("_c10d_functional");
@@ -65,7 +65,7 @@ std::unique_ptr<OpRecord> make_record(OpType type, const c10::FunctionSchema& sc
       }
       for (size_t i = 0; !is && i < schema.arguments().size(); ++i) {
         const c10::AliasInfo* viewed = schema.arguments()[i].alias_info();
-        if (viewed && !viewed->isWrite()) record->viewed = i;  // of the dispatcher's operators, none has two
+        if (viewed && !viewed->isWrite()) record->viewed = i;  // no operator of the dispatcher has two
       }
     }
     record->result_mutated.push_back(is);

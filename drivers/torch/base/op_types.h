@@ -1,4 +1,4 @@
-// Operator types: what the driver needs to know of each schema, worked out once.
+// Operator types: what the driver needs to know of each schema, computed once.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -24,14 +24,14 @@ struct OpRecord {
   uint64_t name_hash = 0;          // of namespace, name and overload: the same in every process
   bool noise = false;              // framework bookkeeping, not an operator
   bool random = false;             // draws random numbers
-  bool asynchronous = false;       // goes on after it has returned: a collective
+  bool asynchronous = false;       // continues after it has returned: a collective
   bool takes_symbols = false;      // has arguments that a tracer may pass a SymInt for
-  bool metadata_in_place = false;  // resize_, transpose_ ...: an in-place operator that is not about values
+  bool metadata_in_place = false;  // resize_, transpose_ ...: an in-place operator that does not change values
   bool writes_late = false;        // a collective that writes to arguments its schema calls read-only
   std::vector<size_t> mutated;     // arguments that it writes to
   std::vector<size_t> undeclared;  // arguments that it may write to, though its schema calls them read-only
   std::vector<std::optional<size_t>> result_mutated;  // per result: the written argument that it is
-  std::optional<size_t> viewed;                       // an argument, not written, that some result may be a view of
+  std::optional<size_t> viewed;                       // an argument, not written, that a result may be a view of
 };
 
 class OpTypes {
@@ -41,7 +41,7 @@ class OpTypes {
   const OpRecord& of(OpType type) const;
   /// A torch.autograd.Function of that name, as an operator: "autograd::NAME".
   const OpRecord& python_function(const std::string& name);
-  /// It is being deregistered, and its schema's address may come to be another's.
+  /// Called when an operator is deregistered: its schema's address may be reused by another one.
   void forget(const c10::OperatorHandle& op);
 
  private:
@@ -49,8 +49,8 @@ class OpTypes {
 
   mutable Mutex mutex_;
   std::deque<std::unique_ptr<const OpRecord>> records_;
-  // By the schema's address, which a deregistered operator gives back: then it is forgotten, and `epoch_` tells the
-  // threads' own tables.
+  // By the schema's address, which is freed when an operator is deregistered: then its entry is dropped, and `epoch_`
+  // invalidates the threads' own tables.
   std::unordered_map<const c10::FunctionSchema*, const OpRecord*> by_address_;
   std::unordered_map<std::string, const OpRecord*> functions_;
   std::atomic<uint64_t> epoch_{1};

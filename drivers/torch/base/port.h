@@ -1,4 +1,4 @@
-// All that differs between the torch minors we build on (2.11 to 2.13).
+// Everything that differs between the supported torch minors (2.11 to 2.13).
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -24,18 +24,18 @@ void check_tensor(const at::Tensor& old, const at::Tensor& value) {
   if (!old.defined() || !value.defined()) return;
   check_stand_in(old.scalar_type(), old.device(), value);
   if (value.layout() != old.layout()) {
-    throw Error(c10::str("a tensor of layout ", value.layout(), " can't stand for one of layout ", old.layout(),
+    throw Error(c10::str("a tensor of layout ", value.layout(), " cannot replace one of layout ", old.layout(),
                          "; convert it with .to_dense() or its like"));
   }
   if (value.is_nested() != old.is_nested()) {
-    throw Error(value.is_nested() ? "a nested tensor can't stand for one that is not"
-                                  : "a tensor that is not nested can't stand for one that is");
+    throw Error(value.is_nested() ? "a nested tensor cannot replace one that is not"
+                                  : "a tensor that is not nested cannot replace one that is");
   }
-  if (is_fake(value) && !is_fake(old)) throw Error("a fake tensor can't stand for one with data");
+  if (is_fake(value) && !is_fake(old)) throw Error("a fake tensor cannot replace one with data");
 }
 
 bool has_type(const c10::Argument& argument, const c10::IValue& value) {
-  switch (argument.type()->kind()) {  // a plain value will do for a symbolic one
+  switch (argument.type()->kind()) {  // a plain value can replace a symbolic one
     case c10::TypeKind::SymIntType: return value.isInt() || value.isSymInt();
     case c10::TypeKind::SymFloatType: return value.isDouble() || value.isSymFloat();
     case c10::TypeKind::SymBoolType: return value.isBool() || value.isSymBool();
@@ -48,7 +48,7 @@ bool has_type(const c10::Argument& argument, const c10::IValue& value) {
     }
     return false;
   }
-  if (value.isBool() && c10::NumberType::get()->isSubtypeOf(*argument.type())) return true;  // a Scalar can be one
+  if (value.isBool() && c10::NumberType::get()->isSubtypeOf(*argument.type())) return true;  // a Scalar can be a bool
   return value.type()->isSubtypeOf(*argument.type());
 }
 
@@ -108,11 +108,11 @@ uint64_t version_sum_besides(c10::ArrayRef<size_t> written, c10::ArrayRef<Operan
 
 void check_stand_in(at::ScalarType dtype, c10::Device device, const at::Tensor& value) {
   if (value.scalar_type() != dtype) {
-    throw Error(c10::str("a tensor of dtype ", value.scalar_type(), " can't stand for one of ", dtype,
+    throw Error(c10::str("a tensor of dtype ", value.scalar_type(), " cannot replace one of ", dtype,
                          "; convert it with .to(dtype)"));
   }
   if (value.device() != device) {
-    throw Error(c10::str("a tensor on ", value.device(), " can't stand for one on ", device, "; move it"));
+    throw Error(c10::str("a tensor on ", value.device(), " cannot replace one on ", device, "; move it"));
   }
 }
 

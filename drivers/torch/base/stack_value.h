@@ -1,4 +1,4 @@
-// Operands on a boxed stack: walking their tensors, and checking one value that is to stand for another.
+// Operands on a boxed stack: visits their tensors, and checks whether one value can replace another.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace amanda::pytorch {
 /// A defined tensor among a call's operands. The members of a list share its position.
 struct OperandTensor {
   size_t position;
-  const at::Tensor* tensor;  // where the operand is
+  const at::Tensor* tensor;  // points to the operand
 };
 using OperandTensors = c10::SmallVector<OperandTensor, 8>;
 
@@ -32,9 +32,10 @@ void each_tensor(const c10::IValue& operand, const Fn& fn) {
 
 OperandTensors tensors_of(c10::ArrayRef<c10::IValue> operands);
 
-/// Does it stand for a number that a tracer keeps open? Not the length of a jagged dimension: programs run with these.
+/// Is it a symbol, a number that a tracer leaves open? The length of a jagged dimension is not: programs run with
+/// these.
 bool is_symbol(const c10::SymInt& number);
-bool is_symbol(const c10::IValue& operand);  // or a list of numbers with such a one
+bool is_symbol(const c10::IValue& operand);  // or a list of numbers that contains one
 
 /// The tensor's Python object, borrowed; null if it has none yet.
 inline _object* py_object(const at::TensorBase& tensor) {
@@ -48,7 +49,7 @@ uint64_t version_sum(c10::ArrayRef<OperandTensor> operands);
 /// Without the operands at the positions `written`, and those that share memory with them.
 uint64_t version_sum_besides(c10::ArrayRef<size_t> written, c10::ArrayRef<OperandTensor> operands);
 
-/// Throws `Error` (a reason only) unless `value` can stand where `old` stands: the argument's type, and for tensors the
+/// Throws `Error` (a reason only) unless `value` can replace `old`: it must have the argument's type, and a tensor the
 /// same dtype and device.
 void check_stand_in(const c10::Argument& argument, const c10::IValue& old, const c10::IValue& value);
 void check_stand_in(at::ScalarType dtype, c10::Device device, const at::Tensor& value);

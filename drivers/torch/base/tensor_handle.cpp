@@ -1,6 +1,6 @@
 #include "base/tensor_handle.h"
 
-// clang-format off: what the older vmap's header declares in `at` makes calls in the other one ambiguous.
+// clang-format off: declarations in the older vmap's header make calls in the other one ambiguous.
 #include <ATen/functorch/BatchedTensorImpl.h>
 // clang-format on
 #include <ATen/LegacyBatchedTensorImpl.h>
@@ -12,7 +12,7 @@
 namespace amanda::pytorch {
 
 at::Tensor alias_of(const at::Tensor& tensor) {
-  if (const auto* batched = at::maybeGetBatchedImpl(tensor)) {  // the older vmap's, which detach() does not know
+  if (const auto* batched = at::maybeGetBatchedImpl(tensor)) {  // of the older vmap, which detach() does not know
     return at::makeBatched(alias_of(batched->value()), at::BatchDims(batched->bdims().begin(), batched->bdims().end()));
   }
   if (tensor.key_set().has(c10::DispatchKey::BatchedNestedTensor)) {  // vmap has no rule for detach() on these
@@ -33,7 +33,7 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 
 void take_over_edge(const at::Tensor& old, const at::Tensor& handle) {
   if (!old.requires_grad()) return;
-  // A view that was made without gradients and is out of date has no edge any more: to ask for it is an error.
+  // A view that was created without gradients and is out of date has no edge any more: reading it is an error.
   const auto* view = torch::autograd::impl::get_view_autograd_meta(old);
   if (view && view->has_bw_view() && view->get_creation_meta() != torch::autograd::CreationMeta::DEFAULT &&
       view->get_attr_version() != old._version())

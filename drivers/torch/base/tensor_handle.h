@@ -9,11 +9,11 @@ namespace amanda::pytorch {
 inline constexpr c10::DispatchKeySet kFunctorchWrappers({c10::DispatchKey::FuncTorchBatched,
                                                          c10::DispatchKey::FuncTorchGradWrapper});
 
-/// A new handle on the same data and version counter, without autograd state. Runs nothing that a user could see,
-/// except for wrappers (a Python subclass, torch.func's), whose handles only their own detach() can make.
+/// A new handle on the same data and version counter, without autograd state. Runs no code that a user could observe,
+/// except for wrappers (Python subclasses, torch.func's), because only their own detach() can create a handle.
 at::Tensor alias_of(const at::Tensor& tensor);
 
-/// Gives `handle` the gradient edge of `old`, if that has one.
+/// Sets the gradient edge of `handle` to that of `old`, if it has one.
 void take_over_edge(const at::Tensor& old, const at::Tensor& handle);
 
 }  // namespace amanda::pytorch

@@ -58,7 +58,7 @@ ValueInfo info_of_tensors(c10::ArrayRef<c10::IValue> members) {
   return info;
 }
 
-// The dtype of a list's numbers; "": it may hold several; nothing: it holds no numbers.
+// The dtype of a list's numbers; "": it may hold several dtypes; empty optional: it holds no numbers.
 std::optional<std::string_view> dtype_of(const c10::Type& element) {
   switch (element.kind()) {
     case c10::TypeKind::IntType:

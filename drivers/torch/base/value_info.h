@@ -1,4 +1,4 @@
-// Operands described in no framework's terms.
+// Describes operands independently of the framework.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -21,52 +21,52 @@ namespace {
 // asks for pass no kernel of ours, and must not. So RecordFunction, which asks for callbacks at each call anyway, has
 // one of ours until the first call, which takes it away.
 
-// Asked for at each switch of scopes, also when the thread ends and its `Thread` is gone.
+// Asked for at each switch of scopes, also when the thread ends and its `FirstCall` is gone.
 thread_local constinit bool switched_on = false;
 thread_local constinit size_t num_entries = 0;
 
-struct Thread {
+struct FirstCall {
   struct Awaiting {
     uint64_t entry;
     bool called;
   };
-  ~Thread() { num_entries = 0; }
+  ~FirstCall() { num_entries = 0; }
 
   void changed() const;
 
   std::vector<Awaiting> entries;
 };
 
-std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function);
+std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& function);
 
 // By what it calls: state that a guard brings back, or another thread inherits, may have it unknown to us.
 std::optional<at::CallbackHandle> callback_here() {
   const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
   const auto ours = std::find_if(callbacks.begin(), callbacks.end(),
-                                 [](const auto& entry) { return entry.callback_.start() == &begin; });
+                                 [](const auto& entry) { return entry.callback_.start() == &note_call; });
   return ours == callbacks.end() ? std::nullopt : std::optional(ours->handle_);
 }
 
-void Thread::changed() const {
+void FirstCall::changed() const {
   num_entries = entries.size();
   const bool needed = switched_on && std::any_of(entries.begin(), entries.end(),
                                                  [](const Awaiting& awaiting) { return !awaiting.called; });
   const std::optional<at::CallbackHandle> callback = callback_here();
   if (needed && !callback) {
-    at::addThreadLocalCallback(at::RecordFunctionCallback(&begin).scopes({at::RecordScope::FUNCTION}));
+    at::addThreadLocalCallback(at::RecordFunctionCallback(&note_call).scopes({at::RecordScope::FUNCTION}));
   } else if (!needed && callback) {
     at::removeCallback(*callback);
   }
 }
 
-std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& function) {
   const std::optional<c10::OperatorName> name = function.operator_name();
   if (!name) return nullptr;  // an autograd node, or bookkeeping
   const auto op = c10::Dispatcher::singleton().findOp(*name);
   if (!op || !op->hasSchema() || op_types().of(*op).noise) return nullptr;
-  auto& thread = per_thread<Thread>();
+  auto& here = per_thread<FirstCall>();
   if (!belongs_to_backward() && thread_keys().unobserved == 0) {
-    for (Thread::Awaiting& awaiting : thread.entries) awaiting.called = true;
+    for (FirstCall::Awaiting& awaiting : here.entries) awaiting.called = true;
   }
   if (const auto callback = callback_here()) at::removeCallback(*callback);
   return nullptr;
@@ -75,26 +75,26 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 }  // namespace
 
 void await_call(uint64_t entry) {
-  auto& thread = per_thread<Thread>();
-  thread.entries.push_back({entry, false});
-  thread.changed();
+  auto& here = per_thread<FirstCall>();
+  here.entries.push_back({entry, false});
+  here.changed();
 }
 
 bool end_await_call(uint64_t entry) {
   if (num_entries == 0) return false;
-  auto& thread = per_thread<Thread>();
-  const auto found = std::find_if(thread.entries.begin(), thread.entries.end(),
-                                  [&](const Thread::Awaiting& awaiting) { return awaiting.entry == entry; });
-  if (found == thread.entries.end()) return false;
+  auto& here = per_thread<FirstCall>();
+  const auto found = std::find_if(here.entries.begin(), here.entries.end(),
+                                  [&](const FirstCall::Awaiting& awaiting) { return awaiting.entry == entry; });
+  if (found == here.entries.end()) return false;
   const bool called = found->called;
-  thread.entries.erase(found);
-  thread.changed();
+  here.entries.erase(found);
+  here.changed();
   return called;
 }
 
 void await_calls_here(bool on) {
   switched_on = on;
-  if (num_entries != 0) per_thread<Thread>().changed();
+  if (num_entries != 0) per_thread<FirstCall>().changed();
 }
 
 }  // namespace amanda::pytorch

@@ -8,7 +8,7 @@
 #include "base/op_types.h"
 #include "base/port.h"
 #include "base/python_hooks.h"
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 #include "forward/stack_call.h"
 #include "thread/engine_threads.h"
 #include "thread/tracing.h"
@@ -18,11 +18,11 @@ namespace amanda::pytorch {
 ScopeStack* observers(KeyRole role, CurrentScopes& held) {
   const ThreadKeys& thread = thread_keys();
   if (C10_UNLIKELY(thread.unobserved != 0)) return nullptr;
-  // First: it lets go of tools' objects, which may leave a scope.
+  // First: it releases tools' objects, which may leave a scope.
   if (C10_UNLIKELY(has_running_nodes()) && !port::inside_backward()) forget_running_nodes();
   if (C10_LIKELY(thread.role == role)) return thread.scopes;
   held = current_scopes();
-  if (held.get() == thread.scopes) thread.restore();  // not on a thread of the engine: it has the caller's keys
+  if (held.get() == thread.scopes) thread.restore();  // not on a thread of the engine, which has the caller's keys
   return held.get();
 }
 
@@ -38,7 +38,7 @@ void observe(ScopeStack& scopes, ForwardCall& call) {
   if (C10_UNLIKELY(counts_calls())) note_shown(scopes, call, &call.record());
   try {
     Engine::on_op(scopes, call);
-  } catch (const abi::__forced_unwind&) {  // the thread ends
+  } catch (const abi::__forced_unwind&) {  // the thread is ending
     throw;
   } catch (const Error&) {
     call.abandon();

@@ -1,4 +1,4 @@
-// Where every operator call comes in: what is done with it, and the boxed kernels behind the two keys.
+// The entry point of every operator call, and the boxed kernels of the two keys.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,15 +9,16 @@
 
 namespace amanda::pytorch {
 
-/// Who sees what this thread caught on the key of `role`; null: nobody. `held` keeps those of another thread alive.
+/// The scopes that see a call which this thread caught on the key of `role`; null: none. `held` keeps those of another
+/// thread alive.
 ScopeStack* observers(KeyRole role, CurrentScopes& held);
-/// Is a caught call an operator of the program? May run Python code, so it is asked before observers() are.
+/// Is a caught call an operator of the program? May run Python code, so call it before observers().
 bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set);
-/// Runs the call under its observers. Errors are thrown as the caller knows them.
+/// Runs the call under its observers. Throws errors in the form that PyTorch's callers handle.
 void observe(ScopeStack& scopes, ForwardCall& call);
-/// Where a call goes on that was caught on the key of `role`.
+/// The keys with which a call continues that was caught on the key of `role`.
 inline c10::DispatchKeySet below(KeyRole role, c10::DispatchKeySet key_set) {
-  // The other key may be in the set when a guard restored its bit: one call is one event.
+  // The other key may be in the set if a guard restored its bit, but one call must be one event.
   return (key_set & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, keys().of(role))) - keys().both;
 }
 

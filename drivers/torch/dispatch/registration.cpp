@@ -50,7 +50,7 @@ std::unordered_set<std::string>& promoted() {
   static auto* names = new std::unordered_set<std::string>;
   return *names;
 }
-// Patterns whose operators are all promoted, as of the number of operators that were registered then.
+// Patterns whose operators are all promoted, with the number of registered operators at that time.
 std::unordered_set<std::string>& settled() {
   static auto* patterns = new std::unordered_set<std::string>;
   return *patterns;
@@ -58,8 +58,8 @@ std::unordered_set<std::string>& settled() {
 uint64_t settled_registrations = 0;
 std::atomic<uint64_t> registrations{0};  // of operators, so far
 
-// Catches `op` on the filter key too, from now on and for the life of the process: taking a kernel out again fails
-// under threads that have the key on.
+// Also catches `op` on the filter key, from now on and for the life of the process: removing a kernel fails while other
+// threads have the key on.
 void promote(const c10::OperatorHandle& op) {
   const std::string name = c10::toString(op.operator_name());
   {
@@ -74,7 +74,7 @@ void promote(const c10::OperatorHandle& op) {
 
 class NewOperators final : public c10::OpRegistrationListener {
  public:
-  // Called under the dispatcher's lock: no kernel can be registered here.
+  // Called while the dispatcher holds its lock: no kernel can be registered here.
   void onOperatorRegistered(const c10::OperatorHandle& op) override {
     ++registrations;
     ThreadKeys& thread = thread_keys();

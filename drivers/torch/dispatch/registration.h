@@ -1,4 +1,4 @@
-// Registers our kernels with PyTorch's dispatcher, so that calls come in.
+// Registers our kernels with PyTorch's dispatcher.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace amanda::pytorch {
 
-/// Chooses the two keys and registers the kernels on them, for good; from then on follows operators that come and go.
-/// To be called once. Throws `Error` when no two keys are free.
+/// Chooses the two keys and registers the kernels on them permanently; then tracks operators as they are registered and
+/// deregistered. Call it once. Throws `Error` if no two keys are free.
 void register_kernels();
-/// Has all operators that these patterns ask for caught on the filter key, too.
+/// Also catches all operators that match these patterns on the filter key.
 void promote_wanted(std::vector<std::string> patterns);
-/// How many operators are, so far.
+/// How many operators are caught on it so far.
 size_t count_promoted();
 
 }  // namespace amanda::pytorch

@@ -68,7 +68,8 @@ namespace {
 template <class... Op>
 struct OpList {};
 
-// Inner operators of composite ones (native_layer_norm, convolution) are not among them: few tools ask for nested ones.
+// Inner operators of composite ones (native_layer_norm, convolution) are not listed: few tools ask for nested
+// operators.
 using TypedOps = OpList<
     // matrix products, convolutions, attention
     at::_ops::linear, at::_ops::matmul, at::_ops::mm, at::_ops::bmm, at::_ops::addmm, at::_ops::baddbmm,
@@ -101,7 +102,7 @@ struct Typed<Op, Result(Args...)> {
     if (handle) return true;
     const auto found = c10::Dispatcher::singleton().findSchema({Op::name, Op::overload_name});
     if (!found) return false;
-    handle = new Handle(found->template typed<Result(Args...)>());  // operators of aten stay
+    handle = new Handle(found->template typed<Result(Args...)>());  // operators of aten are never deregistered
     record = &op_types().of(*found);
     return true;
   }

@@ -1,4 +1,4 @@
-// Kernels in C++ types, in place of the boxed ones, for the operators that dominate models.
+// Kernels with C++ types instead of boxed ones, for the operators that dominate models.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,10 +9,10 @@
 
 namespace amanda::pytorch {
 
-/// Calls `install(operator, its kernel on the key of `role`)` for each of them.
+/// Calls `install(operator, its kernel on the key of `role`)` for each typed kernel.
 void each_typed_kernel(KeyRole role,
                        const std::function<void(const c10::OperatorHandle&, const c10::KernelFunction&)>& install);
-/// How many there are.
+/// How many typed kernels there are.
 size_t count_typed_kernels();
 
 }  // namespace amanda::pytorch

@@ -36,7 +36,7 @@ void ForwardCall::remember_results() {
 uint64_t ForwardCall::gradient_mask() const {
   if (!c10::GradMode::is_enabled()) return 0;
   uint64_t mask = 1;
-  // An operator of another library may use weights of its own; a wrapper does not say what the levels below record.
+  // An operator of another library may use weights of its own, and a wrapper hides what the levels below record.
   bool any = record_.info.ns != "aten";
   for (const OperandTensor& operand : argument_tensors()) {
     const bool requires_grad = operand.tensor->requires_grad();
@@ -55,7 +55,7 @@ bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const 
   tensors = all_levels(tensors);
   NodeWindow::Made made = window.made(tensors);
   if (made.nodes.empty()) return false;
-  // A leaf that a differentiable routine put a value in place of is the operator's all the same.
+  // A leaf that a differentiable routine replaced still belongs to the operator.
   for (const auto& [position, input] : edited) {
     each_tensor(input, [&, at = position](const at::Tensor& tensor) {
       if (!tensor.requires_grad() || !tensor.is_leaf()) return;
@@ -73,7 +73,7 @@ bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const 
   const auto forward =
       std::make_shared<ForwardRun>(ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands)});
   const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true);
-  // Other shapes, or autocast, make other nodes at the same place: only now it is known that they are new.
+  // Other shapes, or autocast, create other nodes at the same place: only here it is known that they are new.
   if (!analysed && !forward->operands) forward->operands = connected(operands_now());
   return analysed;
 }

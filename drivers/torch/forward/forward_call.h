@@ -1,4 +1,4 @@
-// What all calls of forward operators share, with boxed operands or not.
+// The common part of calls of forward operators, with boxed operands or not.
 #pragma once
 
 #include <memory>
@@ -26,20 +26,20 @@ class ForwardCall : public OpCall {
   uint64_t gradient_mask() const final;
 
   const OpRecord& record() const { return record_; }
-  /// Does a result share memory with an argument it may be a view of?
+  /// Does a result share memory with an argument that it may be a view of?
   virtual bool result_is_view() const = 0;
-  /// Is an argument that is no tensor a tracer's symbol?
+  /// Is an argument other than a tensor a tracer's symbol?
   virtual bool has_symbols() const = 0;
   /// Before it runs: will a result share memory with the operand at `position`, as the program passed it?
   virtual bool is_viewed(size_t position) = 0;
-  /// A routine or an analysis raised: where the operator has run, its effect on the program is completed.
+  /// A routine or an analysis raised: if the operator has run, completes its effect on the program.
   virtual void abandon() noexcept = 0;
-  /// As they are now; what is returned is valid until the next call.
+  /// The current tensors; valid until the next call.
   virtual c10::ArrayRef<OperandTensor> argument_tensors() const = 0;
   virtual c10::ArrayRef<OperandTensor> result_tensors() const = 0;
 
  protected:
-  /// What the program passed where a tool put something else.
+  /// What the program passed, for an operand that a tool replaced.
   struct EditedInput {
     size_t position;
     c10::IValue input;
@@ -52,16 +52,16 @@ class ForwardCall : public OpCall {
   virtual std::shared_ptr<ForwardOperands> operands_now() const = 0;  // after the run
 
   const Identity& identity();
-  void remember_results();  // for the identities of the operators that use them
+  void remember_results();  // for the ids of the operators that use them
 
-  /// Gives the backward operators that were made to those who see them. `written`: what the operator wrote to and does
-  /// not return. Without `operands`, those of operands_now() are taken if an analysis turns out to be pending.
+  /// Assigns the created backward operators to the tools that see them. `written`: what the operator wrote to and does
+  /// not return. If `operands` is null, operands_now() is used if an analysis is still pending.
   bool bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                  const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                  const SubscriptionPtr& seen_by);
 
   const OpRecord& record_;
-  Identity identity_;  // worked out when first asked for
+  Identity identity_;  // computed on first use
 };
 
 }  // namespace amanda::pytorch

@@ -13,7 +13,7 @@
 #include "backward/gradient_edge.h"
 #include "base/port.h"
 #include "base/tensor_handle.h"
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 #include "thread/guards.h"
 #include "thread/keys.h"
 
@@ -24,7 +24,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// How many elements of its storage a strided tensor covers, from its first element on, gaps included.
+// How many elements of its storage a strided tensor covers, starting at its first element, gaps included.
 int64_t extent_of(const at::Tensor& tensor) {
   int64_t extent = 1;
   for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);
@@ -60,7 +60,7 @@ at::Tensor private_copy(const at::Tensor& tensor) {
   return stand_in_for(tensor, copy);
 }
 
-// To the bit, but for the sign of zero and the kinds of NaN.
+// Bit for bit, except for the sign of zero and the kinds of NaN.
 bool same_values(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_same(b)) return true;
   if (!a.defined() || !b.defined() || !same_shape(a, b)) return false;
@@ -84,7 +84,7 @@ bool same_members(const c10::IValue& a, const c10::IValue& b) {
                     [](const at::Tensor& one, const at::Tensor& other) { return one.is_same(other); });
 }
 
-// Which earlier member of the list is the same tensor as that one; itself, if none is.
+// The index of the first member of the list that is the same tensor.
 size_t first_of(const std::vector<at::Tensor>& members, size_t i) {
   for (size_t j = 0; j < i; ++j) {
     if (members[j].is_same(members[i])) return j;
@@ -92,7 +92,7 @@ size_t first_of(const std::vector<at::Tensor>& members, size_t i) {
   return i;
 }
 
-// Each member of a list that is to stand for another list, with the gradient edge of the one in its place.
+// Each member of a list that replaces another list takes over the gradient edge of the member that it replaces.
 c10::IValue operand_in_place_of(const c10::IValue& old, const c10::IValue& value) {
   if (value.isTensor()) return in_place_of(old.isTensor() ? old.toTensor() : at::Tensor(), value.toTensor());
   if (!value.isList() || !old.isList()) return value;
@@ -113,7 +113,7 @@ c10::IValue private_copy(const c10::IValue& operand) {
   return list;
 }
 
-// Members that are one tensor in `old` are one in the result, too: the operator writes to it through each of them.
+// Members that are one tensor in `old` must be one in the result too: the operator writes to it through each of them.
 c10::IValue with_same_members(const c10::IValue& old, const c10::IValue& list) {
   if (!old.isTensorList() || !list.isTensorList()) return list;
   const auto olds = old.toTensorVector();
@@ -128,7 +128,7 @@ void assign(const at::Tensor& target, const at::Tensor& value) {
     c10::AutoGradMode no_grad(false);
     target.resize_(value.sizes());
   }
-  target.copy_(value);  // recorded, where the program records
+  target.copy_(value);  // recorded, if the program records
 }
 
 void assign(const c10::IValue& target, const c10::IValue& value) {
@@ -140,8 +140,8 @@ void assign(const c10::IValue& target, const c10::IValue& value) {
   }
 }
 
-// A leaf that requires a gradient, or a view of one: an error of autograd's. Let it come, or not: operators without a
-// formula do not ask.
+// A leaf that requires a gradient, or a view of one: autograd raises an error, except for operators without a formula.
+// Leave that to autograd.
 bool is_refused_in_place(const at::Tensor& target) {
   return target.requires_grad() && (target.is_leaf() || (target.is_view() && target._base().is_leaf()));
 }
@@ -207,7 +207,7 @@ void StackCall::run(RunHints hints) {
   } else if (hints.edit_result == Edit::kYes || record_.info.ns != "aten") {
     run_on_private_copy();
   } else if (runs_unseen()) {
-    rehearse();
+    trial_run();
   } else {
     redispatch();
   }
@@ -265,7 +265,7 @@ std::shared_ptr<ForwardOperands> StackCall::operands_now() const {
 }
 
 bool StackCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by) {
-  if (!rehearsed_.isNone()) {
+  if (!trial_result_.isNone()) {
     bind_when_run_ = seen_by;
     bind_under_ = &scopes;
   }
@@ -306,14 +306,14 @@ void StackCall::run_on_private_copy() {
   const at::Tensor original = stack_[base_ + target].toTensor();
   const at::Tensor copy = private_copy(original);
   if (originals_.empty()) originals_.emplace_back(target, original);
-  for (size_t i = 0; i < record_.info.inputs.size(); ++i) {  // x.add_(x): both are x
+  for (size_t i = 0; i < record_.info.inputs.size(); ++i) {  // x.add_(x): both arguments are x
     c10::IValue& argument = stack_[base_ + i];
     if (argument.isTensor() && argument.toTensor().is_same(original)) argument = copy;
   }
   redispatch();
 }
 
-void StackCall::rehearse() {
+void StackCall::trial_run() {
   const WithoutUserModes unseen;
   const WithoutSavedTensorHooks unpacked;
   const OwnWork uncounted;
@@ -321,19 +321,19 @@ void StackCall::rehearse() {
   if (record_.random) random_before_.emplace(run_with_, stack_[base_ + record_.mutated[0]].toTensor().device());
   const uint64_t edits = edits_here;
   run_on_private_copy();
-  rehearsed_ = stack_[base_];
+  trial_result_ = stack_[base_];
   inner_shown_ = observe_inner_;
   inner_edited_ = edits_here != edits;
 }
 
-void StackCall::run_after_rehearsal() {
-  if (inner_edited_) {  // its inner operators were edited: the result stays what it is, and is assigned
-    rehearsed_ = {};
+void StackCall::run_after_trial() {
+  if (inner_edited_) {  // its inner operators were edited: the trial's result is kept, and assigned
+    trial_result_ = {};
     if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
     return;
   }
   if (random_before_) random_before_->put_back();
-  const at::Tensor rehearsed = rehearsed_.toTensor(), shown = stack_[base_].toTensor();
+  const at::Tensor trial_result = trial_result_.toTensor(), shown = stack_[base_].toTensor();
   torch::jit::drop(stack_, record_.info.outputs.size());
   stack_.insert(stack_.end(), run_with_.begin(), run_with_.end());
   observe_inner_ = false;
@@ -346,12 +346,13 @@ void StackCall::run_after_rehearsal() {
     originals_.clear();
     redispatch();
   }
-  rehearsed_ = {};
+  trial_result_ = {};
   if (bind_when_run_) bind_backward(*bind_under_, std::exchange(bind_when_run_, nullptr));
   if (!result_edited_) return;
   const at::Tensor result = stack_[base_].toTensor();
-  // An edit that took over the edge of what was shown takes over that of the real result; a graph of its own stays.
-  const bool straight_through = !rehearsed.requires_grad() || (shown.grad_fn() == rehearsed.grad_fn());
+  // An edit that took over the edge of the trial's result takes over the edge of the real result; an edit with its own
+  // graph keeps it.
+  const bool straight_through = !trial_result.requires_grad() || (shown.grad_fn() == trial_result.grad_fn());
   stack_[base_] = straight_through ? stand_in_for(result, shown) : shown;
 }
 
@@ -362,7 +363,7 @@ void StackCall::assign_results() {
       c10::IValue& value = stack_[base_ + (result - record_.result_mutated.begin())];
       assign(original, value);
       value = original;
-    } else if (position < run_with_.size()) {  // _foreach_add_ returns nothing: what it wrote is in its argument
+    } else if (position < run_with_.size()) {  // _foreach_add_ returns nothing: its result is in its argument
       assign(original, run_with_[position]);
     }
   }
@@ -370,7 +371,7 @@ void StackCall::assign_results() {
 
 void StackCall::finish() {
   finished_ = true;
-  if (!rehearsed_.isNone()) run_after_rehearsal();
+  if (!trial_result_.isNone()) run_after_trial();
   if (originals_.empty() && undeclared_.empty()) return;
   c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
   const OwnWork uncounted;
@@ -383,7 +384,7 @@ void StackCall::assign_undeclared() {
   for (const UndeclaredWrite& write : undeclared_) {
     const at::Tensor &original = write.original.toTensor(), &copy = write.copy.toTensor();
     if (!original.defined() || same_values(write.given.toTensor(), copy)) continue;
-    // Most of these operators do not count what they write, and what autograd has saved must stay valid then.
+    // Most of these operators do not increment version counters, so what autograd has saved must stay valid.
     const bool counted = version_sum(tensors_of(write.copy)) != write.version;
     (counted ? original.detach() : original.variable_data()).copy_(copy);
   }
@@ -395,7 +396,7 @@ void StackCall::abandon() noexcept {
   if (!ran || finished_) return;
   try {
     finish();
-  } catch (...) {  // what the program gets is the first error
+  } catch (...) {  // the program gets the first error
   }
 }
 
@@ -409,8 +410,8 @@ bool StackCall::result_is_view() const {
   return shared;
 }
 
-// A run on the program's own operands tells, for operators that may copy or not. Where it would be seen, or where the
-// operator raises, the schema's word counts.
+// For operators that may or may not copy, a run on the program's own operands shows it. If that run would be observed,
+// or the operator raises, the schema decides.
 bool StackCall::is_viewed(size_t position) {
   if (record_.viewed != position || state_ != State::kReady) return false;
   if (record_.info.ns != "aten" || !runs_unseen()) return true;
@@ -439,7 +440,7 @@ void StackCall::set(Side side, size_t position, Value value) {
   const c10::IValue& given = *static_cast<const c10::IValue*>(value.ref);
   const bool after = side == Side::kOutputs;
   const c10::Argument& argument = after ? record_.schema.returns()[position] : record_.schema.arguments()[position];
-  const bool replaced = after && state_ != State::kRan;  // a replacement's result stands for nothing that ran
+  const bool replaced = after && state_ != State::kRan;  // a replacement's result has no original result
   c10::IValue old = replaced ? c10::IValue() : stack_[base_ + position];
   if (!after && same_members(old, given)) return;
   const OriginalResults* kept = replaced ? RoutineState::kept(type()) : nullptr;
@@ -458,7 +459,7 @@ void StackCall::set(Side side, size_t position, Value value) {
 
 void StackCall::check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const {
   if (record_.metadata_in_place) {
-    throw Error("it changes its tensor's shape or storage in place; nothing can stand for that");
+    throw Error("it changes its tensor's shape or storage in place; no other value can replace its result");
   }
   if (record_.schema.arguments()[written].is_out()) return;
   const c10::IValue* target = &old;
@@ -498,7 +499,7 @@ void StackCall::check_members(const c10::IValue& old, const c10::IValue& given) 
       const auto overlap = at::get_overlap_status(olds[i], olds[j]);
       if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial) {
         throw Error(c10::str("its members ", j, " and ", i,
-                             " share memory that the operator writes to; nothing can stand for both"));
+                             " share memory that the operator writes to; other values cannot replace them"));
       }
     }
     others.push_back(i);
@@ -537,7 +538,7 @@ c10::IValue StackCall::keep_undeclared(const c10::IValue& old, const c10::IValue
   c10::IValue copy = private_copy(given.toTensor());
   const uint64_t version = version_sum(tensors_of(copy));
   for (UndeclaredWrite& write : undeclared_) {
-    if (!write.copy.is(old)) continue;  // of an edit before this one
+    if (!write.copy.is(old)) continue;  // from an earlier edit
     write.given = given, write.copy = copy, write.version = version;
     return copy;
   }

@@ -12,24 +12,25 @@
 namespace amanda::pytorch {
 
 // NOTE: [in-place operators]
-// An unboxed caller of relu_(x) or add(..., out=x) ignores what the kernel returns and goes on with x. So an edited
-// result must end up in x; but a plain copy into x would spoil what autograd saved of it. Therefore, where an edit is
-// to come and autograd records, the operator runs on a private copy that carries x's gradient edge, and finish()
-// assigns the edited value to x by a copy_ that autograd records, too: right for views, and for x's other holders.
+// An unboxed caller of relu_(x) or add(..., out=x) ignores what the kernel returns and continues with x. So an edited
+// result must end up in x, but a plain copy into x would overwrite what autograd saved of it. Therefore, if an edit is
+// expected and autograd records, the operator runs on a private copy with x's gradient edge, and finish() assigns the
+// edited value to x with a copy_ that autograd records too. That is correct for views, and for x's other holders.
 //
-// Whether an edit is to come is known from earlier runs (RunHints::edit_result). Where it is not known yet, routines
-// first see a rehearsal: the operator on a private copy, out of sight of the user's modes and saved-tensor hooks, and
-// with the random state put back. Then it runs for real, as it is or as above. (A custom operator may do more than its
-// schema says, so it is not rehearsed, but prepared for an edit.) Nothing is rehearsed before the eyes of the program's
-// own modes and subclasses. A routine that first only looked and now edits is refused once, while autograd records.
+// Earlier runs decide whether an edit is expected (RunHints::edit_result). While that is unknown, routines first see a
+// trial run: the operator on a private copy, hidden from the user's modes and saved-tensor hooks, and with the random
+// state restored afterwards. Then the operator runs for real, as it is or as above. A custom operator may do more than
+// its schema says, so it gets no trial run; an edit is assumed. There is no trial run if the program's own modes or
+// subclasses would see it. If a routine first only looked and then edits, its first edit is
+// refused while autograd records.
 //
 // If a routine raises after the run, abandon() does what finish() would have done: the tensor is changed, as it is
-// where the operator ran on the tensor itself.
+// if the operator ran on the tensor itself.
 class StackCall final : public ForwardCall {
  public:
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack,
             Identity known = {});
-  /// A call that is identified as another one: what get_op() of that one stands for.
+  /// A call that is identified as another one: get_op() of that one runs it.
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, torch::jit::Stack& stack, OpId id);
 
   Value get(Side side, size_t position) override;
@@ -52,7 +53,7 @@ class StackCall final : public ForwardCall {
   c10::ArrayRef<OperandTensor> argument_tensors() const override { return tensors_ = tensors_of(arguments()); }
   c10::ArrayRef<OperandTensor> result_tensors() const override { return tensors_ = tensors_of(results()); }
 
-  /// The operator ran by other means: its arguments are on the stack, and `push` puts its results there instead.
+  /// The operator was run elsewhere: its arguments are on the stack, and `push` replaces them by its results.
   template <class Push>
   void ran(RunHints hints, std::optional<NodeWindow> made, const Push& push) {
     begin_run(hints);
@@ -69,7 +70,7 @@ class StackCall final : public ForwardCall {
     size_t position;
     c10::IValue value;
   };
-  /// An argument that the operator may write to though its schema calls it read-only, and that a tool has edited.
+  /// An argument that the operator may write to although its schema calls it read-only, and that a tool has edited.
   struct UndeclaredWrite {
     c10::IValue original, given, copy;  // the program's, the tool's, and what the operator gets
     uint64_t version;                   // of the copy, before the run
@@ -86,8 +87,8 @@ class StackCall final : public ForwardCall {
   bool runs_unseen() const;
   bool has_original(size_t position) const;
   void run_on_private_copy();
-  void rehearse();
-  void run_after_rehearsal();
+  void trial_run();
+  void run_after_trial();
   void check_in_place(size_t written, const c10::IValue& old, const c10::IValue& given) const;
   void check_members(const c10::IValue& old, const c10::IValue& given) const;
   void assign_results();
@@ -98,21 +99,21 @@ class StackCall final : public ForwardCall {
   void put_result(size_t position, c10::IValue value);
 
   const c10::OperatorHandle& op_;
-  mutable OperandTensors tensors_;            // what was asked for last
+  mutable OperandTensors tensors_;            // the last result of argument_tensors() or result_tensors()
   std::optional<c10::DispatchKeySet> below_;  // none: call from the top
   torch::jit::Stack& stack_;
   size_t base_;
   State state_ = State::kReady;
   bool observe_inner_ = false;
   std::vector<EditedInput> edited_inputs_;
-  std::vector<c10::IValue> inputs_;    // kept over the run, if somebody will ask for them
+  std::vector<c10::IValue> inputs_;    // kept over the run, if they are needed afterwards
   std::vector<c10::IValue> run_with_;  // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
   const c10::StorageImpl* viewed_ = nullptr;  // of the argument that the result may be a view of; only compared
 
-  // See the note above. By argument position: what the caller holds, where the stack has something else.
+  // See the note above. By argument position: the caller's value, if the stack holds another one.
   std::vector<std::pair<size_t, c10::IValue>> originals_;
-  c10::IValue rehearsed_;  // the result that was shown, if there was a rehearsal
+  c10::IValue trial_result_;  // the result that was shown, if there was a trial run
   std::optional<RandomState> random_before_;
   bool result_edited_ = false;
   bool inner_shown_ = false, inner_edited_ = false;  // in the trial run
@@ -123,8 +124,8 @@ class StackCall final : public ForwardCall {
   std::optional<NodeWindow> made_;
   std::shared_ptr<ForwardOperands> operands_;
   std::vector<c10::IValue> written_;  // what it writes to and does not return
-  SubscriptionPtr bind_when_run_;     // only rehearsed so far
-  ScopeStack* bind_under_ = nullptr;  // then
+  SubscriptionPtr bind_when_run_;     // set while only the trial has run
+  ScopeStack* bind_under_ = nullptr;  // the scopes for bind_when_run_
 };
 
 }  // namespace amanda::pytorch

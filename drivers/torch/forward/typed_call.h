@@ -49,7 +49,7 @@ bool is_symbolic(const T& operand) {
   }
 }
 
-/// Results as a tuple: an operator has one, or several.
+/// Results as a tuple, whether the operator has one or several.
 template <class T>
 struct Results {
   using Tuple = std::tuple<T>;

@@ -1,4 +1,4 @@
-// One operator call whose operands are still the caller's own, as the core sees it.
+// One operator call whose operands are not boxed, as the core sees it.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -11,7 +11,7 @@
 
 namespace amanda::pytorch {
 
-/// Operands that get() has handed out references to, each boxed alone.
+/// Operands that get() has returned references to, each boxed alone.
 class ShownOperands {
  public:
   static constexpr size_t kMost = 16;
@@ -44,11 +44,10 @@ class ShownOperands {
   Slot slots_[kMost];  // not initialised: most calls need none
 };
 
-// NOTE: [unboxed calls]
-// Operands on a boxed stack cost about as much as all else that an observed operator costs. So the operators that
-// dominate models come in with their C++ operands (typed_kernels.cpp), and stay so while tools only look. Whatever
-// changes the call (an edit, a replacement, an in-place operator whose result may be edited) boxes it as a whole, and a
-// StackCall takes over: what edits mean is written there, once.
+// NOTE: [unboxed calls] A boxed stack costs about as much as everything else in an observed operator. So the operators
+// that dominate models arrive with their C++ operands (typed_kernels.cpp), and keep them while tools only read.
+// Whatever changes the call (an edit, a replacement, an in-place operator whose result may be edited) boxes the whole
+// call, and a StackCall takes over: only StackCall implements edits.
 class UnboxedCall : public ForwardCall {
  public:
   Value get(Side side, size_t position) final;
@@ -88,12 +87,12 @@ class UnboxedCall : public ForwardCall {
   ~UnboxedCall() = default;
   std::shared_ptr<ForwardOperands> operands_now() const final;
 
-  // What only the operator's C++ types know.
+  // Implemented by templates on the operator's C++ types.
   virtual OperandTensors unboxed_results() const = 0;
   virtual c10::IValue box(Side side, size_t position) const = 0;
   virtual void push_arguments(torch::jit::Stack& stack) const = 0;
   virtual void push_results(torch::jit::Stack& stack) const = 0;
-  virtual void redispatch() = 0;  // and keeps the results
+  virtual void redispatch() = 0;  // and stores the results
 
   /// What the program gets, if the call was boxed; else null.
   torch::jit::Stack* boxed_results() { return boxed_ ? &stack_ : nullptr; }

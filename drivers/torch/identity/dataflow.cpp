@@ -11,7 +11,7 @@ namespace amanda::pytorch {
 namespace {
 
 struct Produced {
-  WeakTensor tensor;  // tells a live one from another at its address
+  WeakTensor tensor;  // distinguishes a live tensor from another at its address
   DataflowContext context;
 };
 

@@ -1,4 +1,4 @@
-// Where an operator stands in the flow of data: its identity in a program without Python.
+// An operator's position in the flow of data: its identity in a program without Python.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@ namespace amanda::pytorch {
 /// Its length bounds the depth, so that a loop reaches a fixed number of contexts however long it runs.
 using DataflowContext = std::array<uint64_t, 8>;
 
-/// Of a call on these arguments. Only operators that were observed on this thread count as producers; parameters
-/// (leaves that require a gradient) count by the order of their first appearance, all other tensors alike.
+/// The context of a call on these arguments. Only operators that were observed on this thread count as producers.
+/// Parameters (leaves that require a gradient) are numbered by first appearance; all other tensors count as equal.
 DataflowContext dataflow_context(uint64_t name_hash, c10::ArrayRef<OperandTensor> arguments);
 
 /// Remembers on this thread which call produced these results.

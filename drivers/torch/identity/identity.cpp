@@ -13,7 +13,7 @@ namespace amanda::pytorch {
 namespace {
 
 struct Operand {
-  const at::TensorBase& tensor;  // what it counts as
+  const at::TensorBase& tensor;  // the tensor that determines its identity
   uint64_t tag;
   bool counts;
 };
@@ -24,12 +24,13 @@ uint64_t tag_of(const at::TensorBase& tensor) {
   return object ? python_hooks.tag(tensor.unsafeGetTensorImpl(), object) : kNoObject;
 }
 
-// A parameter is an nn.Parameter, a buffer of a known model, a view of one, or any leaf that requires a gradient: they
-// keep apart what a loop over weights would merge. Views are no leaves, though PyTorch calls them so without gradients.
+// A parameter is an nn.Parameter, a buffer of a known model, a view of one, or any leaf that requires a gradient.
+// Parameters distinguish the operators of a loop over weights. Views are not leaves here, although PyTorch calls them
+// leaves when no gradients are recorded.
 Operand as_parameter(const at::Tensor& tensor) {
   const uint64_t tag = tag_of(tensor);
   if (tag & 1) return {tensor, tag, true};
-  // As tensor.is_view(), is_leaf() and so on say, without their virtual calls.
+  // The same as tensor.is_view(), is_leaf() and so on, without their virtual calls.
   const auto* autograd = static_cast<torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
   if (!autograd) return {tensor, tag, false};
   if (autograd->is_view_) {
@@ -43,8 +44,8 @@ Operand as_parameter(const at::Tensor& tensor) {
   return {tensor, tag, autograd->requires_grad_ && !autograd->grad_fn_};
 }
 
-// The path holds addresses: they only ever find what was resolved, and a death among them starts a new epoch.
-// Parameters count by their numbers; those without one count alike.
+// The path consists of addresses. They are only used to look up resolved places, and the death of one of the objects
+// starts a new epoch. Parameters are distinguished by their numbers; those without a number count as equal.
 uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
   uint64_t key = mix(raw_path, record.type);
   for (const auto& [position, tensor] : arguments) {
@@ -59,8 +60,8 @@ struct Resolved {
   OpId id = 0;
 };
 
-/// What this thread has resolved, with a table in front. Two places that share a slot there are common in a large
-/// model, and resolving costs a thousand times what a hit does.
+/// What this thread has resolved, with a direct-mapped table in front. In a large model places often share a slot of
+/// that table, and resolving costs a thousand times as much as a hit.
 struct KnownPlaces {
   std::array<Resolved, 4096> front;
   std::unordered_map<uint64_t, Resolved> all;

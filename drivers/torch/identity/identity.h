@@ -1,4 +1,4 @@
-// Which place of the program an operator call is.
+// Identifies the place of an operator call in the program.
 #pragma once
 
 #include "base/op_types.h"
@@ -9,14 +9,14 @@ namespace amanda::pytorch {
 
 struct Identity {
   OpId id = 0;
-  uint64_t raw_path = 0;     // what PythonHooks::describe finds the place by; 0: no Python ran
-  DataflowContext dataflow;  // where no Python ran
+  uint64_t raw_path = 0;     // the key for PythonHooks::describe; 0: no Python ran
+  DataflowContext dataflow;  // used if no Python ran
 };
 
-/// Where Python runs: the operator, its call path, and which parameters it works on (design 1.6). Elsewhere: the
-/// operator and its dataflow context. The id is 0 only where finding it failed.
+/// If Python runs: a hash of the operator, its call path, and the parameters it uses. Otherwise: of the operator and
+/// its dataflow context. The id is 0 only if computing it failed.
 ///
-/// A call known from before costs a walk over the Python frames and one lookup; it allocates nothing.
+/// A known call costs a walk over the Python frames and one lookup, without allocation.
 Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments);
 
 }  // namespace amanda::pytorch

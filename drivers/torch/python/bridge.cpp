@@ -19,10 +19,9 @@
 namespace amanda::python {
 namespace {
 
-// NOTE: [showing a tensor]
-// A tensor that Python already knows is shown as that very object. One that it does not know must not get an object:
-// it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object"). Such a tensor
-// is shown through another handle on the same memory, with the same gradient edge.
+// NOTE: [showing a tensor] A tensor that already has a Python object is shown as that object. A tensor without one must
+// not get one: it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object").
+// Such a tensor is shown through another handle on the same memory, with the same gradient edge.
 PyObject* show(const at::Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);
   if (pytorch::py_object(tensor)) return THPVariable_Wrap(tensor);
@@ -31,9 +30,9 @@ PyObject* show(const at::Tensor& tensor) {
   return THPVariable_Wrap(handle);
 }
 
-// A gradient is shown as PyTorch's own hooks show it: as itself. The engine then knows whether somebody keeps it, and
-// neither takes it over as a leaf's .grad nor adds to it in place. (No result of an operator that the program could put
-// into a Parameter is among gradients.)
+// A gradient is shown as itself, as by PyTorch's own hooks. The engine then knows whether it is still referenced, and
+// neither takes it over as a leaf's .grad nor adds to it in place. (Gradients include no result that the program could
+// pass to nn.Parameter.)
 PyObject* show_gradient(const c10::IValue& value) {
   return value.isTensor() ? THPVariable_Wrap(value.toTensor()) : Py_NewRef(Py_None);
 }
@@ -89,7 +88,7 @@ const c10::Argument& argument_of(const OpSite& site, Side side, size_t position)
 
 c10::IValue take(PyObject* object, const c10::Argument& argument) {
   try {
-    // A wrapped tensor may be held by the tool for longer: the driver copies the handle, never the object.
+    // The tool may keep a wrapped tensor: the driver copies the handle, never the object.
     return torch::jit::toIValue(object, argument.type());
   } catch (const std::exception&) {
     PyErr_Clear();
@@ -116,7 +115,7 @@ bool has_attributes(PyObject* object) {
   return dict && *dict && PyDict_GET_SIZE(*dict) > 0;
 }
 
-// What a routine that called the operator was given at this position, if that is what it returns; else null.
+// What the operator returned to the routine at this position, if the routine returns that; otherwise null.
 const c10::IValue* original_result(const OpSite& site, Side side, size_t position, PyObject* object) {
   if (site.phase() != Phase::kForward || side != Side::kOutputs) return nullptr;
   const pytorch::OriginalResults* kept = pytorch::RoutineState::kept(site.type());
@@ -126,7 +125,7 @@ const c10::IValue* original_result(const OpSite& site, Side side, size_t positio
   return kept->behind(position, THPVariable_Unpack(object));
 }
 
-// Every position may be given positionally: keyword-only ones are moved to the keywords.
+// Any argument may be passed by position: keyword-only ones are moved to the keywords.
 std::pair<py::tuple, py::kwargs> by_schema(const c10::FunctionSchema& schema, const py::tuple& args, PyObject* kwargs) {
   size_t positional = 0;
   while (positional < schema.arguments().size() && !schema.arguments()[positional].kwarg_only()) ++positional;
@@ -241,7 +240,7 @@ PyObject* TorchBridge::python_exception(const std::exception_ptr& error) { retur
 void TorchBridge::raise_error() {
   keep_type_error();
   python_error error;
-  error.persist();  // takes the current error, so that it survives threads and guards
+  error.persist();  // stores the current error, so that it survives threads and guards
   throw error;
 }
 

@@ -1,4 +1,4 @@
-// Shows PyTorch's operands to Python, and takes Python's values for them.
+// Converts PyTorch's operands to Python objects and back.
 #pragma once
 
 // torch's pybind11 and Python headers come first.

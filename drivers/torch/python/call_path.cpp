@@ -43,7 +43,7 @@ struct Gil {
   ~Gil() { PyGILState_Release(state); }
 };
 
-// Keeps an exception that is under way out of our sight, and what we clear out of the program's.
+// Hides a pending Python exception from our code, and restores it afterwards.
 struct KeptError {
   PyObject *type, *value, *traceback;
   KeptError() { PyErr_Fetch(&type, &value, &traceback); }
@@ -83,7 +83,7 @@ void walk(const Visit& visit) {
       PyObject* locals = PyFrame_GetLocals(frame);
       module = locals ? PyMapping_GetItemString(locals, "self") : nullptr;
       if (!module) PyErr_Clear();
-      Py_XDECREF(module);  // the frame holds it
+      Py_XDECREF(module);  // the frame keeps it alive
       Py_XDECREF(locals);
     }
     const bool go_on = visit(code, PyFrame_GetLasti(frame), module);
@@ -97,9 +97,9 @@ void walk(const Visit& visit) {
 uint64_t raw_path() {
   uint64_t hash = 0;
   walk([&](PyCodeObject* code, int offset, PyObject* module) {
-    // One number for both: the offset ends before the code object does.
+    // One number for both: the offset is smaller than the code object.
     hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(code) + static_cast<uint64_t>(offset));
-    // With its class: modules without state or parts come and go in one epoch.
+    // Combined with its class: modules without state or submodules are created and destroyed within one epoch.
     if (module) {
       hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
       if (is_reborn(module)) hash = pytorch::mix(hash, 1);
@@ -113,8 +113,8 @@ struct Described {
   std::string module_path, source;
 };
 
-// By raw path: of the places resolved, on any thread. Their number is bounded: those that were not resolved for long
-// are dropped, and a new epoch has them resolved again.
+// Resolved places of all threads, by raw path. Their number is bounded: the least recently resolved are dropped, and a
+// new epoch resolves them again.
 class Descriptions {
  public:
   void add(uint64_t raw, Described place) {
@@ -145,7 +145,8 @@ Descriptions& descriptions() {
   return all;
 }
 
-// Where torch.compile runs a function, it compiles each Python frame that this thread enters: ours is not to be.
+// Where torch.compile runs a function, it compiles each Python frame that this thread enters. Ours must not be
+// compiled.
 class Uncompiled {
  public:
   Uncompiled() : before_(PyObject_CallOneArg(set_eval_frame, Py_None)) {
@@ -200,9 +201,9 @@ bool find_place(uint64_t name_hash, PyObject* operands, Place& found) {
   return ok;
 }
 
-// Signal handlers run wherever Python code does, here too, and what they raise is the program's; so is what another
-// thread raises in this one (PyThreadState_SetAsyncExc). Our own failures are told from those by trying again: they
-// come again.
+// Signal handlers run wherever Python code runs, here too, and their exceptions belong to the program; so do those that
+// another thread raises in this one (PyThreadState_SetAsyncExc). Our own failures are distinguished by trying again:
+// they occur again.
 OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors) {
   constexpr int kTries = 3;
   Gil gil;
@@ -224,7 +225,7 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
   if (found || !PyErr_GivenExceptionMatches(raised->type, PyExc_Exception)) throw *raised;
   raised->restore();
   PyErr_WriteUnraisable(resolve_function);
-  return 0;  // not identified: analysed each time
+  return 0;  // not identified: analyzed each time
 }
 
 std::string describe(uint64_t raw, Detail detail) {
@@ -232,7 +233,7 @@ std::string describe(uint64_t raw, Detail detail) {
   return std::move(detail == Detail::kModulePath ? place.module_path : place.source);
 }
 
-// Does this thread run one of `wanted`, with none of `others` inside it?
+// Is this thread inside one of `wanted`, with none of `others` further inside?
 bool runs(const std::vector<PyCodeObject*>& wanted, const std::vector<PyCodeObject*>& others) {
   bool found = false;
   walk([&](PyCodeObject* code, int, PyObject*) {

@@ -22,7 +22,7 @@ std::unordered_map<const void*, Watched>& watched = *new std::unordered_map<cons
 std::unordered_map<PyObject*, const void*>& objects = *new std::unordered_map<PyObject*, const void*>;  // by reference
 std::vector<uint64_t>& dead = *new std::vector<uint64_t>;
 
-// Where plain modules died. Read without a lock.
+// Addresses at which plain modules died. Read without a lock.
 TagTable& graves = *new TagTable;
 std::vector<const void*>& all_graves = *new std::vector<const void*>;
 Mutex& graves_mutex = *new Mutex;
@@ -104,7 +104,7 @@ bool is_reborn(PyObject* module) {
   return reborn;
 }
 
-// In this order: a path that is still told from a plain module's is at worst resolved once more.
+// In this order: at worst, a path that is still distinguished from a plain module's is resolved once more.
 void start_new_epoch() {
   ++pytorch::python_hooks.epoch;
   std::lock_guard lock(graves_mutex);

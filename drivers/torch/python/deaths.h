@@ -1,4 +1,4 @@
-// Deaths of the Python objects whose addresses stand in raw paths, and the epochs that they end.
+// Deaths of the Python objects whose addresses are part of raw paths, and the epochs that these deaths end.
 #pragma once
 
 #include <Python.h>
@@ -9,26 +9,26 @@
 namespace amanda::python {
 
 enum class Watch {
-  kAddress,  // what was found by the address counts no more: the death starts a new epoch
-  kPlain,    // a module without state and parts: see is_reborn()
+  kAddress,  // results found by its address become invalid: the death starts a new epoch
+  kPlain,    // a module without state and submodules: see is_reborn()
 };
 
-/// Watches an object until it dies; false: it has no weak references. With the interpreter lock, as all below.
+/// Watches an object until it dies; false: it does not support weak references. With the interpreter lock, like all
+/// functions below.
 ///
-/// What the death causes is done without running Python code: a signal handler would run in there, and what it raises
-/// would be lost.
+/// Deaths are handled without running Python code: a signal handler could run there, and its exception would be lost.
 bool watch(PyObject* object, Watch kind);
 
 /// Addresses of watched objects that died since the last call.
 std::vector<uint64_t> dead_objects();
 
-/// Is this a module with state or parts, where a plain one died? All plain modules of one class are alike, and often
-/// made anew: so their deaths end no epoch, but what takes such an address must be told from them. May be called
-/// without the interpreter lock.
+/// Is this a module with state or submodules, at an address where a plain one died? All plain modules of one class are
+/// equal, and often recreated, so their deaths end no epoch; but other modules at such an address must be distinguished
+/// from them. May be called without the interpreter lock.
 bool is_reborn(PyObject* module);
 
-/// An address that may stand in a raw path is no longer what it was: the raw paths of the last epoch count no more. May
-/// be called without the interpreter lock.
+/// An address that may be part of a raw path has a new meaning: the raw paths of the last epoch become invalid. May be
+/// called without the interpreter lock.
 void start_new_epoch();
 
 }  // namespace amanda::python

@@ -14,20 +14,19 @@ namespace {
 
 // Kept for the life of the process.
 PyObject* is_programs_function = nullptr;
-std::vector<uintptr_t> native_methods;  // sorted: where the C functions begin
+std::vector<uintptr_t> native_methods;  // sorted: the addresses of the C functions
 std::vector<PyObject*> python_methods;  // code objects
 
 constexpr const char* kOperators = "_amanda_operators_own";
 
-// NOTE: [NotImplemented]
-// In `a + b` PyTorch answers a TypeError with NotImplemented. Then Python tries something else (`x in [y]`: no), or
-// tells its user that the operands don't go together: a tool's error would be lost. Who called `a + b` does not show in
-// Python's frames: sum() and functools.reduce() do it from C. So the methods that answer like that are looked for on
-// the native stack, by the addresses of their functions.
+// NOTE: [NotImplemented] In `a + b` PyTorch turns a TypeError into NotImplemented. Python then tries something else (`x
+// in [y]`: false), or reports unsupported operand types: a tool's error would be lost. The caller of `a + b` is not
+// visible in Python's frames: sum() and functools.reduce() call it from C. So the methods that behave like this are
+// searched on the native stack, by the addresses of their functions.
 bool calls_native_method() {
   struct Search {
     static _Unwind_Reason_Code visit(_Unwind_Context* context, void* found) {
-      void* code = reinterpret_cast<void*>(_Unwind_GetIP(context) - 1);  // the call, not where it returns to
+      void* code = reinterpret_cast<void*>(_Unwind_GetIP(context) - 1);  // of the call, not the return address
       const auto begin = reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(code));
       if (!std::binary_search(native_methods.begin(), native_methods.end(), begin)) return _URC_NO_REASON;
       *static_cast<bool*>(found) = true;
@@ -70,7 +69,7 @@ bool carries_programs(const std::exception_ptr& error) {
   return exception && is_programs(py::reinterpret_steal<py::object>(exception));
 }
 
-/// Was it marked? Takes the mark off.
+/// Was it marked? Removes the mark.
 bool take_mark(py::handle exception) {
   if (!py::hasattr(exception, kOperators)) return false;
   py::delattr(exception, kOperators);
@@ -125,7 +124,7 @@ void keep_type_error() {
   const std::string text = "TypeError: " + py::str(error.value()).cast<std::string>();
   py::raise_from(error, PyExc_RuntimeError, text.c_str());
   py::error_already_set raised;
-  raised.value().attr("__notes__") = error.value().attr("__notes__");  // _core has put ours there
+  raised.value().attr("__notes__") = error.value().attr("__notes__");  // the notes that _core added
   raised.restore();
 }
 

@@ -20,8 +20,9 @@ using torch::profiler::impl::ProfilerState;
 using torch::profiler::impl::ProfilerStateBase;
 using Heard = FrameworkProbe::Heard;
 
-// PyTorch's allocators report to whatever holds the profiler's slot of the thread's debug information, and its profiler
-// takes that for an object of its own. So this is one: it says that no profiler is on, and wants to hear of memory.
+// PyTorch's allocators report to the object in the profiler slot of the thread's debug information, and PyTorch's
+// profiler assumes that this object is its own class. So this class derives from it: it reports that no profiler is on,
+// and receives memory events.
 class Listener final : public ProfilerStateBase {
  public:
   explicit Listener(Heard heard) : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)), heard_(heard) {}
@@ -36,7 +37,7 @@ class Listener final : public ProfilerStateBase {
   const Heard heard_;
 };
 
-// What a thread has that nobody else has told anything: the usual case, made once.
+// The state of a thread without other debug information: the usual case, created once.
 const std::shared_ptr<ThreadLocalDebugInfo>& listener_alone(Heard heard) {
   static const std::shared_ptr<ThreadLocalDebugInfo> alone = [heard] {
     const auto before = ThreadLocalDebugInfo::current();
@@ -49,7 +50,7 @@ const std::shared_ptr<ThreadLocalDebugInfo>& listener_alone(Heard heard) {
   return alone;
 }
 
-// Of this thread, while an outermost operator runs. Never longer: torch.profiler refuses to start while the slot is
+// Installed on this thread only while an outermost operator runs: torch.profiler refuses to start while the slot is
 // taken.
 struct Listening {
   std::shared_ptr<ThreadLocalDebugInfo> before, with_us;
@@ -83,7 +84,7 @@ void* listen(Heard heard) {
   return &here;
 }
 
-// Where the state is no longer what it was then, someone else has put it back: autograd's engine does, between nodes.
+// If the state differs from the installed one, it was restored already: autograd's engine does so between nodes.
 void unlisten(void* listener) noexcept {
   auto& here = *static_cast<Listening*>(listener);
   here.on = false;
@@ -97,7 +98,7 @@ const char* other_profiler() {
   return state && !is_ours(state) ? "torch.profiler" : nullptr;
 }
 
-// Waits without the interpreter lock: a host function on a stream may want it.
+// Waits without the interpreter lock: a host function on a stream may need it.
 void synchronize() {
   std::optional<py::gil_scoped_release> unlocked;
   if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();

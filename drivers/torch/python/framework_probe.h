@@ -1,4 +1,4 @@
-// What profilers ask of PyTorch.
+// What profilers need from PyTorch.
 #pragma once
 
 #include "amanda/probe.h"

@@ -9,7 +9,7 @@
 #include "backward/python_function.h"
 #include "base/op_types.h"
 #include "base/python_hooks.h"
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 #include "dispatch/registration.h"
 #include "dispatch/typed_kernels.h"
 #include "identity/identity.h"
@@ -30,7 +30,7 @@ namespace python = amanda::python;
 
 PyObject* error_class = nullptr;  // amanda.Error
 
-// In a handler of amanda::Error, on its way to PyTorch's Python bindings: they know only Python's errors.
+// Called while amanda::Error propagates to PyTorch's Python bindings, which only handle Python's exceptions.
 void rethrow_as_python() {
   if (!Py_IsInitialized()) return;
   try {
@@ -84,15 +84,15 @@ std::pair<int64_t, size_t> time_ids(const at::Tensor& x, const at::Tensor& weigh
   return {taken.count(), amanda::python::count_frames()};
 }
 
-std::shared_ptr<pytorch::Census> make_census(const std::vector<uintptr_t>& tools) {
+std::shared_ptr<pytorch::CoverageCounter> make_coverage_counter(const std::vector<uintptr_t>& tools) {
   amanda::Engine::Tools pointers;
   for (uintptr_t tool : tools) pointers.push_back(reinterpret_cast<const amanda::Tool*>(tool));
-  return std::make_shared<pytorch::Census>(std::move(pointers));
+  return std::make_shared<pytorch::CoverageCounter>(std::move(pointers));
 }
 
-py::list rows_of(const pytorch::Census& census) {
+py::list rows_of(const pytorch::CoverageCounter& counter) {
   py::list rows;
-  for (const pytorch::Census::Row& row : census.rows()) {
+  for (const pytorch::CoverageCounter::Row& row : counter.rows()) {
     py::dict skipped;
     for (size_t i = 0; i < pytorch::kSkips; ++i) {
       if (row.counts.skipped[i]) skipped[pytorch::kSkipNames[i]] = row.counts.skipped[i];
@@ -149,12 +149,12 @@ void bind_functions(py::module_& m) {
         "Tells what a torch.autograd.Function of that name has recorded in the window.");
 }
 
-void bind_census(py::module_& m) {
-  py::class_<pytorch::Census, std::shared_ptr<pytorch::Census>>(
-      m, "Census", "What PyTorch was asked for while it was open, and whether tools were shown it.")
-      .def(py::init(&make_census), py::arg("tools"), "`tools`: as amanda._core.Scope.tools() has them.")
-      .def("open", &pytorch::Census::open, "Counts on this thread, until as many calls of close().")
-      .def("close", &pytorch::Census::close)
+void bind_coverage_counter(py::module_& m) {
+  py::class_<pytorch::CoverageCounter, std::shared_ptr<pytorch::CoverageCounter>>(
+      m, "CoverageCounter", "What PyTorch was asked for while it was open, and whether tools were shown it.")
+      .def(py::init(&make_coverage_counter), py::arg("tools"), "`tools`: as amanda._core.Scope.tools() has them.")
+      .def("open", &pytorch::CoverageCounter::open, "Counts on this thread, until as many calls of close().")
+      .def("close", &pytorch::CoverageCounter::close)
       .def("rows", &rows_of, "Tuples: operator or node, is it a node, times seen, times skipped by reason.");
   m.def(
       "skip_reasons", [] { return std::vector<std::string>(pytorch::kSkipNames.begin(), pytorch::kSkipNames.end()); },
@@ -183,9 +183,10 @@ void bind_threads(py::module_& m) {
 
 void bind_numbers(py::module_& m) {
   m.def("number_of", &python::number_of, py::arg("tensor"), "A tensor's number, by which places are found; 0: none.");
-  m.def("give_number", &python::give_number, py::arg("tensor"), py::arg("counts"),
-        "Gives a tensor a new number; `counts`: as a parameter, whatever its type says.");
-  m.def("take_number", &python::take_number, py::arg("number"), "Takes a number from its tensor.");
+  m.def("assign_number", &python::assign_number, py::arg("tensor"), py::arg("counts"),
+        "Assigns a new number to a tensor and returns it; `counts`: as a parameter, whatever its type says.");
+  m.def("clear_number", &python::clear_number, py::arg("number"),
+        "Removes a number from its tensor, if that is alive.");
   m.def("exchange_numbers", &python::exchange_numbers, py::arg("a"), py::arg("b"),
         "After torch.utils.swap_tensors: the Python objects keep their numbers.");
   m.def("dead_numbers", &python::dead_numbers, "Numbers of tensors that died since the last call.");
@@ -231,7 +232,7 @@ PYBIND11_MODULE(_torch, m) {
   bind_installation(m);
   bind_operators(m);
   bind_functions(m);
-  bind_census(m);
+  bind_coverage_counter(m);
   bind_threads(m);
   bind_numbers(m);
   bind_places(m);

@@ -16,13 +16,13 @@ namespace amanda::python {
 
 namespace {
 
-// Kept for the life of the process, like the classes that they are.
+// Kept for the life of the process.
 PyTypeObject* parameter_type = nullptr;
 PyTypeObject* tensor_type = nullptr;
 TagTable& tags = *new TagTable;  // threads may outlive static objects
 std::atomic<uint64_t> last_number{0};
 
-// Of numbered tensors: where they are, and which have died since somebody asked.
+// Numbered tensors: their addresses, and the numbers of those that died since the last query.
 struct Numbered {
   Mutex mutex;
   std::unordered_map<uint64_t, const c10::TensorImpl*> alive;
@@ -49,8 +49,8 @@ void set_tag(const at::Tensor& tensor, uint64_t tag) {
   numbered.alive[tag >> 1] = address;
 }
 
-// Py_REFCNT is 0 while the object is being destroyed. What holds the tensor is the object, and that dies under the
-// interpreter lock alone.
+// Py_REFCNT is 0 while the object is being destroyed. The object keeps the tensor alive, and is only destroyed with the
+// interpreter lock.
 at::Tensor held_by_python(const pytorch::Lifetime& lifetime) {
   const PyGILState_STATE state = PyGILState_Ensure();
   at::Tensor held = lifetime.if_alive([](c10::TensorImpl& tensor) {
@@ -61,8 +61,8 @@ at::Tensor held_by_python(const pytorch::Lifetime& lifetime) {
   return held;
 }
 
-// nn.Parameter(tensor of a subclass) is of that subclass, with a mark in its __dict__: its class's own code may run for
-// any other way to ask.
+// nn.Parameter(tensor of a subclass) has that subclass, and a mark in its __dict__. Any other way to check could run
+// the subclass's code.
 bool is_marked(PyObject* object) {
   const PyGILState_STATE state = PyGILState_Ensure();
   PyObject* attributes = PyObject_GenericGetDict(object, nullptr);
@@ -92,13 +92,13 @@ void install_numbers(PyObject* parameter_class) {
 
 uint64_t number_of(const at::Tensor& tensor) { return tags.find(tensor.unsafeGetTensorImpl()) >> 1; }
 
-uint64_t give_number(const at::Tensor& tensor, bool counts) {
+uint64_t assign_number(const at::Tensor& tensor, bool counts) {
   const uint64_t number = ++last_number;
   set_tag(tensor, number << 1 | static_cast<uint64_t>(counts));
   return number;
 }
 
-void take_number(uint64_t number) {
+void clear_number(uint64_t number) {
   std::lock_guard lock(numbered.mutex);
   const auto found = numbered.alive.find(number);
   if (found == numbered.alive.end()) return;

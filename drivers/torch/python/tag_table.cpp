@@ -23,7 +23,8 @@ uint64_t TagTable::find(const void* object) const {
     if (!table) return 0;
     uint64_t tag = 0;
     size_t i = table->home(object);
-    for (size_t looked = 0; looked < table->slots.size(); ++looked, i = table->next(i)) {  // no end amid a change
+    // Bounded, because a concurrent change may hide the end.
+    for (size_t looked = 0; looked < table->slots.size(); ++looked, i = table->next(i)) {
       const void* found = table->slots[i].object.load(std::memory_order_relaxed);
       if (found == object) tag = table->slots[i].tag.load(std::memory_order_relaxed);
       if (!found || found == object) break;
@@ -67,7 +68,7 @@ uint64_t TagTable::erase(const void* object) {
   const uint64_t tag = table.slots[hole].tag.load();
   Change change(*this);
   --size_;
-  // What follows moves up, unless it is at home already.
+  // Later entries move up, unless they are in their home slot.
   const size_t mask = table.slots.size() - 1;
   for (size_t i = table.next(hole); table.slots[i].object.load(); i = table.next(i)) {
     const size_t home = table.home(table.slots[i].object.load());

@@ -14,15 +14,15 @@
 namespace amanda::pytorch {
 namespace {
 
-/// What travels. It keeps nothing alive: a copy of a thread's state may live on, and where it is used the scopes are
-/// borrowed first.
+/// What is copied to other threads. It keeps nothing alive: a copy of a thread's state may outlive the scopes, so its
+/// users borrow the scopes first.
 struct Published : Guest {
   Published(std::weak_ptr<ScopeStack> scopes, std::shared_ptr<Published> covered)
       : scopes(std::move(scopes)), covered(std::move(covered)) {}
 
   const std::weak_ptr<ScopeStack> scopes;
-  const std::shared_ptr<Published> covered;  // another thread's, on a thread of the engine that has scopes of its own
-  std::atomic<bool> over{false};             // their thread has others now
+  const std::shared_ptr<Published> covered;  // another thread's, on an engine thread that has its own scopes
+  std::atomic<bool> over{false};             // their thread has other scopes now
 };
 
 const ThreadGuest<Published>& guest() {
@@ -30,9 +30,9 @@ const ThreadGuest<Published>& guest() {
   return *guest;
 }
 
-/// This thread's own, and the end of the thread, where PyTorch's table of guests is gone first.
+/// This thread's own. At the end of the thread, PyTorch's table of guests is destroyed first.
 struct Own {
-  Own() { guest().get(); }  // the table is made, so it outlives this
+  Own() { guest().get(); }  // creates the table first, so it outlives this
   ~Own() { gone = true; }
   std::shared_ptr<Published> published;
   static thread_local bool gone;
@@ -46,7 +46,7 @@ Own& own() {
 
 thread_local bool is_published = false;
 
-// Touches what this thread has put there only: a thread of the engine has its caller's.
+// Only changes what this thread has put there: an engine thread has its caller's.
 void put(ScopeStack* scopes) {
   if (Own::gone || (!scopes && !is_published)) return;
   std::shared_ptr<Published>& mine = own().published;

@@ -8,19 +8,19 @@
 
 namespace amanda::pytorch {
 
-/// What operators and nodes on this thread are under.
+/// The scopes under which operators and nodes run on this thread.
 class CurrentScopes {
  public:
   CurrentScopes() = default;
-  /// Of this thread: they stay alive during a call of the core.
+  /// Of this thread: these scopes stay alive during a call of the core.
   explicit CurrentScopes(ScopeStack* own) : scopes_(own) {}
-  /// Of another thread, which may leave them meanwhile.
+  /// Of another thread, which may leave these scopes meanwhile.
   explicit CurrentScopes(std::shared_ptr<ScopeStack> borrowed) : scopes_(borrowed.get()), held_(std::move(borrowed)) {}
 
   ScopeStack* get() const { return scopes_; }
   ScopeStack& operator*() const { return *scopes_; }
   explicit operator bool() const { return scopes_ != nullptr; }
-  /// Keeps them alive outside calls of the core, too.
+  /// Keeps them alive outside calls of the core too.
   void hold();
 
  private:
@@ -28,17 +28,18 @@ class CurrentScopes {
   std::shared_ptr<ScopeStack> held_;
 };
 
-/// This thread's scopes are now these (null: none), for what the engine runs on other threads on behalf of this one. It
-/// costs every node of every backward pass some 50 ns, so it is done where there are such threads, or somebody asks.
+/// Publishes this thread's scopes (null: none), for what the engine runs on other threads on behalf of this one. It
+/// costs every node of every backward pass some 50 ns, so it is enabled only if there are such threads, or on first
+/// use.
 void publish_scopes(ScopeStack* scopes);
-/// Once some backward operator is to be seen: where the engine may use another thread after all.
+/// Enables it once tools see backward operators, because the engine may use another thread then.
 void publish_scopes_now();
 /// This thread's scopes; on a thread of the engine, those of the thread that called backward().
 CurrentScopes current_scopes();
 
-/// Has operators on this thread caught for its scopes, or not. A backward pass turns it off: what its nodes call is no
-/// operator of the program's. What a checkpoint recomputes there is, and turns it on. Returns what to put back: false
-/// if it was off; without scopes it is on, for those that are entered meanwhile.
+/// Turns the interception of operators on this thread on or off. A backward pass turns it off: operators called by
+/// autograd nodes are not instrumented. A checkpoint that recomputes there turns it on. Returns the previous state;
+/// without scopes that is on, for scopes that are entered meanwhile.
 bool catch_operators(bool on);
 
 }  // namespace amanda::pytorch

@@ -39,7 +39,7 @@ WithProgramModes::~WithProgramModes() {
   if (routines_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(routines_modes_));
 }
 
-// Found once for each routine: what a thread keeps, with room for the outermost state.
+// Looked up once per routine: the thread's data, with space for the outermost state.
 struct RoutineState::Thread {
   static Thread& current() {
     thread_local constinit Thread thread;
@@ -47,7 +47,7 @@ struct RoutineState::Thread {
   }
   bool program_records(const c10::AutogradState& autograd) const {
     if (innermost && innermost->mode_ == RoutineMode::kIsolated) return innermost->program_records_;
-    // Inside a kernel that autograd called nothing is recorded, whatever the modes and the tensors say.
+    // Inside a kernel that autograd called, nothing is recorded, whatever the modes and the tensors are.
     return autograd.get_grad_mode() && !autograd.get_inference_mode() &&
            !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
   }
@@ -76,7 +76,8 @@ RoutineState::RoutineState(Thread& thread, RoutineMode mode)
       program_records_(thread.program_records(autograd_)),
       first_node_(at::sequence_number::peek()),
       outer_(std::exchange(thread.innermost, this)),
-      // Autocast would cache casts of parameters that were made without recording, and the program would train on them.
+      // Autocast would cache casts of parameters that were made without recording, and the program would then train
+      // with them.
       unobserved_(mode == RoutineMode::kAmbient ? keys().both : keys().both | c10::autocast_dispatch_keyset) {
   ++keys_.unobserved;
   if (mode == RoutineMode::kAmbient) return;

@@ -1,4 +1,4 @@
-// The state that a tool's code runs in, and how to find the program's own meanwhile.
+// The thread state in which a tool's code runs, and access to the program's own state meanwhile.
 #pragma once
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -17,7 +17,8 @@
 
 namespace amanda::pytorch {
 
-/// Takes the user's __torch_function__ and __torch_dispatch__ modes off while a tool's code runs, or they would see it.
+/// Removes the user's __torch_function__ and __torch_dispatch__ modes while a tool's code runs; otherwise they would
+/// see it.
 class WithoutUserModes {
  public:
   WithoutUserModes();
@@ -25,7 +26,7 @@ class WithoutUserModes {
   WithoutUserModes(const WithoutUserModes&) = delete;
   WithoutUserModes& operator=(const WithoutUserModes&) = delete;
 
-  /// Those that were taken off, if there were any.
+  /// The removed modes, if there were any.
   const std::optional<c10::impl::TorchDispatchModeTLS>& dispatch_modes() const { return dispatch_modes_; }
 
  private:
@@ -33,7 +34,8 @@ class WithoutUserModes {
   std::optional<c10::impl::TorchDispatchModeTLS> dispatch_modes_;
 };
 
-/// Puts the user's __torch_dispatch__ modes back while a replacement runs the original operator: that is the program's.
+/// Restores the user's __torch_dispatch__ modes while a replacement runs the original operator, which belongs to the
+/// program.
 class WithProgramModes {
  public:
   explicit WithProgramModes(bool in_replacement);
@@ -45,7 +47,7 @@ class WithProgramModes {
   std::optional<c10::impl::TorchDispatchModeTLS> routines_modes_;
 };
 
-/// Takes the user's default saved-tensor hooks off: what is recorded meanwhile is not for them.
+/// Removes the user's default saved-tensor hooks, which must not see what is recorded meanwhile.
 class WithoutSavedTensorHooks {
  public:
   WithoutSavedTensorHooks() : hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
@@ -62,18 +64,18 @@ class WithoutSavedTensorHooks {
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
 class RoutineState {
  public:
-  /// Every phase of every operator with a routine has one. `end` takes what `begin` returned.
+  /// Created for every phase of every operator with a routine. `end` takes what `begin` returned.
   static RoutineState* begin(RoutineMode mode);
   static void end(RoutineState* state) noexcept;
   RoutineState(const RoutineState&) = delete;
   RoutineState& operator=(const RoutineState&) = delete;
 
-  /// The innermost on this thread, or null.
+  /// The innermost one on this thread, or null.
   static const RoutineState* current();
-  /// Does the program, not the routine that may be running, record gradients here?
+  /// Does the program record gradients here? (Not: a routine that may be running.)
   static bool program_records_now();
 
-  /// By the innermost: what the last operator that a routine called gave it. Null: of another type, or none.
+  /// For the innermost one: the results of the last operator that the routine called. Null: of another type, or none.
   static const OriginalResults& keep(OriginalResults results);
   static const OriginalResults* kept(OpType type);
 
@@ -90,7 +92,7 @@ class RoutineState {
   ThreadKeys& keys_;
   RoutineMode mode_;
   c10::AutogradState& autograd_;  // this thread's
-  bool program_records_;          // was grad mode on where the routine was called?
+  bool program_records_;          // was grad mode on when the routine was called?
   uint64_t first_node_;
   RoutineState* outer_;
   WithoutUserModes without_modes_;

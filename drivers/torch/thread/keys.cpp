@@ -16,7 +16,8 @@ std::optional<Keys> chosen;
 
 Keys find_free_keys() {
   // In order of preference. None is used by torch itself; torch's own tests register on GenericMode. DeferredInit is
-  // below torch.func and Python's modes: on it, tools would see what a transform calls in place of what it transforms.
+  // below torch.func and Python's modes: on it, tools would see a transform's inner calls instead of the operator that
+  // it transforms.
   constexpr c10::DispatchKey kCandidates[] = {c10::DispatchKey::TESTING_ONLY_GenericWrapper,
                                               c10::DispatchKey::TESTING_ONLY_GenericMode,
                                               c10::DispatchKey::DeferredInit};

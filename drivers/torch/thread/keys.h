@@ -1,4 +1,4 @@
-// The two dispatch keys that operators are caught with, and their state on this thread.
+// The two dispatch keys that intercept operators, and their state on this thread.
 #pragma once
 
 #include <c10/core/DispatchKeySet.h>
@@ -9,11 +9,11 @@ namespace amanda::pytorch {
 
 enum class KeyRole : uint8_t {
   kNone,
-  kFilter,  // falls through, except for operators that a scope asked for
+  kFilter,  // falls through, except for operators that a scope asks for
   kAll,     // catches every operator
 };
 
-/// Chosen once, among keys that nobody registered a fallback for; both above autograd and functorch where possible.
+/// Chosen once, among keys without a registered fallback; both above autograd and functorch if possible.
 struct Keys {
   c10::DispatchKey filter, all;
   c10::DispatchKeySet both;
@@ -21,27 +21,27 @@ struct Keys {
   c10::DispatchKey of(KeyRole role) const { return role == KeyRole::kAll ? all : filter; }
 };
 const Keys& keys();
-/// Chooses them, once. Throws `Error` when no two keys are free.
+/// Chooses them, once. Throws `Error` if no two keys are free.
 const Keys& choose_keys();
 
-/// The key that operators are caught with for these scopes.
+/// The key that intercepts operators for these scopes.
 KeyRole role_for(const ScopeStack* scopes);
 
-/// Turns this thread's keys on and off, as `role` says.
+/// Turns this thread's keys on and off according to `role`.
 void include_keys(KeyRole role);
 
 /// What this thread's dispatch should be.
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
   KeyRole role = KeyRole::kNone;
-  // Routines, and calls of compiled functions, that are running: nothing inside is observed, even where the keys are on
-  // (torch.func puts them back at each of its levels).
+  // The number of running routines and calls of compiled functions: nothing inside is observed, even if the keys are on
+  // (torch.func restores them at each of its levels).
   size_t unobserved = 0;
 
-  /// Puts the thread's key bits as `role` says; guards that save and restore all bits may have changed them.
+  /// Sets the thread's key bits according to `role`; guards that save and restore all bits may have changed them.
   void restore() const { include_keys(role); }
-  /// Inside an operator, where nobody was to see its parts, a guard keeps the keys off: until it ends, or somebody is
-  /// to see them after all.
+  /// Inside an operator whose parts no tool sees, a guard keeps the keys off until it ends, or until a tool is to see
+  /// them.
   void unblind() const;
 };
 ThreadKeys& thread_keys();

@@ -14,7 +14,7 @@ uint32_t version_of(const at::Tensor& tensor) {
   return version.enabled() ? version.current_version() : 0;
 }
 
-// A routine computes with the handle, so all that is recorded of the tensor must hold for it, too.
+// A routine computes with the handle, so everything recorded on the tensor must also hold for it.
 bool can_have_handle(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kWrappers(
       {c10::DispatchKey::Python, c10::DispatchKey::Batched, c10::DispatchKey::BatchedNestedTensor});

@@ -1,4 +1,4 @@
-// What an operator gave a replacement that called it.
+// What an operator returned to a replacement that called it.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -10,16 +10,16 @@
 
 namespace amanda::pytorch {
 
-/// Kept until the routine returns, so that a result it hands on can be put back as it was: an undefined tensor is None
-/// in Python, and a tensor that has got a Python object can't become an `nn.Parameter` or another subclass any more.
+/// Kept until the routine returns, so that a result it passes on can be restored as it was: an undefined tensor is None
+/// in Python, and a tensor with a Python object cannot become an `nn.Parameter` or another subclass any more.
 class OriginalResults {
  public:
   OriginalResults(OpType type, std::vector<c10::IValue> results);
 
   OpType type() const { return type_; }
-  /// How a routine is shown a tensor among the results: itself, or another handle that acts as the same tensor.
+  /// How a tensor among the results is shown to a routine: itself, or another handle that acts as the same tensor.
   at::Tensor shown(size_t position) const;
-  /// The result at `position`, if `value` stands for it unchanged; else null. An undefined tensor: none.
+  /// The result at `position`, if `value` is that result, unchanged; otherwise null. An undefined tensor: none.
   const c10::IValue* behind(size_t position, const at::Tensor& value) const;
   /// Is that value the result at `position` itself?
   bool is(size_t position, const c10::IValue& value) const {

@@ -1,4 +1,4 @@
-// What of ours travels with a thread's state, to the threads that PyTorch gives a copy of it.
+// Our data in a thread's state, which PyTorch copies to other threads.
 #pragma once
 
 #include <ATen/ThreadLocalPythonObjects.h>
@@ -9,9 +9,9 @@
 
 namespace amanda::pytorch {
 
-/// What can travel: the engine, and torch.jit.fork, give their threads a copy of the caller's ThreadLocalState, and
-/// that has one place for others, a table of Python objects by name. A guest is one that stands for no Python object;
-/// nobody looks into it. A copy may outlive the scope that put it there.
+/// The autograd engine and torch.jit.fork give their threads a copy of the caller's ThreadLocalState, which has one
+/// extensible part: a table of Python objects by name. A guest is an entry of that table without a Python object; no
+/// other code reads it. A copy may outlive the scope that created the guest.
 struct Guest : c10::SafePyObject {
   Guest() : SafePyObject(nullptr, nullptr) {}
 };
@@ -34,7 +34,7 @@ class ThreadGuest {
     return std::static_pointer_cast<T>(ThreadLocalPythonObjects::get(name_));
   }
 
-  /// Null takes it away.
+  /// Null removes it.
   void set(std::shared_ptr<T> guest) const {
     using at::impl::ThreadLocalPythonObjects;
     if (guest) {

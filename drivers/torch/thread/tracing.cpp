@@ -12,7 +12,7 @@ namespace amanda::pytorch {
 
 namespace {
 
-// Does the tensor stand for one of another run? Tracers hide their keys from the operators that they call themselves.
+// Does the tensor represent one of another run? Tracers hide their keys from the operators that they call themselves.
 bool is_stand_in(const at::Tensor& tensor) {
   const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const bool by_python = impl->key_set().has(c10::DispatchKey::Python);
@@ -30,13 +30,13 @@ bool is_traced(c10::DispatchKeySet key_set, c10::ArrayRef<OperandTensor> operand
   for (const OperandTensor& operand : operands) {
     if (is_stand_in(*operand.tensor)) return true;
   }
-  // Modes and tracers have their key in the set.
+  // Modes and tracers add their key to the set.
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet kAny({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Tracer});
   if (!key_set.has_any(kAny)) return false;
   using c10::impl::TorchDispatchModeKey;
   using c10::impl::TorchDispatchModeTLS;
-  if (torch::jit::tracer::isTracing()) return true;  // torch.jit.trace: what is recorded is the program's
+  if (torch::jit::tracer::isTracing()) return true;  // torch.jit.trace: only the program must be recorded
   if (!c10::impl::dispatch_mode_enabled()) return false;
   for (auto mode : {TorchDispatchModeKey::FAKE, TorchDispatchModeKey::PROXY, TorchDispatchModeKey::FUNCTIONAL}) {
     if (TorchDispatchModeTLS::get_mode(mode)) return true;

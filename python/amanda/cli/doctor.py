@@ -51,7 +51,7 @@ class Program:
 
 
 def _run_script(path: str, source: bytes) -> None:
-    """As `python path` does. runpy would change sys.argv[0], and remove the module at the end."""
+    """Runs it as `python path` does. runpy would change sys.argv[0], and remove the module at the end."""
     main = types.ModuleType("__main__")
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
@@ -60,7 +60,7 @@ def _run_script(path: str, source: bytes) -> None:
 
 
 def environment() -> str:
-    """What this installation is, as lines of text."""
+    """Describes this installation, as lines of text."""
     found = [("amanda", f"{_core.__version__}, in {os.path.dirname(_core.__file__)}")]
     found += [("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}")]
     for driver in drivers.registered():
@@ -70,10 +70,9 @@ def environment() -> str:
 
 
 def examine(program: Program, options: dict[str, Any], top: int) -> None:
-    """Runs a program in a scope with these options, and prints what a tool that asks for everything saw of it.
+    """Runs a program in a scope with these options, and prints what a tool that asks for every operator saw.
 
-    Raises:
-        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
+    Raises: SystemExit: the program's own; or 1 if another exception ended it, which is printed as Python does.
     """
     covered = scope.apply(_Everything(), **options, coverage=True)
     sys.argv[:] = program.argv
@@ -97,7 +96,7 @@ def examine(program: Program, options: dict[str, Any], top: int) -> None:
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Without the frames outside the program: Amanda's and runpy's."""
+    """The traceback without the frames outside the program: Amanda's and runpy's."""
     while traceback and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
         traceback = traceback.tb_next
     return traceback

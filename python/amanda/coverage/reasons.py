@@ -1,7 +1,7 @@
-"""Why a call was shown to no tool of a scope: the words of coverage reports and of docs/limitations.md.
+"""Why no tool of a scope saw a call: the texts of coverage reports and of docs/limitations.md.
 
-Those that apply first come first. After a change: `python scripts/reasons.py`. Drivers report the names; PyTorch's are
-`Skipped` in its census.h.
+In order of precedence. After a change: `python scripts/reasons.py`. Drivers report the names; PyTorch's are `Skipped`
+in its coverage_counter.h.
 """
 
 REASONS = {

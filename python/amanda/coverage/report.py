@@ -21,18 +21,19 @@ class CoverageRow:
     phase: Phase
     operator: str  # "aten::add"; "autograd::AddBackward0"
     dispatched: int  # calls, as RecordFunction counts them: `seen` and all of `skipped`
-    seen: int  # those that some tool of the scope was shown
+    seen: int  # those that a tool of the scope saw
     skipped: Mapping[str, int]  # the others, by reason
 
 
 @dataclasses.dataclass(frozen=True)
 class CoverageReport:
-    """What PyTorch was asked for while a scope was entered, and what its tools saw of it. From `Scope.coverage`.
+    """The calls that PyTorch dispatched while a scope was entered, and which of them its tools saw. From
+    `Scope.coverage`.
 
-    ``print(report)`` shows it as a table. It does not change any more.
+    ``print(report)`` shows it as a table. It is a snapshot.
     """
 
-    rows: tuple[CoverageRow, ...]  # forward first; those seen most often first
+    rows: tuple[CoverageRow, ...]  # forward first; then by times seen, most first
 
     def total(self, phase: Phase) -> CoverageRow:
         """The sums over all rows of a phase. Its `operator` is ``"all"``."""
@@ -41,7 +42,7 @@ class CoverageReport:
         return _row(phase, "all", sum(row.seen for row in rows), skipped)
 
     def row(self, operator: str) -> CoverageRow:
-        """The row of an operator or node, by its whole name.
+        """The row of an operator or node, by its full name.
 
         Raises:
             KeyError: it was not called.
@@ -81,7 +82,7 @@ class CoverageReport:
 
 
 def report_of(counts: Iterable[tuple[str, bool, int, dict[str, int]]]) -> CoverageReport:
-    """For scopes: the report of drivers' counts."""
+    """For scopes: makes the report from the drivers' counts."""
     rows = [_row("backward" if node else "forward", name, seen, skipped) for name, node, seen, skipped in counts]
     rows.sort(key=lambda row: (row.phase == "backward", -row.seen, -row.dispatched, row.operator))
     return CoverageReport(tuple(rows))

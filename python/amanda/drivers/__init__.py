@@ -1,7 +1,7 @@
 """Drivers connect frameworks with the core. Not public: programs use `amanda.apply` and its options.
 
-Each driver is a package in this folder, and `amanda/__init__.py` registers it. What imports the framework is in modules
-that `Driver.load` imports; the package itself can be imported without it.
+Each driver is a package in this folder, and `amanda/__init__.py` registers it. Modules that import the framework are
+imported by `Driver.load`; the package itself can be imported without the framework.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class Option(NamedTuple):
     meaning: str  # for command lines
 
 
-class Census(Protocol):
-    """Counts what the framework is asked for. `rows`: (operator or node, is it a node, times seen, times skipped)."""
+class CoverageCounter(Protocol):
+    """Counts the calls that the framework dispatches. `rows`: (operator or node, is it a node, times seen, times
+    skipped by reason)."""
 
     def open(self) -> None: ...
     def close(self) -> None: ...
@@ -29,7 +30,7 @@ class Census(Protocol):
 
 
 class Driver(Protocol):
-    """What the Python package needs of a driver. Only the first four are used before `load`."""
+    """What the Python package needs from a driver. Only the first four members are used before `load`."""
 
     @property
     def framework(self) -> str:
@@ -56,11 +57,12 @@ class Driver(Protocol):
         """The operators that can run now, as "aten::add.Tensor"; None: they cannot be listed."""
 
     def operator_named_by(self, value: object) -> str | None:
-        """The name of the operator for which the framework has `value`, a function for instance; None: no operator's."""
+        """The name of the operator that `value` represents in the framework, for instance a function; None: no
+        operator."""
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
-        """The namespaces of operators to which programs add none."""
+        """The namespaces to which programs add no operators."""
 
     def enter(self) -> None:
         """The first scope of the process was opened. `leave` follows, even if this raises."""
@@ -68,11 +70,12 @@ class Driver(Protocol):
     def leave(self) -> None:
         """No scope of the process is open any more."""
 
-    def make_census(self, tools: list[int]) -> Census | None:
-        """Counts for a scope with these tools, numbers from `_core.Scope.tools`. None: this driver does not count."""
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
+        """A counter for a scope with these tools, given as numbers from `_core.Scope.tools`. None: this driver does not
+        count."""
 
     def remarks(self) -> list[str]:
-        """What users should know of scopes so far, in lines, for `amanda doctor`."""
+        """What users should know about the scopes so far, as lines for `amanda doctor`."""
 
 
 _registered: list[Driver] = []
@@ -96,7 +99,7 @@ def loaded() -> Sequence[Driver]:
 
 
 def checked(given: Mapping[str, object]) -> dict[str, str]:
-    """Options of drivers, loaded or not, as a scope holds them.
+    """Checks the options of all drivers, loaded or not, and fills in defaults.
 
     Raises:
         ValueError: an option has no such choice.
@@ -112,13 +115,13 @@ def checked(given: Mapping[str, object]) -> dict[str, str]:
     return options
 
 
-def make_censuses(tools: list[int]) -> list[Census]:
-    """A census of each driver that counts.
+def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
+    """One counter per driver that counts.
 
     Raises:
         amanda.Error: there is none.
     """
-    made = [census for driver in _loaded if (census := driver.make_census(tools)) is not None]
+    made = [counter for driver in _loaded if (counter := driver.make_coverage_counter(tools)) is not None]
     if not made:
         names = " or ".join(driver.framework for driver in _registered)
         raise _core.Error(

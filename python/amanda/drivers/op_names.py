@@ -1,4 +1,4 @@
-"""Names of operators, as `ops=` takes them: those that no driver knows, and what was meant by them."""
+"""Operator names in `ops=`: finds names that no driver knows, and suggests similar ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BACKWARD = re.compile(r"_?Backward\d*$")
 
 
 class _Known:
-    """The operators of these drivers in every spelling; None: a driver cannot list its own."""
+    """The operators of these drivers in every spelling; None: a driver cannot list its operators."""
 
     def __init__(self, of: list[drivers.Driver]) -> None:
         self.drivers = of
@@ -33,10 +33,10 @@ _known: _Known | None = None
 
 
 def complaint(pattern: str) -> str | None:
-    """What is wrong with a pattern that no operator can match; None: nothing, or it is not certain.
+    """Why no operator can match a pattern; None: one can, or that is not certain.
 
-    It is certain of names without globs. In a namespace to which programs add operators, one may be registered later, or by
-    a driver that has no `Driver`.
+    Certain only for names without wildcards. In a namespace to which programs add operators, a matching one may be
+    registered later, or by a driver without a `Driver`.
     """
     loaded = list(drivers.loaded())
     if not pattern or _GLOB.search(pattern) or not loaded:
@@ -61,7 +61,7 @@ def complaint(pattern: str) -> str | None:
 
 
 def names_for(value: object) -> list[str]:
-    """The operators that may be meant by something that is no name, such as a function or a class; at most three."""
+    """Names of operators that a value may mean which is not a name, such as a function or a class; at most three."""
     for driver in drivers.loaded():
         name = driver.operator_named_by(value)
         if name is not None:
@@ -71,7 +71,7 @@ def names_for(value: object) -> list[str]:
 
 
 def _similar(pattern: str, spellings: set[str]) -> list[str]:
-    """At most three names of operators; one, if only upper and lower case differ."""
+    """At most three similar names; one, if only the case differs."""
     kind = "::" in pattern, "." in pattern
     by_folded: dict[str, str] = {}
     for name in sorted(spellings):
@@ -84,7 +84,7 @@ def _similar(pattern: str, spellings: set[str]) -> list[str]:
 
 
 def _spellings(pattern: str) -> set[str] | None:
-    """All spellings of all operators. They are listed anew where `pattern` is none: operators may have been added."""
+    """All spellings of all operators; listed again if `pattern` is not among them, because it may have been added."""
     global _known
     loaded = list(drivers.loaded())
     known = _known

@@ -1,1 +1,1 @@
-"""What names of places in a program are made of, for the drivers: knows no framework."""
+"""Names of places in a program, for all drivers; independent of frameworks."""

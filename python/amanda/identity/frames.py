@@ -14,15 +14,15 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "tools") + os.sep
 _MAIN = "__main__"
 _MAIN_OF_A_WORKER = "__mp_main__"  # what multiprocessing calls the main module in processes that it spawns
-_MOST_FILES = 256  # of one name: beyond, they are generated
+_MOST_FILES = 256  # per name: more are treated as generated
 _CACHE_ENTRY = 0  # the opcode of an instruction's inline cache
 
-_positions: dict[int, dict[int, Any]] = {}  # decoded, by the code object's address and the offset in it
+_positions: dict[int, dict[int, Any]] = {}  # decoded positions, by the code object's address and the offset in it
 _files: dict[tuple[str, str], dict[str, int]] = {}  # ordinals, by the module's and the file's name, and by path
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame, and those around it."""
+    """The frame and its callers, innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -48,7 +48,7 @@ def forget(code: int) -> None:
 
 
 def name_of_module(name: Any) -> str:
-    """A Python module's `__name__`, which need not be a string, as it is in the process that started this one."""
+    """A Python module's `__name__` (which need not be a string), as it is in the process that started this one."""
     known = name if type(name) is str else ""
     return _MAIN if known == _MAIN_OF_A_WORKER else known
 
@@ -59,14 +59,14 @@ def hash_of(value: object) -> int:
 
 
 def encodable(text: str) -> str:
-    """Escapes what is not UTF-8: file names may hold it."""
+    """Escapes what is not valid UTF-8, which file names may contain."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _file(frame: FrameType) -> tuple[str, str]:
     """Names a frame's file the same in every process and checkout: by the module, and the name without its folder.
 
-    Files that share both, such as scripts that are run in one process, are numbered in the order in which they come.
+    Files that share both, such as several scripts run in one process, are numbered in order of appearance.
     """
     module = name_of_module(dict.get(frame.f_globals, "__name__"))
     path = frame.f_code.co_filename
@@ -77,7 +77,8 @@ def _file(frame: FrameType) -> tuple[str, str]:
 
 
 def _position(frame: FrameType) -> tuple[object, ...]:
-    """Where in the source the frame calls. Without columns, the index of the instruction, its inline cache left out."""
+    """The source position of the frame's call. Without columns, the index of the instruction, not counting inline
+    caches."""
     known = _positions.setdefault(id(frame.f_code), {})
     if frame.f_lasti not in known:
         position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)

@@ -1,7 +1,7 @@
-"""Tells tables that know things by address or number when these die.
+"""Notifies tables that are keyed by address or number of the deaths of their keys.
 
-Drivers note deaths as they happen, without running Python code. `Lifetimes.tell` passes them on, before the next place is
-named: until then a table may still hold what is dead, so it is asked only about what is alive.
+Drivers record deaths as they happen, without running Python code. `Lifetimes.tell` passes them on before the next place
+is resolved. Until then a table may still hold dead keys, so look up only what is alive.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 
 class Lifetimes:
-    """The deaths of one kind of thing. `dead` returns the keys of those that died since it was last called."""
+    """The deaths of one kind of object. `dead` returns the keys of those that died since the last call."""
 
     def __init__(self, dead: Callable[[], Iterable[int]]) -> None:
         self._dead = dead
@@ -18,7 +18,7 @@ class Lifetimes:
         self._pending: list[tuple[Callable[[int], object], int]] = []
 
     def listen(self, forget: Callable[[int], object]) -> None:
-        """Calls `forget(key)` for each thing that dies from now on."""
+        """Calls `forget(key)` for each object that dies from now on."""
         self._listeners.append(forget)
 
     def tell(self) -> None:

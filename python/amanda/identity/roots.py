@@ -14,7 +14,7 @@ from amanda.identity import frames
 
 class _Entered(threading.local):
     def __init__(self) -> None:
-        # By entry: the frame's address and code. The frame itself would keep its locals alive.
+        # By entry: the frame's address and code, because the frame itself would keep its locals alive.
         self.frames: dict[int, tuple[int, CodeType]] = {}
 
 
@@ -22,9 +22,9 @@ _entered = _Entered()
 
 
 def enter(entry: int) -> Callable[[], object]:
-    """Remembers the calling frame, outside this package and the standard library's context managers.
+    """Records the calling frame, ignoring those of this package and of the standard library's context managers.
 
-    Returns what forgets it.
+    Returns a function that removes it.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and _enters_for_others(frame.f_code.co_filename):

@@ -1,1 +1,1 @@
-"""How tools hand out what they measured: pandas tables, printed tables, Chrome traces."""
+"""Output formats of tools: pandas tables, printed tables, Chrome traces."""

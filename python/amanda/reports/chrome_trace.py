@@ -11,7 +11,7 @@ Event = dict[str, Any]
 
 
 def write(path: str | os.PathLike[str], events: Iterable[Event], **head: Any) -> None:
-    """Writes the events, and what `head` says of all of them."""
+    """Writes the events, and the items of `head` beside them."""
     trace = {"traceEvents": list(events), "displayTimeUnit": "ms", **head}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(trace, file)
@@ -37,7 +37,8 @@ def slice_of(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns
 
 
 def arrow(name: str, number: int, steps: Sequence[tuple[int, int, int]]) -> Iterator[Event]:
-    """An arrow through the slices that begin at these (time, pid, tid). Its number is its own among those of the name."""
+    """An arrow through the slices that begin at these (time, pid, tid). Its number is unique among arrows of that
+    name."""
     if len(steps) < 2:
         return
     for position, (time_ns, pid, tid) in enumerate(steps):

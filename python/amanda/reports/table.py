@@ -2,17 +2,116 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import io
+import re
 from typing import Any
 
+import rich.cells
 import rich.console
+import rich.containers
+import rich.measure
 import rich.table
 import rich.text
 
+ELLIPSIS = "…"
+MIN_NAME_WIDTH = 16  # columns of numbers are left out before names get shorter than this
+INDENT = "  "  # of a name's second line and those after it
+
+
+class Name(rich.text.Text):  # type: ignore[misc]
+    """A name in a table: of an operator, a module, a file, a kernel. It is never broken inside a part.
+
+    Where it does not fit, it goes on in the next line after a dot, "::", "/", "<", a comma or a space. A part that does
+    not fit into a line is shortened from the left: "…product_attention".
+
+    Arguments:
+        shortens: shorten the whole name from the left, instead of using more lines.
+    """
+
+    def __init__(self, text: str, shortens: bool = False) -> None:
+        super().__init__(text)
+        self.shortens = shortens
+
+    def wrap(self, console: Any, width: int, **options: Any) -> rich.containers.Lines:
+        """The lines of at most `width` characters in which rich shows it."""
+        lines = [shown for line in self.plain.split("\n") for shown in self._lines(line, width)]
+        return rich.containers.Lines(rich.text.Text(line, style=self.style, end="") for line in lines)
+
+    def __rich_measure__(self, console: Any, options: Any) -> rich.measure.Measurement:
+        widest = max(map(rich.cells.cell_len, self.plain.split("\n")))
+        return rich.measure.Measurement(min(widest, MIN_NAME_WIDTH), widest).with_maximum(options.max_width)
+
+    def _lines(self, line: str, width: int) -> list[str]:
+        if rich.cells.cell_len(line) <= width:
+            return [line]
+        if self.shortens:
+            return [_shortened_at_a_part(line, width)]
+        margin = line[: len(line) - len(line.lstrip())] if width > MIN_NAME_WIDTH // 2 else ""
+        lines, indent = [margin], margin + INDENT if width > MIN_NAME_WIDTH // 2 else ""
+        for part in _parts(line.lstrip()):
+            if lines[-1].strip() and rich.cells.cell_len((lines[-1] + part).rstrip()) > width:
+                lines.append(indent)
+            lines[-1] += _shortened(part, width - rich.cells.cell_len(lines[-1]))
+        return [shown.rstrip() for shown in lines]
+
+
+def _parts(line: str) -> list[str]:
+    return [part for part in re.split(r"(?<=[./<,\s])(?!py:)|(?<=::)", line) if part]
+
+
+def _shortened(text: str, width: int) -> str:
+    """The end of the text, behind an ellipsis if something is missing."""
+    if rich.cells.cell_len(text.rstrip()) <= width:
+        return text
+    end = text.rstrip()
+    while end and rich.cells.cell_len(end) >= width:
+        end = end[1:]
+    return ELLIPSIS[:width] + end
+
+
+def _shortened_at_a_part(text: str, width: int) -> str:
+    """The same, without the rest of the part that is cut, unless little would be left. The parts of a path are files."""
+    shown = _shortened(text, width)
+    whole = ELLIPSIS + (shown.partition("/")[2] if "/" in text else "".join(_parts(shown)[1:]))
+    return whole if 2 * rich.cells.cell_len(whole) >= width else shown
+
 
 class Table(rich.table.Table):  # type: ignore[misc]
-    """A `rich.table.Table`. Notebooks show it as an HTML table, ``print(table)`` as `rich.print` does, without colours."""
+    """A `rich.table.Table`. Notebooks show it as an HTML table, ``print(table)`` as `rich.print` does, without colors.
+
+    A console that is too narrow for all columns gets fewer, and is told which ones are missing.
+
+    Attributes:
+        keeps: positions of the columns that are left out last.
+    """
+
+    keeps: tuple[int, ...] = (0,)
+
+    def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Any:
+        shown, left_out = self, list[str]()
+        while len(shown.columns) > 1 and shown._least_width(console, options) > (self.width or options.max_width):
+            last = max((i for i in range(1, len(shown.columns)) if i not in shown.keeps), default=1)
+            left_out.insert(0, _text(shown.columns[last].header))
+            shown = shown._without(last)
+        if left_out:
+            told = f"no room in {options.max_width} characters for: {', '.join(left_out)}"
+            shown.caption = rich.text.Text("\n".join(filter(None, [_text(self.caption or ""), told])))
+        yield from rich.table.Table.__rich_console__(shown, console, options)
+
+    def _least_width(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> int:
+        """The width in which no number is cut, and names have what they need."""
+        unbounded = options.update(width=1_000_000)
+        measured = [(column, self._measure_column(console, unbounded, column)) for column in self.columns]
+        widths = [measure.maximum if column.no_wrap else measure.minimum for column, measure in measured]
+        return int(sum(widths) + self._extra_width)
+
+    def _without(self, position: int) -> Table:
+        table = copy.copy(self)
+        table.columns = self.columns[:position] + self.columns[position + 1 :]
+        table.keeps = tuple(kept - (kept > position) for kept in self.keeps if kept != position)
+        return table
 
     def __repr__(self) -> str:
         columns = ", ".join(_text(column.header) for column in self.columns)
@@ -26,7 +125,8 @@ class Table(rich.table.Table):  # type: ignore[misc]
 
     def _repr_html_(self) -> str:
         columns = self.columns
-        aligned = [f' style="text-align: {column.justify}; white-space: pre-wrap"' for column in columns]
+        # "pre": names are whole, however narrow the page; it scrolls.
+        aligned = [f' style="text-align: {column.justify}; white-space: pre"' for column in columns]
         lines = ["<table>"]
         if self.caption:
             lines.append(f"<caption>{_escaped(self.caption)}</caption>")
@@ -36,7 +136,7 @@ class Table(rich.table.Table):  # type: ignore[misc]
         return "\n".join([*lines, "</table>"])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **options: Any) -> dict[str, str]:
-        """What IPython asks before `_repr_html_`: rich's HTML is text of the terminal's width."""
+        """IPython calls it before `_repr_html_`: rich's own HTML would be text of the terminal's width."""
         bundle: dict[str, str] = super()._repr_mimebundle_(include, exclude, **options)
         return {kind: self._repr_html_() if kind == "text/html" else text for kind, text in bundle.items()}
 
@@ -54,5 +154,5 @@ def _escaped(cell: object) -> str:
 
 
 def _text(cell: object) -> str:
-    """A cell without its markup."""
+    """A cell's text without markup."""
     return str(rich.text.Text.from_markup(cell).plain if isinstance(cell, str) else cell)

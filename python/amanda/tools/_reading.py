@@ -24,15 +24,22 @@ class Skips:
     def __init__(self, tool: str) -> None:
         self._tool = tool
         self._counts: collections.Counter[str] = collections.Counter()
+        self._said: set[str] = set()
         self._lock = _fork.lock()
 
     def add(self, reason: str, detail: str = "") -> None:
         with self._lock:
             self._counts[reason] += 1
-            first = self._counts[reason] == 1
+            first = reason not in self._said
+            self._said.add(reason)
         if first:
             why = f"{REASONS[reason]}{f' ({detail})' if detail else ''}"
             logging.getLogger("amanda").warning("[%s] skips what it can't read: %s (said once)", self._tool, why)
+
+    def reset(self) -> None:
+        """Sets all counts to zero. What was logged is not logged again."""
+        with self._lock:
+            self._counts.clear()
 
     def counts(self) -> dict[str, int]:
         with self._lock:

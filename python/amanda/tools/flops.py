@@ -3,45 +3,62 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from amanda import _tools
-from amanda.reports.data_frame import data_frame, field_names
+from amanda.reports.columns import number_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
 from amanda.tool import NativeTool
 
-if TYPE_CHECKING:
-    import pandas
+GroupBy = Literal["both", "op", "module"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """All runs of one operator type in one innermost module, forward or backward."""
+    """All runs of one operator type in one innermost module, forward or backward.
 
-    op: str  # "aten::addmm"; in backward the autograd node, "AddmmBackward0"
-    module_path: str
-    backward: bool
+    By "op": of one operator type. By "module": of one module with its submodules, forward and backward.
+    """
+
+    op: str  # "aten::addmm"; in backward the autograd node, "AddmmBackward0"; by "module": ""
+    module_path: str  # by "op": ""
+    backward: bool | None  # by "module": None
     runs: int
     flops: int
 
+    @property
+    def name(self) -> str:
+        """What the row stands for: `op`, or by "module" the module's path."""
+        return self.module_path if self.backward is None else self.op
 
-class Flops(NativeTool):
+
+class Flops(Results[Row, GroupBy], NativeTool):
     """Counts floating point operations, by the conventions of `torch.utils.flop_counter.FlopCounterMode`::
 
         flops = Flops()
         with amanda.apply(flops):
             model(x).sum().backward()
-        print(flops.total, flops.by_operator(), flops.by_module(), flops.uncounted)
+        print(flops.total, flops.uncounted)
+        print(flops.table("module", top=10))
 
     A multiplication and an addition are two operations. Matrix products, convolutions and fused attention are counted,
     also inside other operators; biases, masks, normalization and pointwise operators are not. Gradients are
     counted if they are computed. The tool is written in C++ and reads only shapes. Counts accumulate over all runs,
     scopes and threads in which the tool is used. What checkpointing recomputes is counted again.
 
+    Rows are by "both" (the default: operator type and innermost module), by "op", or by "module", where each module
+    includes its submodules and "" is the whole program. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+
     Arguments:
         uncounted: if True, observe all operators, to list those in which nothing was counted. If False, operators that
             are not counted cost nothing.
         cpu_attention: count fused attention on the CPU as on other devices. FlopCounterMode does not count it.
     """
+
+    _speaker = "flops"
 
     def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:
         capsule, self._counts = _tools.make_flops(uncounted, cpu_attention)
@@ -73,20 +90,48 @@ class Flops(NativeTool):
         """
         return self._counts.uncounted()
 
-    def rows(self) -> list[Row]:
-        """What was counted, per operator type and innermost module."""
-        return [Row(row.op, row.module_path, row.backward, row.runs, row.flops) for row in self._counts.rows()]
-
     def reset(self) -> None:
-        """Resets all counts to zero."""
         self._counts.reset()
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """`rows` as a data frame with a column for each field.
+    def _rows(self, by: GroupBy) -> list[Row]:
+        rows = [Row(row.op, row.module_path, row.backward, row.runs, row.flops) for row in self._counts.rows()]
+        if by == "op":
+            return _summed(Row(row.op, "", row.backward, row.runs, row.flops) for row in rows)
+        if by == "module":
+            return _summed(
+                Row("", path, None, row.runs, row.flops) for row in rows for path in _around(row.module_path)
+            )
+        return rows
 
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return data_frame(
-            "flops", self.rows(), field_names(Row), {"backward": "bool", "runs": "int64", "flops": "int64"}
-        )
+    _op = Column("op", lambda row: row.op or "", left=True, folds=True, field="op")
+    _module = Column("module", lambda row: row.module_path or "(all)", left=True, folds=True, field="module_path")
+    _own_module = _module._replace(cell=lambda row: row.module_path or "(no module)")
+    _counted = (number_column("runs", "runs"), number_column("MFLOP", "flops", 1e6, 3))
+    _groupings = {
+        "both": Grouping([_op, _own_module, *_counted], fields_of(Row, backward="bool"), lambda rows: _total(rows)),
+        "op": Grouping(
+            [_op, *_counted], fields_of(Row, without=["module_path"], backward="bool"), lambda rows: _total(rows)
+        ),
+        "module": Grouping([_module, *_counted], fields_of(Row, without=["op", "backward"])),
+    }
+
+
+def _around(path: str) -> list[str]:
+    """The module and those around it, outermost first; "" for the program."""
+    parts = path.split(".") if path else []
+    return ["", *(".".join(parts[:end]) for end in range(1, len(parts) + 1))]
+
+
+def _summed(rows: Iterable[Row]) -> list[Row]:
+    groups: dict[tuple[str, str, bool | None], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.op, row.module_path, row.backward), []).append(row)
+    return [_sum(*key, group) for key, group in groups.items()]
+
+
+def _total(rows: Sequence[Row]) -> Row:
+    return _sum("", "", None, rows)
+
+
+def _sum(op: str, module_path: str, backward: bool | None, rows: Sequence[Row]) -> Row:
+    return Row(op, module_path, backward, sum(row.runs for row in rows), sum(row.flops for row in rows))

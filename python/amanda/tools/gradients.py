@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 import torch
 
 from amanda import _fork
 from amanda.op_context import OpContext
-from amanda.reports.data_frame import data_frame, field_names
+from amanda.reports.columns import general_column, name_column, number_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
-
-if TYPE_CHECKING:
-    import pandas
 
 Side = Literal["grad_output", "grad_input"]
 
@@ -24,29 +26,32 @@ Side = Literal["grad_output", "grad_input"]
 class Row:
     """One gradient that one backward operator receives or returns, over all its runs.
 
+    By "op" a row is that gradient of all backward operators of a type; by "module" and "line" all gradients that the
+    backward operators there receive, or return.
+
     A norm is the Euclidean norm of all elements, accumulated in float64, in the unit of the gradient. `last` is the
     latest norm, including NaN and infinity. `min`, `max` and `mean` cover the finite norms; None if there was none.
     """
 
-    op_id: int
-    name: str  # the forward operator, "aten::linear"
-    module_path: str
-    source: str  # file:line of the forward call
-    backward_op: str  # the autograd node, "AddmmBackward0"
-    backward_op_id: int
+    op_id: int | None  # by "id"; else None
+    name: str  # the forward operator, "aten::linear"; by "module" or "line" that module's path, or that line
+    module_path: str  # by "id" and "module"; else ""
+    source: str  # file:line of the forward call, by "id" and "line"; else ""
+    backward_op: str  # the autograd node, "AddmmBackward0", by "id" and "op"; else ""
+    backward_op_id: int | None  # by "id"; else None
     side: Side
-    position: int  # the node's: grad_output of its i-th output, grad_input along its next_functions[i]
-    calls: int  # runs of the backward operator
+    position: int | None  # the node's: grad_output of its i-th output, grad_input along its next_functions[i]
+    calls: int  # runs of the backward operator, or of all of the row
     undefined: int  # runs without this gradient: it is not needed, or it is zero
     nonfinite: int  # runs whose norm was NaN or infinite
-    last: float | None
+    last: float | None  # by "id"; else None
     min: float | None
     max: float | None
     mean: float | None
     skipped: int = 0  # runs whose gradient could not be read
 
 
-class GradientStatistics(Tool):
+class GradientStatistics(Results[Row, GroupBy], Tool):
     """Collects the norms of the gradients that flow into and out of every backward operator::
 
         gradients = GradientStatistics()
@@ -60,8 +65,13 @@ class GradientStatistics(Tool):
 
     The tool changes nothing and keeps no gradient: memory grows with the program, not with its steps. On CUDA the host
     waits for each norm. For sparse, nested and other gradients without plain elements, only the calls are counted; they
-    count as `skipped`. Rows are in the order in which backward operators first ran.
+    count as `skipped`.
+
+    Rows are by "id" (the default: one backward operator at its place in the program), "op", "module" or "line", in the
+    order in which the backward operators first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """
+
+    _speaker = "gradients"
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,23 +84,22 @@ class GradientStatistics(Tool):
         backward_op, backward_op_id = context.backward_op, context.backward_op_id
         assert backward_op is not None
         assert backward_op_id is not None
-        operator = _BackwardOperator(
-            context.op_id, context.op.name, context.module_path, context.source, backward_op.__name__, backward_op_id
-        )
-        with self._lock:
-            operator = self._operators.setdefault(backward_op_id, operator)
-        context.insert_before_backward_op(self._record_outputs, operator=operator)
-        context.insert_after_backward_op(self._record_inputs, operator=operator)
+        node = _Node(Place.of(context), backward_op.__name__, backward_op_id)
+        context.insert_before_backward_op(self._record_outputs, node=node)
+        context.insert_after_backward_op(self._record_inputs, node=node)
 
-    def _record_outputs(self, *gradients: torch.Tensor | None, operator: _BackwardOperator) -> None:
+    def _record_outputs(self, *gradients: torch.Tensor | None, node: _Node) -> None:
         norms = [self._norm_of(gradient) for gradient in gradients]
         with self._lock:
-            operator.grad_outputs.add(norms)
+            self._operator(node).grad_outputs.add(norms)
 
-    def _record_inputs(self, *gradients: torch.Tensor | None, operator: _BackwardOperator) -> None:
+    def _record_inputs(self, *gradients: torch.Tensor | None, node: _Node) -> None:
         norms = [self._norm_of(gradient) for gradient in gradients]
         with self._lock:
-            operator.grad_inputs.add(norms)
+            self._operator(node).grad_inputs.add(norms)
+
+    def _operator(self, node: _Node) -> _BackwardOperator:
+        return self._operators.setdefault(node.id, _BackwardOperator(node))
 
     def _norm_of(self, gradient: torch.Tensor | None) -> float | Literal["skipped"] | None:
         if gradient is None:
@@ -103,26 +112,93 @@ class GradientStatistics(Tool):
         """How many gradients could not be read, by reason."""
         return self._skips.counts()
 
-    def rows(self) -> list[Row]:
-        """The norms so far, in the order in which the backward operators first ran."""
+    def reset(self) -> None:
         with self._lock:
-            return [row for operator in self._operators.values() for row in operator.rows()]
+            self._operators.clear()
+        self._skips.reset()
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """`rows` as a data frame with a column for each field; None becomes a missing value.
+    def _rows(self, by: GroupBy) -> list[Row]:
+        with self._lock:
+            every = [gradient for operator in self._operators.values() for gradient in operator.gradients()]
+            if by == "id":
+                return [gradient.row(norms, calls) for gradient, norms, calls in every]
+            groups: dict[_Gradient, list[tuple[_Norms, int]]] = {}
+            for gradient, norms, calls in every:
+                groups.setdefault(gradient.group(by), []).append((norms, calls))
+            return [
+                gradient.row(_Norms.all_of(norms for norms, _ in group), sum(calls for _, calls in group))
+                for gradient, group in groups.items()
+            ]
 
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        ids: dict[str, str] = dict.fromkeys(("op_id", "backward_op_id"), "uint64")
-        counts: dict[str, str] = dict.fromkeys(("position", "calls", "undefined", "nonfinite", "skipped"), "int64")
-        norms: dict[str, str] = dict.fromkeys(("last", "min", "max", "mean"), "float64")
-        return data_frame("gradients", self.rows(), field_names(Row), ids | counts | norms)
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self._skips.caption()]
+
+    _node = Column("backward op", lambda row: row.backward_op, left=True, folds=True, field="backward_op")
+    _side = Column("side", lambda row: row.side, left=True, field="side")
+    _position = number_column("pos", "position")
+    _values = (
+        number_column("calls", "calls"),
+        *(general_column(f"{field} norm", field) for field in ("mean", "min", "max")),
+        number_column("undefined", "undefined"),
+        number_column("not finite", "nonfinite"),
+    )
+    _only_by_id = (*PLACE_FIELDS, "backward_op_id", "last")
+    _not_by_module = (*_only_by_id, "backward_op", "position")
+    _groupings = {
+        "id": Grouping([name_column("id"), _node, _side, _position, *_values], fields_of(Row, position="int64")),
+        "op": Grouping(
+            [name_column("op"), _node, _side, _position, *_values],
+            fields_of(Row, without=_only_by_id, position="int64"),
+        ),
+        "module": Grouping([name_column("module"), _side, *_values], fields_of(Row, without=_not_by_module)),
+        "line": Grouping([name_column("line"), _side, *_values], fields_of(Row, without=_not_by_module)),
+    }
+
+
+class _Node(NamedTuple):
+    """A backward operator."""
+
+    place: Place  # of its forward operator
+    name: str
+    id: int
+
+
+class _Gradient(NamedTuple):
+    """One gradient of a backward operator; or what several have in common."""
+
+    place: Place
+    backward_op: str
+    backward_op_id: int | None
+    side: Side
+    position: int | None
+
+    def group(self, by: GroupBy) -> _Gradient:
+        place = self.place.group(by)
+        if by == "op":
+            return self._replace(place=place, backward_op_id=None)
+        return _Gradient(place, "", None, self.side, None)
+
+    def row(self, norms: _Norms, calls: int) -> Row:
+        return Row(
+            *self.place,
+            backward_op=self.backward_op,
+            backward_op_id=self.backward_op_id,
+            side=self.side,
+            position=self.position,
+            calls=calls,
+            undefined=norms.undefined,
+            nonfinite=norms.nonfinite,
+            last=norms.last,
+            min=norms.min if norms.finite else None,
+            max=norms.max if norms.finite else None,
+            mean=norms.sum / norms.finite if norms.finite else None,
+            skipped=norms.skipped,
+        )
 
 
 @dataclasses.dataclass(eq=False)
 class _Norms:
-    """The norms of one gradient."""
+    """The norms of one gradient, or of several."""
 
     undefined: int = 0
     skipped: int = 0
@@ -132,6 +208,22 @@ class _Norms:
     min: float = math.inf
     max: float = -math.inf
     sum: float = 0.0
+
+    @classmethod
+    def all_of(cls, others: Iterable[_Norms]) -> _Norms:
+        """Which norm was the last is not known."""
+        norms = cls()
+        for other in others:
+            norms.undefined += other.undefined
+            norms.skipped += other.skipped
+            norms.nonfinite += other.nonfinite
+            norms.finite += other.finite
+            norms.min, norms.max, norms.sum = (
+                min(norms.min, other.min),
+                max(norms.max, other.max),
+                norms.sum + other.sum,
+            )
+        return norms
 
     def add(self, norm: float) -> None:
         self.last = norm
@@ -163,36 +255,15 @@ class _Gradients:
 
 @dataclasses.dataclass(eq=False)
 class _BackwardOperator:
-    op_id: int
-    name: str
-    module_path: str
-    source: str
-    backward_op: str
-    backward_op_id: int
+    node: _Node
     grad_outputs: _Gradients = dataclasses.field(default_factory=_Gradients)
     grad_inputs: _Gradients = dataclasses.field(default_factory=_Gradients)
 
-    def rows(self) -> list[Row]:
+    def gradients(self) -> list[tuple[_Gradient, _Norms, int]]:
+        """Each gradient with its norms and the number of its node's runs."""
         sides: list[tuple[Side, _Gradients]] = [("grad_output", self.grad_outputs), ("grad_input", self.grad_inputs)]
         return [
-            Row(
-                op_id=self.op_id,
-                name=self.name,
-                module_path=self.module_path,
-                source=self.source,
-                backward_op=self.backward_op,
-                backward_op_id=self.backward_op_id,
-                side=side,
-                position=position,
-                calls=gradients.calls,
-                undefined=norms.undefined,
-                nonfinite=norms.nonfinite,
-                last=norms.last,
-                min=norms.min if norms.finite else None,
-                max=norms.max if norms.finite else None,
-                mean=norms.sum / norms.finite if norms.finite else None,
-                skipped=norms.skipped,
-            )
+            (_Gradient(self.node.place, self.node.name, self.node.id, side, position), norms, gradients.calls)
             for side, gradients in sides
             for position, norms in enumerate(gradients.norms)
         ]

@@ -15,6 +15,11 @@ import torch
 from amanda import _fork
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
+from amanda.reports.columns import name_column, number_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.places import GroupBy, Place
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
 
@@ -140,12 +145,32 @@ class Graph:
             inputs.add(position)
             self._consumers[producer][consumer] = inputs
 
+    def _clear(self) -> None:
+        with self._lock:
+            self._nodes.clear()
+            self._producers.clear()
+            self._consumers.clear()
+
     def _connected(self, producer: Node, consumer: Node, position: int) -> bool:
         with self._lock:
             return position in self._producers[consumer].get(producer, ())
 
 
-class GraphTracing(Tool):
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One node of the graph; or all nodes of one name and kind, or of one module or line."""
+
+    id: str  # `Node.text_id`, by "id"; else ""
+    kind: str  # "operator", "input" or "parameter", by "id" and "op"; else ""
+    name: str  # "aten::linear"; for a tensor "weight"; by "module" or "line" that module's path, or that line
+    module_path: str  # by "id" and "module"; else ""
+    source: str  # file:line of the call, by "id" and "line"; else ""
+    nodes: int
+    producers: int  # nodes outside the row of which it consumes results
+    consumers: int  # nodes outside the row that consume its results
+
+
+class GraphTracing(Results[Row, GroupBy], Tool):
     """Finds which operator made each tensor that an operator consumes::
 
         tracing = GraphTracing()
@@ -174,7 +199,29 @@ class GraphTracing(Tool):
     this one.
 
     No tensor is kept alive. Memory grows with the program and with the number of live tensors, not with iterations.
+
+    Rows are by "id" (the default: one node), "op", "module" or "line", in the order in which they first ran. See
+    `Results` for `rows`, `table`, `to_pandas` and `reset`. `reset` empties `graph`; tensors that were made before then
+    come from outside.
     """
+
+    _speaker = "graph"
+    _kind = Column("kind", lambda row: row.kind, left=True, field="kind")
+    _counts = (
+        number_column("nodes", "nodes"),
+        number_column("producers", "producers"),
+        number_column("consumers", "consumers"),
+    )
+    _groupings = {
+        "id": Grouping([name_column("id"), _kind, *_counts[1:]], fields_of(Row, without=["nodes"])),
+        "op": Grouping([name_column("op"), _kind, *_counts], fields_of(Row, without=["id", "module_path", "source"])),
+        "module": Grouping(
+            [name_column("module"), *_counts], fields_of(Row, without=["id", "kind", "module_path", "source"])
+        ),
+        "line": Grouping(
+            [name_column("line"), *_counts], fields_of(Row, without=["id", "kind", "module_path", "source"])
+        ),
+    }
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,6 +247,28 @@ class GraphTracing(Tool):
         context.insert_before_op(self._before, with_run=True, node=node, names=op.input_names, written=written)
         context.insert_after_op(self._after, returned, with_run=True, node=node)
 
+    def reset(self) -> None:
+        with self._lock:
+            self.graph._clear()
+            self._memory = _Memory(self.graph, self._skips)
+        self._skips.reset()
+
+    def _rows(self, by: GroupBy) -> list[Row]:
+        groups: dict[tuple[str, Place, str], set[Node]] = {}
+        for node in self.graph:
+            place = Place(None, node.name, node.module_path, node.source).group(by)
+            key = (node.text_id if by == "id" else "", place, node.kind if by in ("id", "op") else "")
+            groups.setdefault(key, set()).add(node)
+        return [self._row(*key, nodes) for key, nodes in groups.items()]
+
+    def _row(self, node_id: str, place: Place, kind: str, nodes: set[Node]) -> Row:
+        producers = {producer for node in nodes for producer in self.graph.producers(node)} - nodes
+        consumers = {consumer for node in nodes for consumer in self.graph.consumers(node)} - nodes
+        return Row(node_id, kind, *place[1:], len(nodes), len(producers), len(consumers))
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self._skips.caption()]
+
     def _consume(self, *inputs: Any, node: Node, names: list[str]) -> list[_Read]:
         with self._lock, port.WithoutTorchFunction():
             return [
@@ -209,6 +278,7 @@ class GraphTracing(Tool):
             ]
 
     def _before(self, *inputs: Any, run: dict[str, Any], node: Node, names: list[str], written: list[int]) -> None:
+        node = self.graph._add(node)  # it may be gone since its analysis: a reset
         run["reads"] = self._consume(*inputs, node=node, names=names)
         with port.WithoutTorchFunction():
             run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
@@ -217,6 +287,7 @@ class GraphTracing(Tool):
         # What an in-place operator wrote is looked up through its arguments, not its result: the first run that
         # autograd records happens on a copy.
         with self._lock, port.WithoutTorchFunction():
+            node = self.graph._add(node)
             for tensor in run["written"]:
                 self._memory.write(tensor, node)
             for value in results:

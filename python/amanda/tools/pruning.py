@@ -6,22 +6,45 @@ sparse tensor cores support. Each is a `get_mask` of a few lines; `WeightPruning
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from amanda import _core
+from amanda import _core, _fork
 from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
+from amanda.reports.columns import name_column, number_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 
 OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
 
 
-class WeightPruning(Tool):
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The newest mask of one operator; or those of all operators of a type, a module or a line."""
+
+    op_id: int | None  # by "id"; else None
+    name: str  # "aten::linear"; by "module" or "line" that module's path, or that line
+    module_path: str  # by "id" and "module"; else ""
+    source: str  # file:line of the call, by "id" and "line"; else ""
+    weights: int
+    pruned: int  # those held at zero
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction of weights that are pruned, 0 to 1."""
+        return self.pruned / self.weights if self.weights else 0.0
+
+
+class WeightPruning(Results[Row, GroupBy], Tool):
     """Base class of tools that prune weights. A subclass selects the weights in `get_mask`.
 
     An operator's mask is created once, when the operator is analyzed, and kept in ``context["mask"]``: 1 for a weight
@@ -45,11 +68,16 @@ class WeightPruning(Tool):
     inside other operators, such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one
     operator in evaluation is an error, unless `ops` is given, because it would not be pruned as in training.)
 
+    Rows are by "id" (the default: one operator at its place in the program), "op", "module" or "line", in the order in
+    which they first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset`, also inside a scope,
+    each operator gets a new mask when it runs next; ``context["mask"]`` stays the first one.
+
     Arguments:
         ops: the operators to prune, as in `Tool.add_inst_for_op`. Matrix products, or operators with a `weight`.
         where: called as ``where(context)`` once per operator; False leaves the operator dense.
 
     Raises:
+        TypeError: `where` is not callable.
         amanda.Error: when an operator of `ops` runs whose weight is not known.
 
     The gradient could also be masked at a backward operator: for conv2d at ``grad_inputs[1]`` of ConvolutionBackward0,
@@ -59,6 +87,20 @@ class WeightPruning(Tool):
     derivatives and recomputed regions.
     """
 
+    _speaker = "pruning"
+    _counts = (
+        number_column("weights", "weights"),
+        number_column("pruned", "pruned"),
+        Column("sparsity", lambda row: f"{row.sparsity:.1%}", field="sparsity"),
+    )
+    _fields = fields_of(Row, without=PLACE_FIELDS, sparsity="float64")
+    _groupings = {
+        "id": Grouping([name_column("id"), *_counts], fields_of(Row, sparsity="float64"), lambda rows: _sum(rows)),
+        "op": Grouping([name_column("op"), *_counts], _fields, lambda rows: _sum(rows)),
+        "module": Grouping([name_column("module"), *_counts], _fields, lambda rows: _sum(rows)),
+        "line": Grouping([name_column("line"), *_counts], _fields, lambda rows: _sum(rows)),
+    }
+
     def __init__(
         self, *, ops: str | Iterable[str] = OPS, where: Callable[[OpContext], object] = lambda context: True
     ) -> None:
@@ -67,6 +109,9 @@ class WeightPruning(Tool):
             raise TypeError(f"[pruning] where= takes a function of an operator's context, got {where!r}")
         self._where = where
         self._skips = _reading.Skips("pruning")
+        self._resets = 0
+        self._masked: dict[int | None, Row] = {}
+        self._lock = _fork.lock()  # guards the two above
         self.add_inst_for_op(self._analyze, ops=ops)
         if ops is OPS:
             _fused_layers.refuse_in(self)
@@ -76,9 +121,33 @@ class WeightPruning(Tool):
         """How many operators were left dense because their weight cannot be read, by reason."""
         return self._skips.counts()
 
+    def reset(self) -> None:
+        with self._lock:
+            self._resets += 1
+            self._masked.clear()
+        self._skips.reset()
+
+    def _rows(self, by: GroupBy) -> list[Row]:
+        groups: dict[Place, list[Row]] = {}
+        with self._lock:
+            for row in self._masked.values():
+                place = Place(row.op_id, row.name, row.module_path, row.source)
+                groups.setdefault(place.group(by), []).append(row)
+        return [_sum(rows, place) for place, rows in groups.items()]
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self._skips.caption()]
+
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones. `dim` is the
-        dimension over which the operator sums, the input channels."""
+        """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones.
+
+        Arguments:
+            weight: the operator's weight.
+            dim: the dimension over which the operator sums, the input channels.
+
+        Raises:
+            NotImplementedError: the subclass does not define it.
+        """
         raise NotImplementedError(f"[pruning] {type(self).__name__} has no get_mask")
 
     def _analyze(self, context: OpContext) -> None:
@@ -89,14 +158,39 @@ class WeightPruning(Tool):
         weight = context.inputs[position]
         if self._skips.unreadable(weight):
             return
-        mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(self.get_mask(weight, dim)))
-        if mask.shape != weight.shape:
-            raise _core.Error(f"[pruning] {context.op.name} runs on several weights at once, under torch.vmap")
-        context["mask"] = mask
-        context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, mask=mask)
+        masked = _Masked(Place.of(context), dim)
+        context["mask"] = self._renew(masked, weight)
+        context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, masked=masked)
 
-    def _mask_weight(self, weight: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _renew(self, masked: _Masked, weight: torch.Tensor) -> torch.Tensor:
+        """Gives an operator the mask of its weight as it is now."""
+        resets = self._resets
+        with torch.no_grad():
+            mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(self.get_mask(weight, masked.dim)))
+        if mask.shape != weight.shape:
+            raise _core.Error(f"[pruning] {masked.place.name} runs on several weights at once, under torch.vmap")
+        row = Row(*masked.place, weights=mask.numel(), pruned=mask.numel() - int(mask.count_nonzero()))
+        with self._lock:
+            masked.mask, masked.resets = mask, resets
+            if resets == self._resets:
+                self._masked[row.op_id] = row
+        return mask
+
+    def _mask_weight(self, weight: torch.Tensor, masked: _Masked) -> torch.Tensor:
+        mask = masked.mask
+        if mask is None or masked.resets != self._resets:
+            mask = self._renew(masked, weight)
         return weight * mask.to(weight)
+
+
+@dataclasses.dataclass(eq=False)
+class _Masked:
+    """An operator with a mask, in one scope."""
+
+    place: Place
+    dim: int  # over which it sums
+    mask: torch.Tensor | None = None
+    resets: int = 0  # of the tool, when the mask was made
 
 
 class MagnitudePruning(WeightPruning):
@@ -153,6 +247,14 @@ class VectorwisePruning(WeightPruning):
         fours = torch.nn.functional.pad(magnitudes, (0, -channels % 4)).unflatten(-1, (-1, 4))
         best = fours[..., pairs].sum(-1).argmax(-1)
         return patterns[best].flatten(-2)[..., :channels].movedim(-1, dim)
+
+
+_ALL = Place(None, "", "", "")
+
+
+def _sum(rows: Iterable[Row], place: Place = _ALL) -> Row:
+    rows = list(rows)
+    return Row(*place, weights=sum(row.weights for row in rows), pruned=sum(row.pruned for row in rows))
 
 
 def _find_weight(context: OpContext) -> tuple[int, int] | None:

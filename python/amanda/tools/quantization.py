@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.ao.quantization.observer import (
@@ -18,12 +18,18 @@ from torch.ao.quantization.observer import (
 from amanda import _core, _fork
 from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
+from amanda.reports.columns import name_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.places import Place
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 
 MakeObserver = Callable[[], UniformQuantizationObserverBase]
 Places = Mapping[str, Mapping[int | str, MakeObserver]]
 Side = Literal["input", "output"]
+GroupBy = Literal["id"]
 
 int8_activation: MakeObserver = MovingAverageMinMaxObserver.with_args(dtype=torch.quint8)
 """0 to 255, one scale and zero point per tensor; the range follows about the last hundred runs."""
@@ -45,7 +51,7 @@ INT8: Places = {
 class Row:
     """How one operand of one operator is quantized: ``q = clamp(round(x / scale) + zero_point, quant_min, quant_max)``."""
 
-    op_id: int
+    op_id: int | None
     name: str  # "aten::linear"
     module_path: str
     source: str  # file:line of the call
@@ -57,7 +63,7 @@ class Row:
     quant_max: int
 
 
-class FakeQuantization(Tool):
+class FakeQuantization(Results[Row, GroupBy], Tool):
     """Rounds operands to values of a quantized type, while the program computes and trains in floating point::
 
         quantization = FakeQuantization({"linear": {"input": int8_activation, "weight": int8_weight}})
@@ -83,6 +89,9 @@ class FakeQuantization(Tool):
     the operator instead. A region that checkpointing recomputes is observed again, as with modules, so a moving range
     may have changed by then.
 
+    Rows are by "id", one for each operand of each operator that was observed, in the order in which they first ran. See
+    `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset` all observers are new.
+
     Arguments:
         inputs: maps operators, by name or pattern as in `Tool.add_inst_for_op`, to the observers of their inputs. These
             map a position or name to a factory of observers, such as the result of an observer class's `with_args`.
@@ -99,11 +108,25 @@ class FakeQuantization(Tool):
             when PyTorch runs an encoder layer as one operator in evaluation.
     """
 
+    _speaker = "quantization"
+    _groupings = {
+        "id": Grouping(
+            [
+                name_column("id"),
+                Column("operand", lambda row: f"{row.side} {row.position}", left=True, field="side"),
+                Column("scale", lambda row: _range(row.scale, ".3g"), field="scale"),
+                Column("zero point", lambda row: _range(row.zero_point, "d"), field="zero_point"),
+                Column("range", lambda row: f"{row.quant_min} to {row.quant_max}", field="quant_min"),
+            ],
+            fields_of(Row),
+        )
+    }
+
     def __init__(self, inputs: Places = INT8, outputs: Places | None = None) -> None:
         super().__init__()
         self.observe = True
         self.quantize = True
-        self._operands: dict[tuple[str, int, Side, int | str], _Operand] = {}
+        self._operands: dict[tuple[str, int | None, Side, int | str], _Operand] = {}
         self._skips = _reading.Skips("quantization")
         self._lock = _fork.lock()  # guards the fields above
         self._add("input", inputs)
@@ -116,10 +139,17 @@ class FakeQuantization(Tool):
         """How many operands were left unchanged because their elements cannot be read, by reason."""
         return self._skips.counts()
 
-    def rows(self) -> list[Row]:
-        """The current scales and zero points of the observed operands."""
+    def reset(self) -> None:
+        with self._lock:
+            self._operands.clear()
+        self._skips.reset()
+
+    def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:
             return [operand.row() for operand in self._operands.values() if operand.scale is not None]
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self._skips.caption()]
 
     def _add(self, side: Side, places: Places) -> None:
         for ops, observers in places.items():
@@ -135,32 +165,36 @@ class FakeQuantization(Tool):
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
         insert = context.insert_before_op if side == "input" else context.insert_after_op
         for position, make in observers.items():
-            with self._lock:
-                key = (ops, context.op_id, side, position)
-                if key not in self._operands:
-                    self._operands[key] = _Operand(
-                        context.op_id, context.op.name, context.module_path, context.source, side, position, make()
-                    )
-            insert(self._fake_quantize, [position], differentiable=True, operand=self._operands[key])
+            key = _Key(ops, Place.of(context), side, position)
+            insert(self._fake_quantize, [position], differentiable=True, key=key, make=make)
 
-    def _fake_quantize(self, value: Any, operand: _Operand) -> torch.Tensor | None:
+    def _fake_quantize(self, value: Any, key: _Key, make: MakeObserver) -> torch.Tensor | None:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return None
         if self._skips.unreadable(value):
             return None
+        same = key.ops, key.place.op_id, key.side, key.position
+        with self._lock:
+            operand = self._operands.get(same)
+            if operand is None:
+                operand = self._operands[same] = _Operand(key, make())
         if self.observe:
             operand.look_at(value)
         return operand.fake_quantize(value) if self.quantize else None
 
 
-@dataclasses.dataclass(eq=False)
-class _Operand:
-    op_id: int
-    name: str
-    module_path: str
-    source: str
+class _Key(NamedTuple):
+    """An operand of an operator, selected by a pattern."""
+
+    ops: str
+    place: Place
     side: Side
     position: int | str
+
+
+@dataclasses.dataclass(eq=False)
+class _Operand:
+    key: _Key
     observer: UniformQuantizationObserverBase
     scale: torch.Tensor | None = None
     zero_point: torch.Tensor | None = None
@@ -169,7 +203,7 @@ class _Operand:
     def look_at(self, value: torch.Tensor) -> None:
         seen = torch.func.debug_unwrap(value.detach())
         if seen.shape != value.shape and self.by_channel:
-            raise _core.Error(f"[quantization] {self.name} runs on several tensors at once, under torch.vmap")
+            raise _core.Error(f"[quantization] {self.key.place.name} runs on several tensors at once, under torch.vmap")
         with self.lock, torch.no_grad():
             observer = self.observer.to(seen.device)
             observer(seen)
@@ -185,7 +219,8 @@ class _Operand:
             observer, scale, zero_point = self.observer, self.scale, self.zero_point
         if scale is None:
             raise _core.Error(
-                f"[quantization] {self.side} {self.position!r} of {self.name} ({self.source}) has no range yet; "
+                f"[quantization] {self.key.side} {self.key.position!r} of {self.key.place.name} "
+                f"({self.key.place.source}) has no range yet; "
                 "run the program with observe = True first"
             )
         limits = observer.quant_min, observer.quant_max
@@ -198,14 +233,17 @@ class _Operand:
             assert self.scale is not None
             assert self.zero_point is not None
             return Row(
-                op_id=self.op_id,
-                name=self.name,
-                module_path=self.module_path,
-                source=self.source,
-                side=self.side,
-                position=self.position,
+                *self.key.place,
+                side=self.key.side,
+                position=self.key.position,
                 scale=self.scale.clone(),
                 zero_point=self.zero_point.clone(),
                 quant_min=self.observer.quant_min,
                 quant_max=self.observer.quant_max,
             )
+
+
+def _range(values: torch.Tensor, form: str) -> str:
+    """The value, or the smallest and the largest one."""
+    smallest, largest = (format(extreme.item(), form) for extreme in values.aminmax())
+    return smallest if smallest == largest else f"{smallest} to {largest}"

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from amanda import _fork
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
-from amanda.reports.data_frame import data_frame, field_names
+from amanda.reports.columns import general_column, name_column, number_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One output of one operator over all its runs; an operator that returns nothing has one row with no output.
 
+    By "op" a row is one output of all operators of a type; by "module" and "line" all outputs of all operators there.
     `min`, `max`, `mean` and `std` cover the finite elements of floating-point outputs; None if there was none.
     `std` is the population standard deviation: it divides by the number of elements, not by one less.
     """
 
-    op_id: int
-    name: str  # "aten::linear"
-    module_path: str
-    source: str  # file:line of the call
+    op_id: int | None  # by "id"; else None
+    name: str  # "aten::linear"; by "module" or "line" that module's path, or that line
+    module_path: str  # by "id" and "module"; else ""
+    source: str  # file:line of the call, by "id" and "line"; else ""
     output: int | None  # the position; a list of tensors is one position
-    calls: int  # runs of the operator
+    calls: int  # runs of the operator, or of all operators of the row
     elements: int  # of all runs together
     min: float | None
     max: float | None
@@ -49,13 +51,13 @@ class Row:
         return self.zeros / self.elements if self.elements else 0.0
 
 
-class OpStatistics(Tool):
+class OpStatistics(Results[Row, GroupBy], Tool):
     """Collects statistics of all outermost operators' outputs, over all runs, scopes and threads in which it is used::
 
         statistics = OpStatistics()
         with amanda.apply(statistics):
             train_one_epoch(model)
-        statistics.to_pandas().sort_values("sparsity")
+        print(statistics.table(sort="sparsity", top=10))
 
     Outputs are merged run by run; none is kept. Each is temporarily converted to float64, 8 bytes per element. On CUDA
     the host waits for it.
@@ -66,69 +68,95 @@ class OpStatistics(Tool):
     those of all samples.
 
     An operator that raises is not counted. An operator that checkpointing recomputes is counted again.
+
+    Rows are by "id" (the default: one operator at its place in the program), "op", "module" or "line", in the order in
+    which they first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """
+
+    _speaker = "statistics"
 
     def __init__(self) -> None:
         super().__init__()
-        self._operators: dict[int, _Operator] = {}
+        self._operators: dict[int | None, _Operator] = {}
         self._skips = _reading.Skips("statistics")
         self._lock = _fork.lock()  # guards the fields above
         self.add_inst_for_op(self._analyze)
 
     def _analyze(self, context: OpContext) -> None:
-        operator = _Operator(context.op_id, context.op.name, context.module_path, context.source)
-        with self._lock:
-            operator = self._operators.setdefault(context.op_id, operator)
-        context.insert_after_op(self._record, operator=operator)
+        context.insert_after_op(self._record, place=Place.of(context))
 
-    def _record(self, *outputs: Any, operator: _Operator) -> None:
+    def _record(self, *outputs: Any, place: Place) -> None:
         with port.WithoutTorchFunction():
             # Not under the lock: this takes most of the time.
             found = [_Summary.of(output, self._skips) for output in outputs]
         with self._lock:
-            operator.calls += 1
-            if operator.outputs:
-                for summary, new in zip(operator.outputs, found, strict=True):
-                    summary.merge(new)
-            else:
-                operator.outputs = found
+            self._operators.setdefault(place.op_id, _Operator(place)).add(1, found)
 
     @property
     def skipped(self) -> dict[str, int]:
         """How many outputs could not be read, by reason."""
         return self._skips.counts()
 
-    def rows(self) -> list[Row]:
-        """The statistics so far, in the order in which the operators first ran."""
+    def reset(self) -> None:
         with self._lock:
-            return [row for operator in self._operators.values() if operator.calls for row in operator.rows()]
+            self._operators.clear()
+        self._skips.reset()
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """`rows` as a data frame with a column for each field and `sparsity`; None becomes a missing value.
+    def _rows(self, by: GroupBy) -> list[Row]:
+        groups: dict[Place, _Operator] = {}
+        with self._lock:
+            for operator in self._operators.values():
+                outputs = operator.outputs if by in ("id", "op") else [_Summary.all_of(operator.outputs)]
+                place = operator.place.group(by)
+                groups.setdefault(place, _Operator(place)).add(operator.calls, outputs)
+        return [row for group in groups.values() for row in group.rows(numbered=by in ("id", "op"))]
 
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        whole = ("calls", "elements", "zeros", "nans", "infs", "skipped")
-        counts: dict[str, str] = dict.fromkeys(whole, "int64")
-        values: dict[str, str] = dict.fromkeys(("min", "max", "mean", "std", "sparsity"), "float64")
-        types = {"op_id": "uint64", "output": "Int64"} | counts | values
-        return data_frame("statistics", self.rows(), [*field_names(Row), "sparsity"], types)
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self._skips.caption()]
+
+    _values = (
+        number_column("calls", "calls"),
+        *(general_column(field, field) for field in ("mean", "std", "min", "max")),
+        Column("zeros", lambda row: f"{row.sparsity:.1%}", field="sparsity"),
+        number_column("NaN", "nans"),
+        number_column("inf", "infs"),
+    )
+    _output = Column("out", lambda row: "" if row.output is None else f"{row.output}", field="output")
+    _groupings = {
+        "id": Grouping([name_column("id"), _output, *_values], fields_of(Row, sparsity="float64")),
+        "op": Grouping(
+            [name_column("op"), _output, *_values], fields_of(Row, without=PLACE_FIELDS, sparsity="float64")
+        ),
+        "module": Grouping(
+            [name_column("module"), *_values], fields_of(Row, without=[*PLACE_FIELDS, "output"], sparsity="float64")
+        ),
+        "line": Grouping(
+            [name_column("line"), *_values], fields_of(Row, without=[*PLACE_FIELDS, "output"], sparsity="float64")
+        ),
+    }
 
 
 @dataclasses.dataclass(eq=False)
 class _Operator:
-    id: int
-    name: str
-    module_path: str
-    source: str
+    """The statistics of an operator, or of a group of them."""
+
+    place: Place
     calls: int = 0
     outputs: list[_Summary] = dataclasses.field(default_factory=list)
 
-    def rows(self) -> list[Row]:
+    def add(self, calls: int, outputs: list[_Summary]) -> None:
+        self.calls += calls
+        self.outputs += [_Summary() for _ in outputs[len(self.outputs) :]]
+        for summary, new in zip(self.outputs, outputs, strict=False):
+            summary.merge(new)
+
+    def rows(self, numbered: bool) -> list[Row]:
         if not self.outputs:
-            return [_Summary().row(self, None)]
-        return [summary.row(self, position) for position, summary in enumerate(self.outputs)]
+            return [_Summary().row(self.place, self.calls, None)]
+        return [
+            summary.row(self.place, self.calls, position if numbered else None)
+            for position, summary in enumerate(self.outputs)
+        ]
 
 
 @dataclasses.dataclass(eq=False)
@@ -157,6 +185,13 @@ class _Summary:
             return skips.read(output, cls._counted) or cls(skipped=1)
         return summary
 
+    @classmethod
+    def all_of(cls, others: list[_Summary]) -> _Summary:
+        summary = cls()
+        for other in others:
+            summary.merge(other)
+        return summary
+
     def merge(self, other: _Summary) -> None:
         """Adds the elements of `other`.
 
@@ -179,15 +214,12 @@ class _Summary:
         self.min = min(self.min, other.min)
         self.max = max(self.max, other.max)
 
-    def row(self, operator: _Operator, position: int | None) -> Row:
+    def row(self, place: Place, calls: int, position: int | None) -> Row:
         some = self.finite > 0
         return Row(
-            op_id=operator.id,
-            name=operator.name,
-            module_path=operator.module_path,
-            source=operator.source,
+            *place,
             output=position,
-            calls=operator.calls,
+            calls=calls,
             elements=self.elements,
             min=self.min if some else None,
             max=self.max if some else None,

@@ -30,7 +30,7 @@ FUNCTIONS = {
 
 
 class Step(torch.nn.Module):
-    """An operator in a module of its own, whose name is its path."""
+    """An operator in its own module, with the path as its name."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -28,10 +28,10 @@ def backward(tools, x=None):
 # ---- what a routine returns ------------------------------------------------------------------------------------------
 
 MISFITS = {
-    "shape": (lambda *g: g[0][0], "a gradient of shape [3] can't stand for one of [2, 3]"),
-    "dtype": (lambda *g: g[0].double(), "a tensor of dtype Double can't stand for one of Float; convert it with "
+    "shape": (lambda *g: g[0][0], "a gradient of shape [3] cannot replace one of [2, 3]"),
+    "dtype": (lambda *g: g[0].double(), "a tensor of dtype Double cannot replace one of Float; convert it with "
               ".to(dtype)"),
-    "device": (lambda *g: g[0].to("meta"), "a tensor on meta can't stand for one on cpu; move it"),
+    "device": (lambda *g: g[0].to("meta"), "a tensor on meta cannot replace one on cpu; move it"),
     "type": (lambda *g: 3.0, "got float where Tensor? is needed"),
 }  # fmt: skip
 

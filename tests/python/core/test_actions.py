@@ -347,7 +347,7 @@ def double(x):
 
 
 def test_another_dtype_is_an_error(before, after, says):
-    reason = "a tensor of dtype Double can't stand for one of Float; convert it with .to(dtype)"
+    reason = "a tensor of dtype Double cannot replace one of Float; convert it with .to(dtype)"
     with says(amanda.Error, f"[action] tool: double before aten::relu: input 0 (self): {reason}"):
         relu_with(before("relu", double))
     with says(amanda.Error, f"[action] tool: double after aten::relu: output 0: {reason}"):
@@ -358,7 +358,7 @@ def test_another_dtype_in_a_list_is_an_error(before, says):
     def routine(tensors):
         return [t.double() for t in tensors]
 
-    reason = "a tensor of dtype Double can't stand for one of Float; convert it with .to(dtype)"
+    reason = "a tensor of dtype Double cannot replace one of Float; convert it with .to(dtype)"
     with says(amanda.Error, f"[action] tool: routine before aten::cat: input 0 (tensors): {reason}"):
         with amanda.apply(before("cat", routine, [0])):
             torch.cat([X, X])
@@ -368,7 +368,7 @@ def test_another_device_is_an_error(after, says):
     def routine(y):
         return y.to("meta")
 
-    text = "[action] tool: routine after aten::relu: output 0: a tensor on meta can't stand for one on cpu; move it"
+    text = "[action] tool: routine after aten::relu: output 0: a tensor on meta cannot replace one on cpu; move it"
     with says(amanda.Error, text):
         relu_with(after("relu", routine))
 

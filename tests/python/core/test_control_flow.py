@@ -108,7 +108,7 @@ def test_what_the_program_s_saved_tensor_hooks_raise_is_the_program_s(pack, anal
     with amanda.apply(tool, on_error="disable"):
         with pytest.raises(Stop), torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
             x.exp()
-        assert torch.equal(x.exp(), x.exp())  # the tool goes on
+        assert torch.equal(x.exp(), x.exp())  # the tool continues
     assert tool.failures == []
 
 

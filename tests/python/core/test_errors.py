@@ -274,7 +274,7 @@ def test_a_failed_replacement_that_mutated_its_input_raises(log):
 
 
 def test_a_failing_operator_is_not_the_tools_failure(replace, log):
-    """The replacement hands on what the operator itself raised."""
+    """The replacement passes on the operator's own exception."""
     tool = amanda.Tool("wraps")
     tool.add_inst_for_op(lambda c: c.replace_op(lambda a, b, op: op(a, b), op=c.op), ops="mm")
     with amanda.apply(tool, on_error="disable"), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

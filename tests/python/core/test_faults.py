@@ -331,7 +331,7 @@ def test_a_fault_in_an_operator_inside_another(point, nested):
 
 
 def deep(x, depth):
-    """Reentrant checkpoints in one another: below 60 of them, the engine goes on in a thread of its own."""
+    """Nested reentrant checkpoints: beyond 60 of them, the engine continues on a thread of its own."""
     if depth == 0:
         return x * 2
     return torch.utils.checkpoint.checkpoint(deep, x, depth - 1, use_reentrant=True)

@@ -92,8 +92,8 @@ WRONG = {
     returns_a_class: "{operand}: got torch._C._TensorMeta where Tensor is needed",
     returns_three: "it returned 3 values " + ONE,
     returns_nothing_in_a_tuple: "it returned 0 values " + ONE,
-    returns_double: "{checked}: a tensor of dtype Double can't stand for one of Float; convert it with .to(dtype)",
-    returns_meta: "{checked}: a tensor on meta can't stand for one on cpu; move it",
+    returns_double: "{checked}: a tensor of dtype Double cannot replace one of Float; convert it with .to(dtype)",
+    returns_meta: "{checked}: a tensor on meta cannot replace one on cpu; move it",
     changes_in_place: MUTATED,
     changes_through_a_view: MUTATED,
     changes_through_detach: MUTATED,
@@ -360,13 +360,13 @@ LAYOUTS = {
 @pytest.mark.parametrize("point", ["before", "after"])
 @pytest.mark.parametrize("what", LAYOUTS)
 def test_a_value_of_another_layout(what, point, request):
-    with pytest.raises(amanda.Error, match="can't stand for one"):
+    with pytest.raises(amanda.Error, match="cannot replace one"):
         with amanda.apply(request.getfixturevalue(point)("relu", LAYOUTS[what])):
             program("relu")
 
 
 IN_PLACE_REPLACEMENTS = {
-    "device": (returns_meta, "a tensor on meta can't stand for one on cpu"),
+    "device": (returns_meta, "a tensor on meta cannot replace one on cpu"),
     "shape": (lambda x: x[:1].clone(), "the shape of an in-place operator's tensor can't change"),
 }
 

@@ -66,7 +66,7 @@ def test_operators_of_routines_and_analyses():
     assert report.row("aten::cos").skipped == {"routine": report.row("aten::cos").dispatched}
 
 
-def test_rehearsals_are_amanda_s_own():
+def test_trial_runs_are_amanda_s_own():
     def program():
         x = torch.ones(2, requires_grad=True).sin()
         x.mul_(2).sum().backward()
@@ -156,7 +156,7 @@ def test_forked_by_torchscript():
 
 
 def test_reentrant_backward_on_threads_of_the_engine_is_counted():
-    """Past 60 levels the engine goes on in another thread."""
+    """Beyond 60 levels the engine continues on another thread."""
 
     def nest(x, depth):
         if depth == 0:
@@ -182,8 +182,8 @@ def test_bookkeeping():
     assert report.row("aten::relu").seen == 1
 
 
-def test_a_rehearsal_is_our_own():
-    """The operators inside are seen once, in the rehearsal or in the run for real."""
+def test_a_trial_run_is_our_own():
+    """The operators inside are seen once, in the trial run or in the real run."""
 
     def program():
         (torch.ones(2, requires_grad=True) * 1).relu_()

@@ -11,8 +11,8 @@ from amanda.cli.main import main
 X = torch.ones(2)
 
 
-class Census:
-    """Counts one operator that nobody was shown."""
+class CoverageCounter:
+    """Counts one operator that no tool saw."""
 
     def __init__(self, told):
         self.told = told
@@ -60,8 +60,8 @@ class ArrayDriver:
     def leave(self):
         self.told.append("leave")
 
-    def make_census(self, tools):
-        return Census(self.told) if self.counts else None
+    def make_coverage_counter(self, tools):
+        return CoverageCounter(self.told) if self.counts else None
 
     def remarks(self):
         return ["arrays were fine"]

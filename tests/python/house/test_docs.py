@@ -81,6 +81,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
         "glossary.md",
         "limitations.md",
         "profiling.md",
+        "reference.md",
         "semantics.md",
         "writing_a_driver.md",
         "writing_a_tool.md",

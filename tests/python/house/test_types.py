@@ -23,6 +23,11 @@ def test_mypy_infers_what_a_tool_uses():
     [
         ("assert_type(context.op, amanda.Operator)", "assert_type(context.op, str)", "Operator"),
         ("assert_type(context.op_id, int)", "assert_type(context.op_id, str)", "int"),
+        (
+            'assert_type(profiled.rows("line")[0].median_ns, float)',
+            "assert_type(profiled.rows()[0].median_ns, str)",
+            "float",
+        ),
     ],
 )
 def test_mypy_is_asked_a_question_that_it_can_deny(tmp_path, right, wrong, inferred):

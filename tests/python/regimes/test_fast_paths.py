@@ -100,7 +100,7 @@ def test_the_same_kernels_run(name, tool):
         assert FAST[name] in vanilla
     with amanda.apply(TOOLS[tool]()):
         first = counted(program)
-        assert first == vanilla or (tool == "look inside" and first > vanilla)  # what may be edited is rehearsed once
+        assert first == vanilla or (tool == "look inside" and first > vanilla)  # what may be edited gets one trial run
         for _ in range(2):
             assert run(program) == result
             assert counted(program) == vanilla

@@ -301,7 +301,7 @@ def test_a_fork_while_another_thread_names_places_and_forgets_them(recorder):
 
 @pytest.mark.filterwarnings(FORKED)
 def test_a_fork_while_another_thread_analyses(recorder):
-    """The analysis never ends in the child, where its thread is not: it is done there anew."""
+    """The analysis never ends in the child, which lacks its thread: it runs there again."""
     analysing, go_on, analysed = threading.Event(), threading.Event(), []
 
     def analyse(context):

@@ -304,7 +304,7 @@ def execute(steps, scopes, opened=None):
 
 
 def execution(steps, scopes, seen, opened):
-    """Step by step. `opened`: scopes that are to be closed; others may close them before."""
+    """Step by step. `opened`: scopes to close, unless they are closed before."""
     modes = []
 
     def compute(which, seed):
@@ -460,7 +460,7 @@ def check_tasks(seed):
     """Programs as tasks of one thread, which takes turns after each step: their scopes and switches overlap."""
     own_modes = ["disabled", "enabled", "cache_disabled"]
 
-    def of_tasks(steps):  # PyTorch's modes are to be left in order
+    def of_tasks(steps):  # PyTorch's modes must be left in order
         draw = random.Random(seed)
         return [("enter", draw.choice(own_modes)) if step == "enter" else (step, *rest) for step, *rest in steps]
 

@@ -173,7 +173,7 @@ def test_what_runs_drops_the_last_references_to_scope_and_tool(place, fails):
             leave_scope(held["scope"])
             held.clear()
             gc.collect()
-            [bytearray(64 * i) for i in range(1, 64)]  # memory that was let go of is used by others
+            [bytearray(64 * i) for i in range(1, 64)]  # released memory is reused
             if fails:
                 raise ValueError("after all")
 

@@ -457,7 +457,7 @@ class Driver:
         self.enter, self.leave = enter, leave
 
 
-@pytest.mark.parametrize("where", ["begin", "again", "census", "roots"])
+@pytest.mark.parametrize("where", ["begin", "again", "counter", "roots"])
 def test_entering_is_taken_back_whatever_fails(where, monkeypatch):
     before, tool = patched(), Fails()
     scope = amanda.apply(tool, coverage=True)
@@ -470,8 +470,10 @@ def test_entering_is_taken_back_whatever_fails(where, monkeypatch):
             patch.setattr(amanda.drivers, "_loaded", [*amanda.drivers.loaded(), Driver(enter=fail)])
         elif where == "again":
             patch.setattr(amanda.drivers, "_loaded", [Driver(enter=fail, leave=fail)])
-        elif where == "census":
-            patch.setattr(scope, "_censuses", [type("Census", (), {"open": fail, "close": lambda self: None})()])
+        elif where == "counter":
+            patch.setattr(
+                scope, "_counters", [type("CoverageCounter", (), {"open": fail, "close": lambda self: None})()]
+            )
         else:
             patch.setattr(roots, "enter", fail)
         with pytest.raises(ValueError, match=where), scope:
@@ -485,7 +487,7 @@ def test_entering_is_taken_back_whatever_fails(where, monkeypatch):
     assert patched() == before
 
 
-@pytest.mark.parametrize("where", ["on_exit", "census", "end"])
+@pytest.mark.parametrize("where", ["on_exit", "counter", "end"])
 def test_leaving_goes_through_whatever_fails(where, monkeypatch):
     before, tool, other = patched(), Fails("on_exit" if where == "on_exit" else None), Fails()
     scope = amanda.apply(other, tool, coverage=True)
@@ -494,8 +496,10 @@ def test_leaving_goes_through_whatever_fails(where, monkeypatch):
         raise ValueError(where)
 
     with monkeypatch.context() as patch:
-        if where == "census":
-            patch.setattr(scope, "_censuses", [type("Census", (), {"close": fail, "open": lambda self: None})()])
+        if where == "counter":
+            patch.setattr(
+                scope, "_counters", [type("CoverageCounter", (), {"close": fail, "open": lambda self: None})()]
+            )
         elif where == "end":
             patch.setattr(amanda.drivers, "_loaded", [*amanda.drivers.loaded(), Driver(leave=fail)])
         with pytest.raises(ValueError, match=where), scope:

@@ -208,7 +208,7 @@ def test_norms_that_are_not_finite_are_counted_and_left_out():
 def test_norms_of_other_dtypes(dtype):
     w, gradients = torch.nn.Parameter(torch.ones(2, dtype=dtype)), GradientStatistics()
     with amanda.apply(gradients):
-        (w * 1).backward(torch.full((2,), 30000.0, dtype=dtype))  # whose squares float16 can't hold
+        (w * 1).backward(torch.full((2,), 30000.0, dtype=dtype))  # their squares overflow float16
     rows = [row for row in gradients.rows() if row.backward_op == "AccumulateGrad"]
     assert [row.last for row in rows] == [pytest.approx(30000 * math.sqrt(2), rel=1e-2)]
 

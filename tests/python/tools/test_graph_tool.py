@@ -20,7 +20,7 @@ from repository import ROOT
 
 
 class Mlp(torch.nn.Module):
-    """Residual, an in-place operator, one module at two places, dropout that hands back its input."""
+    """Residual, an in-place operator, one module at two places, dropout that returns its input."""
 
     def __init__(self):
         super().__init__()

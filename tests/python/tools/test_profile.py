@@ -2,8 +2,9 @@
 
 import collections
 import gc
-import html
 import json
+import random
+import statistics
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 import amanda
 import pytest
 import torch
-from amanda.reports.rich_table import Column, rich_table
+from amanda.tools._durations import Durations
 from amanda.tools.profile import Profile, Row
 
 
@@ -242,20 +243,12 @@ def test_the_table_has_a_line_for_the_rest_and_one_for_the_total():
     x = torch.ones(250_000)
     text = _text(_profiled(lambda: (x + 1, x * 2, x.relu(), x.relu())).table(top=1))
     lines = [line.split() for line in text.splitlines() if line.strip()]
-    assert lines[0] == ["op", "calls", "total", "ms", "mean", "µs", "share", "output", "MB"]
+    assert lines[0] == ["op", *["calls", "total", "ms", "mean", "µs", "median", "µs", "share", "output", "MB"]]
     assert lines[2][0].startswith("aten::")
     assert lines[3][:2] == ["(2", "more)"]
     assert lines[4][0] == "total"
     assert lines[4][1] == "4"
     assert lines[4][-2:] == ["100.0%", "4.00"]
-
-
-def test_a_table_fits_100_columns_with_long_module_paths():
-    model = torch.nn.Linear(1, 1)
-    for name in ("convolution", "1", "layer", "5", "layers", "3", "stages", "encoder", "resnet"):
-        model = torch.nn.Sequential(collections.OrderedDict({name: model}))
-    text = _text(_profiled(lambda: model(torch.ones(1, 1))).table("module"))
-    assert "resnet.encoder.stages.3.layers.5.layer.1.convolution " in text
 
 
 def test_an_unused_profile_has_an_empty_table():
@@ -291,16 +284,6 @@ def test_a_notebook_shows_a_table_in_html():
     ]
 
 
-def test_a_notebooks_table_does_not_break_names():
-    name = "resnet.encoder.stages.3.layers.5.layer.1." * 10 + "<locals>"
-    table = rich_table("test", [Column("op", lambda row: row, left=True, folds=True)], [name])
-    assert html.escape(name) in table._repr_html_()
-    bundle = table._repr_mimebundle_()
-    assert bundle["text/html"] == table._repr_html_()
-    assert bundle["text/plain"].strip().startswith("op")
-    assert set(table._repr_mimebundle_(include={"text/html"})) == {"text/html"}
-
-
 def test_a_table_without_rich_names_the_extra_to_install(monkeypatch):
     for module in [name for name in sys.modules if name.split(".")[0] == "rich"]:
         monkeypatch.setitem(sys.modules, module, None)
@@ -309,9 +292,96 @@ def test_a_table_without_rich_names_the_extra_to_install(monkeypatch):
         Profile().table()
 
 
-def test_an_unknown_grouping_is_refused():
-    with pytest.raises(ValueError, match=r'\[profile\] rows and tables are by "op" or by "module", got \'layer\''):
-        Profile().rows("layer")
+# ---- the median, and warm-up -----------------------------------------------------------------------------------------
+
+
+def test_the_median_is_that_of_the_traced_runs(tmp_path):
+    layer, inputs = torch.nn.Linear(64, 64), [torch.randn(n, 64) for n in (1, 2000, 10, 3, 500) * 9]
+    profile = _profiled(lambda: [layer(x) for x in inputs])
+    runs = [event for event in _trace(profile, tmp_path)["traceEvents"] if event["name"] == "aten::linear"]
+    row = _row(profile, "aten::linear")
+    assert len(runs) == row.calls == 45
+    assert row.median_ns == pytest.approx(statistics.median(event["dur"] for event in runs) * 1000, rel=1 / 256)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 1001])
+@pytest.mark.parametrize("longest", [200, 10_000, 10**10])
+def test_medians_are_right_to_four_in_a_thousand(count, longest):
+    draw = random.Random(count)
+    drawn = [[int(longest ** draw.random()) for _ in range(count)] for _ in range(3)]
+    parts = []
+    for times in drawn:
+        parts.append(Durations())
+        for ns in times:
+            parts[-1].add(ns)
+    every = [ns for times in drawn for ns in times]
+    for durations, times in [(Durations.all_of(parts), every), *zip(parts, drawn, strict=True)]:
+        assert (durations.count, durations.total_ns) == (len(times), sum(times))
+        assert durations.median_ns() == pytest.approx(statistics.median(times), rel=1 / 256)
+
+
+def test_durations_up_to_255_ns_are_exact():
+    durations = Durations()
+    for ns in range(256):
+        durations.add(ns)
+        assert durations.median_ns() == ns / 2
+
+
+def test_durations_need_bounded_memory():
+    durations = Durations()
+    for ns in range(100, 1_000_000, 7):
+        durations.add(ns)
+    for exponent in range(60, 370):  # up to 100 s
+        for ns in range(int(1.0718**exponent * 1000), int(1.0718**exponent * 1000) + 20):
+            durations.add(min(ns, 10**11))
+    assert len(durations.buckets) < 4000
+
+
+def test_skip_leaves_out_the_first_executions_of_each_place(tmp_path):
+    def step(x):
+        for _ in range(3):
+            x = torch.relu(x)
+        return torch.sin(torch.sin(x))
+
+    profile, x = Profile(skip=2), torch.ones(2)
+    with amanda.apply(profile):
+        for _ in range(4):
+            step(x)
+    by_id = {row.name: row.calls for row in profile.rows("id") if row.name == "aten::relu"}
+    assert by_id == {"aten::relu": 4 * 3 - 2}  # one place in a loop
+    assert [row.calls for row in profile.rows("id") if row.name == "aten::sin"] == [2, 2]  # two places in a line
+    assert _row(profile, "aten::sin").calls == 4
+    assert _row(profile, "aten::sin").output_bytes == 4 * 8
+    runs = [event for event in _trace(profile, tmp_path)["traceEvents"] if event["ph"] == "X"]
+    assert len(runs) == 10 + 4
+    assert profile.left_out == 3 * 2
+    assert profile.table().caption.plain == "left out: the first 2 executions of each operator, 6 in all"
+
+
+def test_skip_goes_on_over_scopes_and_begins_anew_after_a_reset():
+    profile, x = Profile(skip=1), torch.ones(2)
+
+    def run():
+        with amanda.apply(profile):
+            torch.relu(x)
+        return [row.calls for row in profile.rows()]
+
+    assert [run(), run(), run()] == [[], [1], [2]]
+    profile.reset()
+    assert profile.left_out == 0
+    assert [run(), run()] == [[], [1]]
+
+
+def test_without_skip_nothing_is_left_out():
+    profile = _profiled(lambda: torch.relu(torch.ones(1)))
+    assert profile.left_out == 0
+    assert profile.table().caption is None
+
+
+@pytest.mark.parametrize(("skip", "error"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
+def test_a_skip_that_is_no_number_of_executions_is_refused(says, skip, error):
+    with says(error, f"[profile] skip= is how many executions of each operator to leave out, 0 or more, got {skip!r}"):
+        Profile(skip=skip)
 
 
 # ---- plumbing --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Shipped tools meet what they can't read: they skip it, count it, say it once, and the program ends as without them."""
+"""Shipped tools skip tensors that they cannot read, count them, log that once, and leave the program's results
+unchanged."""
 
 import concurrent.futures
 import textwrap

@@ -1,4 +1,6 @@
 // Tensors for C++ tools: what a Value of the PyTorch driver is. Include after, or instead of, <torch/torch.h>.
+/// @namespace amanda::pytorch
+/// The PyTorch driver.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,22 +10,23 @@
 
 namespace amanda::pytorch {
 
-/// The operand itself: a tensor, a list, a number, None ... Null Values (no longer alive) throw `Error`.
+/// The operand itself: a tensor, a list, a number, None ... Borrowed: valid as long as the Value. Throws `Error` for a
+/// null Value (no longer alive).
 const c10::IValue& ivalue(Value value);
 
-/// The operand as a tensor; undefined where it is None. Throws `Error` if it is something else.
+/// The operand as a tensor, which shares its data; undefined if it is None. Throws `Error` if it is something else.
 at::Tensor tensor(Value value);
 
 /// Is the operand a defined tensor?
 bool is_tensor(Value value);
 
-/// Puts a tensor (or any other value of the right type) in place of the i-th selected operand. See Values::set.
+/// Replaces the i-th selected operand by a tensor, or by any other value of the right type. Throws as Values::set().
 void set(Values& values, size_t i, const c10::IValue& value);
 
-/// A replacement's i-th result. See Values::set_result.
+/// Sets a replacement's i-th result. Throws as Values::set_result().
 void set_result(Values& values, size_t i, const c10::IValue& value);
 
-/// The driver. Linking to it attaches it; it serves all of the process.
+/// The driver. Linking to it attaches it, for the whole process.
 Backend& backend();
 
 }  // namespace amanda::pytorch

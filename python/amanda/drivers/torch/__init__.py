@@ -1,4 +1,5 @@
-"""The PyTorch driver's Python side. This file imports no torch: it also says what there is where torch is not installed."""
+"""The Python part of the PyTorch driver. This file does not import torch, because it also reports when torch is not
+installed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from amanda.drivers import Census, Option
+from amanda.drivers import CoverageCounter, Option
 
 
 class TorchDriver:
@@ -44,7 +45,8 @@ class TorchDriver:
         ]
 
     def load(self) -> None:
-        """Raises `ImportError`: this build was made for another torch, or this torch lacks what it relies on."""
+        """Raises `ImportError` if this build is for another torch, or if this torch lacks something the driver
+        needs."""
         _check_version()
         from amanda.drivers.torch import attach, backward_pass, compiled, functions
 
@@ -56,7 +58,7 @@ class TorchDriver:
         return frozenset({"aten"})
 
     def operators(self) -> Iterator[str]:
-        """What is registered with the dispatcher, and the subclasses of torch.autograd.Function."""
+        """The operators registered with the dispatcher, and the subclasses of torch.autograd.Function."""
         from amanda.drivers.torch import port
 
         yield from port.registered_operators()
@@ -66,7 +68,7 @@ class TorchDriver:
         yield from (f"autograd::{cls.__name__}" for cls in classes)
 
     def operator_named_by(self, value: object) -> str | None:
-        """Of torch.ops.aten.add or torch.ops.aten.add.Tensor."""
+        """The name of torch.ops.aten.add or torch.ops.aten.add.Tensor."""
         from amanda.drivers.torch import port
 
         if isinstance(value, port.OpOverload):
@@ -84,13 +86,13 @@ class TorchDriver:
             for part in self._patches:
                 unpatched.callback(part.unpatch)
 
-    def make_census(self, tools: list[int]) -> Census:
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter:
         from amanda import _torch
 
-        return _torch.Census(tools)
+        return _torch.CoverageCounter(tools)
 
     def remarks(self) -> list[str]:
-        """The functions that the program, or a library, compiles, and that did not run compiled."""
+        """Lists the functions that the program or a library compiles, and that ran eagerly."""
         from amanda.drivers.torch import compiled
 
         functions = compiled.functions_run_eagerly()

@@ -1,4 +1,4 @@
-"""Attaches the PyTorch driver to the torch of this process. Done once, after the versions were compared."""
+"""Attaches the PyTorch driver to the torch of this process: once, after comparing the versions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _codes_of(module: ModuleType) -> set[CodeType]:
 
 
 def _spare_higher_order_operators() -> None:
-    """Keeps our keys out of `torch.cond` and its like, which look up a kernel for the highest key that is on."""
+    """Excludes our keys from `torch.cond` and similar operators, which look up a kernel for the highest active key."""
     keys = [port.parse_dispatch_key(name) for name in _torch.dispatch_keys()]
 
     def spare(operator: Any) -> None:
@@ -71,7 +71,8 @@ def _spare_higher_order_operators() -> None:
 
 
 def _restore_keys_after_inference_mode() -> None:
-    """inference_mode restores all of the thread's dispatch keys at its end: a scope opened inside would be lost."""
+    """inference_mode restores all of the thread's dispatch keys when it ends, which would turn off a scope opened
+    inside."""
     cls: Any = torch.inference_mode
     leave = cls.__exit__
 

@@ -1,7 +1,7 @@
 """Operators called by autograd nodes are not instrumented, and not caught: there are many.
 
-Those that a checkpoint recomputes are the program's, and are caught. While the process has an open scope, PyTorch's engine
-and its functions that recompute are replaced by ours.
+Operators that a checkpoint recomputes belong to the program, and are caught. While the process has an open scope,
+PyTorch's engine and its recomputing functions are replaced by ours.
 """
 
 from __future__ import annotations

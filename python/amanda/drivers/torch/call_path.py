@@ -1,6 +1,6 @@
-"""The place of an operator call in a Python program: what its id is made of, and what its context says.
+"""The place of an operator call in a Python program, from which its id and its context's texts are computed.
 
-The driver asks once per place; from then on it finds the place by the addresses of the frames' code, their instruction
+Called once per place; afterwards the driver finds the place by the addresses of the frames' code, their instruction
 offsets and modules.
 """
 
@@ -23,27 +23,25 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
 _CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
 _COMPILER = os.path.join(_TORCH, "_dynamo") + os.sep
-_lock = _fork.rlock()  # two threads that first run a model must agree on its name
+_lock = _fork.rlock()  # two threads that run a model for the first time must agree on its name
 
 
 class Path(NamedTuple):
     """From an operator outwards to its root."""
 
     places: tuple[object, ...]
-    modules: list[Any]  # that run, innermost first
+    modules: list[Any]  # the running modules, innermost first
     source: str
 
 
 def resolve(
     frame: FrameType | None, name_hash: int, tensors: Sequence[tuple[int, Any, bool]], recomputing: bool
 ) -> tuple[int, str, str]:
-    """Of the operator that `frame` calls: its id, the running module's name and the source line.
+    """The id, module name and source line of the operator that `frame` calls.
 
-    Arguments:
-        frame: the innermost Python frame.
-        name_hash: of the operator's name.
-        tensors: the (position, tensor, does it count as a parameter by itself) of each among its operands.
-        recomputing: does a backward operator run, which recomputes a checkpointed region?
+    Arguments: frame: the innermost Python frame. name_hash: of the operator's name. tensors: for each tensor operand:
+        (position, tensor, does it count as a parameter by its type). recomputing: is a backward operator recomputing a
+        checkpointed region?
     """
     with _lock, _not_traced(), port.WithoutTorchFunctions():
         lifetimes.tell()
@@ -60,7 +58,7 @@ def resolve(
 
 @contextlib.contextmanager
 def _not_traced() -> Iterator[None]:
-    """Under torch.jit.trace sizes are tensors, and reading them would be recorded, and seen by tools."""
+    """Under torch.jit.trace sizes are tensors: reading them would be recorded, and seen by tools."""
     state = port.get_tracing_state()
     if state is None:
         yield
@@ -73,12 +71,12 @@ def _not_traced() -> Iterator[None]:
 
 
 def call_path(frame: FrameType | None) -> Path:
-    """The frames from the operator to the root, each by its function and the source position of the call in it.
+    """The frames from the operator to the root, each as its function and the source position of the call in it.
 
-    A frame that runs a module counts as the module's name in its model. The root is a `torch.utils.checkpoint`
-    boundary, so that a recomputation has the ids of the first run; else the outermost module that has state, so that
-    all loops around a model agree; else the innermost frame that entered a scope, so that scopes further out do not
-    matter.
+    A frame that runs a module is represented by the module's name in its model. The root is a `torch.utils.checkpoint`
+    boundary, so that a recomputation has the ids of the first run; otherwise the outermost module that has state, so
+    that ids do not depend on the loop around a model; otherwise the innermost frame that entered a scope, so that ids
+    do not depend on frames further out.
     """
     stack = list(frames.outwards(frame))
     modules = [module for module in map(_module_run_by, stack) if module is not None]
@@ -113,7 +111,8 @@ lifetimes.objects.listen(frames.forget)
 
 @functools.cache
 def _is_machinery(filename: str) -> bool:
-    """Between a module or a compiled function and its code; or Amanda's, such as what stands in for torch's functions."""
+    """Is it a frame between a module or a compiled function and its code, or one of Amanda's, such as its replacements
+    of torch's functions?"""
     return filename == _MODULE_FILE or filename.startswith(_COMPILER) or frames.is_ours(filename)
 
 
@@ -126,7 +125,7 @@ def _module_run_by(frame: FrameType) -> Any:
 
 
 def _source(stack: list[FrameType]) -> str:
-    """The innermost line that is neither torch's nor Amanda's."""
+    """The innermost line outside torch and Amanda."""
     for frame in stack:
         filename = frame.f_code.co_filename
         if not filename.startswith(_TORCH) and not _is_machinery(filename):

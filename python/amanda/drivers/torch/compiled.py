@@ -1,6 +1,6 @@
 """Functions compiled with `torch.compile` run eagerly in scopes, or compiled and unseen.
 
-torch.compiler.set_stance("force_eager") would reach other threads, and torch.cond, which compiles in order to run.
+torch.compiler.set_stance("force_eager") would affect other threads, and torch.cond, which can only run compiled.
 
 Importing `torch._dynamo` takes seconds, so nothing here imports it: it is patched when the program does.
 """
@@ -68,12 +68,12 @@ _hooks = property(
 _open = False
 _finder: _WhenImported | None = None
 _lock = _fork.rlock()
-_run_eagerly: dict[str, None] = {}  # the functions that were warned about, in order
+_run_eagerly: dict[str, None] = {}  # the functions that a warning was about, in order
 _callback_of_torch: Any = None
 
 
 def _policy() -> str | None:
-    """What this thread's scopes ask of the compiled function that is about to run; None: nothing.
+    """The policy of this thread's scopes for the compiled function that is about to run; None: no scope.
 
     If any open scope asks for eager, eager wins.
     """
@@ -83,7 +83,7 @@ def _policy() -> str | None:
 
 
 def _called_by_torch() -> bool:
-    """torch.cond and its like compile their branches in order to run at all: the program did not ask for it."""
+    """torch.cond and similar operators must compile their branches to run: the program did not ask for that."""
     frame = _frame_of_compiled()
     caller = frame.f_back if frame else None
     name = caller.f_globals.get("__name__", "") if caller else ""
@@ -104,7 +104,7 @@ def functions_run_eagerly() -> list[str]:
 
 
 def _warn(function: str) -> None:
-    """Warns that the function runs eagerly, once for each."""
+    """Warns once per function that it runs eagerly."""
     with _lock:
         if function in _run_eagerly:
             return
@@ -118,12 +118,12 @@ def _warn(function: str) -> None:
 
 
 def _name_of(frame: Any) -> str:
-    """The compiled function as "module.name (file:line)", as far as these are known."""
+    """The compiled function as "module.name (file:line)", or the known parts of it."""
     function = frame.f_locals.get(port.FUNCTION) if frame else None
     if function is None:
         return "a block"
     module = getattr(function, "__self__", None)
-    if isinstance(module, torch.nn.Module):  # what is compiled is its __call__
+    if isinstance(module, torch.nn.Module):  # its __call__ is compiled
         function = type(module).forward
     code = getattr(inspect.unwrap(function), "__code__", None)
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -148,7 +148,7 @@ def _callback(callback: Any) -> Any:
 
 
 def _update() -> None:
-    """Patches torch._dynamo while scopes are open, and takes that back; called again when it was imported."""
+    """Patches torch._dynamo while scopes are open, and unpatches it; called again after torch._dynamo is imported."""
     global _finder, _callback_of_torch
     with _lock:
         frames = port.eval_frame()
@@ -170,7 +170,7 @@ def _update() -> None:
 
 
 def leave_untraced(*functions: Any) -> None:
-    """Keeps the compiler from tracing these functions: it breaks its graph there."""
+    """Prevents the compiler from tracing these functions: they are graph breaks."""
     for function in functions:
         port.leave_untraced(function)
 

@@ -25,7 +25,7 @@ def _apply(cls: type[Any], /, *args: Any, **kwargs: Any) -> Any:
     window = _torch.NodeWindow()
     results = run(*args, **kwargs)
     name = cls.__name__
-    if not issubclass(cls, torch.autograd.Function):  # torch.func makes classes of its own for its levels
+    if not issubclass(cls, torch.autograd.Function):  # torch.func creates its own classes for its levels
         name = name.removesuffix("Generated").removeprefix("Vmapped")
     _torch.bind_function(name, window, (*args, *kwargs.values()), results)  # inputs of the node in this order
     return results

@@ -1,11 +1,11 @@
-"""The deaths that the PyTorch driver notes."""
+"""The deaths of objects and tensors that the PyTorch driver records."""
 
 from __future__ import annotations
 
 from amanda import _torch
 from amanda.identity.lifetimes import Lifetimes
 
-objects = Lifetimes(_torch.dead_objects)  # of what was given to `watch`, by address
+objects = Lifetimes(_torch.dead_objects)  # objects passed to `watch`, by address
 tensors = Lifetimes(_torch.dead_numbers)  # by the tensor's number
 watch = _torch.watch
 

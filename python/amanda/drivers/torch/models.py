@@ -1,4 +1,4 @@
-"""Names of modules that are the same in every process: ids are made of them. Nothing here keeps a model alive.
+"""Names of modules that are the same in every process: ids contain them. Nothing here keeps a model alive.
 
 Modules, parameters and classes belong to the program: they are compared by identity, and no method that a class may
 override is called.
@@ -22,7 +22,7 @@ class Name(NamedTuple):
 
     model: str
     name: str
-    has_state: bool  # parameters or buffers, of its own or of modules in it
+    has_state: bool  # parameters or buffers, its own or of modules in it
 
 
 _names: dict[int, Name] = {}  # of every registered module, by its address
@@ -32,8 +32,9 @@ _models_seen: collections.Counter[str] = collections.Counter()
 def register_model(outermost: Any) -> None:
     """Names the modules of a model, unless they have names.
 
-    A model is the outermost module in which its parts first ran: its class, its parameters' names and shapes, and
-    an ordinal by first run among equals. Without any state it has no ordinal: such modules are often made anew.
+    A model is the outermost module in which its submodules first ran. It is named by its class, its parameters' names
+    and shapes, and an ordinal among equal models, in the order of first runs. Without any state it has no ordinal: such
+    modules are often recreated.
     """
     if id(outermost) in _names:
         return
@@ -44,7 +45,7 @@ def register_model(outermost: Any) -> None:
     model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
     has_state = _has_state(outermost)
     if not has_state and len(parts) == 1:
-        # Nothing but its class tells it apart: another of that class, later at its address, has the same name.
+        # Only its class identifies it: another module of that class, later at its address, has the same name.
         lifetimes.watch(cls)
         lifetimes.watch(outermost, plain=True)
         _names[id(outermost)] = Name(model, "", has_state=False)
@@ -54,7 +55,7 @@ def register_model(outermost: Any) -> None:
     if has_state:
         _models_seen[model] += 1
         model += f"-{_models_seen[model]}"
-    # A module that ran in another model first stays there. The outermost comes last: it says that all have names.
+    # A module that ran in another model first stays there. The outermost one comes last: once it has a name, all have.
     named = {id(module): Name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
     _names.update(named)
 
@@ -75,9 +76,9 @@ def names_in(modules: Sequence[Any]) -> str:
 
 
 def named_parts(module: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """A module and all in it, each once, with their names: as `named_modules()` of nn.Module.
+    """A module and all modules in it, each once, with their names: as `named_modules()` of nn.Module.
 
-    What torch.compile puts around a module counts as that module.
+    The wrapper of torch.compile around a module counts as that module.
     """
     seen = set() if seen is None else seen
     module = port.without_compiler(module)

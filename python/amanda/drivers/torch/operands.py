@@ -1,7 +1,8 @@
 """Names of the parameters and buffers that operators use, and the numbers by which the driver finds them.
 
-A tensor keeps its number until it dies, which the driver notes: nothing here refers to a tensor. When a module exchanges
-a tensor, so that a number would get another name, the tensor gets a new number; places that use it are then named again.
+A tensor keeps its number until it dies, which the driver records: nothing here references a tensor. When a module
+exchanges a tensor, so that a number would get another name, the tensor gets a new number, and the places that use it
+are resolved again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from amanda.drivers.torch import lifetimes, models
 
 
 class _Home(NamedTuple):
-    """A module that keeps a buffer, and under which name."""
+    """A module that holds a buffer, and the buffer's name there."""
 
     module: weakref.ref[Any]
     name: str
@@ -35,15 +36,12 @@ def operand(
 ) -> tuple[object, ...] | None:
     """An operand's name at a place; None: it is not part of the id there.
 
-    A buffer of a known model has its name in the model. A parameter has its name in one of the `modules` that run, tried
-    from the innermost on. Elsewhere (loops of an optimizer, loose weights) parameters count by the order in which they
-    first came to the place.
+    A buffer of a known model has its name in the model. A parameter has its name in one of the running `modules`, tried
+    from the innermost outwards. Elsewhere (loops of an optimizer, weights outside modules) parameters are numbered in
+    the order in which they first occur at the place.
 
-    Arguments:
-        tensor: its Python object; None: made and kept by C++.
-        counts: is it a parameter, or a leaf that requires a gradient?
-        modules: that run, innermost first.
-        place: of the operator.
+    Arguments: tensor: its Python object; None: it has none, because C++ created and holds it. counts: is it a
+        parameter, or a leaf that requires a gradient? modules: that run, innermost first. place: of the operator.
         recomputing: is a checkpointed region recomputed?
     """
     if tensor is None:
@@ -66,13 +64,13 @@ def operand(
 
 
 def register_buffers(outermost: Any) -> None:
-    """Lets the buffers of a registered model count as parameters from now on."""
+    """Makes the buffers of a registered model count as parameters."""
     if id(outermost) in _kept:
         return
     _patch_exchanges()
     for _, module in reversed(
         list(models.named_parts(outermost))
-    ):  # the outermost last: it says that all are registered
+    ):  # the outermost last: once it is registered, all are
         if models.is_known(module):
             _kept.setdefault(id(module), {})
             _settle_buffers(module)
@@ -84,7 +82,7 @@ def _join(path: str, name: str) -> str:
 
 def _number(tensor: Any) -> int:
     _patch_exchanges()
-    return _torch.number_of(tensor) or _torch.give_number(tensor, counts=False)
+    return _torch.number_of(tensor) or _torch.assign_number(tensor, counts=False)
 
 
 # ---- what modules keep ------------------------------------------------------------------------------------------------
@@ -102,7 +100,7 @@ def _settle(buffer: Any, module: Any, name: str) -> None:
         return
     _leave(module, name)
     if number not in _homes:
-        number = _torch.give_number(buffer, counts=True)
+        number = _torch.assign_number(buffer, counts=True)
     kept[name] = number
     _homes.setdefault(number, []).append(_Home(weakref.ref(module), name))
 
@@ -116,9 +114,9 @@ def _leave(module: Any, name: str) -> None:
 def _keep_homes(number: int, homes: list[_Home]) -> None:
     if homes:
         _homes[number] = homes
-    else:  # alive or not, no module has it as a buffer
+    else:  # alive or not, it is no module's buffer any more
         del _homes[number]
-        _torch.take_number(number)
+        _torch.clear_number(number)
 
 
 def _forget_module(key: int) -> None:
@@ -194,8 +192,8 @@ def _refresh(module: Any) -> None:
 class _Loose:
     """Ordinals of parameters by place. A place uses each ordinal once.
 
-    A leaf that requires a gradient may also be an input that each step makes anew. Once `_MANY` of them have died at a
-    place, all later ones get the same ordinal there, so that a long run does not make ever more ids.
+    A leaf that requires a gradient may also be an input that each step creates. Once `_MANY` of them have died at a
+    place, all later ones get the same ordinal there, so that the number of ids stays bounded in a long run.
     """
 
     _MANY = 256
@@ -215,7 +213,7 @@ class _Loose:
                 _number(tensor)
             return -1
         number = _number(tensor)
-        if recomputing:  # a checkpoint detaches its inputs to recompute: this is the one of the first run
+        if recomputing:  # a checkpoint detaches its inputs to recompute: it is the parameter of the first run
             return self._given[place] - 1 if self._given[place] else None
         self._given[place] += 1
         return self._ordinals.setdefault(number, {}).setdefault(place, self._given[place] - 1)
@@ -224,7 +222,7 @@ class _Loose:
         number = _torch.number_of(tensor)
         if number:
             ordinals = self._ordinals.pop(number, None)
-            number = _torch.give_number(tensor, counts=False)
+            number = _torch.assign_number(tensor, counts=False)
             if ordinals:
                 self._ordinals[number] = ordinals
 

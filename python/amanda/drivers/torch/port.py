@@ -1,4 +1,5 @@
-"""What may differ between minor versions of torch: the undocumented names that we use, and what depends on them.
+"""Everything that may differ between minor versions of torch: the undocumented names that we use, and code that depends
+on them.
 
 Checked against torch 2.11 to 2.13; the C++ side is drivers/torch/base/port.h.
 """
@@ -34,28 +35,28 @@ def _check(missing: list[str]) -> None:
 
 _missing: list[str] = []
 
-# Functions that are recognised by their code on the stack.
-RUN_MODULE = _get("nn.Module.__call__.__code__", _missing)  # tracers put other functions in its place for a while
+# Functions that are recognized on the stack by their code objects.
+RUN_MODULE = _get("nn.Module.__call__.__code__", _missing)  # tracers replace it temporarily
 RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__", _missing)
-FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)  # lends a module tensors for a call
+FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)  # swaps a module's tensors for a call
 
 # What runs the engine for Python, and what recomputes a checkpointed region that is not reentrant.
 Variable = _get("autograd.variable.Variable", _missing)
 engine = _get("autograd.variable.Variable._execution_engine", _missing)
 recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled", _missing)
 
-# The base class whose `apply` every torch.autograd.Function's calls.
+# The base class whose `apply` is called by that of every torch.autograd.Function.
 FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
-# torch.cond and its like: their class, and all instances.
+# torch.cond and similar operators: their class, and all instances.
 HigherOrderOperator = _get("_ops.HigherOrderOperator", _missing)
 higher_order_operators = _get("_ops._higher_order_ops", _missing)
 
 # The program's (pack, unpack) that are in use; None: none.
 saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks", _missing)
-# The function behind Python methods of torch.Tensor that answer a TypeError with NotImplemented.
+# The wrapper of Python methods of torch.Tensor that turn a TypeError into NotImplemented.
 ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
 TensorBase = _get("_C.TensorBase", _missing)
-# Sets what compiles this thread's frames, and returns what did.
+# Sets the compiler of this thread's frames, and returns the previous one.
 set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame", _missing)
 
 parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
@@ -68,7 +69,7 @@ WithoutTorchFunction = _get(
     "_C.DisableTorchFunctionSubclass", _missing
 )  # a context: no tensor's own __torch_function__
 
-WithoutTorchFunctions = _get("_C.DisableTorchFunction", _missing)  # a context: nor any mode's
+WithoutTorchFunctions = _get("_C.DisableTorchFunction", _missing)  # a context: nor that of any mode
 
 StorageWeakRef = _get("multiprocessing.reductions.StorageWeakRef", _missing)
 
@@ -81,7 +82,7 @@ _check(_missing)
 
 
 def binary_operators() -> list[Any]:
-    """The methods of tensors that may answer a TypeError with NotImplemented, as descriptors, or the code of functions."""
+    """The methods of tensors that may turn a TypeError into NotImplemented, as descriptors or code objects."""
     names = ["eq", "ne", "lt", "le", "gt", "ge"]
     for name in ("add", "sub", "mul", "matmul", "div", "truediv", "floordiv", "mod", "pow"):
         names += [name, f"r{name}", f"i{name}"]
@@ -92,7 +93,7 @@ def binary_operators() -> list[Any]:
 
 
 def spare(higher_order_operator: Any, key: Any) -> None:
-    """Keeps the operator from looking for a kernel of this dispatch key."""
+    """Prevents the operator from looking up a kernel of this dispatch key."""
     keys = higher_order_operator.non_fallthrough_keys
     higher_order_operator.non_fallthrough_keys = keys.remove(key)
 
@@ -101,7 +102,7 @@ def spare(higher_order_operator: Any, key: Any) -> None:
 
 DYNAMO = "torch._dynamo"
 ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls around itself
-# They compile their branches in order to run at all.
+# They can only run compiled.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
 COMPILED_FUNCTION = "compile_wrapper"  # the function that torch.compile returns
 FUNCTION = "fn"  # and its variable that holds the compiled function
@@ -123,7 +124,7 @@ def eval_frame() -> Any:
 
 
 def without_compiler(module: Any) -> Any:
-    """The module that torch.compile has wrapped; any other itself."""
+    """The module inside a wrapper of torch.compile; any other module is returned itself."""
     frames = sys.modules.get(f"{DYNAMO}.eval_frame")
     cls = getattr(frames, "OptimizedModule", None)
     while cls is not None and issubclass(type(module), cls):
@@ -145,12 +146,12 @@ def runs_eagerly() -> bool:
 
 
 def satisfy_fullgraph() -> None:
-    """A function with fullgraph=True insists that some frame was compiled, where that is counted (from torch 2.12 on)."""
+    """From torch 2.12 on, a function with fullgraph=True requires that a frame was compiled: increments that count."""
     count = getattr(eval_frame(), "set_fullgraph_compiled_frame_count", None)
-    if count is not None and count(-1) >= 0:  # it counts; and a number takes effect only where there is none
+    if count is not None and count(-1) >= 0:  # the count exists; and the increment has an effect only if it is 0
         count(1)
 
 
 def leave_untraced(function: Any) -> None:
-    """As torch.compiler.disable marks a function; that needs torch._dynamo."""
+    """Marks a function as torch.compiler.disable does, without importing torch._dynamo."""
     function._torchdynamo_disable = True

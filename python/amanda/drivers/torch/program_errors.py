@@ -1,7 +1,7 @@
-"""Exceptions of the program that pass through a tool's code. They are not failures of the tool.
+"""Exceptions of the program that propagate through a tool's code. They are not failures of the tool.
 
 A routine that is recorded (`differentiable=True`, replacements) runs under the program's saved-tensor hooks. These may
-raise anything: `torch.utils.checkpoint` ends a recomputation by an exception.
+raise anything: `torch.utils.checkpoint` ends a recomputation with an exception.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amanda.drivers.torch import port
 
 
 def is_programs(error: BaseException) -> bool:
-    """Is it the program's: an interrupt, or raised inside one of the program's saved-tensor hooks?"""
+    """Does the exception belong to the program: an interrupt, or raised inside one of its saved-tensor hooks?"""
     if not isinstance(error, Exception):
         return True
     hooks = set(_codes_of_hooks())

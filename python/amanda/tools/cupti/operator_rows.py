@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from amanda import _cupti
 
-GroupBy = Literal["op", "operator", "module", "phase"]
+OperatorBy = Literal["op", "id", "operator", "module", "line", "phase"]
+GroupBy = Literal["op", "id", "operator", "module", "line", "phase", "kernel"]
 OUTSIDE = "(outside operators)"
 """The row for device work that belongs to no observed operator."""
 
@@ -22,11 +23,11 @@ class OperatorRow:
     allocator.
     """
 
-    name: str  # "aten::conv2d", "ConvolutionBackward0"; by "module" the module's path
+    name: str  # "aten::conv2d", "ConvolutionBackward0"; by "module" the module's path, by "line" file:line
     phase: str = ""  # "forward", "backward", "recompute" or "optimizer"; by "module": ""
-    module_path: str = ""  # by "operator" and "module"
-    source: str = ""  # by "operator": file:line
-    forward_name: str = ""  # of a backward operator, by "op" and "operator": "aten::conv2d"
+    module_path: str = ""  # by "id" and "module"
+    source: str = ""  # by "id" and "line": file:line
+    forward_name: str = ""  # of a backward operator, by "op" and "id": "aten::conv2d"
     calls: int = 0
     failed: int = 0  # runs that raised an exception; not measured
     host_ns: int = 0
@@ -43,10 +44,8 @@ class OperatorRow:
     operand_bytes: int = 0  # read and written by the operator itself; 0 without `operand_bytes=True`
 
 
-def operator_rows(profile: _cupti.KernelProfile, by: GroupBy) -> list[OperatorRow]:
+def operator_rows(profile: _cupti.KernelProfile, by: OperatorBy) -> list[OperatorRow]:
     """See CuptiProfiler.rows."""
-    if by not in _KEYS:
-        raise ValueError(f'[cupti_profiler] rows are by "op", "operator", "module" or "phase", got {by!r}')
     # The order matters: operators may run meanwhile, and what is read later covers all that was read before.
     kernels, nodes, operators = profile.kernels(), profile.nodes(), profile.operators()
     rows: dict[Any, OperatorRow] = {}
@@ -121,7 +120,10 @@ _KEYS: dict[str, _Grouping] = {
         lambda op, node: (op.name, node.phase),
         lambda key, op, phase: OperatorRow(op.name, phase, forward_name=op.forward_name if op.backward_op_id else ""),
     ),
-    "operator": _grouping(lambda op, node: (node.op, node.phase), _describe_place),
+    "id": _grouping(lambda op, node: (node.op, node.phase), _describe_place),
+    "line": _grouping(
+        lambda op, node: (op.source, node.phase), lambda key, op, phase: OperatorRow(op.source, phase, source=op.source)
+    ),
     "module": _Grouping(
         lambda op, node: op.module_path,
         lambda op, node: _prefixes(op.module_path),
@@ -129,6 +131,9 @@ _KEYS: dict[str, _Grouping] = {
     ),
     "phase": _grouping(lambda op, node: node.phase, lambda key, op, phase: OperatorRow(key, key)),
 }
+
+
+_KEYS["operator"] = _KEYS["id"]  # its older name
 
 
 def _add_host(own: OperatorRow, around: Iterable[OperatorRow], node: _cupti.Node) -> None:

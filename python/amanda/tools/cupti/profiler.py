@@ -6,27 +6,29 @@ import importlib.util
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast, overload
+
+import torch
 
 from amanda import _cupti, _torch
-from amanda.reports.data_frame import data_frame, field_names
+from amanda.reports.results import Results
+from amanda.reports.rich_table import Column
 from amanda.tool import NativeTool
 from amanda.tools.cupti import trace
 from amanda.tools.cupti.kernel_rows import KernelRow, families_by_operator, kernel_rows
-from amanda.tools.cupti.operator_rows import GroupBy, OperatorRow, operator_rows
+from amanda.tools.cupti.operator_rows import GroupBy, OperatorBy, OperatorRow, operator_rows
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti.roofline import RooflineRow, roofline_rows
-from amanda.tools.cupti.tables import profile_table, roofline_table
+from amanda.tools.cupti.tables import GROUPINGS, operator_columns, roofline_table
 
 if TYPE_CHECKING:
     import matplotlib.axes
-    import pandas
-    import rich.table
 
+    from amanda.reports.table import Table
     from amanda.tools.flops import Flops
 
 
-class CuptiProfiler(NativeTool):
+class CuptiProfiler(Results[OperatorRow | KernelRow, GroupBy], NativeTool):
     """Attributes GPU kernels, copies and memsets to operators, and measures operators on the host::
 
         profiler = CuptiProfiler()
@@ -51,8 +53,14 @@ class CuptiProfiler(NativeTool):
     An operator that raises is counted in `failed`, and its kernels still belong to it. The tool subtracts its own time
     from the times of enclosing operators, where it can measure it; it cannot measure the framework's dispatch to it.
 
+    Rows are by "op" (the default: operator type and phase), "id" (one operator at its place in the program; "operator" is
+    the same), "module" (fields without "self" include the submodules), "line", "phase", or "kernel" (every kernel, and
+    every kind of copy and memset). Longest time first: device time if the device did anything. See `Results` for `rows`,
+    `table`, `to_pandas` and `reset`; inside a scope, `reset` waits for pending device work and discards it.
+
     Arguments:
-        gpu: collect kernels. If False, CUPTI is not used.
+        gpu: collect kernels. If None, where CUPTI can. If True the same, and tables say why if it cannot; else they say
+            so only where there is a GPU. If False, CUPTI is not used.
         backward: also measure backward operators.
         nested: also measure inner operators. If False, only the outermost, which costs less.
         operand_bytes: sum the sizes of what each operator reads and writes, for `roofline`. In backward, only the
@@ -68,7 +76,7 @@ class CuptiProfiler(NativeTool):
     def __init__(
         self,
         *,
-        gpu: bool = True,
+        gpu: bool | None = None,
         backward: bool = True,
         nested: bool = True,
         operand_bytes: bool = False,
@@ -79,10 +87,18 @@ class CuptiProfiler(NativeTool):
             raise ValueError(f"[cupti_profiler] max_events is how many runs to keep, 0 or more, got {max_events}")
         names = [ops] if isinstance(ops, str) else None if ops is None else list(ops)
         capsule, self._profile = _cupti.make_profiler(
-            gpu, backward, nested, operand_bytes, names, max_events, _candidates(), _torch.framework_probe()
+            gpu is not False,
+            backward,
+            nested,
+            operand_bytes,
+            names,
+            max_events,
+            _candidates(),
+            _torch.framework_probe(),
         )
         super().__init__(capsule)
         self._weighs = operand_bytes
+        self._gpu_is_wanted = gpu is True or "AMANDA_CUPTI" in os.environ
         self.depends_on(OptimizerPhase())
 
     @property
@@ -97,55 +113,38 @@ class CuptiProfiler(NativeTool):
         return self._profile.notes()
 
     def reset(self) -> None:
-        """Resets all figures. Inside a scope, it waits for pending device work and discards it."""
         self._profile.reset()
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 
-    def rows(self, by: GroupBy = "op") -> list[OperatorRow]:
-        """The measurements so far; longest time first, device time if the device did anything.
+    _speaker = "cupti_profiler"
+    _groupings = GROUPINGS
 
-        Arguments:
-            by: "op": by operator type and phase; "operator": by place in the program; "module": by module path, where
-                fields without "self" include the submodules; "phase".
+    @overload  # type: ignore[override]
+    def rows(self, by: OperatorBy | None = None) -> list[OperatorRow]: ...
+    @overload
+    def rows(self, by: Literal["kernel"]) -> list[KernelRow]: ...
+    def rows(self, by: GroupBy | None = None) -> list[OperatorRow] | list[KernelRow]:
+        """The measurements so far, as a list of dataclasses; longest time first, device time if the device did anything.
 
         Raises:
-            ValueError: `by` is none of these.
+            ValueError: `by` is no grouping of this tool.
         """
-        return operator_rows(self._profile, by)
+        return cast("list[OperatorRow] | list[KernelRow]", super().rows(by))
 
     def kernel_rows(self) -> list[KernelRow]:
-        """Every kernel, and every kind of copy and memset, that the device ran; longest time first."""
+        """``rows("kernel")``."""
         return kernel_rows(self._profile)
 
-    def table(
-        self, by: GroupBy | Literal["kernel"] = "op", *, sort: str | None = None, top: int | None = None
-    ) -> rich.table.Table:
-        """`rows` or, by "kernel", `kernel_rows` as a table for `rich.print`.
+    def _rows(self, by: GroupBy) -> list[OperatorRow | KernelRow]:
+        return [*(kernel_rows(self._profile) if by == "kernel" else operator_rows(self._profile, by))]
 
-        Arguments:
-            by: as in `rows`, or "kernel".
-            sort: the field of the rows to sort by, largest first; None: the order of `rows`.
-            top: how many rows to show; one more line gives the number of rows left out.
+    def _columns(self, by: GroupBy, rows: Sequence[OperatorRow | KernelRow]) -> Sequence[Column]:
+        return GROUPINGS[by].columns or operator_columns(by, cast("Sequence[OperatorRow]", rows))
 
-        Raises:
-            ImportError: rich is not installed.
-            ValueError: there is no such grouping or field.
-        """
-        return profile_table(self._rows(by), by, sort, top, "\n".join(self._remarks()))
-
-    def to_pandas(self, by: GroupBy | Literal["kernel"] = "op") -> pandas.DataFrame:
-        """`rows` or, by "kernel", `kernel_rows` as a data frame with a column for each field.
-
-        Raises:
-            ImportError: pandas is not installed.
-            ValueError: there is no such grouping.
-        """
-        columns = field_names(KernelRow if by == "kernel" else OperatorRow)
-        return data_frame("cupti_profiler", self._rows(by), columns)
-
-    def _rows(self, by: GroupBy | Literal["kernel"]) -> Sequence[OperatorRow | KernelRow]:
-        return self.kernel_rows() if by == "kernel" else self.rows(by)
+    def _remarks(self, by: GroupBy) -> list[str]:
+        there = by == "kernel" or self._gpu_is_wanted or torch.cuda.device_count() > 0
+        return [self.gpu_status if there else "", *self.notes]
 
     # ---- kernel families --------------------------------------------------------------------------------------------
 
@@ -193,15 +192,15 @@ class CuptiProfiler(NativeTool):
         operands, each read or written once: the minimum that must be moved; in backward, only the gradients. Rates are
         None if the two tools have not seen the same runs. Flops counts inner operators, so `nested=True` is needed.
         """
-        return roofline_rows(self.rows("operator"), flops, self._weighs)
+        return roofline_rows(self.rows("id"), flops, self._weighs)
 
-    def roofline_table(self, flops: Flops, *, top: int | None = None) -> rich.table.Table:
+    def roofline_table(self, flops: Flops, *, top: int | None = None) -> Table:
         """The first `top` rows of `roofline` as a table for `rich.print`; "?" for a rate that is not known.
 
         Raises:
             ImportError: rich is not installed.
         """
-        return roofline_table(self.roofline(flops), top, "\n".join(self._remarks()))
+        return roofline_table(self.roofline(flops), top, "\n".join(filter(None, self._remarks("id"))))
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
         """Writes the kept events as a JSON trace for Perfetto and chrome://tracing.
@@ -214,10 +213,7 @@ class CuptiProfiler(NativeTool):
         Arguments:
             rank: the rank of this process; None: that of torch.distributed, the environment's RANK, or 0.
         """
-        trace.write(path, self._profile, rank, self._remarks())
-
-    def _remarks(self) -> list[str]:
-        return [remark for remark in [self.gpu_status, *self.notes] if remark]
+        trace.write(path, self._profile, rank, [remark for remark in [self.gpu_status, *self.notes] if remark])
 
 
 def _candidates() -> list[str]:

@@ -29,7 +29,7 @@ def counting(ops=None):
 
 
 def states_in(run):
-    """Runs it on a tensor whose gradient's hook notes whether operators are caught."""
+    """Runs it on a tensor with a gradient hook that records whether operators are caught."""
     states, x = [], torch.ones(3, requires_grad=True)
     y = x * 2
     y.register_hook(lambda gradient: states.append(caught()))

@@ -187,7 +187,7 @@ def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
     modules = torch.compile(Compiled(), backend="eager"), Compiled()
     modules[1].compile(backend="eager")
     with amanda.apply(Names()):
-        assert caplog.messages == []  # nobody has compiled anything yet
+        assert caplog.messages == []  # nothing was compiled yet
         for _ in range(2):
             compiled(torch.ones(4))
             torch.compile(function, backend="eager")(torch.ones(4))
@@ -221,7 +221,7 @@ def test_a_scope_entered_inside_a_compiled_function():
 
     x = torch.randn(2)
     assert torch.equal(function(x), torch.relu(x))
-    assert "aten::relu" in tool.seen  # and operators of the compiler, which goes on inside
+    assert "aten::relu" in tool.seen  # and operators of the compiler, which runs inside
 
 
 def test_dynamo_is_not_imported_for_us_and_found_when_it_is():

@@ -229,7 +229,7 @@ def test_members_that_share_memory_are_not_edited_in_silence(before, says):
         return [t.clone() for t in tensors]
 
     a = torch.zeros(2)
-    text = "its members 0 and 1 share memory that the operator writes to; nothing can stand for both"
+    text = "its members 0 and 1 share memory that the operator writes to; other values cannot replace them"
     with says(amanda.Error, f"[action] tool: routine before aten::_foreach_add_: input 0 (self): {text}"):
         with amanda.apply(before("_foreach_add_", routine, ["self"])):
             torch._foreach_add_([a, a[1:]], 1.0)
@@ -421,7 +421,7 @@ def test_the_shape_of_an_in_place_tensor_cant_change(after, says):
 
 
 def test_nothing_can_stand_for_a_change_of_shape_in_place(before, after, replace, says):
-    text = "it changes its tensor's shape or storage in place; nothing can stand for that"
+    text = "it changes its tensor's shape or storage in place; no other value can replace its result"
     with says(amanda.Error, f"[action] tool: doubled before aten::t_: input 0 (self): {text}"):
         with amanda.apply(before("t_", doubled)):
             torch.ones(2, 3).t_()
@@ -488,7 +488,7 @@ def test_all_edited_results_reach_their_out_tensors(after):
     assert indices.tolist() == [7, 7]
 
 
-def test_a_rehearsed_result_takes_hooks_and_says_that_it_requires_a_gradient(after):
+def test_the_result_of_a_trial_run_takes_hooks_and_requires_a_gradient(after):
     seen = []
 
     def look(value):
@@ -632,7 +632,7 @@ def test_pytorchs_own_error_for_overlapping_elements_is_kept(after):
         x.relu_()
 
 
-def test_an_edit_inside_a_rehearsed_operator_remains(after):
+def test_an_edit_inside_a_trial_run_remains(after):
     class Inner(amanda.Tool):
         def __init__(self):
             super().__init__()

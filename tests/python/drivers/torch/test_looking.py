@@ -65,7 +65,7 @@ def test_forward_mode():
 
 
 def test_a_hook_that_a_node_gets_while_it_runs():
-    """The engine keeps a node's inputs if there is a hook after it; while an analysis is to come there need be none."""
+    """The engine keeps a node's inputs if there is a hook after it; while an analysis is pending none is needed."""
     inputs_were_kept = []
 
     class WhileUnpacking(torch.autograd.graph.saved_tensors_hooks):
@@ -136,7 +136,7 @@ class Keep(amanda.Tool):
 
 
 def test_a_gradient_that_a_tool_keeps_stays_as_it_was():
-    """AccumulateGrad takes a gradient over that nobody else holds, and adds to it in the next pass."""
+    """AccumulateGrad takes over a gradient without other references, and adds to it in the next pass."""
 
     def train(leaf):
         for _ in range(3):

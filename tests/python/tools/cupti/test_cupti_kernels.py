@@ -54,7 +54,7 @@ def train(steps=3):
 
 @pytest.fixture
 def with_stand_in():
-    """Runs code in a process where `library` stands in for CUPTI; what its last expression `result` is, comes back."""
+    """Runs code in a process where `library` replaces CUPTI; returns the value of its `result`."""
     if STAND_IN is None:
         pytest.skip("the library that stands in for CUPTI was not built: no cupti.h, or no C++ tests")
 

@@ -39,7 +39,7 @@ def test_bytes_are_those_of_torchs_own_memory_column(make):
         train_step(model, x)
     expected = collections.defaultdict(list)
     for event in theirs(lambda: train_step(model, x)).events():
-        if event.name.startswith(ENGINE):  # what it does beside the node is to reduce gradients of broadcast operands
+        if event.name.startswith(ENGINE):  # beside the node it only reduces gradients of broadcast operands
             used = event.cpu_memory_usage - event.self_cpu_memory_usage
             expected[event.name.removeprefix(ENGINE), "backward"].append(used)
         elif not _in_backward(event):
@@ -284,4 +284,20 @@ def test_without_a_gpu_it_says_so_in_one_sentence(log):
     profiler = profiled(lambda: torch.relu(torch.ones(1)), gpu=True)
     assert profiler.gpu_status.startswith("no GPU kernels are collected, operators are timed on the host: [cupti] ")
     assert row(profiler, "aten::relu").calls == 1
+    assert profiler.table().caption.plain == profiler.table("kernel").caption.plain == profiler.gpu_status
+
+
+def test_tables_say_it_only_if_kernels_were_asked_for(log, monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.delenv("AMANDA_CUPTI", raising=False)
+    profiler = profiled(lambda: torch.relu(torch.ones(1)), gpu=None)
+    assert profiler.gpu_status.startswith("no GPU kernels are collected")
+    assert profiler.table().caption is profiler.table("module").caption is None
+    assert profiler.table("kernel").caption.plain == profiler.gpu_status
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert profiler.table().caption.plain == profiler.gpu_status
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("AMANDA_CUPTI", "/nowhere/libcupti.so")
+    named = profiled(lambda: torch.relu(torch.ones(1)), gpu=None)
+    assert named.table().caption.plain == named.gpu_status != ""

@@ -1,4 +1,4 @@
-"""What CuptiProfiler hands out: tables, frames, rooflines, traces."""
+"""The outputs of CuptiProfiler: tables, frames, rooflines, traces."""
 
 import collections
 import io
@@ -22,10 +22,13 @@ from repository import ROOT
 
 def test_unknown_groupings_and_fields_are_named(says):
     profiler = CuptiProfiler(gpu=False)
-    with says(ValueError, '[cupti_profiler] rows are by "op", "operator", "module" or "phase", got \'layer\''):
+    known = '"op", "id", "module", "line", "phase", "kernel" or "operator"'
+    with says(ValueError, f"[cupti_profiler] by= is {known}, got 'layer'"):
         profiler.rows("layer")
-    with pytest.raises(ValueError, match="there is no field 'speed' to sort by; there are name, phase, "):
+    with pytest.raises(ValueError, match=r'\[cupti_profiler\] sort= by "op" is name, phase, .*; got \'speed\'$'):
         profiler.table(sort="speed")
+    with pytest.raises(ValueError, match=r'\[cupti_profiler\] sort= by "kernel" is name, kind, .*; got \'operators\'$'):
+        profiler.table("kernel", sort="operators")
 
 
 def test_a_negative_number_of_events_is_refused(says):
@@ -55,9 +58,12 @@ def test_without_a_package_it_says_what_to_install(monkeypatch, module, use, tex
 def test_tables_and_frames_hold_the_rows():
     model, x = cnn()
     profiler = profiled(lambda: train_step(model, x))
-    for by in ("op", "operator", "module", "phase"):
+    for by in ("op", "id", "operator", "module", "line", "phase"):
         assert profiler.table(by).row_count == len(profiler.rows(by)) == len(profiler.to_pandas(by))
+    assert profiler.rows("operator") == profiler.rows("id")
+    assert {row.source for row in profiler.rows("line")} == {row.source for row in profiler.rows("id")}
     assert profiler.table("kernel").row_count == len(profiler.to_pandas("kernel")) == 0
+    assert profiler.rows("kernel") == profiler.kernel_rows() == []
     assert profiler.table("op", top=2).row_count == 3  # and a line for the others
     (first, *_) = profiler.table("op", sort="calls").columns[0].cells
     assert str(first) == max(profiler.rows(), key=lambda row: row.calls).name

@@ -13,35 +13,43 @@ namespace amanda::reference {
 
 struct Program;
 
-/// A handle: copies are the same graph.
+/// A program that is built first and run later. A handle: copies are the same graph. While one thread builds it, no
+/// other may run it.
 class Graph {
  public:
-  using Wire = size_t;  // names one value of a run
+  /// Names one value of a run.
+  using Wire = size_t;
+  /// Several values of a run.
   using Wires = std::vector<Wire>;
 
+  /// An empty graph.
   Graph();
 
   // Building. No other thread may run the graph meanwhile.
+  /// Appends an input, and returns its wire.
   Wire input();
   /// Appends an operator; its results are new wires. `name` is the node's identity: unique, and chosen by the program.
   /// Throws `std::invalid_argument` for an in-place operator: a wire has one value.
   Wires add(std::string_view op, Wires inputs, const std::string& name);
-  /// Runs `taken` if the first element on `condition` is not 0, else `other`. Later changes to them have no effect
-  /// here.
+  /// Appends a conditional: `taken` runs if the first element on `condition` is not 0, otherwise `other`. Later changes
+  /// to them have no effect here.
   Wires add_if(Wire condition, Wires inputs, const Graph& taken, const Graph& other, const std::string& name);
-  /// Runs `body` that many times; it returns as many values as it takes. Later changes to it have no effect here.
+  /// Appends a loop that runs `body` that many times; it returns as many values as it takes. Later changes to it have
+  /// no effect here.
   Wires add_loop(size_t times, Wires carried, const Graph& body, const std::string& name);
+  /// Makes the value of this wire the next output.
   void output(Wire wire);
-  /// Appends the nodes that compute the gradients of sum(result) with respect to `of`; zeros where none flows.
-  /// Throws `std::invalid_argument` if one would flow through a conditional, a loop, or an operator without a rule.
+  /// Appends the nodes that compute the gradients of sum(result) with respect to `of`; zeros where none flows. Throws
+  /// `std::invalid_argument` if one would flow through a conditional, a loop, or an operator without a rule.
   Wires gradients(Wire result, const Wires& of);
 
-  /// Runs all nodes in order; returns the outputs. Instrumented by the scopes that are open on this thread.
+  /// Runs all nodes in order on this thread, instrumented by the scopes that are open there; returns the outputs.
+  /// Throws what a kernel or a tool throws.
   Operands run(Operands inputs) const;
   /// The graph that run() would run now. It keeps its taps when the scopes are left.
   Graph instrumented() const;
-  ArtifactPtr artifact() const;  // null outside scopes
-  ArtifactCache::Info cache_info() const;
+  ArtifactPtr artifact() const;            ///< what instrumenting it under the open scopes made; null outside scopes
+  ArtifactCache::Info cache_info() const;  ///< counters of its artifact cache
 
   /// For messages and tests: "relu", "relu<" for a tap before it, "relu=" for its replacement, "relu>" after it,
   /// "relu'" for its backward operator.

@@ -1,4 +1,4 @@
-#include "coverage/census.h"
+#include "coverage/coverage_counter.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pthread.h>
@@ -22,49 +22,49 @@
 namespace amanda::pytorch {
 namespace {
 
-using Censuses = std::vector<std::shared_ptr<Census>>;
+using Counters = std::vector<std::shared_ptr<CoverageCounter>>;
 
-// One call that is running. RecordFunction owns it, and hands it back at the end.
+// One running call. RecordFunction owns it, and returns it at the end.
 struct Call final : at::ObserverContext {
   struct Share {
-    std::shared_ptr<Census> census;
+    std::shared_ptr<CoverageCounter> counter;
     bool asked = false, shown = false;
   };
 
   Call* outer = nullptr;
   const OpRecord* record = nullptr;  // null: a node
   std::string node;
-  std::optional<Skipped> state;  // why nobody is to be shown it, whoever asks
+  std::optional<Skipped> state;  // why no tool sees it, whatever tools ask for
   std::vector<Share> shares;
 };
 
 thread_local constinit Call* innermost = nullptr;
 thread_local constinit size_t own_work = 0;
 
-// ---- which censuses count here -------------------------------------------------------------------------------------
+// ---- which counters count here -------------------------------------------------------------------------------------
 
-// It travels along with our callback.
+// PyTorch copies it to other threads together with our callback.
 struct Published : Guest {
-  Censuses censuses;
+  Counters counters;
   std::atomic<bool> over{false};
 };
 
 const ThreadGuest<Published>& guest() {
-  static const auto* guest = new ThreadGuest<Published>("amanda.census");
+  static const auto* guest = new ThreadGuest<Published>("amanda.coverage_counters");
   return *guest;
 }
 
 struct Thread {
   struct Open {
-    std::shared_ptr<Census> census;
+    std::shared_ptr<CoverageCounter> counter;
     size_t depth;
   };
-  ~Thread() { open_censuses -= open.size(); }
+  ~Thread() { open_counters -= open.size(); }
 
   void changed() {
     if (published) published->over = true;
     published = open.empty() ? nullptr : std::make_shared<Published>();
-    for (const Open& one : open) published->censuses.push_back(one.census);
+    for (const Open& one : open) published->counters.push_back(one.counter);
     guest().set(published);
     if (published) {
       add_callback();
@@ -73,7 +73,7 @@ struct Thread {
     }
   }
 
-  // Guards that put all of a thread's state back may have taken the callback away, or brought it again.
+  // Guards that restore all of a thread's state may have removed the callback, or added it again.
   bool has_callback() const {
     const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
     return callback && std::any_of(callbacks.begin(), callbacks.end(),
@@ -89,17 +89,17 @@ struct Thread {
   std::optional<at::CallbackHandle> callback;
 };
 
-// Of this thread, or of the one whose state it works with; null: nobody counts.
-const Censuses* counting_here() {
-  if (const auto& own = per_thread<Thread>().published) return &own->censuses;
+// Those of this thread, or of the thread whose state it uses; null: none.
+const Counters* counting_here() {
+  if (const auto& own = per_thread<Thread>().published) return &own->counters;
   const Published* inherited = guest().get();
-  return !inherited || inherited->over ? nullptr : &inherited->censuses;
+  return !inherited || inherited->over ? nullptr : &inherited->counters;
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
 
-// Nodes are not the dispatcher's. The engine's record of one includes its hooks, ours among them, which the node's own
-// does not.
+// Nodes are not called by the dispatcher. The engine's record of a node includes its hooks, and ours; the node's own
+// record does not.
 constexpr std::string_view kNodePrefix = "autograd::engine::evaluate_function: ";
 
 /// False: bookkeeping of the framework, neither an operator nor a node.
@@ -127,34 +127,34 @@ std::optional<Skipped> state_of(const Call& call, const ScopeStack* scopes) {
   if (call.record->noise) return Skipped::kNoise;
   const Call* outer = call.outer && call.outer->record ? call.outer : nullptr;
   if (outer && (outer->state == Skipped::kBackward || outer->state == Skipped::kTraced)) return outer->state;
-  // Inside an operator it is the operator that belongs to a node, or not.
+  // Inside an operator, only the operator itself may belong to a node.
   if (!outer && belongs_to_backward()) return Skipped::kBackward;
   return std::nullopt;
 }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-  const Censuses* censuses = counting_here();
-  if (!censuses) return nullptr;
+  const Counters* counters = counting_here();
+  if (!counters) return nullptr;
   auto call = std::make_unique<Call>();
   if (!identify(*call, function)) return nullptr;
   call->outer = innermost;
   const CurrentScopes scopes = current_scopes();
   call->state = state_of(*call, scopes.get());
-  for (const std::shared_ptr<Census>& census : *censuses) {
-    const Engine::Tools& tools = census->tools();
+  for (const std::shared_ptr<CoverageCounter>& counter : *counters) {
+    const Engine::Tools& tools = counter->tools();
     const bool asked =
         !call->state && (call->record ? Engine::is_asked_for(*scopes, backend(), call->record->type, tools)
                                       : Engine::asks_for_backward(*scopes, tools));
-    call->shares.push_back({census, asked});
+    call->shares.push_back({counter, asked});
   }
   innermost = call.get();
   return call;
 }
 
-bool is_inside_shown(const Call& call, const Census& census) {
+bool is_inside_shown(const Call& call, const CoverageCounter& counter) {
   for (const Call* outer = call.outer; outer; outer = outer->outer) {
     for (const Call::Share& share : outer->shares) {
-      if (share.census.get() == &census && share.shown && outer->record) return true;
+      if (share.counter.get() == &counter && share.shown && outer->record) return true;
     }
   }
   return false;
@@ -164,7 +164,7 @@ Skipped why_skipped(const Call& call, const Call::Share& share) {
   if (call.state) return *call.state;
   if (!share.asked) return Skipped::kUnasked;
   if (!call.record) return Skipped::kUnowned;
-  if (is_inside_shown(call, *share.census)) return Skipped::kInner;
+  if (is_inside_shown(call, *share.counter)) return Skipped::kInner;
   const bool engine_runs = python_hooks.in_backward_pass && python_hooks.in_backward_pass();
   return engine_runs ? Skipped::kCallback : Skipped::kLost;
 }
@@ -174,8 +174,8 @@ void end(const at::RecordFunction&, at::ObserverContext* context) {
   if (!call) return;
   innermost = call->outer;
   for (const Call::Share& share : call->shares) {
-    share.census->count(call->record, call->node,
-                        share.shown ? std::nullopt : std::optional(why_skipped(*call, share)));
+    share.counter->count(call->record, call->node,
+                         share.shown ? std::nullopt : std::optional(why_skipped(*call, share)));
   }
 }
 
@@ -184,13 +184,13 @@ void Thread::add_callback() {
   callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
 }
 
-// A forked child has the scopes of no thread.
+// A forked child has no open scopes.
 void forget_in_child() {
   if (!counts_calls()) return;
   Thread& thread = per_thread<Thread>();
   thread.open.clear();
   thread.changed();
-  open_censuses = 0;
+  open_counters = 0;
 }
 
 const bool fork_handler = pthread_atfork(nullptr, nullptr, &forget_in_child) == 0;
@@ -200,7 +200,7 @@ const bool fork_handler = pthread_atfork(nullptr, nullptr, &forget_in_child) == 
 void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* record) {
   Call* call = innermost;
   if (!call || call->record != record) return;  // RecordFunction leaves some operators out
-  for (Call::Share& share : call->shares) share.shown |= Engine::shows(scopes, site, share.census->tools());
+  for (Call::Share& share : call->shares) share.shown |= Engine::shows(scopes, site, share.counter->tools());
 }
 
 void note_refused(const OpRecord& record) {
@@ -213,35 +213,35 @@ OwnWork::~OwnWork() { --own_work; }
 
 // ---- counts --------------------------------------------------------------------------------------------------------
 
-void Census::open() {
+void CoverageCounter::open() {
   Thread& thread = per_thread<Thread>();
   for (Thread::Open& one : thread.open) {
-    if (one.census.get() != this) continue;
+    if (one.counter.get() != this) continue;
     ++one.depth;
     return;
   }
   thread.open.push_back({shared_from_this(), 1});
-  ++open_censuses;
+  ++open_counters;
   thread.changed();
 }
 
-void Census::close() {
+void CoverageCounter::close() {
   Thread& thread = per_thread<Thread>();
   const auto found = std::find_if(thread.open.begin(), thread.open.end(),
-                                  [&](const Thread::Open& one) { return one.census.get() == this; });
-  if (found == thread.open.end() || --found->depth > 0) return;  // not there: opened before a fork
+                                  [&](const Thread::Open& one) { return one.counter.get() == this; });
+  if (found == thread.open.end() || --found->depth > 0) return;  // not found: opened before a fork
   thread.open.erase(found);
-  --open_censuses;
+  --open_counters;
   thread.changed();
 }
 
-void Census::count(const OpRecord* record, const std::string& node, std::optional<Skipped> why) {
+void CoverageCounter::count(const OpRecord* record, const std::string& node, std::optional<Skipped> why) {
   std::lock_guard lock(mutex_);
   Counts& counts = record ? forward_[record] : backward_[node];
   ++(why ? counts.skipped[static_cast<size_t>(*why)] : counts.seen);
 }
 
-std::vector<Census::Row> Census::rows() const {
+std::vector<CoverageCounter::Row> CoverageCounter::rows() const {
   std::lock_guard lock(mutex_);
   std::map<std::string, Counts> by_name;
   for (const auto& [record, counts] : forward_) {

@@ -1,4 +1,4 @@
-// What a scope's coverage report counts: each call that the dispatcher is asked for, and whether tools were shown it.
+// The counts of a scope's coverage report: each call of the dispatcher, and whether tools saw it.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -18,29 +18,28 @@
 
 namespace amanda::pytorch {
 
-// NOTE: [census]
-// While a scope counts, a RecordFunction callback of its thread is told of each call, before any kernel runs, whether
-// or not a key of ours is on; it notes what state the thread is in. The kernels and hooks then say, of the innermost
-// call, which tools the core is about to show it to. What nobody has been shown when the call ends was skipped, for the
-// first reason that applies. So no call can be missed by both: the sum of the columns is RecordFunction's own count.
+// NOTE: [coverage counters] While a scope counts, a RecordFunction callback on its thread receives each call before any
+// kernel runs, whether our keys are on or off, and records the state of the thread. Our kernels and hooks then record,
+// for the innermost call, which tools the core will show it to. A call that no tool has seen when it ends was skipped,
+// for the first reason that applies. So no call can be missed: the sum of the columns is RecordFunction's own count.
 
-/// Why no tool of a scope was shown a call. In python/amanda/coverage/reasons.py each has its sentence.
+/// Why no tool of a scope saw a call. python/amanda/coverage/reasons.py explains each in a sentence.
 enum class Skipped : uint8_t {
-  // What the thread is in, whoever asks.
+  // Reasons that depend on the thread's state.
   kOwn,       // called by this driver, for a tool
   kRoutine,   // called by a tool
   kOpaque,    // inside a compiled function
   kOff,       // instrumentation is switched off
   kThread,    // another thread than the scope's
   kNoise,     // bookkeeping of the framework
-  kBackward,  // a backward operator is made of it
-  kTraced,    // somebody records the program
-  // What the scope's tools ask for.
+  kBackward,  // it is a part of a backward operator
+  kTraced,    // the program is being traced
+  // Reasons that depend on what the scope's tools ask for.
   kUnasked,   // no tool asks for it
   kUnowned,   // a backward operator whose forward operator no tool saw
   kInner,     // inside an operator that a tool sees
   kCallback,  // the engine calls it, outside of any node
-  kLost,      // our keys were off, for none of these reasons
+  kLost,      // our keys were off, for another reason
   kCount,
 };
 inline constexpr size_t kSkips = static_cast<size_t>(Skipped::kCount);
@@ -48,8 +47,8 @@ inline constexpr std::array<const char*, kSkips> kSkipNames = {"own",   "routine
                                                                "noise", "backward", "traced", "unasked", "unowned",
                                                                "inner", "callback", "lost"};
 
-/// The counts of one scope, over all times it is entered, on any thread.
-class Census : public std::enable_shared_from_this<Census> {
+/// The counts of one scope, over all its entries, on any thread.
+class CoverageCounter : public std::enable_shared_from_this<CoverageCounter> {
  public:
   struct Counts {
     uint64_t seen = 0;
@@ -62,7 +61,7 @@ class Census : public std::enable_shared_from_this<Census> {
   };
 
   /// `tools`: the scope's.
-  explicit Census(Engine::Tools tools) : tools_(std::move(tools)) {}
+  explicit CoverageCounter(Engine::Tools tools) : tools_(std::move(tools)) {}
 
   /// Counts on this thread from now on, until as many calls of close().
   void open();
@@ -70,7 +69,7 @@ class Census : public std::enable_shared_from_this<Census> {
   std::vector<Row> rows() const;
 
   const Engine::Tools& tools() const { return tools_; }
-  /// `record`: of a forward operator; null: of the node of that name. `why`: none if it was seen.
+  /// Counts a call. `record`: the forward operator; null: the node named `node`. `why`: empty if it was seen.
   void count(const OpRecord* record, const std::string& node, std::optional<Skipped> why);
 
  private:
@@ -80,16 +79,16 @@ class Census : public std::enable_shared_from_this<Census> {
   std::unordered_map<std::string, Counts> backward_;
 };
 
-/// How many are open, on all threads: what follows is called only if some are.
-inline std::atomic<size_t> open_censuses{0};
-inline bool counts_calls() { return open_censuses.load(std::memory_order_relaxed) != 0; }
+/// How many are open, on all threads. The functions below are called only if there are any.
+inline std::atomic<size_t> open_counters{0};
+inline bool counts_calls() { return open_counters.load(std::memory_order_relaxed) != 0; }
 
-/// The core is about to be told of a forward operator, or of a node (`record`: null).
+/// The core is about to see a forward operator, or a node (`record`: null).
 void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* record);
-/// A forward operator was caught, and is not for tools to see.
+/// A forward operator was caught, and tools must not see it.
 void note_refused(const OpRecord& record);
 
-/// While it exists, what this thread calls is the driver's own work.
+/// While it exists, calls on this thread are the driver's own work.
 class OwnWork {
  public:
   OwnWork();

@@ -1,0 +1,130 @@
+"""Results: the methods by which every tool hands out what it found."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from amanda.reports.data_frame import data_frame
+from amanda.reports.rich_table import Column, rich_table
+
+if TYPE_CHECKING:
+    import pandas
+
+    from amanda.reports.table import Table
+
+RowT = TypeVar("RowT")
+ByT = TypeVar("ByT", bound=str)
+
+
+class Grouping(NamedTuple):
+    """What rows of one `by=` look like."""
+
+    columns: Sequence[Column]  # of tables
+    fields: Mapping[str, str | None]  # the columns of data frames, with their dtypes; None: as pandas finds
+    summed: Callable[[Sequence[Any]], Any] | None = None  # makes one row of many: tables have a total then
+
+
+class Results(Generic[RowT, ByT]):
+    """What tools with results have in common: `rows`, `table`, `to_pandas` and `reset`::
+
+        profile = Profile()
+        with amanda.apply(profile):
+            model(x)
+        print(profile.table("module", sort="calls", top=10))
+
+    The groupings of each tool, the values of `by`, are in its docstring and in its type `GroupBy`. Results accumulate
+    over all scopes and threads in which the tool is used, until `reset`.
+
+    Subclasses define `_speaker`, `_groupings`, `_rows` and `reset`. Put this class before `Tool` in the list of bases.
+    """
+
+    _speaker: ClassVar[str]  # the tool's name in messages
+    _groupings: ClassVar[Mapping[str, Grouping]]  # the first is the default
+
+    def rows(self, by: ByT | None = None) -> list[RowT]:
+        """What the tool has found so far, as a list of dataclasses.
+
+        Arguments:
+            by: what a row stands for, such as "op", "module", "line" or "id" (one operator at its place in the program).
+                None: the tool's first.
+
+        Raises:
+            ValueError: the tool has no such grouping; the message lists those it has.
+        """
+        return self._rows(self._checked(by))
+
+    def table(self, by: ByT | None = None, top: int | None = None, *, sort: str | None = None) -> Table:
+        """`rows` as a table for `rich.print`, `print` and notebooks.
+
+        Names are never broken inside a part: where the terminal is narrow, they go on in the next line after a dot, or
+        are shortened from the left ("…attention.output"). If the columns of numbers need too much room, the last ones
+        are left out, and a line below the table names them. In notebooks everything is shown.
+
+        Arguments:
+            by: as in `rows`.
+            sort: the column to sort by, as `to_pandas` names it: numbers largest first, names from A to Z, missing values
+                last. None: the order of `rows`.
+            top: how many rows to show; one more line stands for the others. None: all.
+
+        Raises:
+            ImportError: rich is not installed.
+            TypeError: `top` is not an integer.
+            ValueError: there is no such grouping or column, or `top` is negative.
+        """
+        by = self._checked(by)
+        rows, grouping = self._sorted(by, sort), self._groupings[by]
+        columns, remarks = self._columns(by, rows), "\n".join(filter(None, self._remarks(by)))
+        return rich_table(self._speaker, columns, rows, top=top, caption=remarks, summed=grouping.summed, sort=sort)
+
+    def to_pandas(self, by: ByT | None = None) -> pandas.DataFrame:
+        """`rows` as a data frame with a column for each field that the rows have in common; None is a missing value.
+
+        Arguments:
+            by: as in `rows`.
+
+        Raises:
+            ImportError: pandas is not installed.
+            ValueError: there is no such grouping.
+        """
+        by = self._checked(by)
+        return data_frame(self._speaker, self._rows(by), self._groupings[by].fields)
+
+    def reset(self) -> None:
+        """Forgets all results, also inside a scope: afterwards the tool finds what a new one would find. Options stay."""
+        raise NotImplementedError
+
+    def _rows(self, by: ByT) -> list[RowT]:
+        """The rows of one of `_groupings`, in their natural order."""
+        raise NotImplementedError
+
+    def _columns(self, by: ByT, rows: Sequence[RowT]) -> Sequence[Column]:
+        return self._groupings[by].columns
+
+    def _remarks(self, by: ByT) -> Sequence[str]:
+        """Sentences below a table."""
+        return ()
+
+    def _checked(self, by: ByT | None) -> ByT:
+        known = list(self._groupings)
+        if by is None:
+            return typing.cast(ByT, known[0])
+        if by not in known:
+            *others, last = [f'"{name}"' for name in known]
+            listed = f"{', '.join(others)} or {last}" if others else last
+            raise ValueError(f"[{self._speaker}] by= is {listed}, got {by!r}")
+        return by
+
+    def _sorted(self, by: ByT, sort: str | None) -> Sequence[RowT]:
+        fields = self._groupings[by].fields
+        sortable = [name for name, dtype in fields.items() if dtype != "object"]
+        if sort is not None and sort not in sortable:
+            raise ValueError(f'[{self._speaker}] sort= by "{by}" is {", ".join(sortable)}; got {sort!r}')
+        rows = self._rows(by)
+        if sort is None:
+            return rows
+        known = [row for row in rows if getattr(row, sort) is not None]
+        unknown = [row for row in rows if getattr(row, sort) is None]
+        texts = bool(known) and isinstance(getattr(known[0], sort), str)
+        return sorted(known, key=lambda row: getattr(row, sort), reverse=not texts) + unknown
