@@ -79,6 +79,7 @@ AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const V
 
 PlanPtr AnalysisSession::run(Point point, const OpCall* running) {
   tables_ = scopes_.share_tables();
+  if (point == Point::kBefore && site_.phase() == Phase::kForward) note_filters();
   for (const ActiveTool& active : tables_->tools) {
     if (!is_active(active)) continue;
     RecordPtr record;
@@ -113,10 +114,50 @@ bool AnalysisSession::is_active(const ActiveTool& active) const {
 
 // Does a routine of this tool ask for the forward operator?
 bool AnalysisSession::asks(const ActiveTool& active, const Registration& registration) const {
+  if (!asks_for_type(active, registration)) return false;
+  return registration.options.modules.matches_all() || registration.options.modules.matches(module_path());
+}
+
+bool AnalysisSession::asks_for_type(const ActiveTool& active, const Registration& registration) const {
   const InstOptions& options = registration.options;
-  if (options.ops.is_on_demand()) return seen_.demanded & active.bit;
+  if (options.ops.is_on_demand()) return is_demanded(active);
   if (!options.ops.matches(info_)) return false;
   return (seen_.outer & active.bit) || (options.nested && (seen_.nested & active.bit));
+}
+
+// Where a dependent asks in certain modules only, its types alone do not tell.
+bool AnalysisSession::is_demanded(const ActiveTool& active) const {
+  if (!(seen_.demanded & active.bit)) return false;
+  if (!tables_->any_modules) return true;
+  return std::any_of(tables_->tools.begin(), tables_->tools.end(), [&](const ActiveTool& other) {
+    if (&other == &active || !(active.dependents & other.bit) || !is_active(other)) return false;
+    return std::any_of(other.registrations->begin(), other.registrations->end(),
+                       [&](const Registration& registration) { return asks(other, registration); });
+  });
+}
+
+const std::string& AnalysisSession::module_path() const {
+  if (!module_path_) module_path_ = site_.detail(Detail::kModulePath);
+  return *module_path_;
+}
+
+// A tool may be in several scopes of the stack, and is active in the outermost.
+void AnalysisSession::note_filters() const {
+  for (const ActiveTool& active : tables_->tools) {
+    if (!is_active(active)) continue;
+    for (size_t i = 0; i < active.registrations->size(); ++i) {
+      const Registration& registration = (*active.registrations)[i];
+      const bool everywhere = registration.options.modules.matches_all();
+      if (everywhere && registration.options.ops.patterns().empty()) continue;  // no filter
+      if (!asks_for_type(active, registration)) continue;
+      const bool matches = everywhere || asks(active, registration);
+      for (ScopeState* scope : scopes_.scopes()) {
+        const std::vector<Tool*>& tools = scope->tools();
+        if (std::find(tools.begin(), tools.end(), active.tool) == tools.end()) continue;
+        scope->note_filter(active.tool, i, matches, matches ? std::string() : module_path());
+      }
+    }
+  }
 }
 
 bool AnalysisSession::applies(const ActiveTool& active, const Registration& registration) const {
@@ -139,6 +180,7 @@ RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
     record = active.scope->record(key(site_.id()), [&] {
       auto made = std::make_shared<Record>();
       copy_keys(*active.scope, made->context);
+      if (site_.phase() == Phase::kForward) active.scope->note_place(info_);
       return made;
     });
     records_.emplace_back(active.scope, record);

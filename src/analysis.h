@@ -1,6 +1,11 @@
 // Runs the tools' analysis routines on an operator, once each, and merges what they scheduled into a plan.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "scope_stack.h"
 
 namespace amanda {
@@ -20,6 +25,8 @@ class AnalysisSession {
   PlanPtr run(Point point, const OpCall* running = nullptr);
   /// Does an analysis of `point` remain?
   bool pending(Point point) const;
+  /// The forward operator is known to the tools' filters from here on; run() does it, too.
+  void note_filters() const;
   /// What is scheduled so far.
   PlanPtr merge();
 
@@ -33,6 +40,9 @@ class AnalysisSession {
   void copy_keys(ScopeState& owner, const RecordPtr& from, OpContext& context) const;
   bool is_active(const ActiveTool& active) const;
   bool asks(const ActiveTool& active, const Registration& registration) const;
+  bool asks_for_type(const ActiveTool& active, const Registration& registration) const;
+  bool is_demanded(const ActiveTool& active) const;
+  const std::string& module_path() const;
   bool applies(const ActiveTool& active, const Registration& registration) const;
   bool takes_from_forward(const ScheduledAction& action) const;
   void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
@@ -44,6 +54,7 @@ class AnalysisSession {
   const OpInfo& info_;  // of the forward operator
   const Visibility& seen_;
   std::vector<std::pair<ScopeState*, RecordPtr>> records_;  // of this operator, one a scope
+  mutable std::optional<std::string> module_path_;          // found when first asked for
 };
 
 }  // namespace amanda

@@ -36,7 +36,10 @@ HookNeeds Backward::hook_needs(ScopeStack& scopes, OpSite& backward) {
 
 SubscriptionPtr Backward::subscription(ScopeStack& scopes, OpSite& forward) {
   const Visibility seen = scopes.visibility(forward, ThreadCalls::current().inside);
-  return seen.nobody() ? nullptr : AnalysisSession(scopes, forward, seen).merge()->backward();
+  if (seen.nobody()) return nullptr;
+  AnalysisSession session(scopes, forward, seen);
+  session.note_filters();
+  return session.merge()->backward();
 }
 
 RunStatePtr Backward::new_run(ScopeStack& scopes, OpSite& forward) {

@@ -15,6 +15,29 @@
 namespace amanda {
 namespace {
 std::atomic<uint64_t> next_entry{1};
+
+void await_call(uint64_t entry) {
+  for (Backend* backend : attached_backends()) backend->await_call(entry);
+}
+
+bool end_await_call(uint64_t entry) {
+  bool called = false;
+  for (Backend* backend : attached_backends()) called |= backend->end_await_call(entry);
+  return called;
+}
+
+std::string list(const char* keyword, const std::vector<std::string>& patterns) {
+  return fmt::format("{}={{\"{}\"}}", keyword, fmt::join(patterns, "\", \""));
+}
+
+}  // namespace
+
+std::string describe(const Unmatched& unmatched) {
+  const InstOptions& asked = unmatched.options;
+  std::string what = asked.ops.patterns().empty() ? "" : list("ops", asked.ops.patterns());
+  if (!asked.modules.matches_all()) what += (what.empty() ? "" : ", ") + list("modules", asked.modules.patterns());
+  return fmt::format("[scope] {} of tool '{}' matched nothing: {}", what, unmatched.tool->name(),
+                     unmatched.ops_matched ? "such operators ran in other modules" : "no such operator ran");
 }
 
 Scope::Scope(std::vector<Tool*> tools, ScopeOptions options)
@@ -35,10 +58,12 @@ uint64_t Scope::enter_entry() {
       tool->on_enter(*this);
       told.push_back(tool);
     }
+      if (state->has_unmatched()) await_call(id);
     thread.entries.push_back({id, state, state->opened()});
     thread.changed([&] { std::erase_if(thread.entries, [id](const ScopeEntry& entry) { return entry.id == id; }); });
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
+    end_await_call(id);
     for (auto it = told.rbegin(); it != told.rend(); ++it) {
       try {
         (*it)->on_exit(*this, error);
@@ -52,8 +77,8 @@ uint64_t Scope::enter_entry() {
   return id;
 }
 
-void Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
-  if ((id >> 32) != forks) return;  // entered by the parent process
+std::vector<Unmatched> Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
+  if ((id >> 32) != forks) return {};  // entered by the parent process
   ThreadScopes& thread = ThreadScopes::current();
   auto found = std::find_if(thread.entries.begin(), thread.entries.end(),
                             [&](const ScopeEntry& entry) { return entry.id == id; });
@@ -63,6 +88,7 @@ void Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
   }
   const std::shared_ptr<ScopeState> state = std::move(found->state);
   thread.entries.erase(found);
+  const bool called = end_await_call(id) || state->misses != 0;
   CallFrame::keep(state);
   std::exception_ptr first;
   auto keep_first = [&](const auto& step) {
@@ -79,12 +105,20 @@ void Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
     keep_first([&] { (*it)->on_exit(*this, error); });
   }
   if (first) std::rethrow_exception(first);
+  std::vector<Unmatched> unmatched;
+  if (error || !called) return unmatched;
+  for (Tool* tool : tools) {
+    if (thread.is_active(tool)) continue;
+    for (Unmatched& one : state->take_unmatched(*tool)) unmatched.push_back(std::move(one));
+  }
+  return unmatched;
 }
 
 Scope::Guard Scope::enter() { return Guard(*this); }
 
 const std::vector<Tool*>& Scope::tools() const { return state_->tools(); }
 CacheInfo Scope::cache_info() const { return state_->cache_info(); }
+std::vector<std::pair<std::string, size_t>> Scope::analysed_types() const { return state_->analysed_types(); }
 void Scope::cache_clear(OpId op_id) {
   state_->clear(op_id);
   refresh_this_thread();  // a driver that stored a toolset checks it again
@@ -134,7 +168,7 @@ Scope::Guard::~Guard() {
         std::make_exception_ptr(Error("[scope] left by an exception"));  // which exception is unknown during unwinding
   }
   try {
-    scope_.leave_entry(entry_, error);
+    for (const Unmatched& one : scope_.leave_entry(entry_, error)) log_warning(describe(one));
   } catch (...) {  // a destructor must not throw
     log_warning(fmt::format("[amanda] leaving a scope failed: {}", amanda::describe(std::current_exception())));
   }

@@ -102,6 +102,7 @@ std::shared_ptr<ScopeStack::Tables> ScopeStack::make_tables(uint64_t generation)
     if (active.scope->stopped(active.tool)) continue;
     active.registrations = active.tool->registrations();
     for (const Registration& registration : *active.registrations) {
+      tables->any_modules |= !registration.options.modules.matches_all();
       if (registration.options.ops.is_on_demand()) {
         for (const ActiveTool& other : tools_) {
           if (depends(*other.tool, *active.tool)) active.dependents |= other.bit;

@@ -41,6 +41,7 @@ class ScopeStack {
     ToolBits nested_askers = 0;
     bool any_on_demand = false;
     bool any_wants_all = false;
+    bool any_modules = false;                           // some routine asks for operators in certain modules only
     mutable std::array<WantTable, kMaxBackends> wants;  // by backend
   };
   /// Valid until the next call on this thread; share ownership to keep them while tools are called.

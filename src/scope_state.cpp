@@ -154,6 +154,7 @@ void ScopeState::clear(OpId id) {
     if (id == 0) {
       dropped.swap(records_);
       evictable_.clear();
+      places_.clear();
     } else {
       for (auto it = records_.begin(); it != records_.end();) {  // its backward operators' records too
         auto next = std::next(it);
@@ -215,6 +216,70 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
           fmt::format("[amanda] on_disable of '{}' failed: {}", tool->name(), describe(std::current_exception())));
     }
   }
+}
+
+void ScopeState::note_place(const OpInfo& type) {
+  std::lock_guard lock(mutex_);
+  ++places_[&type];
+}
+
+std::vector<std::pair<std::string, size_t>> ScopeState::analysed_types() {
+  std::map<std::string, size_t> by_name;  // all overloads
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [type, places] : places_) by_name[type->ns + "::" + type->name] += places;
+  }
+  std::vector<std::pair<std::string, size_t>> types(by_name.begin(), by_name.end());
+  std::stable_sort(types.begin(), types.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return types;
+}
+
+void ScopeState::note_filter(const Tool* tool, size_t registration, bool in_modules, const std::string& module_path) {
+  constexpr size_t kMostPaths = 256;
+  std::lock_guard lock(mutex_);
+  FilterUse& use = filters_[{tool, registration}];
+  use.matched |= in_modules;
+  if (use.matched) {
+    use.elsewhere.clear();
+  } else if (use.elsewhere.size() < kMostPaths) {
+    use.elsewhere.insert(module_path);
+  }
+}
+
+std::vector<Unmatched> ScopeState::unmatched(Tool& tool) {
+  std::vector<Unmatched> found;
+  const Registrations registrations = tool.registrations();
+  std::lock_guard lock(mutex_);
+  std::lock_guard tool_lock(tool.mutex_);
+  bool any_matched = false;
+  for (size_t i = 0; i < registrations->size(); ++i) {
+    const InstOptions& options = (*registrations)[i].options;
+    const auto use = filters_.find({&tool, i});
+    const bool is_filter = !options.ops.patterns().empty() || !options.modules.matches_all();
+    if (!is_filter || (use != filters_.end() && use->second.matched)) {
+      any_matched |= !options.ops.is_on_demand();
+      continue;
+    }
+    if (tool.told_unmatched_.contains(i)) continue;
+    Unmatched& one = found.emplace_back(Unmatched{&tool, i, options});
+    if (use == filters_.end()) continue;
+    one.ops_matched = true;
+    one.elsewhere.assign(use->second.elsewhere.begin(), use->second.elsewhere.end());
+  }
+  if (any_matched) std::erase_if(found, [](const Unmatched& one) { return one.options.optional; });
+  return found;
+}
+
+bool ScopeState::has_unmatched() {
+  return std::any_of(tools_.begin(), tools_.end(), [&](Tool* tool) { return !unmatched(*tool).empty(); });
+}
+
+std::vector<Unmatched> ScopeState::take_unmatched(Tool& tool) {
+  if (stopped(&tool)) return {};
+  std::vector<Unmatched> found = unmatched(tool);
+  std::lock_guard lock(tool.mutex_);
+  std::erase_if(found, [&](const Unmatched& one) { return !tool.told_unmatched_.insert(one.registration).second; });
+  return found;
 }
 
 // A forked child has one thread: no other thread analyzes or waits there.

@@ -8,13 +8,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "amanda/mutex.h"
 #include "amanda/op_context.h"
 #include "amanda/scope_options.h"
+#include "amanda/unmatched.h"
 #include "plan.h"
 
 namespace amanda {
@@ -93,6 +97,16 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   std::shared_ptr<ScopeStack> kept_stack(const std::vector<ScopeState*>& scopes, bool cache_enabled);
   const std::shared_ptr<const void>& tools_owner() const { return options_.tools_owner; }
 
+  /// A place of a forward operator of this type is analysed for the first time.
+  void note_place(const OpInfo& type);
+  std::vector<std::pair<std::string, size_t>> analysed_types();
+  /// A routine's filter met an operator of its types, in a module that it asks for or not.
+  void note_filter(const Tool* tool, size_t registration, bool in_modules, const std::string& module_path);
+  /// May a routine turn out to ask for nothing that runs?
+  bool has_unmatched();
+  /// The routines of `tool` whose filters have matched nothing so far, each once for the life of the tool.
+  std::vector<Unmatched> take_unmatched(Tool& tool);
+
   std::atomic<uint64_t> hits{0}, misses{0};
   std::atomic<uint64_t> clears{0};  // calls of clear()
   CacheInfo cache_info();
@@ -101,6 +115,7 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   void queue_for_eviction(RecordKey key);
   RecordPtr evict_unused();
   static void after_fork(void* state);
+  std::vector<Unmatched> unmatched(Tool& tool);
 
   std::vector<Tool*> tools_;
   ScopeOptions options_;
@@ -117,6 +132,12 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   size_t next_sweep_ = 1024;
   uint64_t numbered_ = 0;
   std::map<const Tool*, std::shared_ptr<ToolStatus>> statuses_;
+  struct FilterUse {
+    bool matched = false;
+    std::set<std::string> elsewhere;  // paths of modules that it does not ask for, unless it matched
+  };
+  std::map<std::pair<const Tool*, size_t>, FilterUse> filters_;  // of routines whose types of operators were met
+  std::map<const OpInfo*, size_t> places_;
   std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle
 };
 

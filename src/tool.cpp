@@ -1,7 +1,6 @@
 #include "amanda/tool.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <utility>
 
@@ -20,42 +19,7 @@ class FunctionAnalysis final : public Analysis {
   std::function<void(OpContext&)> function_;
 };
 
-bool glob(const std::string& pattern, const std::string& text) {
-  return fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
-}
-
 }  // namespace
-
-OpFilter::OpFilter(std::vector<std::string> patterns)
-    : kind_(Kind::kPatterns), patterns_(std::make_shared<const std::vector<std::string>>(std::move(patterns))) {
-  for (const std::string& pattern : *patterns_) {
-    if (pattern.empty())
-      throw std::invalid_argument("[tool] an operator pattern is empty; give a name such as \"conv2d\"");
-  }
-}
-
-const std::vector<std::string>& OpFilter::patterns() const {
-  static const std::vector<std::string> none;
-  return patterns_ ? *patterns_ : none;
-}
-
-OpFilter OpFilter::on_demand() {
-  OpFilter filter;
-  filter.kind_ = Kind::kOnDemand;
-  return filter;
-}
-
-bool OpFilter::matches(const OpInfo& info) const {
-  if (kind_ != Kind::kPatterns) return kind_ == Kind::kAll;
-  for (const std::string& pattern : *patterns_) {
-    const bool qualified = pattern.find("::") != std::string::npos;
-    const bool overload = pattern.find('.', qualified ? pattern.find("::") : 0) != std::string::npos;
-    std::string text = qualified ? info.ns + "::" + info.name : info.name;
-    if (overload) text += "." + info.overload;
-    if (glob(pattern, text)) return true;
-  }
-  return false;
-}
 
 Tool::Tool(std::string name, std::string name_space)
     : name_(std::move(name)),

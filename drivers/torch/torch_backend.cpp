@@ -11,6 +11,7 @@
 #include "base/port.h"
 #include "base/python_hooks.h"
 #include "base/value_info.h"
+#include "coverage/first_call.h"
 #include "dispatch/registration.h"
 #include "forward/forward_call.h"
 #include "identity/identity.h"
@@ -38,10 +39,14 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
   thread.restore();
   if (scopes) thread.unblind();
   publish_scopes(scopes);
+  await_calls_here(scopes != nullptr);
   if (has_running_nodes() && !port::inside_backward()) forget_running_nodes();
 }
 
 void TorchBackend::expect(const std::vector<std::string>& patterns) { promote_wanted(patterns); }
+
+void TorchBackend::await_call(uint64_t entry) { pytorch::await_call(entry); }
+bool TorchBackend::end_await_call(uint64_t entry) { return pytorch::end_await_call(entry); }
 
 void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
 void TorchBackend::end_routines(void* token) noexcept { RoutineState::end(static_cast<RoutineState*>(token)); }

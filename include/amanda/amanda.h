@@ -7,6 +7,7 @@
 #include "amanda/backend.h"
 #include "amanda/description.h"
 #include "amanda/error.h"
+#include "amanda/filter.h"
 #include "amanda/log.h"
 #include "amanda/op_context.h"
 #include "amanda/scope.h"

@@ -235,6 +235,12 @@ class Backend {
   /// A tool in a scope of another thread asks for these operators too, from now on; "*": for all. That thread gets a
   /// switch_to() when it next runs one of them.
   virtual void expect(const std::vector<std::string>& /*patterns*/) {}
+  /// A scope was entered on this thread whose filters have matched nothing yet. Notes whether the program calls some
+  /// operator, asked for or not, while the thread is switched to scopes. `entry` is never used again. This may add a
+  /// cost to the first operator, and none to those after it.
+  virtual void await_call(uint64_t /*entry*/) {}
+  /// Ends what await_call() began, on the same thread, if it did. Was an operator called since?
+  virtual bool end_await_call(uint64_t /*entry*/) { return false; }
   /// Stops observing this thread; with `kIsolated`, also stops gradient recording. Returns a token for end_routines().
   virtual void* begin_routines(RoutineMode mode) = 0;
   /// Restores what begin_routines() changed, on the same thread.

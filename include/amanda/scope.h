@@ -5,6 +5,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "amanda/backend.h"
@@ -12,6 +14,7 @@
 #include "amanda/scope_options.h"
 #include "amanda/switch.h"
 #include "amanda/tool.h"
+#include "amanda/unmatched.h"
 #include "amanda/wait_hooks.h"
 
 namespace amanda {
@@ -43,12 +46,17 @@ class Scope {
   uint64_t enter_entry();
   /// For bindings: leaves one entry, on the thread that entered it, in any order. `error`: the exception that left the
   /// scope, or null.
-  void leave_entry(uint64_t entry, const std::exception_ptr& error);
+  ///
+  /// Returns the filters to warn of: none if the scope is left by an exception, or if no operator was called.
+  std::vector<Unmatched> leave_entry(uint64_t entry, const std::exception_ptr& error);
 
   /// The tools in the order they run, dependencies included.
   const std::vector<Tool*>& tools() const;
   /// Counters of the cache of analysis results. On any thread.
   CacheInfo cache_info() const;
+  /// The types of forward operators that its tools analyzed, "aten::add" for all overloads, with the number of their
+  /// places in the program; most first. On any thread.
+  std::vector<std::pair<std::string, size_t>> analysed_types() const;
   /// Drops analysis results and keys: of one operator and its backward operators, or (0) of all. They are analyzed
   /// again. On any thread.
   void cache_clear(OpId op_id = 0);

@@ -4,13 +4,14 @@
 #include <atomic>
 #include <exception>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "amanda/backend.h"
+#include "amanda/filter.h"
 #include "amanda/mutex.h"
 
 namespace amanda {
@@ -19,41 +20,14 @@ class OpContext;
 class Scope;
 class ScopeState;
 
-/// Which operator types a routine asks for.
-///
-/// A pattern is a name with shell wildcards: "conv2d" in any namespace, "aten::conv2d", "add.Tensor" for one overload.
-class OpFilter {
- public:
-  /// Every operator.
-  OpFilter() = default;
-  /// The operators that match one of the patterns.
-  OpFilter(std::initializer_list<std::string> patterns) : OpFilter(std::vector<std::string>(patterns)) {}
-  /// The operators that match one of the patterns.
-  explicit OpFilter(std::vector<std::string> patterns);
-  /// The operators that the tools which depend on this one ask for.
-  static OpFilter on_demand();
-
-  /// Does it match this type? Always false for on_demand().
-  bool matches(const OpInfo& info) const;
-  /// Does it match every type?
-  bool matches_all() const { return kind_ == Kind::kAll; }
-  /// Was it made by on_demand()?
-  bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
-  /// The patterns; empty if there are none.
-  const std::vector<std::string>& patterns() const;
-
- private:
-  enum class Kind : uint8_t { kAll, kPatterns, kOnDemand };
-  Kind kind_ = Kind::kAll;
-  std::shared_ptr<const std::vector<std::string>> patterns_;  // shared: registrations are copied
-};
-
 /// Options of Tool::add_inst_for_op().
 struct InstOptions {
   bool backward = false;         ///< a routine for backward operators
   bool require_outputs = false;  ///< run it after the operator, when the outputs exist
   OpFilter ops{};                ///< the operator types it is called for
   bool nested = false;           ///< also for operators inside an operator that this tool sees
+  ModuleFilter modules{};        ///< the modules in which it is called
+  bool optional = false;         ///< no warning if the filters match nothing while the tool's other routines have work
 };
 
 /// Looks at an operator once and schedules actions. Analyses of one operator never run at the same time.
@@ -123,6 +97,7 @@ class Tool {
   std::vector<Tool*> dependencies_;
   std::atomic<uint64_t> version_{0};
   std::atomic<bool> applied_{false};  // some scope has seen it: a change must be told
+  std::set<size_t> told_unmatched_;   // registrations whose filters were said to match nothing
 };
 
 }  // namespace amanda

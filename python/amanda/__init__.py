@@ -3,7 +3,7 @@
 import logging
 import os
 
-from amanda import _build, _core, drivers, tool, tools
+from amanda import _build, _core, drivers, ops, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.torch import TorchDriver
@@ -16,6 +16,7 @@ from amanda.run import Run
 from amanda.scope import Scope, apply
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
+from amanda.unmatched import UnmatchedFilterWarning
 
 vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)
@@ -37,6 +38,7 @@ __all__ = [
     "Scope",
     "ScopeDescription",
     "Tool",
+    "UnmatchedFilterWarning",
     "__version__",
     "apply",
     "cache_disabled",
@@ -46,6 +48,7 @@ __all__ = [
     "enabled",
     "is_cache_enabled",
     "is_enabled",
+    "ops",
     "points",
     "root",
     "tool",

@@ -325,6 +325,10 @@ class Scope:
         """
         `owners`: keeps the tools alive, and is kept alive while they are in use.
         """
+    def analysed_types(self) -> list[tuple[str, int]]:
+        """
+        Forward operators that its tools analysed, by name, and the number of their places; most first.
+        """
     def cache_clear(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def cache_info(self) -> CacheInfo:
@@ -333,6 +337,10 @@ class Scope:
         ...
     def enter(self) -> int:
         ...
+    def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> list[Unmatched]:
+        """
+        Returns what to warn of.
+        """
     def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> None:
         ...
     def stopped_tools(self) -> list[str]:
@@ -396,7 +404,7 @@ class Tool:
     """
     def __init__(self, owner: typing.Any, name: str, namespace: str) -> None:
         ...
-    def add_inst_for_op(self, callback: typing.Any, backward: bool, require_outputs: bool, ops: typing.Any, on_demand: bool, nested: bool) -> None:
+    def add_inst_for_op(self, callback: typing.Any, backward: bool, require_outputs: bool, ops: typing.Any, on_demand: bool, nested: bool, modules: collections.abc.Sequence[str] | None, optional: bool) -> None:
         ...
     def depends_on(self, tool: Tool) -> None:
         ...
@@ -445,6 +453,33 @@ class ValueInfo:
         """
         None: not known.
         """
+class Unmatched:
+    """
+    An analysis routine that no operator met in a scope in which operators ran.
+    """
+    @property
+    def elsewhere(self) -> list[str]:
+        """
+        The paths of these, not all if they are many.
+        """
+    @property
+    def modules(self) -> list[str]:
+        """
+        Empty: everywhere.
+        """
+    @property
+    def ops(self) -> list[str]:
+        """
+        Empty: every operator.
+        """
+    @property
+    def ops_matched(self) -> bool:
+        """
+        Its operators ran, in other modules only.
+        """
+    @property
+    def tool(self) -> str:
+        ...
 def adopt_tool(capsule: typing.Any) -> Tool:
     """
     Takes a C++ tool out of its capsule, and owns it.

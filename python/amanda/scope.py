@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, NoReturn, ParamSpec, TypeVar
 
-from amanda import _core, _fork, drivers
+from amanda import _core, _fork, drivers, unmatched
 from amanda.coverage.report import CoverageReport, report_of
 from amanda.identity import frames, roots
 from amanda.reports.scope_description import ScopeDescription, description_of
@@ -78,6 +78,17 @@ class Scope:
         failure = entry.close(error)
         if failure:
             raise failure
+        if entry.unmatched:
+            unmatched.warn(entry.unmatched, self._counts)
+
+    def _counts(self) -> tuple[list[tuple[str, int]], str]:
+        """The operators that ran, as far as something knows them: names and numbers, most first, and what these are."""
+        if not self._counters:
+            return self._core.analysed_types(), "operators of other types that the scope's tools saw, by places"
+        rows = [row for row in self.coverage().rows if row.phase == "forward"]
+        calls = [(row.operator, sum(row.skipped.get(why, 0) for why in _COULD_BE_SEEN) + row.seen) for row in rows]
+        calls.sort(key=lambda call: -call[1])
+        return [call for call in calls if call[1]], "what ran, by calls"
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorates a function so that its body runs in the scope."""
@@ -169,12 +180,13 @@ class _Entry:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.number = 0
+        self.unmatched: list[_core.Unmatched] = []  # what to warn of, once it is left
         self._steps_back: list[Callable[[BaseException | None], object]] = []
 
     def open(self) -> None:
         scope, back, here = self.scope, self._steps_back, _here.entries
         self.number = number = scope._core.enter()
-        back.append(lambda error: scope._core.leave(number, error))
+        back.append(lambda error: self.unmatched.extend(scope._core.leave(number, error)))
         here.append(self)
         back.append(lambda error: here.remove(self))
         back.append(lambda error: _left(number))

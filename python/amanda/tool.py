@@ -30,7 +30,15 @@ class _Ask(NamedTuple):
     operators: str
 
     @classmethod
-    def of(cls, names: list[str] | None, on_demand: bool, backward: bool, require_outputs: bool, nested: bool) -> _Ask:
+    def of(
+        cls,
+        names: list[str] | None,
+        on_demand: bool,
+        modules: list[str] | None,
+        backward: bool,
+        require_outputs: bool,
+        nested: bool,
+    ) -> _Ask:
         if on_demand:
             text = "on demand"
         elif names is None:
@@ -38,6 +46,8 @@ class _Ask(NamedTuple):
         else:
             more = len(names) - MAX_NAMES_SHOWN
             text = ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        if modules is not None:
+            text += f" in {', '.join(modules)}"
         return cls(backward, text + " with outputs" * require_outputs + " nested" * nested)
 
 
@@ -131,7 +141,9 @@ class Tool:
         require_outputs: bool = False,
         *,
         ops: str | Iterable[str] | _OnDemand | None = None,
+        modules: str | Iterable[str] | None = None,
         nested: bool = False,
+        optional: bool = False,
     ) -> None:
         """Registers an analysis routine.
 
@@ -142,12 +154,18 @@ class Tool:
             ops: the operators to analyse: one name or several; shell globs are allowed. Always names forward operators.
                 ``"conv2d"`` matches in any namespace, ``"aten::conv2d"`` in one, ``"add.Tensor"`` one overload.
                 None: every operator. `ON_DEMAND`: the operators that dependent tools ask for. A name without globs must be
-                known: name an operator that is registered later with its namespace.
+                known: name an operator that is registered later with its namespace. `amanda.ops` has groups of names.
+            modules: only operators that run inside these modules: one path or several, as in `named_modules()`, such as
+                ``"encoder.layer.0"``. Shell globs are allowed, and ``*`` also matches dots: ``"encoder.*.attention"``. A
+                path stands for the module and everything inside it. None: everywhere, also outside modules.
             nested: also analyse operators inside an operator that this tool sees. By default, only the outermost.
+            optional: do not warn if nothing matches `ops` and `modules` while another routine of this tool has work.
+                By default, leaving a scope in which operators ran warns once (`UnmatchedFilterWarning`).
 
         Raises:
-            TypeError: `callback` is not callable, a flag is a name, or `ops` contains something other than names.
-            ValueError: a name is empty, or certainly not the name of an operator.
+            TypeError: `callback` is not callable, a flag is a name, or `ops` or `modules` contains something other than
+                names.
+            ValueError: a name is empty, or certainly not the name of an operator; or a path is not one of a module.
         """
         core = self._core
         if not callable(callback):
@@ -164,9 +182,9 @@ class Tool:
                     f"[tool] {self.name}.add_inst_for_op: {flag}= is True or False, got {value!r}; "
                     f"operators are asked for by keyword: ops={value!r}"
                 )
-        names = self._names(ops)
-        core.add_inst_for_op(callback, backward, require_outputs, names, ops is ON_DEMAND, nested)
-        self._asks.append(_Ask.of(names, ops is ON_DEMAND, backward, require_outputs, nested))
+        names, paths = self._names(ops), self._paths(modules)
+        core.add_inst_for_op(callback, backward, require_outputs, names, ops is ON_DEMAND, nested, paths, optional)
+        self._asks.append(_Ask.of(names, ops is ON_DEMAND, paths, backward, require_outputs, nested))
 
     def depends_on(self, *tools: Tool) -> None:
         """Makes the routines of `tools` run before this tool's own, at analysis and at run time.
@@ -215,6 +233,19 @@ class Tool:
             if complaint is not None:
                 raise ValueError(f"[tool] {self.name}: {complaint}")
         return names
+
+    def _paths(self, modules: Any) -> list[str] | None:
+        if modules is None:
+            return None
+        alone = isinstance(modules, str) or callable(modules) or not isinstance(modules, Iterable)
+        paths = [modules] if alone else list(modules)
+        for path in paths:
+            if not isinstance(path, str):
+                raise TypeError(
+                    f"[tool] {self.name}.add_inst_for_op: modules= takes paths as in model.named_modules(), such as "
+                    f"'encoder.layer.0', got {path!r}"
+                )
+        return paths
 
 
 class NativeTool(Tool):

@@ -60,6 +60,15 @@ void bind_scope(py::module_& m) {
             .format(info.hits, info.misses, kMaxEmptyRecords, info.size);
       });
 
+  py::class_<Unmatched>(m, "Unmatched", "An analysis routine that no operator met in a scope in which operators ran.")
+      .def_property_readonly("tool", [](const Unmatched& one) { return one.tool->name(); })
+      .def_property_readonly(
+          "ops", [](const Unmatched& one) { return one.options.ops.patterns(); }, "Empty: every operator.")
+      .def_property_readonly(
+          "modules", [](const Unmatched& one) { return one.options.modules.patterns(); }, "Empty: everywhere.")
+      .def_readonly("ops_matched", &Unmatched::ops_matched, "Its operators ran, in other modules only.")
+      .def_readonly("elsewhere", &Unmatched::elsewhere, "The paths of these, not all if they are many.");
+
   py::class_<PyScope>(m, "Scope", "The core's side of a scope; amanda.Scope holds one.", collected<PyScope>())
       .def(py::init([](const std::vector<Tool*>& tools, const py::object& owners, bool disable_on_error) {
              return std::make_unique<PyScope>(tools, owners, disable_on_error ? OnError::kDisable : OnError::kRaise);
@@ -70,9 +79,12 @@ void bind_scope(py::module_& m) {
       .def(
           "leave",
           [](PyScope& scope, uint64_t entry, const py::object& error) {
-            scope.leave_entry(entry, as_exception(error));
+            return scope.leave_entry(entry, as_exception(error));
           },
-          py::arg("entry"), py::arg("error"))
+          py::arg("entry"), py::arg("error"), "Returns what to warn of.")
+      .def(
+          "analysed_types", [](const PyScope& scope) { return scope.analysed_types(); },
+          "Forward operators that its tools analysed, by name, and the number of their places; most first.")
       .def(
           "tools",
           [](const PyScope& scope) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <pybind11/stl.h>
 
 #include "amanda/tool_capsule.h"
 #include "analysis.h"
@@ -105,12 +106,17 @@ void bind_tool(py::module_& m) {
       .def(
           "add_inst_for_op",
           [](Tool& tool, py::object callback, bool backward, bool require_outputs, const py::object& ops,
-             bool on_demand, bool nested) {
-            InstOptions options{backward, require_outputs, on_demand ? OpFilter::on_demand() : filter(ops), nested};
+             bool on_demand, bool nested, const std::optional<std::vector<std::string>>& modules, bool optional) {
+            InstOptions options{.backward = backward,
+                                .require_outputs = require_outputs,
+                                .ops = on_demand ? OpFilter::on_demand() : filter(ops),
+                                .nested = nested,
+                                .modules = modules ? ModuleFilter(*modules) : ModuleFilter(),
+                                .optional = optional};
             tool.add_inst_for_op(std::make_shared<PyAnalysis>(std::move(callback)), std::move(options));
           },
           py::arg("callback"), py::arg("backward"), py::arg("require_outputs"), py::arg("ops"), py::arg("on_demand"),
-          py::arg("nested"))
+          py::arg("nested"), py::arg("modules"), py::arg("optional"))
       .def("depends_on", &Tool::depends_on, py::arg("tool"));
   m.def("adopt_tool", &adopt_tool, py::arg("capsule"), "Takes a C++ tool out of its capsule, and owns it.");
 }

@@ -52,7 +52,78 @@ TEST(FilterTest, AnEmptyPatternIsRefused) {
             "[tool] an operator pattern is empty; give a name such as \"conv2d\"");
 }
 
+bool contains(const std::string& pattern, const std::string& path) { return ModuleFilter({pattern}).matches(path); }
+
+TEST(ModuleFilterTest, APathStandsForTheModuleAndWhatIsInsideIt) {
+  EXPECT_TRUE(contains("encoder.layer.1", "encoder.layer.1"));
+  EXPECT_TRUE(contains("encoder.layer.1", "encoder.layer.1.attention.query"));
+  EXPECT_FALSE(contains("encoder.layer.1", "encoder.layer.10"));
+  EXPECT_FALSE(contains("encoder.layer.1", "encoder.layer"));
+  EXPECT_FALSE(contains("layer", "encoder.layer"));
+  EXPECT_FALSE(contains("encoder", ""));
+}
+
+TEST(ModuleFilterTest, GlobsAlsoMatchDots) {
+  EXPECT_TRUE(contains("encoder.*.attention", "encoder.layer.3.attention.query"));
+  EXPECT_TRUE(contains("*.attention", "encoder.attention"));
+  EXPECT_FALSE(contains("*.attention", "attention"));
+  EXPECT_TRUE(contains("layer.[12]", "layer.2.mlp"));
+  EXPECT_FALSE(contains("layer.?", "layer.10"));
+  EXPECT_TRUE(contains("*", ""));
+}
+
+TEST(ModuleFilterTest, SeveralPatternsAndNone) {
+  EXPECT_TRUE(ModuleFilter({"decoder", "encoder"}).matches("encoder.0"));
+  EXPECT_TRUE(ModuleFilter().matches(""));
+  EXPECT_TRUE(ModuleFilter().matches_all());
+  EXPECT_EQ(error_of<std::invalid_argument>([] { ModuleFilter(std::vector<std::string>{}); }),
+            "[tool] modules= has no pattern, and would match nothing; leave it out to ask in all modules");
+}
+
+TEST(ModuleFilterTest, WhatIsNoPathIsRefused) {
+  EXPECT_EQ(error_of<std::invalid_argument>([] { ModuleFilter({"encoder..0"}); }),
+            "[tool] modules=\"encoder..0\" is no module path: there is no name before or after a dot; give one such as "
+            "\"encoder.layer.0\", or \"encoder.*.attention\" with shell globs");
+}
+
 using FilteredCallTest = TraceTest;
+
+TEST_F(FilteredCallTest, OperatorsElsewhereAreNotAnalysed) {
+  tool("a").does([&](OpContext& op) { note(op.module_path() + "?"); }, {.ops = {"mul"}, .modules = {"encoder"}});
+  apply({tool("a")});
+  for (const char* part : {"encoder", "decoder", "encoder"}) {
+    const reference::Place outer(part), inner("layer");
+    call("mul");
+  }
+  EXPECT_EQ(trace(), "encoder.layer? mul mul mul");
+}
+
+TEST_F(FilteredCallTest, ALogLineTellsOfAFilterThatMatchedNothing) {
+  tool("a").does([](OpContext&) {}, {.ops = {"neg", "relu*"}});
+  tool("b").does([](OpContext&) {}, {.ops = {"mul"}, .modules = {"encoder"}});
+  tool("c").does([](OpContext&) {}, {.ops = {"mul"}}).does([](OpContext&) {}, {.ops = {"neg"}, .optional = true});
+  auto made = scope({tool("a"), tool("b"), tool("c")});
+  for (int i = 0; i < 2; ++i) {
+    const auto inside = made->enter();
+    call("mul");
+  }
+  EXPECT_EQ(log(), (std::vector<std::string>{
+                       "[scope] ops={\"neg\", \"relu*\"} of tool 'a' matched nothing: no such operator ran",
+                       "[scope] ops={\"mul\"}, modules={\"encoder\"} of tool 'b' matched nothing: such operators ran "
+                       "in other modules"}));
+}
+
+TEST_F(FilteredCallTest, NothingIsLoggedWhereNothingRanOrAnExceptionCame) {
+  auto made = scope({tool("a").asks({"neg"}), tool("b")});
+  { const auto inside = made->enter(); }
+  try {
+    const auto inside = made->enter();
+    call("mul");
+    throw std::runtime_error("the program's");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(log(), std::vector<std::string>{});
+}
 
 TEST_F(FilteredCallTest, OverloadsOfOneNameAreToldApart) {
   apply({tool("any").asks({"mul"}), tool("one").asks({"mul.scalar"})});

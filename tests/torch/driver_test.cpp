@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <iostream>
 #include <sstream>
 #include <thread>
 
 #include "amanda/error.h"
+#include "amanda/log.h"
 #include "amanda/torch.h"
 
 namespace {
@@ -61,6 +63,28 @@ TEST(Driver, NestedShowsInnerCalls) {
   const auto x = torch::ones({2, 3}), w = torch::ones({4, 3});
   in_scope(tool, [&] { torch::linear(x, w); });
   EXPECT_EQ(tool.seen, "linear matmul mm");
+}
+
+TEST(Driver, TheFirstOperatorEndsTheWaitForOne) {
+  std::vector<std::string> lines;
+  amanda::set_log_sink([&](const std::string& line) { lines.push_back(line); });
+  Recorder tool({.ops = {"cosh"}});
+  amanda::Scope scope(tool);
+  {
+    auto guard = scope.enter();
+    EXPECT_TRUE(at::hasCallbacks());
+  }
+  EXPECT_FALSE(at::hasCallbacks());
+  EXPECT_TRUE(lines.empty());
+  for (int i = 0; i < 2; ++i) {
+    auto guard = scope.enter();
+    EXPECT_EQ(at::hasCallbacks(), i == 0);
+    torch::ones({1});
+    EXPECT_FALSE(at::hasCallbacks());
+  }
+  EXPECT_EQ(lines, std::vector<std::string>{
+                       "[scope] ops={\"cosh\"} of tool 'recorder' matched nothing: no such operator ran"});
+  amanda::set_log_sink([](const std::string& line) { std::cerr << line << "\n"; });
 }
 
 TEST(Driver, NothingIsSeenOutsideTheScopeOrOnOtherThreads) {

@@ -3,6 +3,7 @@
 #include "amanda/torch.h"
 #include "backward/grad_hooks.h"
 #include "base/op_types.h"
+#include "base/python_hooks.h"
 #include "identity/identity.h"
 #include "thread/tracing.h"
 
@@ -20,7 +21,10 @@ class FunctionSite final : public OpSite {
   OpId id() override { return identity_.id; }
   size_t size(Side) const override { return 0; }
   Value get(Side, size_t) override { return {}; }
-  std::string detail(Detail) override { return ""; }
+  std::string detail(Detail which) override {
+    if (which == Detail::kIsRecompute || !python_hooks.describe) return "";
+    return python_hooks.describe(identity_.raw_path, which);
+  }
 
  private:
   const OpRecord& record_;

@@ -6,14 +6,18 @@ linear layers in training would not see these layers in evaluation, which would 
 
 from __future__ import annotations
 
-from amanda import _core
+from amanda import _core, ops
 from amanda.op_context import OpContext
+from amanda.tool import Tool
 
-OPS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
+
+def refuse_in(tool: Tool) -> None:
+    """Makes such a layer an error in scopes of `tool`."""
+    tool.add_inst_for_op(refuse, ops=ops.fused_layers, optional=True)
 
 
 def refuse(context: OpContext) -> None:
-    """An analysis routine for `OPS`.
+    """An analysis routine for `amanda.ops.fused_layers`.
 
     Raises:
         amanda.Error: always.

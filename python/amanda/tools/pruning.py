@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from amanda import _core, _fork
+from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.columns import name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -23,9 +24,7 @@ from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 
-# The operators that multiply by a weight, and in matrix products the positions of the two factors.
-FACTORS = {"matmul": (0, 1), "mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
-OPS = ("linear", "conv?d", "conv_transpose?d", *FACTORS)
+OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +114,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         self._lock = _fork.lock()  # guards the two above
         self.add_inst_for_op(self._analyze, ops=ops)
         if ops is OPS:
-            self.add_inst_for_op(_fused_layers.refuse, ops=_fused_layers.OPS)
+            _fused_layers.refuse_in(self)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -263,8 +262,8 @@ def _find_weight(context: OpContext) -> tuple[int, int] | None:
     op, inputs = context.op, context.inputs
     if "weight" in op.input_names:
         found = op.input_names.index("weight"), 0 if "transpose" in op.__name__ else 1
-    elif op.__name__ in FACTORS:
-        left, right = FACTORS[op.__name__]
+    elif op.__name__ in amanda_ops.factors:
+        left, right = map(op.input_names.index, amanda_ops.factors[op.__name__])
         found = (right, -2) if _is_parameter(inputs[right]) else (left, -1)
         if not _is_parameter(inputs[found[0]]):
             return None

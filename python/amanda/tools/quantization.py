@@ -16,6 +16,7 @@ from torch.ao.quantization.observer import (
 )
 
 from amanda import _core, _fork
+from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.columns import name_column
 from amanda.reports.data_frame import fields_of
@@ -39,10 +40,8 @@ int8_weight: MakeObserver = MovingAveragePerChannelMinMaxObserver.with_args(
 """-128 to 127, symmetric around zero, one scale per output channel."""
 
 INT8: Places = {
-    "linear": {"input": int8_activation, "weight": int8_weight},
-    "conv?d": {"input": int8_activation, "weight": int8_weight},
-    "matmul": {"self": int8_activation, "other": int8_activation},
-    "bmm": {"self": int8_activation, "mat2": int8_activation},
+    **{name: {"input": int8_activation, "weight": int8_weight} for name in amanda_ops.linear + amanda_ops.convolution},
+    **{name: dict.fromkeys(amanda_ops.factors[name], int8_activation) for name in amanda_ops.matmul},
     "scaled_dot_product_attention": {"query": int8_activation, "key": int8_activation, "value": int8_activation},
 }
 """Both factors of every product."""
@@ -133,7 +132,7 @@ class FakeQuantization(Results[Row, GroupBy], Tool):
         self._add("input", inputs)
         self._add("output", outputs or {})
         if "linear" in inputs:
-            self.add_inst_for_op(_fused_layers.refuse, ops=_fused_layers.OPS)
+            _fused_layers.refuse_in(self)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -160,7 +159,8 @@ class FakeQuantization(Results[Row, GroupBy], Tool):
                         f"[quantization] {side} {position!r} of {ops!r} needs something that makes an observer, such as "
                         f"int8_activation; got {make!r}"
                     )
-            self.add_inst_for_op(functools.partial(self._analyze, ops, side, observers), ops=ops)
+            analyze = functools.partial(self._analyze, ops, side, observers)
+            self.add_inst_for_op(analyze, ops=ops, optional=places is INT8)
 
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
         insert = context.insert_before_op if side == "input" else context.insert_after_op

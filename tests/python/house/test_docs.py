@@ -33,6 +33,12 @@ def test_the_tools_of_writing_a_tool_run_one_after_the_other():
         run("writing_a_tool.md", line, code, names)
 
 
+def test_the_page_on_filters_runs_from_top_to_bottom():
+    names = {}
+    for line, code in blocks("filters.md", "python"):
+        run("filters.md", line, code, names)
+
+
 def test_the_graph_driver_in_python_works():
     ((line, code),) = blocks("writing_a_driver.md", "python")
     run("writing_a_driver.md", line, code, {})
@@ -72,6 +78,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
     [
         "building_cpp_tools.md",
         "concepts.md",
+        "filters.md",
         "glossary.md",
         "limitations.md",
         "profiling.md",

@@ -18,7 +18,8 @@ PACKAGE = ROOT / "python" / "amanda"
 LAYERS = [
     ["_build", "_core", "_cupti", "_fork", "_tools", "_torch"],
     ["drivers"],  # what all drivers have in common
-    ["coverage", "identity", "op_context", "reports", "roots", "routine_checks", "switches", "tool"],
+    ["coverage", "identity", "op_context", "ops", "reports", "roots", "routine_checks", "switches", "tool"],
+    ["unmatched"],
     ["scope"],
     ["program_points"],
     ["drivers.torch"],

@@ -277,11 +277,20 @@ def test_misuse_is_told(says):
 
 
 def test_the_defaults_name_inputs_that_exist():
+    square, row = torch.ones(2, 2), torch.ones(2)
     programs = {
         "linear": lambda: F.linear(torch.ones(1, 2), torch.ones(1, 2)),
-        "conv?d": lambda: F.conv1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2)),
-        "matmul": lambda: torch.ones(2, 2) @ torch.ones(2, 2),
-        "bmm": lambda: torch.bmm(torch.ones(1, 2, 2), torch.ones(1, 2, 2)),
+        "conv1d": lambda: F.conv1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2)),
+        "conv2d": lambda: F.conv2d(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2)),
+        "conv3d": lambda: F.conv3d(torch.ones(1, 1, 3, 3, 3), torch.ones(1, 1, 2, 2, 2)),
+        "matmul": lambda: square @ square,
+        "mm": lambda: torch.mm(square, square),
+        "mv": lambda: torch.mv(square, row),
+        "addmm": lambda: torch.addmm(row, square, square),
+        "addmv": lambda: torch.addmv(row, square, row),
+        "bmm": lambda: torch.bmm(square[None], square[None]),
+        "baddbmm": lambda: torch.baddbmm(square[None], square[None], square[None]),
+        "addbmm": lambda: torch.addbmm(square, square[None], square[None]),
         "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*[torch.ones(1, 2, 2)] * 3),
     }
     assert set(programs) == set(INT8)
@@ -289,7 +298,7 @@ def test_the_defaults_name_inputs_that_exist():
         tool = FakeQuantization()
         with amanda.apply(tool):
             program()
-        assert [row.position for row in tool.rows()] == list(INT8[name])
+        assert [operand.position for operand in tool.rows()] == list(INT8[name])
 
 
 def test_under_torch_func_gradients_are_those_of_modules():

@@ -1,0 +1,67 @@
+// Which operators an analysis routine asks for: by type, and by the module that runs them.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "amanda/backend.h"
+
+namespace amanda {
+
+/// Which operator types a routine asks for.
+///
+/// A pattern is a name with shell wildcards: "conv2d" in any namespace, "aten::conv2d", "add.Tensor" for one overload.
+class OpFilter {
+ public:
+  /// Every operator.
+  OpFilter() = default;
+  /// The operators that match one of the patterns.
+  OpFilter(std::initializer_list<std::string> patterns) : OpFilter(std::vector<std::string>(patterns)) {}
+  /// The operators that match one of the patterns. Throws `std::invalid_argument` if one is empty.
+  explicit OpFilter(std::vector<std::string> patterns);
+  /// The operators that the tools which depend on this one ask for.
+  static OpFilter on_demand();
+
+  /// Does it match this type? Always false for on_demand().
+  bool matches(const OpInfo& info) const;
+  /// Does it match every type?
+  bool matches_all() const { return kind_ == Kind::kAll; }
+  /// Was it made by on_demand()?
+  bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
+  /// The patterns; empty if there are none.
+  const std::vector<std::string>& patterns() const;
+
+ private:
+  enum class Kind : uint8_t { kAll, kPatterns, kOnDemand };
+  Kind kind_ = Kind::kAll;
+  std::shared_ptr<const std::vector<std::string>> patterns_;  // shared: registrations are copied
+};
+
+/// The modules in which a routine asks for operators.
+///
+/// A pattern is a module path with shell wildcards, whose `*` also matches dots: "encoder.*.attention". It stands for
+/// the modules of that path and everything inside them.
+class ModuleFilter {
+ public:
+  /// All modules, and operators outside modules.
+  ModuleFilter() = default;
+  /// The modules that match one of the patterns.
+  ModuleFilter(std::initializer_list<std::string> patterns) : ModuleFilter(std::vector<std::string>(patterns)) {}
+  /// The modules that match one of the patterns. Throws `std::invalid_argument` if there is none, or one is not a path.
+  explicit ModuleFilter(std::vector<std::string> patterns);
+
+  /// Is this the path of a module that matches, or of one inside it? "": outside modules.
+  bool matches(std::string_view module_path) const;
+  /// Does it match everywhere?
+  bool matches_all() const { return !patterns_; }
+  /// The patterns; empty if it matches everywhere.
+  const std::vector<std::string>& patterns() const;
+
+ private:
+  std::shared_ptr<const std::vector<std::string>> patterns_;  // null: all
+};
+
+}  // namespace amanda

@@ -1,0 +1,24 @@
+// What is worth a warning when a scope is left: filters that matched nothing.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "amanda/tool.h"
+
+namespace amanda {
+
+/// An analysis routine whose filters matched nothing while its scope was open, although operators ran.
+struct Unmatched {
+  const Tool* tool;                      ///< alive as long as the scope
+  size_t registration;                   ///< its index in the tool's registrations
+  InstOptions options;                   ///< as it was registered
+  bool ops_matched = false;              ///< its operators ran, but in other modules
+  std::vector<std::string> elsewhere{};  ///< the paths of these modules, sorted; at most 256
+};
+
+/// For the log: "[scope] ops={"linear"} of tool 'prune' matched nothing: no such operator ran".
+std::string describe(const Unmatched& unmatched);
+
+}  // namespace amanda

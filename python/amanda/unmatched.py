@@ -1,0 +1,118 @@
+"""The warning about filters of tools, `ops=` and `modules=`, that matched nothing while a scope was entered."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from amanda import _core, ops
+
+MOST_LISTED = 5
+
+
+Counts = Callable[[], tuple[Sequence[tuple[str, int]], str]]
+"""What ran: operators as (name, how often), most first, and what the numbers are."""
+
+
+class UnmatchedFilterWarning(UserWarning):
+    """The filter of a tool's analysis routine, `ops=` or `modules=`, matched nothing that ran in a scope."""
+
+
+def warn(unmatched: Sequence[_core.Unmatched], counts: Counts) -> None:
+    """Warns of each, at the `with` statement, or the call of a decorated function, that is running.
+
+    Routines of one tool whose operators did not run are one warning.
+    """
+    absent: dict[str, list[_core.Unmatched]] = {}
+    for one in unmatched:
+        if one.ops_matched:
+            _warn(_elsewhere(one))
+        else:
+            absent.setdefault(one.tool, []).append(one)
+    for tool, of_tool in absent.items():
+        _warn(_absent(tool, of_tool, counts))
+
+
+def _warn(text: str) -> None:
+    package = f"{Path(__file__).parent}{os.sep}"
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, UnmatchedFilterWarning, stacklevel=level)
+
+
+# ---- no such operator ran ----------------------------------------------------------------------------------------------
+
+
+def _absent(tool: str, unmatched: Sequence[_core.Unmatched], counts: Counts) -> str:
+    patterns = list(dict.fromkeys(pattern for one in unmatched for pattern in one.ops))
+    filters = [f"ops={_listed(patterns)}"] if patterns else []
+    modules = list(dict.fromkeys(pattern for one in unmatched for pattern in one.modules))
+    filters += [f"modules={_listed(modules)}"] if modules else []
+    sentences = [f"[scope] {', '.join(filters)} of tool '{tool}' matched nothing that ran", _what_ran(counts)]
+    sentences += _instead(patterns)
+    return "; ".join(filter(None, sentences))
+
+
+def _what_ran(counts: Counts) -> str:
+    ran, words = counts()
+    if not ran:
+        return "to list what runs, print(scope.coverage()) of a scope made by amanda.apply(..., coverage=True)"
+    names = [(name.removeprefix("aten::"), count) for name, count in ran]
+    names.sort(key=lambda one: not ops.kind_of(one[0]))  # before what they are made of
+    listed = ", ".join(f"{name} {count}" for name, count in names[:MOST_LISTED])
+    more = f" and {len(ran) - MOST_LISTED} more" if len(ran) > MOST_LISTED else ""
+    return f"{words}: {listed}{more}"
+
+
+_INSTEAD = {
+    "linear": "GPT-2's Conv1D is addmm, x @ weight is matmul, and nn.TransformerEncoderLayer in evaluation mode is "
+    "_transformer_encoder_layer_fwd: ops=amanda.ops.linear_like asks for all of them",
+    "scaled_dot_product_attention": "attention may be written with matmul and softmax, or be a part of "
+    "_transformer_encoder_layer_fwd or _native_multi_head_attention in evaluation mode",
+    "layer_norm": "normalization may be rms_norm, or be written with pow, mean and rsqrt",
+    "softmax": "attention may be scaled_dot_product_attention, which has its softmax inside",
+}
+"""What a program may run where one would expect an operator."""
+
+
+def _instead(patterns: Sequence[str]) -> list[str]:
+    names = [pattern.rpartition("::")[2].partition(".")[0] for pattern in patterns]
+    asks_for_all = set(ops.linear_like) <= set(names)
+    hints = [hint for name, hint in _INSTEAD.items() if name in names and not (name == "linear" and asks_for_all)]
+    in_place = [f"{name}_" for name in names if f"{name}_" in set(ops.activation).difference(names)]
+    return hints + ([f"in place it is {in_place[0]}"] if len(names) == 1 and in_place else [])
+
+
+# ---- it ran in other modules -------------------------------------------------------------------------------------------
+
+
+def _elsewhere(one: _core.Unmatched) -> str:
+    what = f"the operators of ops={_listed(one.ops)}" if one.ops else "operators"
+    return f"[scope] modules={_listed(one.modules)} of tool '{one.tool}' matched nothing: {what} ran {_places(one)}"
+
+
+def _places(one: _core.Unmatched) -> str:
+    paths = [path for path in one.elsewhere if path]
+    if not paths:
+        return "outside modules only"
+    around = {".".join(path.split(".")[:depth]) for path in paths for depth in range(1, path.count(".") + 2)}
+    plain = [re.sub(r"[*?\[\]]", "", pattern) for pattern in one.modules]
+    near = dict.fromkeys(path for pattern in plain for path in difflib.get_close_matches(pattern, sorted(around)))
+    shown = list(near)[:3]
+    if shown:
+        return f"in {len(paths)} other modules; near it: {', '.join(map(repr, shown))}"
+    listed = ", ".join(map(repr, paths[:MOST_LISTED]))
+    return f"in {listed}" + (f" and {len(paths) - MOST_LISTED} more" if len(paths) > MOST_LISTED else "")
+
+
+def _listed(patterns: Sequence[str]) -> str:
+    if len(patterns) == 1:
+        return repr(patterns[0])
+    more = len(patterns) - MOST_LISTED
+    return f"[{', '.join(map(repr, patterns[:MOST_LISTED]))}{f', and {more} more' if more > 0 else ''}]"
