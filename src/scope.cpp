@@ -168,7 +168,7 @@ Scope::Guard::~Guard() {
         std::make_exception_ptr(Error("[scope] left by an exception"));  // which exception is unknown during unwinding
   }
   try {
-    for (const Unmatched& one : scope_.leave_entry(entry_, error)) log_warning(describe(one));
+    for (const Unmatched& one : scope_.leave_entry(entry_, error)) log_warning(amanda::describe(one));
   } catch (...) {  // a destructor must not throw
     log_warning(fmt::format("[amanda] leaving a scope failed: {}", amanda::describe(std::current_exception())));
   }

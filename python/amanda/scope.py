@@ -154,6 +154,9 @@ class Scope:
         return report_of(row for counter in self._counters for row in counter.rows())
 
 
+_COULD_BE_SEEN = ("unasked", "opaque")  # reasons for which calls of the program itself were skipped
+
+
 def _line_of_the_program() -> tuple[str, int]:
     """The innermost line that is not Amanda's."""
     frame = sys._getframe(1)
