@@ -58,7 +58,7 @@ uint64_t Scope::enter_entry() {
       tool->on_enter(*this);
       told.push_back(tool);
     }
-      if (state->has_unmatched()) await_call(id);
+    if (state->has_unmatched()) await_call(id);
     thread.entries.push_back({id, state, state->opened()});
     thread.changed([&] { std::erase_if(thread.entries, [id](const ScopeEntry& entry) { return entry.id == id; }); });
   } catch (...) {

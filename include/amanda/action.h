@@ -215,7 +215,7 @@ class Values {
   Execution& execution_;
   OpCall& call_;
   const ScheduledAction& action_;
-  size_t replacement_;                        // index in the plan's chain
+  size_t replacement_;                                             // index in the plan's chain
   mutable std::optional<std::pair<uint64_t, uint64_t>> versions_;  // since it got the first
 };
 

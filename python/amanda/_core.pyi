@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
+__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
 class Action:
     """
     A scheduled routine.
@@ -37,40 +37,64 @@ class ActionDescription:
         """
     @property
     def backward_op_id(self) -> int | None:
-        ...
+        """
+        None for a forward operator.
+        """
     @property
     def backward_operator(self) -> str:
-        ...
+        """
+        Its name; empty for a forward operator.
+        """
     @property
     def module_path(self) -> str:
-        ...
+        """
+        As of a context.
+        """
     @property
     def op_id(self) -> int:
-        ...
+        """
+        Of the forward operator.
+        """
     @property
     def operands(self) -> list[int | str] | None:
-        ...
+        """
+        What the routine gets, by name or by position; None: all.
+        """
     @property
     def operator(self) -> str:
-        ...
+        """
+        The forward operator: aten::add.Tensor.
+        """
     @property
     def phase(self) -> str:
-        ...
+        """
+        Backward at a forward operator: it runs at each backward operator of that.
+        """
     @property
     def removed(self) -> bool:
-        ...
+        """
+        Was it removed?
+        """
     @property
     def routine(self) -> str:
-        ...
+        """
+        The routine's name.
+        """
     @property
     def source(self) -> str:
-        ...
+        """
+        As of a context.
+        """
     @property
     def tool(self) -> str:
-        ...
+        """
+        The tool's name.
+        """
     @property
     def when(self) -> str:
-        ...
+        """
+        Before, after or replace.
+        """
 class Artifact:
     """
     What became of a graph under a toolset.
@@ -334,17 +358,19 @@ class Scope:
     def cache_info(self) -> CacheInfo:
         ...
     def describe(self) -> list[ActionDescription]:
-        ...
+        """
+        What analyses have scheduled; see amanda.Scope.describe.
+        """
     def enter(self) -> int:
         ...
     def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> list[Unmatched]:
         """
         Returns what to warn of.
         """
-    def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> None:
-        ...
     def stopped_tools(self) -> list[str]:
-        ...
+        """
+        The names of the tools that failed and run no more.
+        """
     def tools(self) -> list:
         """
         For drivers: its tools, dependencies included, as numbers to compare.
@@ -432,27 +458,6 @@ class Toolset:
         """
         A number, never used again in this process.
         """
-class ValueInfo:
-    """
-    An operand, described in no framework's terms; see amanda/value.h.
-    """
-    @property
-    def device(self) -> str:
-        ...
-    @property
-    def dtype(self) -> str:
-        ...
-    @property
-    def elements(self) -> list[ValueInfo]:
-        ...
-    @property
-    def kind(self) -> str:
-        ...
-    @property
-    def sizes(self) -> list[int | None] | None:
-        """
-        None: not known.
-        """
 class Unmatched:
     """
     An analysis routine that no operator met in a scope in which operators ran.
@@ -480,6 +485,35 @@ class Unmatched:
     @property
     def tool(self) -> str:
         ...
+class ValueInfo:
+    """
+    An operand, described in no framework's terms; see amanda/value.h.
+    """
+    @property
+    def device(self) -> str:
+        """
+        Of a tensor.
+        """
+    @property
+    def dtype(self) -> str:
+        """
+        Empty: not known.
+        """
+    @property
+    def elements(self) -> list[ValueInfo]:
+        """
+        Of a list of tensors.
+        """
+    @property
+    def kind(self) -> str:
+        """
+        None, tensor, tensors, number, numbers or other.
+        """
+    @property
+    def sizes(self) -> list[int | None] | None:
+        """
+        None: not known.
+        """
 def adopt_tool(capsule: typing.Any) -> Tool:
     """
     Takes a C++ tool out of its capsule, and owns it.

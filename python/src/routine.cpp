@@ -124,7 +124,8 @@ void PyRoutine::operator()(Values& values) {
   PyObject* result =
       PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {
-    add_note(fmt::format("[amanda] in tool '{}': {}{}", values.tool().name(), values.where(), selected_operands(values)));
+    add_note(
+        fmt::format("[amanda] in tool '{}': {}{}", values.tool().name(), values.where(), selected_operands(values)));
     bridge.raise_error();
   }
   const PyRef held(result);

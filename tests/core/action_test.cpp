@@ -142,7 +142,7 @@ TEST_F(ActionTest, MutatingAnInputRaises) {
 
 TEST_F(ActionTest, MutatingAnOutputRaises) {
   after([&](Values& values) { Array(input(values)).assign({0, 0}); });
-  EXPECT_NE(error_of_call("add").find("after ref::add: it changed output 0 in place"), std::string::npos);
+  EXPECT_NE(error_of_call("add").find("after ref::add: it changed output 0 (result) in place"), std::string::npos);
 }
 
 TEST_F(ActionTest, MutatingInAReplacementRaises) {

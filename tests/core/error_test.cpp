@@ -236,7 +236,7 @@ TEST_F(DisableTest, MutationIsAFailureToo) {
   });
   apply({tool("b")}, OnError::kDisable);
   call("add");
-  EXPECT_NE(only_log_line().find("it changed output 0 in place, and that stays changed"), std::string::npos);
+  EXPECT_NE(only_log_line().find("it changed output 0 (result) in place, and that stays changed"), std::string::npos);
 }
 
 TEST_F(DisableTest, ARoutineMaySayThatAnExceptionIsNoFailure) {

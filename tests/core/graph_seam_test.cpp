@@ -459,7 +459,8 @@ TEST_F(GraphSeam, WhatCannotBeDoneIsRefusedAtAnalysis) {
   };
   auto transform = tool_of(RoutineKind::kTransform, true);
   EXPECT_EQ(message(*transform),
-            "[context] editor: insert_after_op on ref::flatten: its result is a view, and another value would share no "
+            "[context] editor: insert_after_op on ref::flatten in view: its result is a view, and another value would "
+            "share no "
             "data; say allow_view if that will do");
   EXPECT_EQ(runs, 0);
   EXPECT_EQ(message(*transform, {.on_error = OnError::kDisable}), "");

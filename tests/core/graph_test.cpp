@@ -177,7 +177,7 @@ TEST_F(GraphTest, AToolThatIsDisabledFallsSilentInTheGraph) {
 TEST_F(GraphTest, ConflictsAreFoundWhileTheGraphIsVisited) {
   apply({tool("a").replaces(), tool("b").replaces()});
   EXPECT_EQ(error_of([&] { graph.instrumented(); }),
-            "[plan] 'a' and 'b' both replace ref::add; let one depend on the other: b.depends_on(a)");
+            "[plan] 'a' and 'b' both replace ref::add in sum; let one depend on the other: b.depends_on(a)");
 }
 
 TEST_F(GraphTest, GradientsAreOperatorsBehindTheirForwardOperators) {

@@ -163,8 +163,8 @@ TEST_F(BothSidesTest, ChangingAnInputInPlaceIsAnError) {
   EXPECT_EQ(error_of([] {
               reference::call("relu", {Array{1, 2}});
             }),
-            "[action] a: a C++ routine after ref::relu: it changed, in place, a tensor it was given; return a new "
-            "one, or call context.may_mutate() at analysis");
+            "[action] a: a C++ routine after ref::relu: it changed input 0 (a) in place, and that stays changed; "
+            "return a new tensor instead, or call context.may_mutate() at analysis");
 }
 
 TEST_F(BothSidesTest, TapsOfAGraphShareARunAndSeeBothSides) {

@@ -213,7 +213,7 @@ TEST_F(ThreadTest, AThreadThatEndsTakesItsScopesAlong) {
 TEST_F(ThreadTest, ARegistrationOnAnotherThreadTakesEffect) {
   std::atomic<int> seen = 0;
   Tool shared("shared");
-  shared.add_inst_for_op([&](OpContext&) { ++seen; }, {.ops = {"add"}});
+  shared.add_inst_for_op([&](OpContext&) { ++seen; }, {.ops = {"add"}, .optional = true});
   Scope scope(shared);
   auto in = scope.enter();
   reference::call("sub", {Array{1}, Array{2}});

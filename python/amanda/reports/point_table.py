@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from amanda.reports import plain_table
-from amanda.reports.data_frame import data_frame, field_names
+from amanda.reports.data_frame import data_frame, fields_of
 from amanda.reports.plain_table import Column
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class PointTable:
         Raises:
             ImportError: pandas is not installed.
         """
-        return data_frame("points", self._rows, field_names(Point), {"op_id": "uint64"})
+        return data_frame("points", self._rows, fields_of(Point))
 
     def __repr__(self) -> str:
         return f"<amanda points: {self._sums()}>"

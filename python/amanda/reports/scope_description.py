@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from amanda.reports import plain_table
-from amanda.reports.data_frame import data_frame, field_names
+from amanda.reports.data_frame import data_frame, fields_of
 from amanda.reports.plain_table import Column
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ScopeDescription:
         Raises:
             ImportError: pandas is not installed.
         """
-        return data_frame("scope", self._rows, field_names(ScheduledRoutine), {"op_id": "uint64"})
+        return data_frame("scope", self._rows, {**fields_of(ScheduledRoutine), "backward_op_id": "UInt64"})
 
     def __repr__(self) -> str:
         places = {(row.op_id, row.backward_op_id) for row in self._rows}
