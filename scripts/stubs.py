@@ -1,5 +1,6 @@
 """Writes Python stubs of the extension modules: `python scripts/stubs.py OUTPUT_FOLDER`."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ def generate(folder: Path) -> None:
             text = (Path(scratch) / "amanda" / f"{module}.pyi").read_text()
             # The module's own names, which it calls by their full names in some places.
             text = text.replace(f"amanda.{module}.", "")
+            # A pointer may be None; pybind11 does not say so.
+            text = re.sub(r"(\w+: \w+) = None", r"\1 | None = None", text)
             (folder / f"{module}.pyi").write_text(_with_name(text) if module == "_core" else text)
 
 

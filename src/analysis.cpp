@@ -271,6 +271,9 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
     scope.stop(*active.tool, fmt::format("{}: the analysis of {}", active.tool->name(), op_place(site_)), error);
     return;
   }
+  for (const ScheduledPtr& action : session.scheduled) {
+    if (action->with_run) action->counter = scope.run_counter({site_.backend().ids(), site_.forward_id()});
+  }
   std::vector<ScheduledPtr> replaced;  // destroyed outside the lock
   {
     std::lock_guard lock(scope.mutex());

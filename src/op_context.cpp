@@ -8,7 +8,7 @@
 #include "context_session.h"
 #include "op_name.h"
 #include "refusal.h"
-#include "scope_state.h"
+#include "scheduled_action.h"
 #include "thread_calls.h"
 
 namespace amanda {
@@ -184,8 +184,7 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->tool = now.active.tool;
   action->scope = now.active.scope;
   action->status = now.status;
-  if (with_run && action->routine->uses_run())
-    action->counter = action->scope->run_counter({now.site.backend().ids(), now.site.forward_id()});
+  action->with_run = with_run && action->routine->uses_run();
   if (!now.place) now.place = place();
   action->place = now.place;
   now.scheduled.push_back(action);

@@ -31,6 +31,7 @@ struct ScheduledAction : ActionInfo {
   std::shared_ptr<ToolStatus> status;
   std::shared_ptr<const OpPlace> place;
 
+  bool with_run = false;                // its runs are counted: `counter` is set when the analysis has returned
   std::shared_ptr<RunCounter> counter;  // of the forward operator; null: the routine does not ask
 
   std::atomic<bool> removed{false};

@@ -15,23 +15,25 @@ namespace amanda {
 /// Where an operator is, as the analysis that scheduled something on it saw it. For a backward operator: where its
 /// forward operator is.
 struct OpPlace {
-  std::string name_space;  ///< of the driver: "pytorch/2.13/eager"
-  const OpInfo* op = nullptr;
+  std::string name_space;               ///< of the driver: "pytorch/2.13/eager"
+  const OpInfo* op = nullptr;           ///< the forward operator
   OpId op_id = 0;                       ///< 0: not identified
   const OpInfo* backward_op = nullptr;  ///< null: the place is a forward operator
   OpId backward_op_id = 0;              ///< 0: the place is a forward operator, or not identified
-  std::string module_path{}, source{};  ///< "" where none is known
+  std::string module_path{};            ///< "encoder.0"; "" where none is known
+  std::string source{};                 ///< "train.py:12"; "" where none is known
 };
 
 /// A scheduled routine. A snapshot: it stays as it is and keeps no tool alive.
 struct ActionDescription {
   std::shared_ptr<const OpPlace> place;  ///< shared by the actions of one analysis; never null
-  std::string tool, routine;             ///< their names
+  std::string tool;                      ///< its name
+  std::string routine;                   ///< its name
   Phase phase;                           ///< kBackward at a forward place: it runs at that one's backward operators
-  Point point;
+  Point point;                           ///< before or after the operator, or in its place
   /// The operands that the routine gets: by name, where the position has one, or else by number. Nothing: all operands.
   std::optional<std::vector<std::variant<int64_t, std::string>>> operands;
-  bool removed = false;
+  bool removed = false;  ///< by Action::remove()
 };
 
 }  // namespace amanda

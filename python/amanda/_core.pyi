@@ -339,7 +339,7 @@ class RunState:
     """
     What routines share in one execution of an operator. That of a backward operator is created with `forward`, the one of the execution that it belongs to, where that is known.
     """
-    def __init__(self, forward: RunState = None) -> None:
+    def __init__(self, forward: RunState | None = None) -> None:
         ...
 class Scope:
     """
@@ -387,7 +387,7 @@ class Tap:
     """
     Consecutive actions of one operator: one node of the instrumented graph.
     """
-    def run(self, site: OpSite, inputs: collections.abc.Sequence = (), outputs: collections.abc.Sequence = (), *, original: typing.Any = None, state: RunState = None) -> list:
+    def run(self, site: OpSite, inputs: collections.abc.Sequence = (), outputs: collections.abc.Sequence = (), *, original: typing.Any = None, state: RunState | None = None) -> list:
         """
         Runs the actions on the operands that reach the tap, and returns the operands after it: the inputs before the operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a tap in its place.
         """

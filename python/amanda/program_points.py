@@ -104,12 +104,12 @@ class PointsTool(Tool):
         self._at(context).outputs = _operands(context._handle.infos("grad_inputs"))
 
     def _at(self, context: OpContext) -> _Seen:
-        op, backward_op = context.op, context.backward_op
+        op, backward_op = context.op, context.get_backward_op()
         seen = _Seen(
             operator=f"{op.name}.{op.overload}" if op.overload else op.name,
             backward_operator=backward_op.__name__ if backward_op is not None else "",
             op_id=context.op_id,
-            backward_op_id=context.backward_op_id,
+            backward_op_id=context.get_backward_op_id(),
             module_path=context.module_path,
             source=context.source,
         )

@@ -93,7 +93,7 @@ class PointTable:
         Raises:
             ImportError: pandas is not installed.
         """
-        return data_frame("points", self._rows, fields_of(Point))
+        return data_frame("points", self._rows, {**fields_of(Point), "backward_op_id": "UInt64"})
 
     def __repr__(self) -> str:
         return f"<amanda points: {self._sums()}>"

@@ -45,7 +45,8 @@ def test_the_operator_and_its_ids_are_the_forward_operators():
     forward, x = [], leaf(3)
     tool = Asking(lambda c: (c.op_id, c.backward_op_id, c.get_op() == c.op))
     tool.add_inst_for_op(
-        lambda c: forward.append((c.op.__name__, c.op_id, c.backward_op, c.backward_op_id)), ops=["sin", "exp"]
+        lambda c: forward.append((c.op.__name__, c.op_id, c.get_backward_op(), c.get_backward_op_id())),
+        ops=["sin", "exp"],
     )
     with amanda.apply(tool):
         y = x.sin().exp().sum()
@@ -152,11 +153,19 @@ def test_a_node_with_undefined_gradients_shows_none():
 
 
 def test_forward_contexts_have_none():
+    def look(context):
+        seen.append((context.has_grad_inputs(), context.is_backward()))
+        for name in ("grad_outputs", "grad_inputs", "backward_op", "backward_op_id"):
+            with pytest.raises(
+                amanda.Error, match=rf"aten::sin has no {name} in a forward analysis; register an analysis"
+            ):
+                getattr(context, name)
+
     tool, seen = amanda.Tool(), []
-    tool.add_inst_for_op(lambda c: seen.append((c.grad_outputs, c.grad_inputs, c.is_backward())), ops="sin")
+    tool.add_inst_for_op(look, ops="sin")
     with amanda.apply(tool):
         leaf(3).sin()
-    assert seen == [(None, None, False)]
+    assert seen == [(False, False)]
 
 
 # ---- forward tensors -------------------------------------------------------------------------------------------------

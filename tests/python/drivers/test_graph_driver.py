@@ -123,7 +123,7 @@ def test_what_a_tool_raises_arrives_as_the_same_object(where: str) -> None:
 def test_what_the_driver_refuses_is_an_error_at_analysis() -> None:
     _scope, toolset = toolset_of(tool(lambda c: c.replace_op(lambda a: a), ops="sin", name="swap"))
     refusing = Graph(refuse=lambda point, position: f"it is fused ({point})" if point == "replace" else None)
-    with pytest.raises(amanda.Error, match=r"swap: replace_op on toy::sin: it is fused \(replace\)"):
+    with pytest.raises(amanda.Error, match=r"swap: replace_op on toy::sin in wave: it is fused \(replace\)"):
         _core.instrument(toolset, BACKEND, refusing)
 
 
@@ -347,7 +347,7 @@ def test_a_driver_that_shows_results_alone_refuses_inputs_beside_them(backward: 
     where, shown, other = (
         ("insert_after_backward_op on SinBackward of toy::sin", "grad_inputs", "grad_outputs")
         if backward
-        else ("insert_after_op on toy::sin", "outputs", "inputs")
+        else ("insert_after_op on toy::sin in wave", "outputs", "inputs")
     )
     with pytest.raises(amanda.Error) as raised:
         _core.instrument(toolset, BACKEND, Graph())

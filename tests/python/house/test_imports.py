@@ -18,7 +18,7 @@ PACKAGE = ROOT / "python" / "amanda"
 LAYERS = [
     ["_build", "_core", "_cupti", "_fork", "_tools", "_torch"],
     ["drivers"],  # what all drivers have in common
-    ["coverage", "identity", "op_context", "ops", "reports", "roots", "routine_checks", "switches", "tool"],
+    ["coverage", "identity", "missing_keys", "op_context", "ops", "reports", "roots", "routine_checks", "run", "switches", "tool"],
     ["unmatched"],
     ["scope"],
     ["program_points"],

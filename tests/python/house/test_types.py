@@ -46,7 +46,9 @@ def pyright_errors(folder, *paths):
         "pythonVersion": "3.11",
         "typeCheckingMode": "standard",
         "reportMissingImports": "none",
+        "reportMissingModuleSource": "none",
         "reportPossiblyUnbound": "none",
+        "reportPossiblyUnboundVariable": "none",
     }
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [str(Path(sys.executable).with_name("basedpyright")), "-p", str(folder), "--outputjson"]
