@@ -62,7 +62,7 @@ def _absent(tool: str, unmatched: Sequence[_core.Unmatched], counts: Counts) -> 
 def _what_ran(counts: Counts) -> str:
     ran, words = counts()
     if not ran:
-        return "to list what runs, print(scope.coverage()) of a scope made by amanda.apply(..., coverage=True)"
+        return "to list what runs: amanda ls script.py, or amanda.points(model, *inputs)"
     names = [(name.removeprefix("aten::"), count) for name, count in ran]
     names.sort(key=lambda one: not ops.kind_of(one[0]))  # before what they are made of
     listed = ", ".join(f"{name} {count}" for name, count in names[:MOST_LISTED])

@@ -252,7 +252,7 @@ def asking(*asked, name="prune", **options):
     return tool
 
 
-HOW_TO = "to list what runs, print(scope.coverage()) of a scope made by amanda.apply(..., coverage=True)"
+HOW_TO = "to list what runs: amanda ls script.py, or amanda.points(model, *inputs)"
 SAW = "operators of other types that the scope's tools saw, by places"
 LINEAR = (
     "GPT-2's Conv1D is addmm, x @ weight is matmul, and nn.TransformerEncoderLayer in evaluation mode is "
