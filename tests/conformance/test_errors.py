@@ -83,4 +83,6 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_tool_and_operator(driv
     with amanda.apply(tool), pytest.raises(amanda.Error) as raised:
         driver.build(NEURON).run(X)
     assert str(raised.value).startswith("[action] careless: <lambda> after ")
-    assert re.search(r"::relu in positive( \(forward, .*\))?: output 0( \(result\))?: got str where ", str(raised.value))
+    assert re.search(
+        r"::relu in positive( \(forward, .*\))?: output 0( \(result\))?: got str where ", str(raised.value)
+    )

@@ -18,7 +18,19 @@ PACKAGE = ROOT / "python" / "amanda"
 LAYERS = [
     ["_build", "_core", "_cupti", "_fork", "_tools", "_torch"],
     ["drivers"],  # what all drivers have in common
-    ["coverage", "identity", "missing_keys", "op_context", "ops", "reports", "roots", "routine_checks", "run", "switches", "tool"],
+    [
+        "coverage",
+        "identity",
+        "missing_keys",
+        "op_context",
+        "ops",
+        "reports",
+        "roots",
+        "routine_checks",
+        "run",
+        "switches",
+        "tool",
+    ],
     ["unmatched"],
     ["scope"],
     ["program_points"],
