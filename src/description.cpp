@@ -22,9 +22,7 @@ ActionDescription describe(const ScheduledAction& action) {
 
 std::vector<ActionDescription> describe(const std::vector<ScheduledPtr>& actions) {
   std::vector<ActionDescription> described;
-  for (const ScheduledPtr& action : actions) {
-    if (!action->removed) described.push_back(describe(*action));
-  }
+  for (const ScheduledPtr& action : actions) described.push_back(describe(*action));
   return described;
 }
 

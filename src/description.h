@@ -7,7 +7,7 @@
 namespace amanda {
 
 ActionDescription describe(const ScheduledAction& action);
-/// In the order given, without those that were removed.
+/// In the order given.
 std::vector<ActionDescription> describe(const std::vector<ScheduledPtr>& actions);
 
 }  // namespace amanda

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -55,7 +56,8 @@ std::atomic<uint64_t> next_scope_serial{1};
 std::vector<ScheduledPtr> Record::scheduled(const std::vector<Tool*>& order, const ContextSession* running) const {
   std::vector<ScheduledPtr> found;
   auto add = [&](const std::vector<ScheduledPtr>& actions) {
-    found.insert(found.end(), actions.begin(), actions.end());
+    std::copy_if(actions.begin(), actions.end(), std::back_inserter(found),
+                 [](const ScheduledPtr& action) { return !action->removed; });
   };
   for (const Tool* tool : order) {
     const auto known = tools.find(tool);

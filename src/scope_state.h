@@ -39,8 +39,8 @@ struct Record {
   ~Record();  // retires the routines
   PerRegistration& of(const Tool* tool, size_t registration);
   bool is_empty() const;  // no action, no key: safe to evict
-  /// In the order in which they run; `order`: of the tools; `running`: an analysis whose results are not stored yet.
-  /// Under the scope's lock.
+  /// In the order in which they run, without those that were removed; `order`: of the tools; `running`: an analysis
+  /// whose results are not stored yet. Under the scope's lock: a record that goes removes its actions one by one.
   std::vector<ScheduledPtr> scheduled(const std::vector<Tool*>& order, const ContextSession* running = nullptr) const;
 
   OpContext context;
