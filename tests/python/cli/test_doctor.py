@@ -1,8 +1,6 @@
 """`amanda doctor`: what it prints, and that the program it runs is none the wiser."""
 
-import os
 import re
-import subprocess
 import sys
 import textwrap
 
@@ -13,21 +11,14 @@ from amanda.coverage.reasons import REASONS
 
 
 @pytest.fixture
-def doctor(tmp_path):
+def doctor(tmp_path, run_python):
     """doctor(*arguments, script="..."): the finished process; the script is script.py in its folder."""
 
     def run(*arguments, script="", python=("-m", "amanda", "doctor")):
         folder = tmp_path / "programs"
         folder.mkdir(exist_ok=True)
         (folder / "script.py").write_text(textwrap.dedent(script))
-        return subprocess.run(
-            [sys.executable, "-W", "error::RuntimeWarning", *python, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        return run_python(*python, *arguments)
 
     return run
 

@@ -1,29 +1,19 @@
 """`amanda ls`: the points of a program, and that the program it runs is none the wiser."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 
 @pytest.fixture
-def ls(tmp_path):
+def ls(tmp_path, run_python):
     """ls(*arguments, script="..."): the finished process; the script is script.py in its folder."""
 
     def run(*arguments, script="", python=("-m", "amanda", "ls")):
         (tmp_path / "script.py").write_text(textwrap.dedent(script))
-        return subprocess.run(
-            [sys.executable, "-W", "error::RuntimeWarning", *python, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        return run_python(*python, *arguments)
 
     return run
 
