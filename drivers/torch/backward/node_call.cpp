@@ -54,6 +54,8 @@ std::string NodeCall::detail(Detail which) {
 }
 
 uint64_t NodeCall::versions(Side at) const {
+  // AccumulateGrad has given them to the leaf: another thread's backward pass may add to them at any time.
+  if (type_.accumulates && ran_ && at == Side::kInputs) return 0;
   const variable_list& gradients = at == Side::kOutputs ? grad_inputs_ : grad_outputs_;
   uint64_t sum = 0;
   for (size_t i = 0; i < gradients.size(); ++i) {

@@ -195,6 +195,25 @@ def test_gradients_are_accumulated_into_one_leaf_from_many_threads():
     assert tool.count["AccumulateGrad"] == 80
 
 
+def test_another_thread_accumulates_while_a_tool_looks_at_what_a_leaf_has_taken():
+    """The leaf takes the first gradient over; what others add to it is no change by the tool."""
+    tool, w, added = amanda.Tool("looks"), torch.zeros(4, requires_grad=True), []
+
+    def add():
+        together(lambda: w.grad.add_(1))
+        added.append(w.grad.tolist())
+
+    def analyse(context):
+        if context.backward_op.__name__ == "AccumulateGrad":
+            add()
+            context.insert_after_backward_op(lambda *values, grad_outputs: add(), grad_outputs=[0])
+
+    tool.add_inst_for_op(analyse, ops="mul", backward=True, require_outputs=True)
+    with amanda.apply(tool):
+        (w * 2).sum().backward()
+    assert added == [[3.0] * 4, [4.0] * 4]
+
+
 # ---- left in another order, on another thread, or not at all -----------------------------------------------------------
 
 
