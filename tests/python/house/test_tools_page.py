@@ -1,29 +1,42 @@
-"""docs/tools.md: its excerpts run, given the names they take for granted."""
+"""docs/tools.md and docs/tools/*.md: their excerpts run, given the names they take for granted."""
 
+import importlib
+import pkgutil
 import re
 
 import amanda
 import pytest
 import rich
 import torch
-from amanda.tools.coverage import Coverage
-from amanda.tools.cupti_profiler import CuptiProfiler
-from amanda.tools.flops import Flops
-from amanda.tools.gradients import GradientStatistics
-from amanda.tools.graph import GraphTracing
-from amanda.tools.profile import Profile
-from amanda.tools.pruning import MagnitudePruning
-from amanda.tools.quantization import FakeQuantization
-from amanda.tools.statistics import OpStatistics
+from amanda import tools
+from amanda.reports.results import Results
 from repository import ROOT
 
-PAGE = ROOT / "docs" / "tools.md"
-SECTIONS = re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+DOCS = ROOT / "docs"
+INDEX = DOCS / "tools.md"
+FAMILIES = sorted((DOCS / "tools").glob("*.md"))  # one page for each family of tools that edit, and for large tools
+REGIMES = ["autocast", "checkpointing", "compiled code", "distributed training"]
+
+
+def sections(page):
+    return re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
 EXCERPTS = [
-    pytest.param(code, id=title)
-    for title, text in SECTIONS
+    pytest.param(code, id=f"{page.stem}: {title}")
+    for page in [INDEX, *FAMILIES]
+    for title, text in sections(page)
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 ]
+# Every tool that `amanda.tools` exports.
+KINDS = {
+    kind.__name__: kind
+    for found in pkgutil.iter_modules(tools.__path__)
+    if not found.name.startswith("_")
+    for kind in vars(importlib.import_module(f"amanda.tools.{found.name}")).values()
+    if isinstance(kind, type) and issubclass(kind, amanda.Tool) and kind is not amanda.Tool
+    if kind.__module__.startswith("amanda.tools.")
+}
 
 
 @pytest.mark.parametrize("code", EXCERPTS)
@@ -34,27 +47,42 @@ def test_the_excerpt_runs(code, tmp_path, monkeypatch):
         model(x).sum().backward()
 
     model, x = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), torch.ones(1, 2)
-    names = {"amanda": amanda, "rich": rich, "model": model, "x": x, "train_one_epoch": train_one_epoch}
+    names = {"amanda": amanda, "torch": torch, "rich": rich, "model": model, "x": x, "train_one_epoch": train_one_epoch}
     exec(code, names | {"my_tool": amanda.Tool()})
 
 
+@pytest.mark.parametrize("page", FAMILIES, ids=lambda page: page.stem)
+def test_a_page_says_where_its_tools_work(page):
+    ((_, text),) = [section for section in sections(page) if section[0] == "Where it works"]
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+    assert [regime for regime, _ in rows if regime != "---"] == REGIMES
+    assert all(behavior for _, behavior in rows)
+
+
+def test_every_tool_is_in_a_table_of_the_index():
+    listed = set(re.findall(r"^\| `\w+\.(\w+)` \|", INDEX.read_text(), re.MULTILINE))
+    bases = {name for name, kind in KINDS.items() if any(kind in other.__mro__[1:] for other in KINDS.values())}
+    assert listed == KINDS.keys() - bases
+
+
 def test_every_section_of_a_tool_with_results_links_to_what_they_share():
-    tools = {title for title, _ in SECTIONS} - {"Results", "MappingTool"}
-    assert len(tools) == 9
-    assert {title for title, text in SECTIONS if "[results](#results)" in text} == tools
+    of_tools = {title: text for title, text in sections(INDEX) if title in KINDS}
+    of_tools |= {f"{page.stem}: {title}": text for page in FAMILIES for title, text in sections(page) if title in KINDS}
+    assert len(of_tools) >= 8
+    for title, text in of_tools.items():
+        has_results = issubclass(KINDS[title.split(": ")[-1]], Results)
+        assert ("tools.md#results)" in text or "(#results)" in text) == has_results, title
 
 
-def test_the_page_has_the_groupings_of_every_tool():
-    (table,) = re.findall(r"^\| tool \| `by` \|\n\| --- \| --- \|\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
+def test_the_index_has_the_groupings_of_every_tool():
+    (table,) = re.findall(r"^\| tool \| `by` \|\n\| --- \| --- \|\n((?:\|.*\n)+)", INDEX.read_text(), re.MULTILINE)
     listed = {
         tool: re.findall(r'"(\w+)"', groupings)
         for tools, groupings in re.findall(r"\| (.*) \| (.*) \|", table)
         for tool in re.findall(r"\[(\w+)\]", tools)
     }
-    kinds = {kind.__name__: kind for kind in (Profile, CuptiProfiler, Flops, GraphTracing, OpStatistics)}
-    kinds |= {kind.__name__: kind for kind in (GradientStatistics, FakeQuantization, Coverage)}
-    kinds["pruning"] = MagnitudePruning
     assert listed == {
         name: [by for by in kind._groupings if (name, by) != ("CuptiProfiler", "operator")]
-        for name, kind in kinds.items()
+        for name, kind in KINDS.items()
+        if "_groupings" in vars(kind)
     }

@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch.ao.quantization.observer import (
-    MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver,
-    UniformQuantizationObserverBase,
-)
+from torch.ao.quantization.observer import UniformQuantizationObserverBase
 
 from amanda import _core, _fork
-from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.columns import name_column
 from amanda.reports.data_frame import fields_of
@@ -25,26 +20,10 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
+from amanda.tools.quantization.observers import INT8, MakeObserver, Places
 
-MakeObserver = Callable[[], UniformQuantizationObserverBase]
-Places = Mapping[str, Mapping[int | str, MakeObserver]]
 Side = Literal["input", "output"]
 GroupBy = Literal["id"]
-
-int8_activation: MakeObserver = MovingAverageMinMaxObserver.with_args(dtype=torch.quint8)
-"""0 to 255, one scale and zero point per tensor; the range follows about the last hundred runs."""
-
-int8_weight: MakeObserver = MovingAveragePerChannelMinMaxObserver.with_args(
-    dtype=torch.qint8, qscheme=torch.per_channel_symmetric, ch_axis=0
-)
-"""-128 to 127, symmetric around zero, one scale per output channel."""
-
-INT8: Places = {
-    **{name: {"input": int8_activation, "weight": int8_weight} for name in amanda_ops.linear + amanda_ops.convolution},
-    **{name: dict.fromkeys(amanda_ops.factors[name], int8_activation) for name in amanda_ops.matmul},
-    "scaled_dot_product_attention": {"query": int8_activation, "key": int8_activation, "value": int8_activation},
-}
-"""Both factors of every product."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,15 +1,9 @@
-"""Weight pruning: operators run, and train, with some of their weights held at zero.
-
-`MagnitudePruning` zeroes the smallest weights of each operator; `VectorwisePruning` two of every four, the pattern that
-sparse tensor cores support. Each is a `get_mask` of a few lines; `WeightPruning` does the rest.
-"""
+"""WeightPruning: operators run, and train, with some of their weights held at zero. A subclass selects the weights."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
@@ -191,62 +185,6 @@ class _Masked:
     dim: int  # over which it sums
     mask: torch.Tensor | None = None
     resets: int = 0  # of the tool, when the mask was made
-
-
-class MagnitudePruning(WeightPruning):
-    """Prunes the weights of smallest magnitude, a fraction of each operator's weight::
-
-        with amanda.apply(MagnitudePruning(sparsity=0.9)):
-            fine_tune(model)
-
-    The rule is that of S. Han, J. Pool, J. Tran, W. Dally: Learning both Weights and Connections for Efficient Neural
-    Networks, NIPS 2015, and the masks are those of `torch.nn.utils.prune.l1_unstructured`. See
-    `WeightPruning` for when masks are made, what is pruned, and further arguments.
-
-    Arguments:
-        sparsity: the fraction of weights to prune, 0 to 1. Their number is rounded half to even.
-
-    Raises:
-        ValueError: `sparsity` is not in that range.
-    """
-
-    def __init__(self, sparsity: float = 0.5, **options: Any) -> None:
-        super().__init__(**options)
-        if not isinstance(sparsity, (int, float)) or not 0 <= sparsity <= 1:
-            raise ValueError(f"[pruning] sparsity is the share of weights to prune, 0 to 1; got {sparsity!r}")
-        self.sparsity = sparsity
-
-    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        count = round(self.sparsity * weight.numel())
-        smallest = weight.abs().flatten().topk(count, largest=False).indices
-        mask = torch.ones(weight.numel(), dtype=weight.dtype, device=weight.device)
-        return mask.index_fill(0, smallest, 0).view(weight.shape)
-
-
-class VectorwisePruning(WeightPruning):
-    """Prunes two of every four consecutive weights along the input channels, and keeps the largest ones::
-
-        with amanda.apply(VectorwisePruning()):
-            fine_tune(model)
-
-    2:4 sparsity, pattern "m4n2_1d" of NVIDIA's APEX (apex/contrib/sparsity/sparse_masklib.py): of the six ways to keep
-    two, it takes the one with the largest sum of magnitudes, and the first if there are several. A. Mishra et al.:
-    Accelerating Sparse Deep Neural Networks, arXiv:2104.08378, 2021; A. Zhou et al.: Learning N:M Fine-grained
-    Structured Sparse Neural Networks From Scratch, ICLR 2021. See `WeightPruning` for details and arguments.
-
-    The weights of a group of four belong to one output, and in convolutions to one place of the kernel. If the number
-    of channels is not divisible by four, the last group is padded with zeros: one or two remaining weights are all
-    kept.
-    """
-
-    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        pairs = torch.tensor(list(itertools.combinations(range(4), 2)), device=weight.device)
-        patterns = torch.zeros(6, 4, dtype=weight.dtype, device=weight.device).scatter(1, pairs, 1)
-        channels = weight.shape[dim]
-        magnitudes = weight.abs().movedim(dim, -1).to(torch.promote_types(weight.dtype, torch.float32))
-        fours = torch.nn.functional.pad(magnitudes, (0, -channels % 4)).unflatten(-1, (-1, 4))
-        best = fours[..., pairs].sum(-1).argmax(-1)
-        return patterns[best].flatten(-2)[..., :channels].movedim(-1, dim)
 
 
 _ALL = Place(None, "", "", "")

@@ -1,0 +1,39 @@
+"""MagnitudePruning: the smallest weights of each operator are held at zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from amanda.tools.pruning.weight_pruning import WeightPruning
+
+
+class MagnitudePruning(WeightPruning):
+    """Prunes the weights of smallest magnitude, a fraction of each operator's weight::
+
+        with amanda.apply(MagnitudePruning(sparsity=0.9)):
+            fine_tune(model)
+
+    The rule is that of S. Han, J. Pool, J. Tran, W. Dally: Learning both Weights and Connections for Efficient Neural
+    Networks, NIPS 2015, and the masks are those of `torch.nn.utils.prune.l1_unstructured`. See
+    `WeightPruning` for when masks are made, what is pruned, and further arguments.
+
+    Arguments:
+        sparsity: the fraction of weights to prune, 0 to 1. Their number is rounded half to even.
+
+    Raises:
+        ValueError: `sparsity` is not in that range.
+    """
+
+    def __init__(self, sparsity: float = 0.5, **options: Any) -> None:
+        super().__init__(**options)
+        if not isinstance(sparsity, (int, float)) or not 0 <= sparsity <= 1:
+            raise ValueError(f"[pruning] sparsity is the share of weights to prune, 0 to 1; got {sparsity!r}")
+        self.sparsity = sparsity
+
+    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
+        count = round(self.sparsity * weight.numel())
+        smallest = weight.abs().flatten().topk(count, largest=False).indices
+        mask = torch.ones(weight.numel(), dtype=weight.dtype, device=weight.device)
+        return mask.index_fill(0, smallest, 0).view(weight.shape)
