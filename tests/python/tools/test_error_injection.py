@@ -245,6 +245,20 @@ def test_truth_values_and_complex_numbers_have_bits():
     assert tool.rows("op")[0].elements == 2 * 4
 
 
+def test_a_conjugate_is_hit_as_it_reads():
+    tool = ErrorInjection(StuckAt(0.0), ops="abs", at="input", index=(1, 1))
+    with amanda.apply(tool):
+        assert torch.tensor([3 + 4j, 5 - 2j]).conj().abs().tolist() == [5, 5]
+    assert tool.rows()[0].before == 2
+
+
+def test_indices_count_from_the_end_too():
+    tool = ErrorInjection(StuckAt(1.0), ops="clone", index=[(0, -1), (-1, 0)])
+    with amanda.apply(tool):
+        assert torch.zeros(2, 3).clone().tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert [row.index for row in tool.rows()] == [(0, 2), (1, 0)]
+
+
 def test_a_value_is_stuck():
     x = torch.randn(5)
     for fault, dtype in [(StuckAt(0.0), torch.float32), (StuckAt(math.nan), torch.float32), (StuckAt(3), torch.int32)]:
@@ -409,6 +423,20 @@ def test_operators_are_selected_by_name_module_and_context():
     assert modules(ops="linear") == []
 
 
+def test_gradients_are_selected_by_module_and_context_and_counted_from_0_after_a_reset():
+    model, x = torch.nn.Sequential(*(torch.nn.Conv2d(2, 2, 1) for _ in range(2))), torch.randn(3, 2, 6, 6)
+    for selected in ({"modules": "1"}, {"where": lambda context: context.module_path == "1"}):
+        tool = ErrorInjection(
+            BitFlip(0), ops="conv2d", at="grad_output", backward_op="ConvolutionBackward0", execution=1, **selected
+        )
+        for _ in range(2):
+            with amanda.apply(tool):
+                for _ in range(2):
+                    model(x).sum().backward()
+            assert [(row.module_path, row.execution) for row in tool.rows()] == [("1", 1)]
+            tool.reset()
+
+
 class Attention(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -429,6 +457,21 @@ def test_the_weight_of_a_product_is_the_factor_that_is_a_parameter():
     q = x @ weight
     assert torch.equal(y, q @ q.T)
     assert torch.equal(model.qkv, torch.eye(4))
+    assert [row.position for row in tool.rows()] == ["other"]
+
+
+def test_of_two_parameters_the_right_one_is_the_weight():
+    class Product(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = (torch.nn.Parameter(torch.eye(2)) for _ in range(2))
+
+        def forward(self):
+            return self.left @ self.right
+
+    tool = ErrorInjection(BitFlip(0), at="weight")
+    with amanda.apply(tool):
+        Product()()
     assert [row.position for row in tool.rows()] == ["other"]
 
 
