@@ -21,6 +21,7 @@ from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
 from amanda.tools.quantization import FakeQuantization
+from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
 
@@ -54,6 +55,9 @@ TOOLS = {
     "profile": Profile,
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
+    "rewriting": lambda: SubgraphRewriting(
+        ["linear"], lambda linear: linear.op(linear.input, linear.weight, linear.bias)
+    ),
     "statistics": OpStatistics,
     "vectorwise pruning": VectorwisePruning,
 }
@@ -205,6 +209,7 @@ def test_a_table_is_sorted_as_asked_for():
         ("profile", '"op", "module", "line" or "id"'),
         ("pruning", '"id", "op", "module" or "line"'),
         ("quantization", '"id"'),
+        ("rewriting", '"id"'),
         ("statistics", '"id", "op", "module" or "line"'),
     ],
 )
