@@ -12,6 +12,7 @@ from amanda.reports.results import Results
 from amanda.tools.coverage import Coverage
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
+from amanda.tools.effective_path import EffectivePath
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -44,6 +45,7 @@ WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
 TOOLS = {
     "coverage": lambda: Coverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
+    "effective_path": EffectivePath,
     "flops": Flops,
     "gradients": GradientStatistics,
     "graph": GraphTracing,
@@ -59,15 +61,18 @@ each_tool = pytest.mark.parametrize("name", TOOLS)
 each_grouping = pytest.mark.parametrize(("name", "by"), GROUPINGS, ids=[f"{name} by {by}" for name, by in GROUPINGS])
 
 
-def train(net, steps=2):
+def train(net, steps=2, tool=None):
     for step in range(steps):
-        net(torch.linspace(-1, 1, 12).view(3, 4) * (step + 1)).square().sum().backward()
+        x = torch.linspace(-1, 1, 12).view(3, 4) * (step + 1)
+        net(x).square().sum().backward()
+        if isinstance(tool, EffectivePath):  # observes only what it extracts
+            tool.extract(net, x)
 
 
 def used(name):
     tool = TOOLS[name]()
     with amanda.apply(tool):
-        train(model())
+        train(model(), tool=tool)
     return tool
 
 
@@ -193,6 +198,7 @@ def test_a_table_is_sorted_as_asked_for():
     [
         ("coverage", '"phase", "op" or "module"'),
         ("cupti_profiler", '"op", "id", "module", "line", "phase", "kernel" or "operator"'),
+        ("effective_path", '"id", "op", "module" or "line"'),
         ("flops", '"both", "op" or "module"'),
         ("gradients", '"id", "op", "module" or "line"'),
         ("graph", '"id", "op", "module" or "line"'),
@@ -243,6 +249,7 @@ def test_a_top_that_is_no_number_is_refused(says, name):
     ("name", "column"),
     [
         ("cupti_profiler", "calls"),
+        ("effective_path", "active_synapses"),
         ("flops", "flops"),
         ("gradients", "calls"),
         ("graph", "nodes"),
@@ -341,17 +348,17 @@ def results_of_a_step(tool, net, inside, used_before):
     with scope:
         if used_before:
             torch.nn.Linear(4, 2)(torch.full((2, 4), 9.0).requires_grad_()).relu().sum().backward()
-            train(net)
+            train(net, tool=tool)
             net.zero_grad()
         if inside:
             if used_before:
                 tool.reset()
-            train(net, steps=1)
+            train(net, steps=1, tool=tool)
     if not inside:
         if used_before:
             tool.reset()
         with scope:
-            train(net, steps=1)
+            train(net, steps=1, tool=tool)
     return found(tool)
 
 
