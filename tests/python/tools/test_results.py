@@ -21,7 +21,14 @@ from amanda.tools.histograms import ValueHistograms
 from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
-from amanda.tools.quantization import FakeQuantization
+from amanda.tools.quantization import (
+    DynamicQuantization,
+    FakeQuantization,
+    LearnedStepQuantization,
+    PostTraining,
+    Quantization,
+    StaticQuantization,
+)
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
@@ -45,21 +52,25 @@ def model():
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
+BASES = {PostTraining, Quantization, WeightPruning}
 TOOLS = {
     "coverage": lambda: Coverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
+    "dynamic quantization": DynamicQuantization,
     "error_injection": lambda: ErrorInjection(BitFlip(22)),
     "effective_path": EffectivePath,
     "flops": Flops,
     "gradients": GradientStatistics,
     "graph": GraphTracing,
     "histograms": ValueHistograms,
+    "learned steps": LearnedStepQuantization,
     "profile": Profile,
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
     "rewriting": lambda: SubgraphRewriting(
         ["linear"], lambda linear: linear.op(linear.input, linear.weight, linear.bias)
     ),
+    "static quantization": StaticQuantization,
     "statistics": OpStatistics,
     "vectorwise pruning": VectorwisePruning,
 }
@@ -72,14 +83,23 @@ each_grouping = pytest.mark.parametrize(("name", "by"), GROUPINGS, ids=[f"{name}
 def train(net, steps=2, tool=None):
     for step in range(steps):
         x = torch.linspace(-1, 1, 12).view(3, 4) * (step + 1)
-        net(x).square().sum().backward()
+        backward(net(x).square().sum())
         if isinstance(tool, EffectivePath):  # observes only what it extracts
             tool.extract(net, x)
 
 
+def backward(loss):
+    if loss.requires_grad:
+        loss.backward()
+
+
+def gradients_for(name):
+    return torch.set_grad_enabled(name != "dynamic quantization")  # it refuses them
+
+
 def used(name):
     tool = TOOLS[name]()
-    with amanda.apply(tool):
+    with gradients_for(name), amanda.apply(tool):
         train(model(), tool=tool)
     return tool
 
@@ -115,7 +135,7 @@ def test_every_tool_that_ships_has_results_in_this_shape():
             if isinstance(value, type) and issubclass(value, amanda.Tool) and value.__module__.startswith("amanda.t"):
                 found.add(value)
     tools = {type(make()) for make in TOOLS.values()}
-    assert {kind for kind in found if kind.__module__ != "amanda.tool"} - WITHOUT_RESULTS == tools | {WeightPruning}
+    assert {kind for kind in found if kind.__module__ != "amanda.tool"} - WITHOUT_RESULTS == tools | BASES
     for kind in tools:
         own = {"rows", "table", "to_pandas"} & vars(kind).keys()
         assert own <= ({"rows"} if kind is CuptiProfiler else set())  # there, for its overloads
@@ -360,7 +380,7 @@ def results_of_a_step(tool, net, inside, used_before):
     net.zero_grad()
     with scope:
         if used_before:
-            torch.nn.Linear(4, 2)(torch.full((2, 4), 9.0).requires_grad_()).relu().sum().backward()
+            backward(torch.nn.Linear(4, 2)(torch.full((2, 4), 9.0).requires_grad_()).relu().sum())
             train(net, tool=tool)
             net.zero_grad()
         if inside:
@@ -379,7 +399,8 @@ def results_of_a_step(tool, net, inside, used_before):
 @pytest.mark.parametrize("inside", [True, False], ids=["in an open scope", "between scopes"])
 def test_after_a_reset_a_tool_is_as_new(name, inside):
     net = model()  # one: another's operators would have other ids
-    after, new = (results_of_a_step(TOOLS[name](), net, inside, before) for before in (True, False))
+    with gradients_for(name):
+        after, new = (results_of_a_step(TOOLS[name](), net, inside, before) for before in (True, False))
     assert after == new
     assert any(new.values())
 
