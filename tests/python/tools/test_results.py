@@ -17,7 +17,14 @@ from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
+from amanda.tools.pruning import (
+    ActivationPruning,
+    MagnitudePruning,
+    SparsitySchedule,
+    TilewisePruning,
+    VectorwisePruning,
+    WeightPruning,
+)
 from amanda.tools.quantization import FakeQuantization
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
@@ -40,8 +47,9 @@ def model():
     return Model()
 
 
-WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
+WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
 TOOLS = {
+    "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "coverage": lambda: Coverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
     "flops": Flops,
@@ -51,6 +59,7 @@ TOOLS = {
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
     "statistics": OpStatistics,
+    "tilewise pruning": TilewisePruning,
     "vectorwise pruning": VectorwisePruning,
 }
 GROUPINGS = [(name, by) for name, make in TOOLS.items() for by in make()._groupings]
