@@ -267,6 +267,17 @@ def test_operators_that_come_later_are_ranked_with_the_others():
         assert [row.pruned for row in pruning.rows()] == [0, 64]
 
 
+def test_another_operator_with_a_known_weight_has_its_mask_at_once():
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(8, 8, bias=False), torch.randn(3, 8)
+    pruning = TilewisePruning(0.5, 4)
+    with amanda.apply(pruning):
+        for _ in range(2):
+            expected = layer(x)
+        assert torch.equal(torch.nn.functional.linear(x, layer.weight), expected)
+    assert [row.pruned for row in pruning.rows()] == [32, 32]
+
+
 def test_library_models_reach_the_sparsity_and_leave_amanda():
     torch.manual_seed(0)
     for make, share in [(zoo.bert, 0.5), (zoo.resnet, 0.8)]:

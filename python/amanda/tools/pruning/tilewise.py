@@ -77,6 +77,7 @@ class TilewisePruning(WeightPruning):
         if importance not in ("magnitude", "taylor"):
             raise ValueError(f'[pruning] importance= is "magnitude" or "taylor", got {importance!r}')
         self.tile, self.importance, self.columns = tile, importance, columns
+        self._weights: dict[object, Masked] = {}  # one user of each weight; guarded by _lock
         self._ranked: object = None  # what the last ranking was made of
         self._ranking = _fork.rlock()
         if isinstance(sparsity, SparsitySchedule):
@@ -90,31 +91,33 @@ class TilewisePruning(WeightPruning):
         """
         with self._ranking, torch.inference_mode(False), torch.no_grad():
             made_of, sparsity = self._now_known(), now(self.sparsity)
-            of_weights: dict[
-                object, list[tuple[Masked, torch.Tensor]]
-            ] = {}  # operators that share a weight share a mask
-            for masked in self._known():
-                weight = masked.current_weight()
-                if masked.weight is not None and weight is not None:
-                    of_weights.setdefault(masked.weight.key, []).append((masked, weight))
-            if not of_weights:
+            with self._lock:
+                users = list(self._weights.values())
+            known = [(user, weight) for user in users if (weight := user.current_weight()) is not None]
+            if not known:
                 raise _core.Error(
                     "[pruning] no operator with a weight has run; run the model in a scope of the tool first"
                 )
-            known = [users[0] for users in of_weights.values()]
             masks = [torch.ones_like(weight, memory_format=torch.contiguous_format) for _, weight in known]
             if sparsity > 0:
-                scores = [self._importance(masked, weight) for masked, weight in known]
+                scores = [self._importance(user, weight) for user, weight in known]
                 self._prune(_matrices(known, scores), _matrices(known, masks), sparsity)
-            for users, mask in zip(of_weights.values(), masks, strict=True):
-                for masked, weight in users:
-                    self._keep(masked, weight, mask, self._version())
+            of_weights = {user.key: mask for (user, _), mask in zip(known, masks, strict=True)}
+            for masked in self._known():
+                if masked.key in of_weights and masked.mask is not None:
+                    self._keep(masked, masked.mask, of_weights[masked.key], self._version())
             self._ranked = made_of
 
     def apply_to(self, model: torch.nn.Module) -> None:
         if self._needs_rank():
             raise _core.Error("[pruning] there are no masks yet; call rank() after backward(), before zero_grad()")
         super().apply_to(model)
+
+    def reset(self) -> None:
+        super().reset()
+        with self._lock:
+            self._weights.clear()
+            self._ranked = None
 
     def on_exit(self, error: BaseException | None) -> None:
         super().on_exit(error)
@@ -139,7 +142,12 @@ class TilewisePruning(WeightPruning):
             known = self._masked.get(masked.place.op_id)
         if known is None:
             known = masked
-            self._keep(known, weight, self.get_mask(weight, known.dim), self._version())
+            with self._lock:
+                user = self._weights.setdefault(masked.key, masked)
+                if user.weight is None or user.weight.parameter() is None:  # of another one, with the same address
+                    user = self._weights[masked.key] = masked
+            is_new = user is masked or user.mask is None
+            self._keep(masked, weight, self.get_mask(weight, masked.dim) if is_new else user.mask, self._version())
         assert known.mask is not None
         return known.mask
 
@@ -168,7 +176,7 @@ class TilewisePruning(WeightPruning):
             return list(self._masked.values())
 
     def _now_known(self) -> object:
-        return self._version(), len(self._masked)
+        return self._version(), len(self._weights)
 
     def _importance(self, masked: Masked, weight: torch.Tensor) -> torch.Tensor:
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))

@@ -57,8 +57,9 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             evaluate(model)
 
     A new `apply` creates new masks. If a subclass has a `sparsity`, a number or a `SparsitySchedule`, and it changes, masks
-    are made anew, of the weights as they are then. `apply_to` writes masks into the model. Until then the parameter itself is not changed: what an optimizer does to a pruned weight
-    (weight decay, earlier momentum) has no effect in the scope, and `model.state_dict()` is dense.
+    are made anew, of the weights as they are then. The parameter itself is not changed until `apply_to`: what an
+    optimizer does to a pruned weight (weight decay, earlier momentum) has no effect in the scope, and
+    `model.state_dict()` is dense.
 
     The weight is the argument named `weight`. In a matrix product it is the factor that is an `nn.Parameter` or a view
     of one (``x @ weight.t()``); if both are, the right one. Products of activations, weights with fewer than two
@@ -252,6 +253,11 @@ class Masked:
     mask: torch.Tensor | None = None
     version: Version = (0, 0.0)  # when the mask was made
     runs: int = -1  # which of the tool's resets it last ran after
+
+    @property
+    def key(self) -> object:
+        """Equal for operators with the same weight; None if it is computed, or no parameter."""
+        return None if self.weight is None else self.weight.key
 
     def current_weight(self) -> torch.Tensor | None:
         """None if it is computed, no parameter, or no longer exists."""
