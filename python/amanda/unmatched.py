@@ -38,13 +38,13 @@ def warn(unmatched: Sequence[_core.Unmatched], counts: Counts) -> None:
         warn_here(_absent(tool, of_tool, counts))
 
 
-def warn_here(text: str) -> None:
-    """Warns at the line of the program that is running, which leaves a scope."""
+def warn_here(text: str, category: type[Warning] = UnmatchedFilterWarning) -> None:
+    """Warns at the line of the program that is running, the innermost one that is not Amanda's."""
     package = f"{Path(__file__).parent}{os.sep}"
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, UnmatchedFilterWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 # ---- no such operator ran ----------------------------------------------------------------------------------------------

@@ -20,7 +20,14 @@ from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
+from amanda.tools.pruning import (
+    ActivationPruning,
+    MagnitudePruning,
+    SparsitySchedule,
+    TilewisePruning,
+    VectorwisePruning,
+    WeightPruning,
+)
 from amanda.tools.quantization import (
     DynamicQuantization,
     FakeQuantization,
@@ -51,9 +58,10 @@ def model():
     return Model()
 
 
-WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
+WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
 BASES = {PostTraining, Quantization, WeightPruning}
 TOOLS = {
+    "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "coverage": lambda: Coverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
     "dynamic quantization": DynamicQuantization,
@@ -72,6 +80,7 @@ TOOLS = {
     ),
     "static quantization": StaticQuantization,
     "statistics": OpStatistics,
+    "tilewise pruning": TilewisePruning,
     "vectorwise pruning": VectorwisePruning,
 }
 GROUPINGS = [(name, by) for name, make in TOOLS.items() for by in make()._groupings]
