@@ -171,13 +171,13 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
     def _analyze_fused(self, context: OpContext) -> None:
         inputs = ["query", "key", "attn_mask", "is_causal", "scale"]
         context.insert_before_op(self._before_fused, inputs, differentiable=True)
-        context.insert_after_op(self._after, differentiable=True, place=Place.of(context))
+        context.insert_after_op(self._after, differentiable=True, place=_place(context))
 
     def _analyze_softmax(self, context: OpContext) -> None:
         context.insert_before_op(self._before_softmax, ["self", "dim"], differentiable=True)
 
     def _analyze_product(self, context: OpContext) -> None:
-        context.insert_after_op(self._after, inputs=[0], differentiable=True, place=Place.of(context))
+        context.insert_after_op(self._after, inputs=[0, 1], differentiable=True, place=_place(context))
 
     def _before_fused(
         self,
@@ -217,7 +217,7 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         if output.dim() != 4 or self._skips.unreadable(output):
             return None
         state, recomputed = self._passes.now()
-        if state.awaits is None or (inputs is not None and inputs[0].shape != state.awaits):
+        if state.awaits is None or (inputs and (inputs[0].shape != state.awaits or inputs[1].dim() != 4)):
             return None  # a product of other things
         with _exactly(output):
             kept = self.after(state, output.detach())
@@ -235,6 +235,10 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
             sums = self._sums.get((layer, place), [0] * 5)
             more = samples, kept.tokens, kept.tokens_kept, heads, heads_kept
             self._sums[layer, place] = [sum + _plain(one) for sum, one in zip(sums, more, strict=True)]
+
+
+def _place(context: OpContext) -> Place:
+    return Place.of(context)._replace(op_id=None)  # rows count layers, not operators
 
 
 def _plain(number: torch.Tensor | int) -> torch.Tensor | int:
