@@ -56,9 +56,8 @@ class Passes(Generic[T]):
     @property
     def last(self) -> T:
         """The state of this thread's last pass."""
-        if self._thread.state is None:
-            self._begin(None)
-        return self._thread.state  # type: ignore[no-any-return]
+        state: T | None = self._thread.state
+        return self._begin(None) if state is None else state
 
     def now(self) -> tuple[T, bool]:
         """The state for an operator that runs now, and whether a checkpoint is recomputing it."""
@@ -66,19 +65,20 @@ class Passes(Generic[T]):
         recomputed = any(backward_pass is not None for _, backward_pass in regions)
         if not recomputed and (call := self._call()) is not self._thread.call:
             self._begin(call)
-        state = self.last
+        state: T = self.last
         for region, backward_pass in regions:
             with self._lock:
                 began = self._began.setdefault(region, copy.copy(state))
             if backward_pass is not None:
-                known, state = self._thread.recomputed.get(region, (None, state))
-                if known != backward_pass:
-                    state = copy.copy(began)
-                    self._thread.recomputed[region] = backward_pass, state
+                if self._thread.recomputed.get(region, (None,))[0] != backward_pass:
+                    self._thread.recomputed[region] = backward_pass, copy.copy(began)
+                state = self._thread.recomputed[region][1]
         return state, recomputed
 
-    def _begin(self, call: dict[str, Any] | None) -> None:
-        self._thread.call, self._thread.state = call, self._make()
+    def _begin(self, call: dict[str, Any] | None) -> T:
+        state = self._make()
+        self._thread.call, self._thread.state = call, state
+        return state
 
     def _call(self) -> dict[str, Any] | None:
         """The running call of the model: its keyword arguments, a dict that no other call has."""

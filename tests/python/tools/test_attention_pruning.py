@@ -25,7 +25,7 @@ from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 from torch.utils.checkpoint import checkpoint
 
-TOKENS, HEADS = [0.9, 0.7, 0.45], 0.6
+TOKENS, HEADS = [0.9, 0.7, 0.45], [1, 0.7, 0.4]
 
 
 @pytest.fixture(autouse=True)
@@ -483,6 +483,41 @@ def test_whoever_keeps_all_changes_nothing(fused):
         assert [row.tokens_kept for row in pruning.rows()] == [36] * 4
 
 
+def test_scale_bias_and_shared_keys_are_those_of_attention_written_out():
+    x, bias = torch.randn(2, 4, 9, 8).double(), torch.randn(4, 9, 9).double()
+
+    def fused(x):
+        for _ in range(3):
+            x = F.scaled_dot_product_attention(x, x[:, :2], x[:, :2], bias, scale=0.9, enable_gqa=True)
+        return x
+
+    def written_out(x):
+        for _ in range(3):
+            shared = x[:, :2].repeat_interleave(2, 1)
+            x = (x @ shared.mT * 0.9 + bias).softmax(-1) @ shared
+        return x
+
+    found, kept = [], []
+    for program in (fused, written_out):
+        pruning = CascadePruning(TOKENS, HEADS)
+        with amanda.apply(pruning):
+            found.append(program(x))
+        kept.append(pruning.kept_tokens)
+    assert torch.equal(*kept)
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
+
+
+def test_probabilities_that_are_used_again_are_one_layer():
+    x, pruning = torch.randn(2, 2, 5, 5), HeadPruning({0: [0]})
+    with amanda.apply(pruning):
+        probabilities = (x @ x.mT).softmax(-1)
+        first, again = probabilities @ x, probabilities @ x
+    assert [row.layer for row in pruning.rows()] == [0]
+    assert torch.equal(first[:, 1], again[:, 1])
+    assert not first[:, 0].any()
+    assert again[:, 0].all()
+
+
 def test_other_softmaxes_and_products_are_left_alone():
     images, weight = torch.randn(2, 3, 4, 5), torch.randn(5, 6)
     pruning = CascadePruning(0.5)
@@ -574,7 +609,7 @@ def test_rows_are_layers():
         for _ in range(3):
             model(x)
     rows = [(row.layer, row.samples, row.tokens, row.tokens_kept, row.heads, row.heads_kept) for row in pruning.rows()]
-    assert rows == [(0, 6, 54, 54, 24, 24), (1, 6, 54, 54, 24, 18), (2, 6, 54, 42, 24, 18), (3, 6, 54, 30, 24, 18)]
+    assert rows == [(0, 6, 54, 54, 24, 24), (1, 6, 54, 54, 24, 24), (2, 6, 54, 42, 24, 18), (3, 6, 54, 30, 24, 12)]
     assert {(row.name, row.module_path) for row in pruning.rows()} == {
         ("aten::scaled_dot_product_attention", "layers.0")
     }

@@ -364,6 +364,23 @@ def test_gates_of_a_computed_weight_have_the_name_of_its_module():
     assert list(prepared(model, torch.randn(1, 3, 2, 2)).gates) == ["0"]
 
 
+def test_convolutions_may_be_named_as_methods_of_containers():
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.values, self.keys = (torch.nn.Parameter(torch.randn(3, 3, 1, 1)) for _ in range(2))
+
+        def forward(self, x):
+            return F.conv2d(F.conv2d(x, self.values), self.keys)
+
+    pruning, x = ChannelPruning(), torch.randn(1, 3, 2, 2)
+    pruning.prepare(Named(), x)
+    other = ChannelPruning()
+    other.load_state_dict(pruning.state_dict())
+    assert list(other.gates) == ["values", "keys"]
+    assert len(list(pruning.parameters())) == 4
+
+
 def test_each_thread_has_its_penalty():
     model, x = Plain().eval(), torch.randn(2, 3, 9, 9)
     pruning = prepared(model, x)

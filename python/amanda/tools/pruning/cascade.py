@@ -99,7 +99,7 @@ class CascadePruning(AttentionPruning[_Cascade]):
         if queries != keys:  # `after` tells whether this is attention
             return None
         values = scores()
-        if state.tokens is None:
+        if state.tokens is None or state.attended is None:
             state.real = (values.diagonal(dim1=-2, dim2=-1) > MASKED).any(1)
             state.tokens, state.attended = state.real, torch.zeros_like(values[:, 0, 0])
         if state.tokens.shape != (batch, keys):
@@ -145,7 +145,7 @@ def _top(importance: torch.Tensor, candidates: torch.Tensor, count: torch.Tensor
 
 
 def _shares(what: str, shares: float | Sequence[float]) -> tuple[float, ...]:
-    found = tuple(shares) if isinstance(shares, Sequence) and not isinstance(shares, str) else (shares,)
+    found: tuple[float, ...] = tuple(shares) if isinstance(shares, Sequence) else (shares,)
     if not found or not all(isinstance(share, (int, float)) and 0 < share <= 1 for share in found):
         raise ValueError(
             f"[pruning] {what} is the share of {what} that stays, above 0 and up to 1, or one for each layer; "

@@ -158,7 +158,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         for name, weight in state.items():
             gate, _, kind = name.rpartition(".")
             if kind == "weight" and gate not in self.gates:
-                self.gates[gate] = _gate(weight.shape[1], weight.shape[0], weight)
+                self._add_gate(gate, weight.shape[1], weight.shape[0], weight)
         self.gates.load_state_dict(state)
 
     def penalty(self) -> torch.Tensor:
@@ -205,8 +205,10 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
             return
         gate = self._gate_of(context, x.shape[1 - weight.dim()], weight)
         spatial = tuple(range(2 - weight.dim(), 0))
-        options = {"gate": gate, "spatial": spatial, "place": Place.of(context)}
-        context.insert_before_op(self._predict, inputs=["input"], with_run=True, differentiable=True, **options)
+        place = Place.of(context)
+        context.insert_before_op(
+            self._predict, ["input"], with_run=True, differentiable=True, gate=gate, spatial=spatial, place=place
+        )
         context.insert_after_op(self._multiply, with_run=True, differentiable=True)
 
     def _analyze_norm(self, context: OpContext) -> None:
@@ -226,14 +228,22 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
                         f"[pruning] {context.op.name} with {name!r} has no gate, and parameters() has handed out the "
                         "gates; before that, call prepare with inputs that reach all convolutions"
                     )
-                self.gates[name] = _gate(channels, weight.shape[0], weight)
+                self._add_gate(name, channels, weight.shape[0], weight)
             gate = self.gates[name]
+            assert isinstance(gate, torch.nn.Linear)
         if gate.weight.shape != (weight.shape[0], channels):
             raise _core.Error(
                 f"[pruning] gate {name!r} is for {gate.in_features} channels to {gate.out_features}, and {context.op.name} "
                 f"has {channels} to {weight.shape[0]}; use a tool for each model"
             )
         return gate
+
+    def _add_gate(self, name: str, inputs: int, outputs: int, like: torch.Tensor) -> None:
+        with torch.inference_mode(False), torch.no_grad():  # it must serve training, too
+            gate = torch.nn.Linear(inputs, outputs, device=like.device, dtype=like.dtype)
+            torch.nn.init.kaiming_normal_(gate.weight)
+            gate.bias.fill_(1)
+        self.gates._modules[name] = gate  # not as an item: it may be named as a method of ModuleDict, "values"
 
     def _predict(
         self, x: torch.Tensor, run: dict[str, Any], gate: torch.nn.Linear, spatial: tuple[int, ...], place: Place
@@ -304,14 +314,6 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _gate(inputs: int, outputs: int, like: torch.Tensor) -> torch.nn.Linear:
-    with torch.inference_mode(False), torch.no_grad():  # it must serve training, too
-        gate = torch.nn.Linear(inputs, outputs, device=like.device, dtype=like.dtype)
-        torch.nn.init.kaiming_normal_(gate.weight)
-        gate.bias.fill_(1)
-    return gate
 
 
 def _sum(rows: Iterable[ChannelRow], place: Place = _ALL) -> ChannelRow:
