@@ -22,6 +22,10 @@ from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import (
     ActivationPruning,
+    AttentionPruning,
+    CascadePruning,
+    ChannelPruning,
+    HeadPruning,
     MagnitudePruning,
     SparsitySchedule,
     TilewisePruning,
@@ -53,13 +57,26 @@ class Model(torch.nn.Module):
         return self.head(x + values)
 
 
-def model():
+class Attending(torch.nn.Module):
+    """For tools of convolutions and attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = torch.nn.Conv2d(1, 2, 1), torch.nn.Conv2d(2, 2, 1)
+
+    def forward(self, x):
+        x = self.conv2(self.conv1(x.view(3, 1, 2, 2)))
+        for _ in range(2):
+            x = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        return x
+
+
+def model(kind=Model):
     torch.manual_seed(0)
-    return Model()
+    return kind()
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
-BASES = {PostTraining, Quantization, WeightPruning}
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "coverage": lambda: Coverage(model()),
@@ -82,7 +99,12 @@ TOOLS = {
     "statistics": OpStatistics,
     "tilewise pruning": TilewisePruning,
     "vectorwise pruning": VectorwisePruning,
+    "channel pruning": ChannelPruning,
+    "cascade pruning": lambda: CascadePruning(0.5),
+    "head pruning": lambda: HeadPruning({0: [1]}),
 }
+BASES = {AttentionPruning, PostTraining, Quantization, WeightPruning}
+MODELS = dict.fromkeys(["channel pruning", "cascade pruning", "head pruning"], Attending)
 GROUPINGS = [(name, by) for name, make in TOOLS.items() for by in make()._groupings]
 MEASURED = ("_ns", "share", "_bytes")  # fields that differ from run to run
 each_tool = pytest.mark.parametrize("name", TOOLS)
@@ -109,7 +131,7 @@ def gradients_for(name):
 def used(name):
     tool = TOOLS[name]()
     with gradients_for(name), amanda.apply(tool):
-        train(model(), tool=tool)
+        train(model(MODELS.get(name, Model)), tool=tool)
     return tool
 
 
@@ -297,6 +319,7 @@ def test_a_top_that_is_no_number_is_refused(says, name):
         ("histograms", "elements"),
         ("profile", "calls"),
         ("pruning", "pruned"),
+        ("channel pruning", "kept"),
         ("statistics", "elements"),
         ("statistics", "zeros"),
     ],
@@ -407,7 +430,7 @@ def results_of_a_step(tool, net, inside, used_before):
 @each_tool
 @pytest.mark.parametrize("inside", [True, False], ids=["in an open scope", "between scopes"])
 def test_after_a_reset_a_tool_is_as_new(name, inside):
-    net = model()  # one: another's operators would have other ids
+    net = model(MODELS.get(name, Model))  # one: another's operators would have other ids
     with gradients_for(name):
         after, new = (results_of_a_step(TOOLS[name](), net, inside, before) for before in (True, False))
     assert after == new
