@@ -12,8 +12,8 @@ from amanda.reports.results import Results
 from amanda.tools.coverage import Coverage
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
-from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.effective_path import EffectivePath
+from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
