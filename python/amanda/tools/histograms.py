@@ -71,7 +71,7 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
     With `bins`, values are counted with their signs. Of complex values it is always the magnitudes.
 
     No tensor is kept. If an operator has more than `max_steps` steps, each two neighboring steps of all operators become
-    one. So memory grows with the program, not with its length: about 0.6 kB per operator and step.
+    one. So memory grows with the program, not with its length: about 1 kB per output and step.
 
     Outputs that cannot be read are not counted; see `skipped`. Counting takes memory for each output for a moment, up to
     16 bytes per element. On CUDA the host waits for it. An operator that raises is not counted.

@@ -4,6 +4,7 @@ Equal means torch.equal, on every tensor.
 """
 
 import collections
+import contextlib
 import copy
 import re
 import subprocess
@@ -17,6 +18,7 @@ import transformers
 from amanda.tools.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt, top1_changed
 from repository import ROOT
 from scipy import stats
+from tool_regimes import REGIMES, in_regime
 
 
 class Network(torch.nn.Module):
@@ -298,6 +300,25 @@ def test_gradients_can_be_hit_in_a_function_that_returns_them(model, x):
     assert [(row.module_path, row.trials) for row in campaign.rows()] == [("conv2", 4), ("conv1", 4)]
     assert all(fault.backward_op == "ConvolutionBackward0" for trial in campaign.trials for fault in trial.faults)
     assert campaign.rows("op")[0].sdc > 0
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_in_every_regime_faults_and_outcomes_are_those_of_the_plain_model(model, x, regime):
+    def trials_of(call):
+        campaign = Campaign(BitFlip(bits), trials=12)
+        campaign.run(call, x)
+        paths = [trial.module_path.removeprefix("module.") for trial in campaign.trials]
+        faults = [[(fault.index, fault.bit, fault.before) for fault in trial.faults] for trial in campaign.trials]
+        return paths, faults, [(trial.outcome, trial.identical) for trial in campaign.trials]
+
+    state = copy.deepcopy(model.state_dict())
+    autocasts = regime == "autocast"  # values are others there
+    bits = range(8, 15) if autocasts else range(24, 31)
+    with torch.autocast("cpu", torch.bfloat16) if autocasts else contextlib.nullcontext():
+        expected = trials_of(model)
+    with in_regime(regime, model) as call:
+        assert trials_of(call) == expected
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
 
 
 def test_everything_is_left_as_it_was(x):

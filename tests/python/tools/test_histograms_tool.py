@@ -205,6 +205,11 @@ def test_memory_is_bounded_and_nothing_is_lost():
         width = rows[1].step
         assert [row.step for row in rows] == [i * width for i in range(len(rows))]
         assert width == every * 2 ** math.ceil(math.log2(1000 / every / 8))
+        tool.reset()
+        with amanda.apply(tool):
+            for _ in range(2 * every):
+                torch.ones(3).clone()
+        assert [row.step for row in tool.rows()] == [0, every]
 
 
 def test_threads_share_a_tool():

@@ -166,26 +166,28 @@ class Campaign(Results[CampaignRow, CampaignBy]):
             Exception: what the program raises without a fault.
         """
 
-        def result_under(*tools: ErrorInjection) -> Any:
-            with drivers.preserved(program), apply(*tools):
+        def result_under(tool: ErrorInjection) -> Any:
+            with drivers.preserved(program), apply(tool):
                 return program(*inputs, **keywords)
 
         without = {name: value for name, value in self._options.items() if name not in ("index", "count", "rate")}
         look = ErrorInjection(self._fault, where=self._where, rate=0.0, **without)
         golden = result_under(look)
-        if not _identical(golden, result_under()):
+        layers = {Place(row.op_id, row.name, row.module_path, row.source): row.executions for row in look.rows("id")}
+        if not _identical(golden, result_under(look)):  # also in a scope: compiled functions run eagerly there
             raise _core.Error(
                 "[campaign] the program has other results when it is run again without a fault, so what faults do cannot "
                 "be seen; in a training function, put parameters back, or call the model alone"
             )
-        layers = {Place(row.op_id, row.name, row.module_path, row.source): row.executions for row in look.rows("id")}
         if not layers:
             raise _core.Error("[campaign] the program ran no layer that ops=, modules= and where= select")
         for layer, executions in layers.items():
             for _ in range(self._of_each_layer):
                 self.trials.append(self._trial(layer, executions or 1, golden, result_under))
 
-    def _trial(self, layer: Place, executions: int, golden: Any, result_under: Callable[..., Any]) -> Trial:
+    def _trial(
+        self, layer: Place, executions: int, golden: Any, result_under: Callable[[ErrorInjection], Any]
+    ) -> Trial:
         seed, execution = self._draw(2**31), self._draw(executions)
         hit = None if self._options.get("permanent") else execution
         injection = self._injection(

@@ -105,7 +105,6 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
     _speaker = "error_injection"
     _counts = (number_column("faults", "faults"), number_column("executions", "executions"))
     _counted = (*_counts, number_column("elements", "elements"))
-    _numbers = {"executions": "Int64", "elements": "Int64"}
     _of_a_fault = ("execution", "index", "bit", "before", "after")
     _only_by_id = (*PLACE_FIELDS, "backward_op", "position", *_of_a_fault)
     _where_hit = (
@@ -239,7 +238,7 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
             hit = self._elements.draw(shape, generator, f"{self._at} {target.position} of {target.name}")
             if not hit:
                 return None
-            faulty = plain.resolve_conj().resolve_neg().clone()
+            faulty = plain.clone()  # without lazy conjugation, too
             values = torch.view_as_real(faulty) if faulty.is_complex() else faulty
             cells, positions = as_integers(values), torch.tensor(hit, device=values.device)
             before = cells.take(positions).cpu().view(values.dtype)
