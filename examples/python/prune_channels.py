@@ -1,8 +1,9 @@
 """Which channels does an image need? A network that reads digits with half of its channels, others for each image.
 
 Feature boosting and suppression: a gate for each convolution looks at its input and keeps half of the channels. A trained
-network gets gates, and is trained on with them. Beside it: the network before, and one that has half of the channels from
-the start. Per image, both halves need the same number of multiplications, if one skips the zeros.
+network gets gates, and is trained on with them. Beside it, with as many epochs: the whole network, and one that has half of
+the channels from the start. Per image, both halves need the same number of multiplications, if one skips the zeros. This
+is one seed on 597 test images: a difference of a percent may be chance.
 """
 
 import amanda
@@ -27,9 +28,9 @@ class Network(torch.nn.Module):
         return self.head(x.amax((2, 3)))
 
 
-def train(model, parameters, images, labels, penalty=lambda: 0.0):
+def train(model, parameters, images, labels, epochs, penalty=lambda: 0.0):
     optimizer = torch.optim.AdamW(parameters, lr=5e-3)
-    for _ in range(10):
+    for _ in range(epochs):
         for batch in torch.randperm(len(images)).split(64):
             optimizer.zero_grad()
             (F.cross_entropy(model(images[batch]), labels[batch]) + penalty()).backward()
@@ -51,13 +52,16 @@ training, test = ((images[part], labels[part]) for part in (order[:1200], order[
 
 for channels in (12, 24):
     model = Network(channels)
-    train(model, model.parameters(), *training)
+    train(model, model.parameters(), *training, epochs=20)
     print(f"{channels:2} channels             {accuracy(model, *test):6.1%}")
 
+model = Network(24)
+train(model, model.parameters(), *training, epochs=10)
 pruning = ChannelPruning(density=0.5)
 pruning.prepare(model, images[:1])
 with amanda.apply(pruning):
-    train(model.train(), [*model.parameters(), *pruning.parameters()], *training, lambda: 1e-4 * pruning.penalty())
+    both = [*model.parameters(), *pruning.parameters()]
+    train(model, both, *training, epochs=10, penalty=lambda: 1e-4 * pruning.penalty())
     pruning.reset()
     print(f"24 channels, half kept {accuracy(model, *test):6.1%}")
 print(pruning.table("module"))

@@ -482,6 +482,5 @@ def test_the_examples_network_reads_with_half_of_its_channels():
     shares = re.findall(r"^(.*?) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
     assert [name for name, _ in shares] == ["12 channels", "24 channels", "24 channels, half kept"]
     narrow, whole, gated = (float(share) for _, share in shares)
-    assert whole >= gated > narrow
-    assert gated > whole - 2
+    assert min(narrow, whole, gated) > 94
     assert re.search(r"conv2 +597 +14328 +71\d\d +\d\d\.\d%", printed)
