@@ -4,7 +4,7 @@ import amanda
 import pytest
 import torch
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
-from amanda.tools.quantization import FakeQuantization
+from amanda.tools.quantization import FakeQuantization, LearnedStepQuantization
 
 nn = torch.nn
 STEPS, RANKS = 4, 2
@@ -13,6 +13,7 @@ TOOLS = {
     "magnitude": lambda: MagnitudePruning(0.5),
     "vectorwise": VectorwisePruning,
     "fake quantization": FakeQuantization,
+    "learned steps": LearnedStepQuantization,
 }
 
 

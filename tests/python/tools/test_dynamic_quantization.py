@@ -4,6 +4,7 @@
 
 import collections
 import importlib.resources
+import threading
 
 import amanda
 import pytest
@@ -176,7 +177,7 @@ def test_functions_compute_as_quantized_modules(name):
     with amanda.apply(tool):
         found = FUNCTIONS[name](x, w, b)
     assert torch.equal(found, as_module(w.t(), b if name in ("linear", "addmm") else None, x))
-    assert len(tool.rows()) == 1
+    assert [row.position for row in tool.rows()] == [amanda.ops.factors[name][1]]
 
 
 def test_gpt2_whose_layers_are_addmm_is_quantized():
@@ -343,6 +344,45 @@ def test_in_a_regime_it_computes_the_same(regime):
     with in_regime(regime, model) as run, amanda.apply(tool := DynamicQuantization()):
         assert torch.equal(run(x), oracle(model)(x))
     assert len(tool.rows()) == 2
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:Currently, qnnpack incorrectly ignores reduce_range")
+@pytest.mark.parametrize("engine", torch.backends.quantized.supported_engines)
+def test_every_engine_computes_as_with_quantized_modules(engine, monkeypatch):
+    monkeypatch.setattr(torch.backends.quantized, "engine", engine)
+    model, x = mlp(), torch.randn(5, 8)
+    with amanda.apply(DynamicQuantization()):
+        assert torch.equal(model(x), oracle(model)(x))
+
+
+def test_threads_share_packed_weights():
+    model, x = mlp(), torch.randn(5, 8)
+    (qconfig, made), found = counting(), []
+    with torch.no_grad():
+        expected = oracle(model)(x)
+    tool = DynamicQuantization(qconfig)
+    made.clear()
+
+    def work():
+        with torch.no_grad(), amanda.apply(tool):
+            found.extend(torch.equal(model(x), expected) for _ in range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 200
+    assert len(made) == 2
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's: it has no rule for vmap
+def test_under_vmap_each_sample_has_its_own_range():
+    model, x = mlp(), torch.randn(3, 5, 8) * torch.tensor([1.0, 5.0, 0.2]).view(3, 1, 1)
+    with amanda.apply(DynamicQuantization()):
+        assert torch.equal(torch.vmap(model)(x), torch.stack([model(one) for one in x]))
 
 
 @torch.no_grad()

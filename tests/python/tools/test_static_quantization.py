@@ -195,7 +195,10 @@ def test_functions_compute_as_converted_layers(name):
         found = calibrated(tool, amanda.root(lambda x: FUNCTIONS[name](x, w, b)), batches)
     converted = oracle(nn.Sequential(linear), batches, QCONFIGS["min-max"])
     about_the_same(tool, found, [converted(batch) for batch in batches])
-    scales = [row.scale for row in tool.rows()]
+    rows = tool.rows()
+    left, right = amanda.ops.factors[name]
+    assert [(row.side, row.position) for row in rows] == [("input", left), ("output", 0), ("input", right)]
+    scales = [row.scale for row in rows]
     torch.testing.assert_close(scales[0], converted[0].quantize.scale)
     torch.testing.assert_close(scales[1].item(), converted[0].layer.scale)
 

@@ -8,6 +8,7 @@ import torch
 from torch.ao.quantization import QConfig, default_dynamic_qconfig
 
 from amanda import _core
+from amanda import ops as amanda_ops
 from amanda.reports.places import Place
 from amanda.tools.quantization.post_training import PRODUCTS, PostTraining, refuse_gradients
 
@@ -58,7 +59,8 @@ class DynamicQuantization(PostTraining):
         if layer is None:
             return op(*inputs)
         refuse_gradients(place, inputs)
-        packed = self._packed(place, "weight").pack(layer.weight, layer.bias, quantized.linear_prepack)
+        weight = self._packed(place, amanda_ops.factors[op.__name__][1])
+        packed = weight.pack(layer.weight, layer.bias, quantized.linear_prepack)
         return layer.run(lambda x: quantized.linear_dynamic(x, packed, reduce_range=True))
 
     def _run_cell(self, x: torch.Tensor, hx: Any, *parameters: Any, op: _core.Operator, place: Place) -> Any:

@@ -81,7 +81,7 @@ class PostTraining(Quantization):
 
     def _packed(self, place: Place, position: int | str) -> PackedWeight:
         at = OperandPlace(place, "input", position)
-        return self._operand((place.op_id, position), lambda: PackedWeight(at, self.qconfig.weight))
+        return self._operand((place.op_id, *at[1:]), lambda: PackedWeight(at, self.qconfig.weight))
 
 
 class Layer(NamedTuple):

@@ -102,7 +102,8 @@ class StaticQuantization(PostTraining):
         layer = self._layer(op, inputs)
         if layer is None:
             return op(*inputs)
-        input_range, output_range = self._observed(place, "input"), self._observed(place, "output")
+        left, right = amanda_ops.factors[op.__name__]
+        input_range, output_range = self._observed(place, "input", left), self._observed(place, "output", 0)
         if not self.converted:
             output = op(*inputs)
             input_range.look_at(layer.input)
@@ -115,7 +116,7 @@ class StaticQuantization(PostTraining):
         )
         scale, zero_point = input_range.qparams(advice)
         results = [number.item() for number in output_range.qparams(advice)]
-        weight = self._packed(place, "weight")
+        weight = self._packed(place, right)
         if op.__name__ in amanda_ops.convolution:
             kernel, prepack = getattr(quantized, op.__name__), getattr(quantized, f"{op.__name__}_prepack")
             margin, padding = _padding(layer.weight, *inputs[4:6])
@@ -130,9 +131,9 @@ class StaticQuantization(PostTraining):
 
         return layer.run(run)
 
-    def _observed(self, place: Place, side: Side) -> Observed:
-        at = OperandPlace(place, side, side if side == "input" else 0)
-        return self._operand((place.op_id, side), lambda: Observed(at, self.qconfig.activation()))
+    def _observed(self, place: Place, side: Side, position: int | str) -> Observed:
+        at = OperandPlace(place, side, position)
+        return self._operand((place.op_id, side, position), lambda: Observed(at, self.qconfig.activation()))
 
 
 def _padding(weight: torch.Tensor, padding: list[int] | str, dilation: list[int]) -> tuple[list[int], list[int]]:
