@@ -18,7 +18,6 @@ from amanda.reports.data_frame import fields_of
 from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
-from amanda.roots import root
 from amanda.run import Run
 from amanda.scope import apply
 from amanda.tool import Tool
@@ -154,7 +153,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         with torch.inference_mode(False), torch.enable_grad():
             x = x.detach().clone().requires_grad_().clone()  # no leaf: that would count as a parameter
             extraction = Extraction(x, self.theta)
-            with apply(self), root("effective_path"), self._extracting(extraction):
+            with apply(self), self._extracting(extraction):
                 scores = _scores_of(model(x), len(x))
                 if not extraction.is_on_the_way(scores.grad_fn):
                     raise ValueError(
