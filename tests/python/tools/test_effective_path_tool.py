@@ -789,6 +789,14 @@ def test_an_operator_without_a_rule_is_named_with_module_and_line(name):
     assert "Known are adaptive_avg_pool1d, " in text
 
 
+def test_an_operator_that_only_pytorchs_modules_call_is_named_with_its_module():
+    model, tool = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)), EffectivePath()
+    with pytest.raises(amanda.Error, match=r"^\[effective_path\] aten::layer_norm \(1\) is on the path"):
+        tool.extract(model, torch.rand(3, 4))
+    tool.extract(model[::2], torch.rand(3, 4))
+    assert [(row.module_path, row.source) for row in tool.rows()] == [("0", ""), ("2", "")]
+
+
 def test_what_is_not_on_the_path_needs_no_rule():
     x = torch.rand(3, 4)
     model = Refused(lambda x: torch.relu(x) + F.layer_norm(x.detach(), (4,)).cumsum(1).mul(0))

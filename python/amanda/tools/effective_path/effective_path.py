@@ -199,7 +199,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         return getattr(self._here, "extraction", None)
 
     def _analyze(self, context: OpContext) -> None:
-        names, place = context.op.input_names, Place.of(context)
+        names, place = context.op.input_names, _place_of(context)
         context.insert_before_op(self._begin, inputs=[], with_run=True, place=place)
         if rules.base(context.op.__name__) in rules.known:
             in_place = context.op.__name__.endswith("_")
@@ -233,7 +233,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
     # ---- backward: gradients are masks -------------------------------------------------------------------------------
 
     def _analyze_backward(self, context: OpContext) -> None:
-        node, place = context.backward_op, Place.of(context)
+        node, place = context.backward_op, _place_of(context)
         if not rules.moves(node.__name__):
             context.replace_backward_op(self._carry, with_run=True, node=node, place=place)
 
@@ -244,6 +244,12 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         if self._extraction is not None and place.name.startswith("autograd::"):
             raise rules.unknown(place, "it is an autograd.Function")
         return node(*gradients)
+
+
+def _place_of(context: OpContext) -> Place:
+    """Without a line where that is `extract`'s, as in a model that consists of PyTorch's modules only."""
+    place = Place.of(context)
+    return place._replace(source="") if place.source.rpartition(":")[0] == __file__ else place
 
 
 _NOTHING = (0,) * 7
