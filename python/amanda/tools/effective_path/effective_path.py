@@ -18,7 +18,6 @@ from amanda.reports.data_frame import fields_of
 from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
-from amanda.roots import root
 from amanda.run import Run
 from amanda.scope import apply
 from amanda.tool import Tool
@@ -154,7 +153,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         with torch.inference_mode(False), torch.enable_grad():
             x = x.detach().clone().requires_grad_().clone()  # no leaf: that would count as a parameter
             extraction = Extraction(x, self.theta)
-            with apply(self), root("effective_path"), self._extracting(extraction):
+            with apply(self), self._extracting(extraction):
                 scores = _scores_of(model(x), len(x))
                 if not extraction.is_on_the_way(scores.grad_fn):
                     raise ValueError(
@@ -200,7 +199,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         return getattr(self._here, "extraction", None)
 
     def _analyze(self, context: OpContext) -> None:
-        names, place = context.op.input_names, Place.of(context)
+        names, place = context.op.input_names, _place_of(context)
         context.insert_before_op(self._begin, inputs=[], with_run=True, place=place)
         if rules.base(context.op.__name__) in rules.known:
             in_place = context.op.__name__.endswith("_")
@@ -234,7 +233,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
     # ---- backward: gradients are masks -------------------------------------------------------------------------------
 
     def _analyze_backward(self, context: OpContext) -> None:
-        node, place = context.backward_op, Place.of(context)
+        node, place = context.backward_op, _place_of(context)
         if not rules.moves(node.__name__):
             context.replace_backward_op(self._carry, with_run=True, node=node, place=place)
 
@@ -245,6 +244,12 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         if self._extraction is not None and place.name.startswith("autograd::"):
             raise rules.unknown(place, "it is an autograd.Function")
         return node(*gradients)
+
+
+def _place_of(context: OpContext) -> Place:
+    """Without a line where that is `extract`'s, as in a model that consists of PyTorch's modules only."""
+    place = Place.of(context)
+    return place._replace(source="") if place.source.rpartition(":")[0] == __file__ else place
 
 
 _NOTHING = (0,) * 7
