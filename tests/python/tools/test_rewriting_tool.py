@@ -108,6 +108,8 @@ def test_convolutions_are_folded_as_torch_fx_does(depths, deep, matches, width):
 def test_batch_normalization_in_training_runs_as_written_and_in_evaluation_as_one():
     model = resnet((1,), False, width=4)
     x, by_hand, rewriting = torch.randn(2, 3, 32, 32), copy.deepcopy(model), SubgraphRewriting(CONV_NORM, folded)
+    kinds = []
+    model[0][0].register_forward_hook(lambda module, inputs, output: kinds.append(type(output).__name__))
     for net, scope in ((by_hand, amanda.disabled()), (model, amanda.apply(rewriting))):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         with scope:
@@ -118,6 +120,7 @@ def test_batch_normalization_in_training_runs_as_written_and_in_evaluation_as_on
     same(model.state_dict().values(), by_hand.state_dict().values())
     same((p.grad for p in model.parameters()), (p.grad for p in by_hand.parameters()))
     assert counts(rewriting) == [(0, 2)] * 3
+    assert kinds == ["Tensor", "Deferred", "Tensor"]  # that the next operator cannot be replaced is known from then on
     with torch.no_grad(), amanda.apply(rewriting):
         model.eval()
         model(x)  # traced: there was no run without gradients yet
@@ -544,6 +547,23 @@ def test_what_was_returned_is_computed_when_it_is_read_even_outside_the_scope():
         assert torch.equal(found, plain)
 
 
+def test_what_is_read_later_is_computed_in_the_modes_of_its_operator():
+    layer, x, rewriting = Layer(lambda h, y: (h, y)), torch.randn(3, 4), SubgraphRewriting(LINEAR_GELU, gelu_of)
+    with amanda.apply(rewriting):
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                h, _ = layer(x)
+            with torch.no_grad():
+                k, _ = layer(x)
+    with torch.no_grad():
+        found = h * 1
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(found, layer(x)[0])
+        found = k * 1
+    assert torch.equal(found, layer(x)[0])
+    assert not found.requires_grad
+
+
 def test_hooks_and_second_derivatives_of_what_was_skipped():
     looks, seen = False, []
 
@@ -851,7 +871,8 @@ def test_a_checkpoint_recomputes_what_it_ran(reentrant):
 
     def with_noise(scores, scaled, weights, dropped, mixed):
         runs.append(1)
-        return with_dropout(scores, scaled, weights, dropped, mixed)
+        scale = torch.rand(()) * mixed.other.exp()  # other numbers, and other tensors for the backward pass
+        return with_dropout(scores, scaled, weights, dropped, mixed) * scale.sin()
 
     rewriting, x = SubgraphRewriting(OF_ALL, with_noise), torch.randn(2, 3, 4, 8, requires_grad=True)
 

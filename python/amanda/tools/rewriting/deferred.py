@@ -55,7 +55,12 @@ class Key(NamedTuple):
         transformed = port.functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
         if transformed or not tensors or not all(map(_is_plain, tensors)):
             return None
-        return cls(Modes.now(tensors[0].device.type), tuple(map(_kind, _leaves(inputs))))
+        key = cls(Modes.now(tensors[0].device.type), tuple(map(_kind, _leaves(inputs))))
+        try:
+            hash(key)
+        except TypeError:  # an operand of a custom operator
+            return None
+        return key
 
 
 @dataclasses.dataclass(eq=False)
