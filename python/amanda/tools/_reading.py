@@ -119,6 +119,11 @@ def why_unreadable(tensor: torch.Tensor) -> str | None:
     return "quantized" if tensor.is_quantized else None
 
 
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Or a view of one."""
+    return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
+
+
 def is_symbolic(tensor: torch.Tensor) -> bool:
     """True if the tensor is being traced. Reading its sizes would then add to the trace."""
     if any(cls.__name__ in ("FakeTensor", "FunctionalTensor") for cls in type(tensor).__mro__):

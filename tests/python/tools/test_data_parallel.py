@@ -3,17 +3,36 @@
 import amanda
 import pytest
 import torch
-from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
+from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.tools.pruning import (
+    ActivationPruning,
+    ChannelPruning,
+    MagnitudePruning,
+    TilewisePruning,
+    VectorwisePruning,
+)
 from amanda.tools.quantization import FakeQuantization, LearnedStepQuantization
+from amanda.tools.rewriting import SubgraphRewriting
 
 nn = torch.nn
 STEPS, RANKS = 4, 2
+
+
+def leaky(linear, relu):
+    return nn.functional.leaky_relu(linear.op(linear.input, linear.weight, linear.bias), 0.2)
+
+
 TOOLS = {
     "none": amanda.Tool,
     "magnitude": lambda: MagnitudePruning(0.5),
     "vectorwise": VectorwisePruning,
     "fake quantization": FakeQuantization,
     "learned steps": LearnedStepQuantization,
+    "tilewise": lambda: TilewisePruning(0.5, tile=4),
+    "activation": lambda: ActivationPruning(threshold=0.1),
+    "channel": ChannelPruning,
+    "errors": lambda: ErrorInjection(BitFlip(20), ops="linear", rate=0.1, seed=0),
+    "rewriting": lambda: SubgraphRewriting(["linear", "relu"], leaky),
 }
 
 
@@ -38,6 +57,7 @@ def train_on_a_rank(rank, path):
         scope = amanda.apply(make())
         for batch in batches(rank):
             optimizer.zero_grad()
+            torch.manual_seed(1)  # gates are drawn
             with scope:
                 parallel(batch).square().mean().backward()
             optimizer.step()
@@ -55,6 +75,7 @@ def train_alone(make):
         gradients = []
         for scope, batch in zip(scopes, of_ranks, strict=True):
             optimizer.zero_grad()
+            torch.manual_seed(1)
             with scope:
                 model(batch).square().mean().backward()
             gradients.append([parameter.grad / RANKS for parameter in model.parameters()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._where import Where
-from amanda.tools.pruning.by_place import by_place
+from amanda.tools.pruning.by_place import add_up, by_place, group
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
 
 RECTIFIERS = tuple(
@@ -98,7 +98,6 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
             number_column("pruned", "pruned"),
             Column("sparsity", lambda row: f"{row.sparsity:.1%}", field="sparsity"),
         ],
-        lambda rows: _sum(rows),
         sparsity="float64",
     )
 
@@ -144,12 +143,8 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
         self._skips.reset()
 
     def _rows(self, by: GroupBy) -> list[ActivationRow]:
-        groups: dict[Place, list[ActivationRow]] = {}
         with self._lock:
-            for row in self._found.values():
-                place = Place(row.op_id, row.name, row.module_path, row.source)
-                groups.setdefault(place.group(by), []).append(row)
-        return [_sum(rows, place) for place, rows in groups.items()]
+            return group(ActivationRow, self._found.values(), by)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption()]
@@ -177,7 +172,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
         row = ActivationRow(*place, 1, output.numel(), output.numel() - nonzero + pruned, pruned)
         with self._lock:
             before = self._found.get(place.op_id)
-            self._found[place.op_id] = row if before is None else _sum([before, row], place)
+            self._found[place.op_id] = row if before is None else add_up(ActivationRow, [before, row], place)
 
 
 def _of_operators(given: T | Mapping[str, T]) -> list[tuple[Names, T]]:
@@ -199,11 +194,3 @@ def _is_not_among_largest(output: torch.Tensor, sparsity: Sparsity) -> torch.Ten
     size = samples.shape[1]
     largest = samples.abs().topk(size - round(now(sparsity) * size)).indices
     return torch.ones_like(samples, dtype=torch.bool).scatter(1, largest, False).reshape(output.shape)
-
-
-_ALL = Place(None, "", "", "")
-
-
-def _sum(rows: Iterable[ActivationRow], place: Place = _ALL) -> ActivationRow:
-    counts = [(row.calls, row.elements, row.zeros, row.pruned) for row in rows]
-    return ActivationRow(*place, *map(sum, zip(*counts, strict=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,15 +14,16 @@ from amanda import _core, _fork, drivers
 from amanda import ops as amanda_ops
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
-from amanda.reports.results import Grouping, Results
+from amanda.reports.columns import number_column
+from amanda.reports.places import GroupBy, Place
+from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.scope import apply
 from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._passes import Passes
+from amanda.tools._where import Where
+from amanda.tools.pruning.by_place import by_place, group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +42,6 @@ class ChannelRow:
     def density(self) -> float:
         """The fraction of channels that were kept, 0 to 1."""
         return self.kept / self.channels if self.channels else 0.0
-
-
-_ALL = Place(None, "", "", "")
 
 
 class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
@@ -72,7 +70,8 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
 
     Arguments:
         density: the share of channels that stays, in (0, 1].
-        where: called as ``where(context)`` once per convolution; False leaves it as it is.
+        where: called as ``where(context)`` once per convolution; False leaves it as it is. If it is never True, leaving the
+            scope warns (`UnmatchedFilterWarning`).
 
     Attributes:
         gates: the gates, a `torch.nn.Module`. Move it with the model, or make it a submodule of the model: then it moves,
@@ -86,21 +85,16 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
     """
 
     _speaker = "pruning"
-    _counts = (
-        number_column("samples", "samples"),
-        number_column("channels", "channels"),
-        number_column("kept", "kept"),
-        Column("density", lambda row: f"{row.density:.1%}", field="density"),
+    _groupings = by_place(
+        ChannelRow,
+        [
+            number_column("samples", "samples"),
+            number_column("channels", "channels"),
+            number_column("kept", "kept"),
+            Column("density", lambda row: f"{row.density:.1%}", field="density"),
+        ],
+        density="float64",
     )
-    _fields = fields_of(ChannelRow, without=PLACE_FIELDS, density="float64")
-    _groupings = {
-        "id": Grouping(
-            [name_column("id"), *_counts], fields_of(ChannelRow, density="float64"), lambda rows: _sum(rows)
-        ),
-        "op": Grouping([name_column("op"), *_counts], _fields, lambda rows: _sum(rows)),
-        "module": Grouping([name_column("module"), *_counts], _fields, lambda rows: _sum(rows)),
-        "line": Grouping([name_column("line"), *_counts], _fields, lambda rows: _sum(rows)),
-    }
 
     def __init__(self, density: float = 0.5, *, where: Callable[[OpContext], object] = lambda context: True) -> None:
         super().__init__()
@@ -108,11 +102,9 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
             raise ValueError(
                 f"[pruning] density is the share of channels that stays, above 0 and up to 1; got {density!r}"
             )
-        if not callable(where):
-            raise TypeError(f"[pruning] where= takes a function of an operator's context, got {where!r}")
         self.density = density
         self.gates = torch.nn.ModuleDict()
-        self._where = where
+        self._where = Where(self._speaker, where)
         self._complete = False  # the gates were handed out
         self._passes: Passes[list[torch.Tensor]] = Passes(list)  # the saliencies of a pass
         self._thread = _Thread()
@@ -188,13 +180,12 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
     def on_exit(self, error: BaseException | None) -> None:
         self._passes.close()
         self._thread.gated.clear()
+        if error is None:
+            self._where.tell(self)
 
     def _rows(self, by: GroupBy) -> list[ChannelRow]:
-        groups: dict[Place, list[ChannelRow]] = {}
         with self._lock:
-            for place, sums in self._sums.items():
-                groups.setdefault(place.group(by), []).append(ChannelRow(*place, *map(int, sums)))
-        return [_sum(rows, place) for place, rows in groups.items()]
+            return group(ChannelRow, [ChannelRow(*place, *map(int, sums)) for place, sums in self._sums.items()], by)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption()]
@@ -314,9 +305,3 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _sum(rows: Iterable[ChannelRow], place: Place = _ALL) -> ChannelRow:
-    rows = list(rows)
-    samples, channels, kept = (sum(getattr(row, name) for row in rows) for name in ("samples", "channels", "kept"))
-    return ChannelRow(*place, samples=samples, channels=channels, kept=kept)

@@ -17,7 +17,7 @@ from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 from amanda.tools._where import Where
-from amanda.tools.pruning.by_place import by_place
+from amanda.tools.pruning.by_place import by_place, group
 from amanda.tools.pruning.parameter_view import ParameterView
 from amanda.tools.pruning.permanent import Use, parameter_masks
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
@@ -96,7 +96,6 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             number_column("pruned", "pruned"),
             Column("sparsity", lambda row: f"{row.sparsity:.1%}", field="sparsity"),
         ],
-        lambda rows: _sum(rows),
         sparsity="float64",
     )
     sparsity: float | SparsitySchedule | None = None  # of subclasses that take one
@@ -158,11 +157,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         self._skips.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
-        groups: dict[Place, list[Row]] = {}
         with self._lock:
-            for masked in self._masked.values():
-                groups.setdefault(masked.place.group(by), []).append(masked.row())
-        return [_sum(rows, place) for place, rows in groups.items()]
+            return group(Row, [masked.row() for masked in self._masked.values()], by)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption()]
@@ -270,14 +266,6 @@ class Masked:
         return Row(*self.place, weights=size, pruned=size - int(self.mask.count_nonzero()))
 
 
-_ALL = Place(None, "", "", "")
-
-
-def _sum(rows: Iterable[Row], place: Place = _ALL) -> Row:
-    rows = list(rows)
-    return Row(*place, weights=sum(row.weights for row in rows), pruned=sum(row.pruned for row in rows))
-
-
 def _find_weight(context: OpContext) -> tuple[int, int] | None:
     """The position of an operator's weight, and the weight's dimension of input channels; None if it has no weight."""
     op, inputs = context.op, context.inputs
@@ -285,15 +273,11 @@ def _find_weight(context: OpContext) -> tuple[int, int] | None:
         found = op.input_names.index("weight"), 0 if "transpose" in op.__name__ else 1
     elif op.__name__ in amanda_ops.factors:
         left, right = map(op.input_names.index, amanda_ops.factors[op.__name__])
-        found = (right, -2) if _is_parameter(inputs[right]) else (left, -1)
-        if not _is_parameter(inputs[found[0]]):
+        found = (right, -2) if _reading.is_parameter(inputs[right]) else (left, -1)
+        if not _reading.is_parameter(inputs[found[0]]):
             return None
     else:
         raise _core.Error(f"[pruning] which input of {op.name} is its weight is not known")
     weight = inputs[found[0]]
     prunable = isinstance(weight, torch.Tensor) and weight.is_floating_point() and weight.dim() >= 2
     return found if prunable else None
-
-
-def _is_parameter(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)

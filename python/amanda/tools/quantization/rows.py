@@ -99,10 +99,6 @@ class Quantization(Results[Row, GroupBy], Tool):
             return typing.cast(OperandT, operand)  # a tool's keys tell its kinds apart
 
 
-def is_parameter(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
-
-
 def _range(values: torch.Tensor, form: str) -> str:
     """The value, or the smallest and the largest one."""
     smallest, largest = (format(extreme.item(), form) for extreme in values.aminmax())
