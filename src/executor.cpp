@@ -6,6 +6,7 @@
 
 #include "amanda/error.h"
 #include "amanda/log.h"
+#include "amanda/original.h"
 #include "op_name.h"
 #include "routine_guard.h"
 #include "scope_stack.h"
@@ -167,6 +168,7 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
       values.fail(fmt::format("{}; {}", told_change(call, Side::kInputs, difference), kRatherThanChange));
   }
   operator_failed_ = false;  // or the routine handled its failure
+  replaced_ = true;
   try {
     if (!frame.produced) call.skip(hints_);
     call.commit();
@@ -232,6 +234,10 @@ void Values::set(size_t i, Value value) {
     fail(fmt::format("{}: {}", operand(i), reason.what()));
   }
 }
+
+const Execution& Execution::of(const Values& values) { return values.execution_; }
+
+bool ran_original(const Values& values) { return Execution::of(values).ran_original(); }
 
 size_t Values::num_results() const { return call_.size(Side::kOutputs); }
 

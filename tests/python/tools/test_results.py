@@ -19,6 +19,7 @@ from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
 from amanda.tools.quantization import FakeQuantization
+from amanda.tools.rematerialization import Rematerialization
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
 
@@ -50,6 +51,7 @@ TOOLS = {
     "profile": Profile,
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
+    "rematerialization": lambda: Rematerialization(budget=1_000_000),
     "statistics": OpStatistics,
     "vectorwise pruning": VectorwisePruning,
 }
