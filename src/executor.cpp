@@ -6,7 +6,7 @@
 
 #include "amanda/error.h"
 #include "amanda/log.h"
-#include "amanda/original.h"
+#include "amanda/own_results.h"
 #include "op_name.h"
 #include "routine_guard.h"
 #include "scope_stack.h"
@@ -230,6 +230,7 @@ void Values::set(size_t i, Value value) {
     std::string reason = call_.backend().refusal(call_, action_, position(i));
     if (!reason.empty()) throw Error(reason);
     call_.set(side_of(action_.point), position(i), value);
+    if (action_.point == Point::kAfter) execution_.replaced_ = true;
   } catch (const Error& reason) {
     fail(fmt::format("{}: {}", operand(i), reason.what()));
   }
@@ -237,7 +238,7 @@ void Values::set(size_t i, Value value) {
 
 const Execution& Execution::of(const Values& values) { return values.execution_; }
 
-bool ran_original(const Values& values) { return Execution::of(values).ran_original(); }
+bool has_own_results(const Values& values) { return Execution::of(values).has_own_results(); }
 
 size_t Values::num_results() const { return call_.size(Side::kOutputs); }
 

@@ -14,7 +14,8 @@ namespace {
 
 thread_local std::shared_ptr<AllocationCount> counting;  // null: this thread's allocations are not counted
 
-// In front of PyTorch's CPU allocator while a thread counts. It lives forever: storages keep the allocator they are from.
+// In front of PyTorch's CPU allocator while a thread counts. It lives forever: storages keep the allocator they are
+// from.
 class Meter final : public c10::Allocator {
  public:
   static Meter& instance() {

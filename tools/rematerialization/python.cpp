@@ -48,8 +48,8 @@ py::capsule make_tool(std::shared_ptr<Rematerializer> owner) {
   };
   // Destroyed with the tool, which holds the interpreter lock then.
   auto functions = std::make_shared<Functions>();
-  functions->pack = py::cpp_function(
-      [owner](const at::Tensor& tensor) { return std::make_unique<SavedTensor>(owner, tensor); });
+  functions->pack =
+      py::cpp_function([owner](const at::Tensor& tensor) { return std::make_unique<SavedTensor>(owner, tensor); });
   functions->unpack = py::cpp_function([](const SavedTensor& saved) { return saved.unpack(); });
   auto push = [functions] {
     const py::gil_scoped_acquire gil;

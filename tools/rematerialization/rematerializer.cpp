@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "amanda/error.h"
-#include "amanda/original.h"
+#include "amanda/own_results.h"
 #include "amanda/torch.h"
 
 namespace amanda::tools::rematerialization {
@@ -24,7 +24,7 @@ constexpr const char* kInPlace = "changed in place";
 constexpr const char* kRandom = "random";
 constexpr const char* kInputsGone = "inputs are gone or changed";
 constexpr const char* kNotPlain = "not a dense tensor on the CPU";
-constexpr const char* kReplaced = "replaced by another tool";
+constexpr const char* kReplaced = "edited or replaced by another tool";
 constexpr const char* kForeign = "not an operator of aten";
 constexpr const char* kAliases = "shares memory with an input";
 constexpr const char* kUninitialized = "not initialized";
@@ -80,7 +80,8 @@ class AutocastTo {
 
 c10::Storage copy_of(const c10::Storage& storage) {
   c10::Allocator* allocator = c10::GetCPUAllocator();
-  c10::Storage copy(c10::Storage::use_byte_size_t(), storage.nbytes(), allocator->allocate(storage.nbytes()), allocator);
+  c10::Storage copy(c10::Storage::use_byte_size_t(), storage.nbytes(), allocator->allocate(storage.nbytes()),
+                    allocator);
   std::memcpy(copy.mutable_data(), storage.data(), storage.nbytes());
   return copy;
 }
@@ -91,7 +92,8 @@ uint32_t version_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-// ---- what operators do ------------------------------------------------------------------------------------------------
+// ---- what operators do
+// ------------------------------------------------------------------------------------------------
 
 Site* Rematerializer::site_of(OpContext& context) {
   const OpInfo& info = context.op();
@@ -100,7 +102,9 @@ Site* Rematerializer::site_of(OpContext& context) {
   // Composite operators consist of others that are seen, too. A view shares its input's storage, so it is its value.
   if (!site.handle || site.handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return nullptr;
   const c10::FunctionSchema& schema = site.handle->schema();
-  const auto is_view = [](const c10::Argument& result) { return result.alias_info() && !result.alias_info()->isWrite(); };
+  const auto is_view = [](const c10::Argument& result) {
+    return result.alias_info() && !result.alias_info()->isWrite();
+  };
   if (std::any_of(schema.returns().begin(), schema.returns().end(), is_view)) return nullptr;
   site.module_path = context.module_path();
   const bool is_batch_norm = info.name.find("batch_norm") != std::string::npos;
@@ -176,7 +180,7 @@ void Rematerializer::after(Site& site, Values& values) {
   ++clock_;
   run.taken = end - run.start;
   const char* because = site.kept_because;
-  if (!because && !ran_original(values)) because = kReplaced;
+  if (!because && !has_own_results(values)) because = kReplaced;
   if (!because) because = record(site, values, results, run);
   if (because) keep(results, site, because);
 }
@@ -205,8 +209,7 @@ const char* Rematerializer::record(Site& site, Values& values, const std::vector
     const c10::IValue& argument = ivalue_or_none(values.input(i));
     if (site.random && site.dropout == i && argument.toDouble() != 0) return kRandom;
     if (run.trains && contains(site.running_statistics, i)) {
-      call->arguments.push_back(
-          map_tensors(argument, [](const at::Tensor& tensor) { return tensor.variable_data(); }));
+      call->arguments.push_back(map_tensors(argument, [](const at::Tensor& tensor) { return tensor.variable_data(); }));
       continue;
     }
     call->arguments.push_back(map_tensors(argument, [&](const at::Tensor& tensor) {
@@ -298,7 +301,8 @@ void Rematerializer::will_write(const at::Tensor& tensor) {
   if (value->kept_because != kRandom) value->kept_because = kInPlace;
 }
 
-// ---- what autograd saves ------------------------------------------------------------------------------------------------
+// ---- what autograd saves
+// ------------------------------------------------------------------------------------------------
 
 Saved Rematerializer::pack(const at::Tensor& tensor) {
   Saved saved;
@@ -380,7 +384,8 @@ void Rematerializer::end_pass() {
   values_.clear();
 }
 
-// ---- eviction ---------------------------------------------------------------------------------------------------------
+// ---- eviction
+// ---------------------------------------------------------------------------------------------------------
 
 void Rematerializer::make_room(size_t bytes) {
   if (live() + bytes <= options_.budget) return;
@@ -412,14 +417,15 @@ Value* Rematerializer::least_valuable() {
       const double its = score(options_.heuristic, *value, clock_);
       if (its < lowest) std::tie(lowest, best) = std::pair(its, value);
     }
-    if (!best || secure(*best->call)) return best;
+    if (!best || secure(best->call)) return best;
   }
 }
 
-// From now on the call can run again, as long as there is something that needs it: values that no call makes are pinned.
-bool Rematerializer::secure(Call& first) {
+// From now on the call can run again, as long as there is something that needs it: values that no call makes are
+// pinned.
+bool Rematerializer::secure(std::shared_ptr<Call> first) {
   using Repeatable = Call::Repeatable;
-  std::vector<Call*> path{&first};
+  std::vector<std::shared_ptr<Call>> path{first};  // a call that fails is given up by its results
   while (!path.empty()) {
     Call& call = *path.back();
     if (call.repeatable != Repeatable::kUnknown) {
@@ -428,9 +434,9 @@ bool Rematerializer::secure(Call& first) {
     }
     const bool unchanged =
         std::all_of(call.inputs.begin(), call.inputs.end(), [](const Operand& input) { return input.unchanged(); });
-    Call* unknown = nullptr;
+    std::shared_ptr<Call> unknown;
     for (const Operand& input : call.inputs) {
-      Call* maker = input.value->call.get();
+      const std::shared_ptr<Call>& maker = input.value->call;
       if (unchanged && maker && maker->repeatable == Repeatable::kUnknown) unknown = maker;
     }
     if (unknown) {
@@ -460,7 +466,7 @@ bool Rematerializer::secure(Call& first) {
     }
     path.pop_back();
   }
-  return first.repeatable == Repeatable::kYes;
+  return first->repeatable == Repeatable::kYes;
 }
 
 void Rematerializer::evict(Value& value) {
@@ -469,7 +475,8 @@ void Rematerializer::evict(Value& value) {
   let_go(value);
 }
 
-// ---- rematerialization --------------------------------------------------------------------------------------------------
+// ---- rematerialization
+// --------------------------------------------------------------------------------------------------
 
 void Rematerializer::move_to(const ValuePtr& value, const c10::Storage& memory) {
   if (value->key) values_.erase(value->key);
@@ -498,10 +505,11 @@ c10::Storage Rematerializer::materialize(const ValuePtr& wanted) {
         const Operand& input = call->inputs[frame.inputs.size()];
         if (c10::Storage there = input.value->lock()) {
           if (!input.unchanged()) {
-            throw Error(fmt::format(
-                "[rematerialization] an input of {} was changed in place where the tool does not see it, and its result "
-                "cannot be computed again: keep such changes inside the scope, or do them after backward",
-                call->site->op));
+            throw Error(
+                fmt::format("[rematerialization] an input of {} was changed in place where the tool does not see it, "
+                            "and its result "
+                            "cannot be computed again: keep such changes inside the scope, or do them after backward",
+                            call->site->op));
           }
           frame.inputs.push_back(std::move(there));
         } else {
@@ -559,16 +567,17 @@ c10::Storage Rematerializer::run_again(Call& call, const std::vector<c10::Storag
   return found;
 }
 
-// ---- results ------------------------------------------------------------------------------------------------------------
+// ---- results
+// ------------------------------------------------------------------------------------------------------------
 
 void Rematerializer::check_budget() {
   const std::lock_guard lock(mutex_);
   if (!overran_) return;
   overran_ = must_tell_ = false;
-  throw Error(
-      fmt::format("[rematerialization] a budget of {} bytes is too small: {} needed {} with everything evicted that can be. "
-                  "The pass ran over the budget, and is right. The smallest budget that works for it is {} bytes",
-                  options_.budget, needed_for_, needed_, needed_));
+  throw Error(fmt::format(
+      "[rematerialization] a budget of {} bytes is too small: {} needed {} with everything evicted that can be. "
+      "The pass ran over the budget, and is right. The smallest budget that works for it is {} bytes",
+      options_.budget, needed_for_, needed_, needed_));
 }
 
 void Rematerializer::forget_overrun() {
@@ -581,8 +590,8 @@ std::vector<Rematerializer::Row> Rematerializer::rows() {
   std::vector<Row> rows;
   for (const Site& site : sites_) {
     if (site.evicted == 0 && site.recomputed == 0) continue;
-    rows.push_back({site.op, site.module_path, "", 0, 0, site.evicted, site.evicted_bytes, site.recomputed,
-                    site.recompute_ns});
+    rows.push_back(
+        {site.op, site.module_path, "", 0, 0, site.evicted, site.evicted_bytes, site.recomputed, site.recompute_ns});
   }
   for (const auto& [key, kept] : kept_) {
     rows.push_back({key.first->op, key.first->module_path, key.second, kept.count, kept.bytes, 0, 0, 0, 0});

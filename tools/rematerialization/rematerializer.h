@@ -89,7 +89,7 @@ class Rematerializer final : public AllocationCount {
   void hold(Value& value, c10::Storage memory);
   void let_go(Value& value);
   Value* least_valuable();
-  bool secure(Call& call);
+  bool secure(std::shared_ptr<Call> call);
   void evict(Value& value);
   void move_to(const ValuePtr& value, const c10::Storage& memory);
   c10::Storage materialize(const ValuePtr& value);
@@ -112,7 +112,7 @@ class Rematerializer final : public AllocationCount {
 
   std::atomic<bool> must_tell_{false};  // the pass that overran is over
   bool overran_ = false;
-  size_t needed_ = 0;  // by a pass that did not fit
+  size_t needed_ = 0;       // by a pass that did not fit
   std::string needed_for_;  // the operator
 };
 

@@ -1,4 +1,5 @@
-// Rematerialization: DTR as a tool. For Python programs: only there has PyTorch hooks for all saved tensors of a thread.
+// Rematerialization: DTR as a tool. For Python programs: only there has PyTorch hooks for all saved tensors of a
+// thread.
 #pragma once
 
 #include <functional>

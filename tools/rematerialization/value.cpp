@@ -51,8 +51,8 @@ bool Call::evicted() const {
 bool is_plain(const at::Tensor& tensor) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet special{
-      DispatchKey::Python,     DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper,
-      DispatchKey::Batched,    DispatchKey::Functionalize,    DispatchKey::ZeroTensor,
+      DispatchKey::Python,      DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper,
+      DispatchKey::Batched,     DispatchKey::Functionalize,    DispatchKey::ZeroTensor,
       DispatchKey::NestedTensor};
   return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_inference() &&
          !tensor.is_quantized() && !tensor.key_set().has_any(special) && tensor.has_storage() && tensor.storage();

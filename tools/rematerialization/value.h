@@ -46,14 +46,17 @@ struct Value {
   std::vector<std::weak_ptr<Call>> uses;  // recorded calls that have it as an input
   Site* site;
   size_t bytes;
-  size_t saved = 0;                // how many saved tensors need it
-  std::optional<size_t> place;     // among those that are held
+  size_t saved = 0;             // how many saved tensors need it
+  std::optional<size_t> place;  // among those that are held
   uint64_t last_use = 0, writes = 0;
   bool moved = false;   // it is no longer in the storage in which the program had it
   bool needed = false;  // evicted values are computed from it
 
   explicit Value(const c10::Storage& storage, Site& site)
-      : memory(storage.getWeakStorageImpl()), key(storage.unsafeGetStorageImpl()), site(&site), bytes(storage.nbytes()) {}
+      : memory(storage.getWeakStorageImpl()),
+        key(storage.unsafeGetStorageImpl()),
+        site(&site),
+        bytes(storage.nbytes()) {}
   bool alive() const { return !memory.expired(); }
   c10::Storage lock() const { return c10::Storage(memory.lock()); }
   /// It must be alive.
@@ -102,7 +105,8 @@ struct Call {
   enum class Repeatable : uint8_t { kUnknown, kYes, kNo };
 
   Site* site;
-  std::vector<c10::IValue> arguments;  // tensors are outlines, in the order of `inputs`; running statistics are themselves
+  std::vector<c10::IValue>
+      arguments;  // tensors are outlines, in the order of `inputs`; running statistics are themselves
   std::vector<Operand> inputs;
   std::vector<Output> outputs;
   std::optional<c10::impl::LocalDispatchKeySet> keys;

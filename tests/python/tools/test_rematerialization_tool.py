@@ -45,9 +45,7 @@ def mlp():
 
 
 def bert():
-    config = BertConfig(
-        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
+    config = BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
     words, labels = torch.arange(64).view(4, 16) % 50, torch.tensor([0, 1, 1, 0])
     return BertForSequenceClassification(config), lambda model: model(input_ids=words, labels=labels).loss
 
@@ -396,7 +394,9 @@ def one_module_twice():
 
 
 def random_operators():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.GELU(), nn.AlphaDropout(0.2), nn.RReLU(), nn.Linear(8, 8))
+    model = nn.Sequential(
+        nn.Linear(8, 8), nn.Dropout(0.5), nn.GELU(), nn.AlphaDropout(0.2), nn.RReLU(), nn.Linear(8, 8)
+    )
     x = model(torch.randn(4, 8)).sin().tanh()
     (x * torch.randn_like(x)).sum().backward()
     return [*(parameter.grad for parameter in model.parameters()), torch.get_rng_state()]
@@ -490,18 +490,15 @@ def test_a_regime_trains_the_same(regime):
 
     torch._dynamo.reset()
     expected = step()
-    tool = Rematerialization(1)
-    with pytest.raises(amanda.Error, match="too small"):
-        step(tool)
-    measuring = Rematerialization(UNLIMITED)
-    for value, other in zip(step(measuring), expected, strict=True):
-        assert torch.equal(value, other)
-    budget = measuring.peak * 95 // 100
-    tool = Rematerialization(budget)
-    for value, other in zip(step(tool), expected, strict=True):
-        assert torch.equal(value, other)
-    assert tool.peak <= budget
-    assert total(tool, "evicted") > 0
+    with pytest.raises(amanda.Error, match="too small") as caught:
+        step(Rematerialization(1))
+    for budget in (UNLIMITED, smallest(caught.value)):
+        tool = Rematerialization(budget)
+        for value, other in zip(step(tool), expected, strict=True):
+            assert torch.equal(value, other)
+        assert tool.peak <= budget
+    # A checkpointed region saves nothing until it is computed again, and needs the most then.
+    assert (total(tool, "evicted") > 0) == (regime != "checkpointing")
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------
@@ -521,7 +518,9 @@ def test_a_change_of_what_autograd_saved_is_an_error_as_ever():
     for budget in (1, UNLIMITED):
         tool = Rematerialization(budget)
         with (
-            pytest.raises(RuntimeError, match=r"modified by an inplace operation: .* is at version 1; expected version 0"),
+            pytest.raises(
+                RuntimeError, match=r"modified by an inplace operation: .* is at version 1; expected version 0"
+            ),
             amanda.apply(tool),
         ):
             program()
@@ -557,7 +556,7 @@ def test_the_error_comes_after_the_pass_and_before_the_optimizer_changes_anythin
         amanda.apply(Rematerialization(1)),
     ):
         loss_of(model).backward()
-        gradients = [parameter.grad.clone() for parameter in model.parameters()]
+        gradients = [parameter.grad for parameter in model.parameters()]
         optimizer.step()
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
@@ -714,16 +713,10 @@ def test_an_operator_that_another_tool_replaces_or_edits_is_computed_as_edited()
 
     expected = step(Edits())
     for order in (slice(None), slice(None, None, -1)):
-        tools = [Edits(), Rematerialization(1)]
-        errors = []
         with pytest.raises(amanda.Error, match="too small") as caught:
-            step(*tools[order])
+            step(*[Edits(), Rematerialization(1)][order])
         tools = [Edits(), Rematerialization(smallest(caught.value))]
-        try:
-            assert torch.equal(step(*tools[order]), expected)
-        except amanda.Error as error:
-            errors.append(error)
-        assert errors == []
+        assert torch.equal(step(*tools[order]), expected)
         assert total(tools[1], "evicted") > 0
 
 
