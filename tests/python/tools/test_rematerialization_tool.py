@@ -107,8 +107,8 @@ def test_twenty_steps_in_a_budget_are_those_without_it(make, fraction):
             found = train(make, 20, tool)
             break
         except amanda.Error as error:  # the second step needs more: by then the optimizer has its momentum
-            assert fraction == "smallest"
-            assert smallest(error) > budget
+            if fraction != "smallest" or smallest(error) <= budget:
+                raise
             budget = smallest(error)
     assert_same_training(found, expected)
     assert budget < 0.95 * measuring.peak or fraction == 1
@@ -233,23 +233,22 @@ def test_a_chain_is_evicted_and_recomputed_as_simulated(length, budget, heuristi
 
 
 def test_a_long_chain_is_rebuilt_without_recursion():
-    tool = Rematerialization(1, "lru")
-    x = torch.ones(4, requires_grad=True)
-    with pytest.raises(amanda.Error, match="too small"), amanda.apply(tool):
+    def chain(x):
         y = x
-        for _ in range(3000):
-            y = y * 1.001
-        y.sin().sum().backward()
-    assert total(tool, "evicted") == 0  # nothing but the last one is saved
-    expected = torch.ones(4, requires_grad=True)
-    y = expected
-    for _ in range(3000):
-        y = y * 1.001
-    y.sin().sum().backward()
-    assert torch.equal(x.grad, expected.grad)
+        for _ in range(20_000):
+            y = y * 1.0001
+        return y.sin().sum()  # saves the last one, which is computed from all others
+
+    x, other = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+    chain(other).backward()
+    tool = Rematerialization(1, "lru")
+    with pytest.raises(amanda.Error, match="too small"), amanda.apply(tool):
+        chain(x).backward()
+    assert torch.equal(x.grad, other.grad)
+    assert total(tool, "recomputed") == 20_000
 
 
-# ---- programs, with everything evicted that can be ------------------------------------------------------------------------
+# ---- programs, with everything evicted that can be --------------------------------------------------------------------
 
 
 def leaf(*sizes):
@@ -424,7 +423,7 @@ def hooks_of_the_program():
 def an_operator_that_fails():
     w = leaf(4)
     y = w.exp().sin().tanh()
-    with pytest.raises(RuntimeError, match="size mismatch|inconsistent"):
+    with pytest.raises(RuntimeError, match=r"size mismatch|inconsistent"):
         y @ torch.randn(7)
     y.sin().sum().backward()
     return (w.grad,)
@@ -551,13 +550,16 @@ def test_the_error_comes_after_the_pass_and_before_the_optimizer_changes_anythin
     model, loss_of = mlp()
     optimizer = torch.optim.Adam(model.parameters())
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    with (
-        pytest.raises(amanda.Error, match=r"^\[rematerialization\] a budget of 1 bytes is too small: .* needed \d+"),
-        amanda.apply(Rematerialization(1)),
-    ):
-        loss_of(model).backward()
-        gradients = [parameter.grad for parameter in model.parameters()]
-        optimizer.step()
+
+    def step():
+        with amanda.apply(Rematerialization(1)):
+            loss_of(model).backward()
+            gradients.extend(parameter.grad for parameter in model.parameters())
+            optimizer.step()
+
+    gradients = []
+    with pytest.raises(amanda.Error, match=r"^\[rematerialization\] a budget of 1 bytes is too small: .* needed \d+"):
+        step()
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
     model.zero_grad()
@@ -584,18 +586,12 @@ def test_the_budget_of_the_error_is_the_smallest_that_works():
 
 
 def test_the_error_does_not_hide_another_one():
-    with pytest.raises(ZeroDivisionError), amanda.apply(Rematerialization(1)):
+    def fails():
         leaf(8).exp().sum().backward()
         raise ZeroDivisionError
 
-
-def test_on_error_disable_goes_on_without_the_tool():
-    w = leaf(8)
-    tool = Rematerialization(1)
-    with pytest.raises(amanda.Error), amanda.apply(tool, on_error="disable"):
-        w.exp().sin().sum().backward()
-        w.exp().sin().sum().backward()
-    assert torch.equal(w.grad, 2 * w.exp().cos() * w.exp()) or w.grad.isfinite().all()
+    with pytest.raises(ZeroDivisionError), amanda.apply(Rematerialization(1)):
+        fails()
 
 
 @pytest.mark.parametrize(
