@@ -116,12 +116,12 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
         self._rematerializer.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
-        groups: dict[tuple[str, ...], list[Row]] = {}
+        groups: dict[tuple[str, str, str], list[Row]] = {}
         for found in self._rematerializer.rows():
             row = Row(*(getattr(found, field.name) for field in dataclasses.fields(Row)))
             key = (row.op, row.module_path, row.kept_because) if by == "op" else ("", "", row.kept_because)
             groups.setdefault(key, []).append(row)
-        rows = [_sum(*key, rows) for key, rows in groups.items()]
+        rows = [_sum(key, rows) for key, rows in groups.items()]
         return sorted(rows, key=lambda row: (-row.evicted, -row.kept, row.op, row.module_path, row.kept_because))
 
     _reason = Column("kept because", lambda row: row.kept_because, left=True, field="kept_because")
@@ -142,7 +142,7 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
                 *_numbers,
             ],
             fields_of(Row),
-            lambda rows: _sum("", "", "", rows),
+            lambda rows: _sum(("", "", ""), rows),
         ),
         "reason": Grouping(
             [
@@ -150,7 +150,7 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
                 *_numbers,
             ],
             fields_of(Row, without=["op", "module_path"]),
-            lambda rows: _sum("", "", "", rows),
+            lambda rows: _sum(("", "", ""), rows),
         ),
     }
 
@@ -161,8 +161,8 @@ def _check(name: str, value: object, known: Sequence[str]) -> None:
         raise ValueError(f"[rematerialization] {name}= is {', '.join(others)} or {last}, got {value!r}")
 
 
-def _sum(op: str, module_path: str, kept_because: str, rows: Iterable[Row]) -> Row:
+def _sum(key: tuple[str, str, str], rows: Iterable[Row]) -> Row:
     numbers = [
         (row.kept, row.kept_bytes, row.evicted, row.evicted_bytes, row.recomputed, row.recompute_ns) for row in rows
     ]
-    return Row(op, module_path, kept_because, *(sum(column) for column in zip(*numbers, strict=True)))
+    return Row(*key, *(sum(column) for column in zip(*numbers, strict=True)))
