@@ -6,6 +6,7 @@
 
 #include "amanda/error.h"
 #include "amanda/log.h"
+#include "amanda/own_results.h"
 #include "op_name.h"
 #include "routine_guard.h"
 #include "scope_stack.h"
@@ -167,6 +168,7 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
       values.fail(fmt::format("{}; {}", told_change(call, Side::kInputs, difference), kRatherThanChange));
   }
   operator_failed_ = false;  // or the routine handled its failure
+  replaced_ = true;
   try {
     if (!frame.produced) call.skip(hints_);
     call.commit();
@@ -228,10 +230,15 @@ void Values::set(size_t i, Value value) {
     std::string reason = call_.backend().refusal(call_, action_, position(i));
     if (!reason.empty()) throw Error(reason);
     call_.set(side_of(action_.point), position(i), value);
+    if (action_.point == Point::kAfter) execution_.replaced_ = true;
   } catch (const Error& reason) {
     fail(fmt::format("{}: {}", operand(i), reason.what()));
   }
 }
+
+const Execution& Execution::of(const Values& values) { return values.execution_; }
+
+bool has_own_results(const Values& values) { return Execution::of(values).has_own_results(); }
 
 size_t Values::num_results() const { return call_.size(Side::kOutputs); }
 

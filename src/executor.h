@@ -51,6 +51,9 @@ class Execution {
   static void count(RunState& state, const ScopeStack& scopes, OpSite& forward);
   /// Of a forward operator: its routines' objects are to live on with its backward operators.
   const RunStatePtr& keep_run(const ScopeStack& scopes);
+  /// Are the results the original's, rather than those of a replacement or of a routine after it?
+  bool has_own_results() const { return !replaced_; }
+  static const Execution& of(const Values& values);
   /// At the end: objects that a graph keeps are told.
   void settle() {
     if (kept_) settle_kept();
@@ -68,6 +71,7 @@ class Execution {
 
   OpCall& call_;
   RunHints hints_;
+  bool replaced_ = false;         // some result, by a tool
   bool operator_failed_ = false;  // the original threw: an exception of its replacement is then not a failure of a tool
   RunStatePtr local_, run_;       // null: not asked for yet
   const RunningScopes* scopes_ = nullptr;  // null: all

@@ -40,6 +40,7 @@ from amanda.tools.quantization import (
     Quantization,
     StaticQuantization,
 )
+from amanda.tools.rematerialization import Rematerialization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
@@ -96,6 +97,7 @@ TOOLS = {
         ["linear"], lambda linear: linear.op(linear.input, linear.weight, linear.bias)
     ),
     "static quantization": StaticQuantization,
+    "rematerialization": lambda: Rematerialization(budget=1_000_000),
     "statistics": OpStatistics,
     "tilewise pruning": TilewisePruning,
     "vectorwise pruning": VectorwisePruning,

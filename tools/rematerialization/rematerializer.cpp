@@ -1,0 +1,609 @@
+#include "rematerialization/rematerializer.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/clone.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <tuple>
+
+#include "amanda/error.h"
+#include "amanda/own_results.h"
+#include "amanda/torch.h"
+
+namespace amanda::tools::rematerialization {
+namespace {
+
+constexpr const char* kOutside = "parameter, input, or made without gradients";
+constexpr const char* kInPlace = "changed in place";
+constexpr const char* kRandom = "random";
+constexpr const char* kInputsGone = "inputs are gone or changed";
+constexpr const char* kNotPlain = "not a dense tensor on the CPU";
+constexpr const char* kReplaced = "edited or replaced by another tool";
+constexpr const char* kForeign = "not an operator of aten";
+constexpr const char* kAliases = "shares memory with an input";
+constexpr const char* kUninitialized = "not initialized";
+
+constexpr size_t kSmall = 64;  // bytes that are not worth losing the values that are computed from them: numbers
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& operand) {
+  std::vector<at::Tensor> found;
+  map_tensors(operand, [&](const at::Tensor& tensor) {
+    found.push_back(tensor);
+    return tensor;
+  });
+  return found;
+}
+
+const c10::IValue& ivalue_or_none(amanda::Value value) {
+  static const c10::IValue none;
+  return value.ref ? pytorch::ivalue(value) : none;
+}
+const c10::IValue& operand(Values& values, size_t position) {
+  return ivalue_or_none(values.call().get(Side::kInputs, position));
+}
+std::vector<at::Tensor> results_at(Values& values, size_t position) {
+  return tensors_of(ivalue_or_none(values.call().get(Side::kOutputs, position)));
+}
+bool contains(const std::vector<size_t>& positions, size_t position) {
+  return std::find(positions.begin(), positions.end(), position) != positions.end();
+}
+
+// Casts of parameters are not cached: a backward pass does not end with an autocast region, which would drop them.
+class AutocastTo {
+ public:
+  explicit AutocastTo(at::ScalarType dtype) {
+    at::autocast::set_autocast_cache_enabled(false);
+    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+  }
+  ~AutocastTo() {
+    at::autocast::set_autocast_cache_enabled(caches_);
+    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
+  }
+  AutocastTo(const AutocastTo&) = delete;
+  AutocastTo& operator=(const AutocastTo&) = delete;
+
+ private:
+  bool caches_ = at::autocast::is_autocast_cache_enabled();
+  at::ScalarType dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
+};
+
+c10::Storage copy_of(const c10::Storage& storage) {
+  c10::Allocator* allocator = c10::GetCPUAllocator();
+  c10::Storage copy(c10::Storage::use_byte_size_t(), storage.nbytes(), allocator->allocate(storage.nbytes()),
+                    allocator);
+  std::memcpy(copy.mutable_data(), storage.data(), storage.nbytes());
+  return copy;
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+}  // namespace
+
+// ---- what operators do
+// ------------------------------------------------------------------------------------------------
+
+Site* Rematerializer::site_of(OpContext& context) {
+  const OpInfo& info = context.op();
+  Site site{.op = info.ns + "::" + info.name};
+  site.handle = c10::Dispatcher::singleton().findSchema({site.op, info.overload});
+  // Composite operators consist of others that are seen, too. A view shares its input's storage, so it is its value.
+  if (!site.handle || site.handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return nullptr;
+  const c10::FunctionSchema& schema = site.handle->schema();
+  const auto is_view = [](const c10::Argument& result) {
+    return result.alias_info() && !result.alias_info()->isWrite();
+  };
+  if (std::any_of(schema.returns().begin(), schema.returns().end(), is_view)) return nullptr;
+  site.module_path = context.module_path();
+  const bool is_batch_norm = info.name.find("batch_norm") != std::string::npos;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const bool is_statistic = is_batch_norm && (argument.name() == "running_mean" || argument.name() == "running_var");
+    if (is_statistic) {
+      site.running_statistics.push_back(i);
+    } else if (argument.alias_info() && argument.alias_info()->isWrite()) {
+      site.written.push_back(i);
+    }
+    if (is_batch_norm && argument.name() == "training") site.training = i;
+    if (argument.name() == "dropout_p") site.dropout = i;
+  }
+  site.always_trains = info.name.find("with_update") != std::string::npos;
+  site.random = site.handle->hasTag(at::Tag::nondeterministic_seeded);
+  if (!site.written.empty()) {
+    site.kept_because = kInPlace;
+  } else if (site.random && !site.dropout) {
+    site.kept_because = kRandom;
+  } else if (info.ns != "aten") {
+    site.kept_because = kForeign;
+  } else if (info.name.find("empty") != std::string::npos) {
+    site.kept_because = kUninitialized;
+  }
+  const std::lock_guard lock(mutex_);
+  return &sites_.emplace_back(std::move(site));
+}
+
+// The state of the program is read here: routines before the operator run in it.
+void Rematerializer::before(Site& site, Values& values) {
+  if (must_tell_.load(std::memory_order_relaxed)) check_budget();
+  Run& run = values.local<Run>();
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  run.recorded = c10::GradMode::is_enabled() && !keys.excluded_.has(c10::DispatchKey::AutogradFunctionality);
+  run.trains = !site.running_statistics.empty() &&
+               (site.training ? operand(values, *site.training).toBool() : site.always_trains);
+  if (!run.recorded && !run.trains) return;
+  const std::lock_guard lock(mutex_);
+  if (run.trains) will_write(values, site.running_statistics);
+  if (!run.recorded) return;
+  run.outer = std::exchange(running_, &site);
+  run.keys = keys;
+  run.autocast_dtype = at::autocast::get_autocast_dtype(at::kCPU);
+  run.start = now_ns();
+}
+
+void Rematerializer::before_write(Site& site, Values& values) {
+  if (must_tell_.load(std::memory_order_relaxed)) check_budget();
+  const std::lock_guard lock(mutex_);
+  will_write(values, site.written);
+  if (!site.random) return;
+  for (size_t position : site.written) {
+    for (const at::Tensor& tensor : tensors_of(operand(values, position))) {
+      if (is_plain(tensor)) value_of(tensor)->kept_because = kRandom;
+    }
+  }
+}
+
+void Rematerializer::after(Site& site, Values& values) {
+  Run& run = values.local<Run>();
+  const int64_t end = now_ns();
+  if (!run.recorded) return;
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < values.call().size(Side::kOutputs); ++i) {
+    for (at::Tensor& tensor : results_at(values, i)) results.push_back(std::move(tensor));
+  }
+  const bool differentiable =
+      std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.requires_grad(); });
+  const std::lock_guard lock(mutex_);
+  running_ = run.outer;
+  if (!differentiable) return;
+  ++clock_;
+  run.taken = end - run.start;
+  const char* because = site.kept_because;
+  if (!because && !has_own_results(values)) because = kReplaced;
+  if (!because) because = record(site, values, results, run);
+  if (because) keep(results, site, because);
+}
+
+void Rematerializer::keep(const std::vector<at::Tensor>& results, Site& site, const char* because) {
+  for (const at::Tensor& result : results) {
+    if (!is_plain(result)) continue;
+    Value& value = *value_of(result);
+    if (value.call && because != kInPlace) continue;  // it returned what another operator made
+    value.call = nullptr;
+    value.site = &site;
+    value.kept_because = because;
+  }
+}
+
+const char* Rematerializer::record(Site& site, Values& values, const std::vector<at::Tensor>& results, Run& run) {
+  recording_ = true;
+  auto call = std::make_shared<Call>();
+  call->site = &site;
+  call->keys = run.keys;
+  call->autocast_dtype = run.autocast_dtype;
+  call->trains = run.trains;
+  call->cost = options_.equal_costs ? 1 : static_cast<double>(run.taken);
+  const char* refusal = nullptr;
+  for (size_t i = 0; i < values.num_inputs(); ++i) {
+    const c10::IValue& argument = ivalue_or_none(values.input(i));
+    if (site.random && site.dropout == i && argument.toDouble() != 0) return kRandom;
+    if (run.trains && contains(site.running_statistics, i)) {
+      call->arguments.push_back(map_tensors(argument, [](const at::Tensor& tensor) { return tensor.variable_data(); }));
+      continue;
+    }
+    call->arguments.push_back(map_tensors(argument, [&](const at::Tensor& tensor) {
+      if (!is_plain(tensor)) refusal = kNotPlain;
+      if (refusal) return tensor;
+      for (const at::Tensor& result : results) {
+        if (is_plain(result) && result.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
+          refusal = kAliases;
+          return tensor;
+        }
+      }
+      const ValuePtr value = value_of(tensor);
+      value->last_use = clock_;
+      call->inputs.push_back({value, Outline(tensor), version_of(tensor), value->writes, tensor.requires_grad()});
+      if (!value->call && value->bytes <= kSmall) call->inputs.back().pin = value->pinned();
+      return call->inputs.back().outline.tensor();
+    }));
+    if (refusal) return refusal;
+  }
+  for (const Operand& input : call->inputs) {
+    if (input.value->call) input.value->uses.push_back(call);
+  }
+  for (size_t i = 0; i < values.call().size(Side::kOutputs); ++i) {
+    size_t member = 0;
+    for (const at::Tensor& result : results_at(values, i)) {
+      const size_t index = member++;
+      if (!is_plain(result)) continue;
+      const ValuePtr value = value_of(result);
+      value->call = call;
+      value->site = &site;
+      value->kept_because = nullptr;
+      value->last_use = clock_;
+      call->outputs.push_back({i, index, value});
+    }
+  }
+  return nullptr;
+}
+
+ValuePtr Rematerializer::value_of(const at::Tensor& tensor) {
+  const auto found = values_.find(tensor.storage().unsafeGetStorageImpl());
+  return found != values_.end() ? found->second : new_value(tensor.storage());
+}
+
+ValuePtr Rematerializer::new_value(const c10::Storage& storage) {
+  if (values_.size() >= sweep_at_) sweep();
+  auto value = std::make_shared<Value>(storage, outside_);
+  value->kept_because = kOutside;
+  value->last_use = clock_;
+  values_[value->key] = value;
+  return value;
+}
+
+// A value keeps the memory of its storage object from being used for another one, so the keys are unique.
+void Rematerializer::sweep() {
+  std::erase_if(values_, [](const auto& entry) { return !entry.second->alive(); });
+  sweep_at_ = std::max<size_t>(1024, 2 * values_.size());
+}
+
+// What evicted values are computed from stays as it is: the program's storage becomes another value.
+void Rematerializer::will_write(Values& values, const std::vector<size_t>& positions) {
+  for (size_t position : positions) {
+    for (const at::Tensor& tensor : tensors_of(operand(values, position))) will_write(tensor);
+  }
+}
+
+void Rematerializer::will_write(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return;
+  const auto found = values_.find(tensor.storage().unsafeGetStorageImpl());
+  if (found == values_.end()) return;
+  const ValuePtr value = found->second;
+  const std::shared_ptr<Pin> pin = value->pin.lock();
+  if (value->needed && (pin || value->call)) {
+    if (value->held) let_go(*value);
+    // As without the tool, autograd reads what was written, if that did not count as a change.
+    if (value->saved > 0) value->changed = tensor.storage();
+    values_.erase(value->key);
+    value->key = nullptr;
+    value->moved = true;
+    value->memory.reset();
+    if (pin) {
+      pin->memory = copy_of(pin->memory);
+      move_to(value, pin->memory);
+    }
+    new_value(tensor.storage())->kept_because = kInPlace;
+    return;
+  }
+  ++value->writes;
+  value->call = nullptr;
+  if (value->kept_because != kRandom) value->kept_because = kInPlace;
+}
+
+// ---- what autograd saves
+// ------------------------------------------------------------------------------------------------
+
+Saved Rematerializer::pack(const at::Tensor& tensor) {
+  Saved saved;
+  saved.version = version_of(tensor);
+  const std::lock_guard lock(mutex_);
+  ++saved_;
+  // A leaf that requires a gradient is kept as the object that it is: the program may give it other data.
+  if (!is_plain(tensor) || (tensor.is_leaf() && tensor.requires_grad())) {
+    saved.kept = tensor.is_leaf() ? tensor : tensor.detach();
+    return saved;
+  }
+  saved.value = value_of(tensor);
+  saved.outline = Outline(tensor);
+  if (saved.value->saved++ == 0) hold(*saved.value, tensor.storage());
+  return saved;
+}
+
+at::Tensor Rematerializer::unpack(const Saved& saved) {
+  const uint32_t version = saved.value ? saved.outline.version() : version_of(saved.kept);
+  if (version != saved.version) {
+    const at::Tensor& tensor = saved.value ? saved.outline.tensor() : saved.kept;
+    std::string sizes;
+    for (int64_t size : tensor.sizes()) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+    throw std::runtime_error(
+        fmt::format("one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    "[{} [{}]] is at version {}; expected version {} instead.",
+                    tensor.toString(), sizes, version, saved.version));
+  }
+  if (!saved.value) return saved.kept;
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(recording_, false)) forget_calls();
+  saved.value->last_use = ++clock_;
+  return saved.outline.in(saved.value->changed ? saved.value->changed : materialize(saved.value));
+}
+
+void Rematerializer::release(Saved& saved) {
+  const std::lock_guard lock(mutex_);
+  if (!saved.value) {
+    const bool plain = is_plain(saved.kept);
+    kept_[{&outside_, plain ? kOutside : kNotPlain}].add(plain ? saved.kept.nbytes() : 0);
+  } else if (--saved.value->saved == 0) {
+    if (!saved.value->call) kept_[{saved.value->site, saved.value->kept_because}].add(saved.value->bytes);
+    if (saved.value->held) let_go(*saved.value);
+    saved.value->changed = {};
+    if (!saved.value->alive()) values_.erase(saved.value->key);
+  }
+  saved.value.reset();
+  if (--saved_ == 0) end_pass();
+}
+
+void Rematerializer::hold(Value& value, c10::Storage memory) {
+  value.held = std::move(memory);
+  value.place = held_.size();
+  held_.push_back(&value);
+}
+
+void Rematerializer::let_go(Value& value) {
+  held_.back()->place = value.place;
+  std::swap(held_[*value.place], held_.back());
+  held_.pop_back();
+  value.place.reset();
+  value.held = {};
+}
+
+// A backward pass has begun. Results that no graph has saved, such as the loss, would keep all calls that lead to them,
+// and what is pinned for these.
+void Rematerializer::forget_calls() {
+  for (auto& [key, value] : values_) {
+    if (value->saved > 0 || value->needed) continue;
+    value->call = nullptr;
+    value->kept_because = kOutside;
+  }
+}
+
+// No graph needs anything any more: what is alive now is where the next pass begins.
+void Rematerializer::end_pass() {
+  must_tell_ = overran_;
+  running_ = nullptr;
+  values_.clear();
+}
+
+// ---- eviction
+// ---------------------------------------------------------------------------------------------------------
+
+void Rematerializer::make_room(size_t bytes) {
+  if (live() + bytes <= options_.budget) return;
+  const std::lock_guard lock(mutex_);
+  sweep();
+  while (live() + bytes > options_.budget) {
+    Value* value = least_valuable();
+    if (!value) {
+      if (live() + bytes <= (overran_ ? needed_ : options_.budget)) return;
+      overran_ = true;
+      needed_ = live() + bytes;
+      needed_for_ = running_ ? running_->op + (running_->module_path.empty() ? "" : " in " + running_->module_path)
+                             : "a backward operator";
+      return;
+    }
+    evict(*value);
+  }
+}
+
+// Only the tool has a value's storage if its own reference is the only one. What the program holds, what an operator is
+// working on, and what other values are computed from, have more.
+Value* Rematerializer::least_valuable() {
+  while (true) {
+    Value* best = nullptr;
+    double lowest = std::numeric_limits<double>::infinity();
+    for (Value* value : held_) {
+      if (!value->call || value->call->repeatable == Call::Repeatable::kNo || value->bytes == 0) continue;
+      if (value->held.use_count() != 1) continue;
+      const double its = score(options_.heuristic, *value, clock_);
+      if (its < lowest) std::tie(lowest, best) = std::pair(its, value);
+    }
+    if (!best || secure(best->call)) return best;
+  }
+}
+
+// From now on the call can run again, as long as there is something that needs it: values that no call makes are
+// pinned.
+bool Rematerializer::secure(std::shared_ptr<Call> first) {
+  using Repeatable = Call::Repeatable;
+  std::vector<std::shared_ptr<Call>> path{first};  // a call that fails is given up by its results
+  while (!path.empty()) {
+    Call& call = *path.back();
+    if (call.repeatable != Repeatable::kUnknown) {
+      path.pop_back();
+      continue;
+    }
+    const bool unchanged =
+        std::all_of(call.inputs.begin(), call.inputs.end(), [](const Operand& input) { return input.unchanged(); });
+    std::shared_ptr<Call> unknown;
+    for (const Operand& input : call.inputs) {
+      const std::shared_ptr<Call>& maker = input.value->call;
+      if (unchanged && maker && maker->repeatable == Repeatable::kUnknown) unknown = maker;
+    }
+    if (unknown) {
+      path.push_back(unknown);
+      continue;
+    }
+    call.repeatable = unchanged ? Repeatable::kYes : Repeatable::kNo;
+    for (Operand& input : call.inputs) {
+      Value& value = *input.value;
+      const bool made_again = value.call && value.call->repeatable == Repeatable::kYes;
+      if (!unchanged || made_again) continue;
+      if (value.alive()) {
+        input.pin = value.pinned();
+      } else {
+        call.repeatable = Repeatable::kNo;
+      }
+    }
+    if (call.repeatable == Repeatable::kYes) {
+      for (const Operand& input : call.inputs) input.value->needed = true;
+    } else {
+      for (const Call::Output& output : call.outputs) {
+        const ValuePtr value = output.value.lock();
+        if (!value) continue;
+        value->call = nullptr;
+        value->kept_because = kInputsGone;
+      }
+    }
+    path.pop_back();
+  }
+  return first->repeatable == Repeatable::kYes;
+}
+
+void Rematerializer::evict(Value& value) {
+  ++value.site->evicted;
+  value.site->evicted_bytes += static_cast<int64_t>(value.bytes);
+  let_go(value);
+}
+
+// ---- rematerialization
+// --------------------------------------------------------------------------------------------------
+
+void Rematerializer::move_to(const ValuePtr& value, const c10::Storage& memory) {
+  if (value->key) values_.erase(value->key);
+  value->memory = memory.getWeakStorageImpl();
+  value->key = memory.unsafeGetStorageImpl();
+  value->moved = true;
+  values_[value->key] = value;
+}
+
+// Depth first, without recursion: chains of evicted values are as long as models are deep.
+c10::Storage Rematerializer::materialize(const ValuePtr& wanted) {
+  struct Frame {
+    ValuePtr value;
+    std::vector<c10::Storage> inputs;  // held here, they cannot be evicted
+  };
+  std::vector<Frame> frames;
+  frames.push_back({wanted, {}});
+  while (true) {
+    Frame& frame = frames.back();
+    c10::Storage memory = frame.value->lock();
+    if (!memory) {
+      const std::shared_ptr<Call> call = frame.value->call;
+      TORCH_INTERNAL_ASSERT(call, "an evicted value has no operator");
+      ValuePtr missing;
+      while (!missing && frame.inputs.size() < call->inputs.size()) {
+        const Operand& input = call->inputs[frame.inputs.size()];
+        if (c10::Storage there = input.value->lock()) {
+          if (!input.unchanged()) {
+            throw Error(
+                fmt::format("[rematerialization] an input of {} was changed in place where the tool does not see it, "
+                            "and its result "
+                            "cannot be computed again: keep such changes inside the scope, or do them after backward",
+                            call->site->op));
+          }
+          frame.inputs.push_back(std::move(there));
+        } else {
+          missing = input.value;
+        }
+      }
+      if (missing) {
+        frames.push_back({missing, {}});
+        continue;
+      }
+      memory = run_again(*call, frame.inputs, frame.value);
+    }
+    frames.pop_back();
+    if (frames.empty()) return memory;
+    frames.back().inputs.push_back(std::move(memory));
+  }
+}
+
+// As it ran: with the dispatch keys of then, and below autograd, where inputs still tell that they require a gradient.
+c10::Storage Rematerializer::run_again(Call& call, const std::vector<c10::Storage>& memory, const ValuePtr& wanted) {
+  ++clock_;
+  torch::jit::Stack stack;
+  size_t next = 0;
+  const c10::impl::ForceDispatchKeyGuard keys(*call.keys);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const c10::AutoGradMode records(true);
+  for (size_t i = 0; i < call.arguments.size(); ++i) {
+    const bool is_updated = call.trains && contains(call.site->running_statistics, i);
+    stack.push_back(map_tensors(call.arguments[i], [&](const at::Tensor& tensor) {
+      if (is_updated) return tensor.clone();  // once, not twice
+      const size_t index = next++;
+      at::Tensor input = call.inputs[index].outline.in(memory[index]);
+      if (call.inputs[index].requires_grad) input.set_requires_grad(true);
+      call.inputs[index].value->last_use = clock_;
+      return input;
+    }));
+  }
+  const AutocastTo autocast(call.autocast_dtype);
+  const int64_t start = now_ns();
+  call.site->handle->callBoxed(stack);
+  call.site->recompute_ns += now_ns() - start;
+  ++call.site->recomputed;
+
+  c10::Storage found;
+  for (const Call::Output& output : call.outputs) {
+    const ValuePtr value = output.value.lock();
+    if (!value || value->alive() || (value->saved == 0 && value != wanted)) continue;
+    const c10::Storage made = tensors_of(stack[output.position])[output.member].storage();
+    TORCH_INTERNAL_ASSERT(made.nbytes() == value->bytes, call.site->op, " made a result of another size");
+    move_to(value, made);
+    value->last_use = clock_;
+    if (value->saved > 0) hold(*value, made);
+    if (value == wanted) found = made;
+  }
+  return found;
+}
+
+// ---- results
+// ------------------------------------------------------------------------------------------------------------
+
+void Rematerializer::check_budget() {
+  const std::lock_guard lock(mutex_);
+  if (!overran_) return;
+  overran_ = must_tell_ = false;
+  throw Error(fmt::format(
+      "[rematerialization] a budget of {} bytes is too small: {} needed {} with everything evicted that can be. "
+      "The pass ran over the budget, and is right. The smallest budget that works for it is {} bytes",
+      options_.budget, needed_for_, needed_, needed_));
+}
+
+void Rematerializer::forget_overrun() {
+  const std::lock_guard lock(mutex_);
+  overran_ = must_tell_ = false;
+}
+
+std::vector<Rematerializer::Row> Rematerializer::rows() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Row> rows;
+  for (const Site& site : sites_) {
+    if (site.evicted == 0 && site.recomputed == 0) continue;
+    rows.push_back(
+        {site.op, site.module_path, "", 0, 0, site.evicted, site.evicted_bytes, site.recomputed, site.recompute_ns});
+  }
+  for (const auto& [key, kept] : kept_) {
+    rows.push_back({key.first->op, key.first->module_path, key.second, kept.count, kept.bytes, 0, 0, 0, 0});
+  }
+  return rows;
+}
+
+void Rematerializer::reset() {
+  const std::lock_guard lock(mutex_);
+  for (Site& site : sites_) site.evicted = site.evicted_bytes = site.recomputed = site.recompute_ns = 0;
+  kept_.clear();
+  reset_peak();
+}
+
+}  // namespace amanda::tools::rematerialization

@@ -1,0 +1,119 @@
+// Evicts what autograd saved when memory is short, and computes it again when a backward operator asks for it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "amanda/amanda.h"
+#include "rematerialization/allocation_meter.h"
+#include "rematerialization/heuristic.h"
+#include "rematerialization/value.h"
+
+namespace amanda::tools::rematerialization {
+
+struct Options {
+  size_t budget;  // in bytes
+  Heuristic heuristic;
+  bool equal_costs;  // every operator costs 1, instead of its time
+};
+
+/// What a saved tensor is while autograd keeps it.
+struct Saved {
+  ValuePtr value;    // null: it is not managed, and `kept` is the tensor
+  Outline outline;   // of the tensor in the value
+  at::Tensor kept;   // shares the version counter
+  uint32_t version;  // when it was saved
+};
+
+/// One execution of an operator, from before to after.
+struct Run {
+  bool recorded = false, trains = false;
+  std::optional<c10::impl::LocalDispatchKeySet> keys;
+  at::ScalarType autocast_dtype{};
+  int64_t start = 0, taken = 0;
+  Site* outer = nullptr;
+};
+
+class Rematerializer final : public AllocationCount {
+ public:
+  struct Row {
+    std::string op, module_path, kept_because;
+    int64_t kept, kept_bytes, evicted, evicted_bytes, recomputed, recompute_ns;
+  };
+
+  explicit Rematerializer(Options options) : options_(options) {}
+
+  /// Null: it makes no values of its own.
+  Site* site_of(OpContext& context);
+  void before(Site& site, Values& values);
+  void before_write(Site& site, Values& values);
+  void after(Site& site, Values& values);
+
+  Saved pack(const at::Tensor& tensor);
+  at::Tensor unpack(const Saved& saved);
+  void release(Saved& saved);
+  void make_room(size_t bytes) override;
+
+  /// Throws `Error` if a pass did not fit into the budget. To be called between passes.
+  void check_budget();
+  /// Forgets that it did not.
+  void forget_overrun();
+
+  std::vector<Row> rows();
+  void reset();
+
+ private:
+  struct Kept {
+    void add(size_t size) {
+      ++count;
+      bytes += static_cast<int64_t>(size);
+    }
+    int64_t count = 0, bytes = 0;
+  };
+
+  ValuePtr value_of(const at::Tensor& tensor);
+  ValuePtr new_value(const c10::Storage& storage);
+  void keep(const std::vector<at::Tensor>& results, Site& site, const char* because);
+  void will_write(Values& values, const std::vector<size_t>& positions);
+  void will_write(const at::Tensor& tensor);
+  const char* record(Site& site, Values& values, const std::vector<at::Tensor>& results, Run& run);
+
+  void hold(Value& value, c10::Storage memory);
+  void let_go(Value& value);
+  Value* least_valuable();
+  bool secure(std::shared_ptr<Call> call);
+  void evict(Value& value);
+  void move_to(const ValuePtr& value, const c10::Storage& memory);
+  c10::Storage materialize(const ValuePtr& value);
+  c10::Storage run_again(Call& call, const std::vector<c10::Storage>& memory, const ValuePtr& wanted);
+  void forget_calls();
+  void end_pass();
+  void sweep();
+
+  const Options options_;
+  std::recursive_mutex mutex_;  // of everything below: running an operator again allocates, which evicts
+  std::list<Site> sites_;
+  Site outside_{};
+  std::unordered_map<c10::StorageImpl*, ValuePtr> values_;
+  std::vector<Value*> held_;  // those that have `held`
+  std::map<std::pair<const Site*, std::string>, Kept> kept_;
+  size_t saved_ = 0, sweep_at_ = 1024;
+  uint64_t clock_ = 0;
+  Site* running_ = nullptr;
+  bool recording_ = false;  // operators were recorded since the last backward operator
+
+  std::atomic<bool> must_tell_{false};  // the pass that overran is over
+  bool overran_ = false;
+  size_t needed_ = 0;       // by a pass that did not fit
+  std::string needed_for_;  // the operator
+};
+
+}  // namespace amanda::tools::rematerialization

@@ -1,0 +1,48 @@
+#include "rematerialization/tool.h"
+
+#include <utility>
+
+namespace amanda::tools::rematerialization {
+
+Rematerialization::Rematerialization(std::shared_ptr<Rematerializer> rematerializer, std::function<void()> push,
+                                     std::function<void()> pop)
+    : Tool("rematerialization"),
+      rematerializer_(std::move(rematerializer)),
+      push_(std::move(push)),
+      pop_(std::move(pop)) {
+  add_inst_for_op(
+      [owner = rematerializer_](OpContext& context) {
+        Site* site = owner->site_of(context);
+        if (!site) return;
+        if (!site->written.empty()) {
+          context.insert_before_op([owner, site](Values& values) { owner->before_write(*site, values); },
+                                   {.inputs = Positions::none(), .kind = RoutineKind::kObserve, .with_run = false});
+          return;
+        }
+        // Differentiable: the routine runs in the grad and autocast modes of the program, which it reads.
+        context.insert_before_op(
+            [owner, site](Values& values) { owner->before(*site, values); },
+            {.inputs = Positions::none(), .differentiable = true, .kind = RoutineKind::kObserve, .with_run = false});
+        context.insert_after_op(
+            [owner, site](Values& values) { owner->after(*site, values); },
+            {.outputs = Positions::none(), .kind = RoutineKind::kObserve, .inputs = Positions(), .with_run = false});
+      },
+      {.nested = true});
+}
+
+void Rematerialization::on_enter(Scope&) {
+  start_counting(rematerializer_);
+  push_();
+}
+
+void Rematerialization::on_exit(Scope&, const std::exception_ptr& error) {
+  pop_();
+  stop_counting();
+  if (error) {
+    rematerializer_->forget_overrun();
+  } else {
+    rematerializer_->check_budget();
+  }
+}
+
+}  // namespace amanda::tools::rematerialization
