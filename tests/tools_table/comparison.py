@@ -1,0 +1,86 @@
+"""What each tool takes, what the same took elsewhere, and what it was compared with."""
+
+import dataclasses
+import importlib
+from pathlib import Path
+
+import code_lines
+from markdown_page import table
+
+ROOT = Path(__file__).parents[2]
+TESTS = "tests/python/tools"
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """Lines of a project in Table 4 of Y. Guan et al. (Amanda, ASPLOS 2024)."""
+
+    native: int
+    amanda: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A tool that edits, and the test that compares its training with an oracle's, to the bit."""
+
+    tool: str  # as docs/tools.md names it: module.Class
+    oracle: str
+    test: str  # file::function, in tests/python/tools
+    steps: int | None  # of training that the test compares; None if the tool does not train
+    published: Published | None = None
+    native: str | None = None  # the folder of its C++ sources
+
+
+TOOLS = [
+    Compared(
+        "pruning.MagnitudePruning",
+        "`torch.nn.utils.prune.l1_unstructured`",
+        "test_pruning_tool.py::test_training_is_that_of_torchs_prune",
+        5,
+    ),
+    Compared(
+        "pruning.VectorwisePruning",
+        "a loop that masks weights and gradients, with masks from a search over all patterns",
+        "test_pruning_tool.py::test_two_of_four_trains_as_a_loop_that_masks_weights_and_gradients_by_hand",
+        5,
+        Published(native=499, amanda=279),
+    ),
+    Compared(
+        "quantization.FakeQuantization",
+        "`torch.ao.quantization.FakeQuantize` modules",
+        "test_quantization_tool.py::test_a_convolutional_network_trains_as_one_with_modules",
+        4,
+    ),
+]
+
+
+def kind_of(tool):
+    module, name = tool.rsplit(".", 1)
+    return getattr(importlib.import_module(f"amanda.tools.{module}"), name)
+
+
+def counted(row):
+    """The lines of a tool: of its own files, and with all of `amanda.tools` that they import."""
+    own = code_lines.file_of(kind_of(row.tool))
+    native = (
+        [path for path in sorted((ROOT / row.native).iterdir()) if path.suffix in (".cpp", ".h")] if row.native else []
+    )
+    return code_lines.lines([own, *native]), code_lines.lines([*code_lines.imported(own), *native])
+
+
+def reports():
+    """The lines of what prints the tables of all tools."""
+    return code_lines.lines(sorted((code_lines.PACKAGE / "reports").glob("*.py")))
+
+
+def markdown():
+    headings = ["", "lines", "with shared code", "paper's Amanda tool", "native project", "steps compared", "oracle"]
+    rows = []
+    for row in TOOLS:
+        published = row.published or Published("", "")
+        file, _, _ = row.test.partition("::")
+        steps = "" if row.steps is None else row.steps
+        oracle = f"{row.oracle} ([{file.removesuffix('.py')}](../{TESTS}/{file}))"
+        rows.append([f"`{row.tool}`", *counted(row), published.amanda, published.native, steps, oracle])
+    text = table(headings, rows)
+    return f"{text}\n\nThe tables of results, `amanda.reports`, are {reports()} lines more, which all tools share."
