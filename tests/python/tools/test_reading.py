@@ -8,6 +8,7 @@ import amanda
 import pytest
 import torch
 from amanda.tools.coverage import Coverage
+from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -19,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 TOOLS = {
     "coverage": lambda: Coverage(torch.nn.Linear(1, 1)),
+    "error injection": lambda: ErrorInjection(BitFlip(0), count=3),
     "flops": Flops,
     "gradients": GradientStatistics,
     "graph": GraphTracing,

@@ -12,6 +12,7 @@ from amanda.reports.results import Results
 from amanda.tools.coverage import Coverage
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
+from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -44,6 +45,7 @@ WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
 TOOLS = {
     "coverage": lambda: Coverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
+    "error_injection": lambda: ErrorInjection(BitFlip(22)),
     "flops": Flops,
     "gradients": GradientStatistics,
     "graph": GraphTracing,
@@ -193,6 +195,7 @@ def test_a_table_is_sorted_as_asked_for():
     [
         ("coverage", '"phase", "op" or "module"'),
         ("cupti_profiler", '"op", "id", "module", "line", "phase", "kernel" or "operator"'),
+        ("error_injection", '"fault", "id", "op", "module" or "line"'),
         ("flops", '"both", "op" or "module"'),
         ("gradients", '"id", "op", "module" or "line"'),
         ("graph", '"id", "op", "module" or "line"'),
@@ -243,6 +246,7 @@ def test_a_top_that_is_no_number_is_refused(says, name):
     ("name", "column"),
     [
         ("cupti_profiler", "calls"),
+        ("error_injection", "faults"),
         ("flops", "flops"),
         ("gradients", "calls"),
         ("graph", "nodes"),
