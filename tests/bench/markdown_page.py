@@ -28,8 +28,10 @@ def machine_line(about):
     )
 
 
-def table(headings, rows):
-    lines = ["| " + " | ".join(headings) + " |", "| --- |" + " ---: |" * (len(headings) - 1)]
+def table(headings, rows, texts=()):
+    """Of numbers, but for the first column and those whose headings are in `texts`."""
+    sides = [" --- |" if heading in (headings[0], *texts) else " ---: |" for heading in headings]
+    lines = ["| " + " | ".join(headings) + " |", "|" + "".join(sides)]
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 

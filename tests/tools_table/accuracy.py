@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import copy
+import functools
 import itertools
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import tasks
 import torch
 from markdown_page import table
 
-NO_TOOL = cases.Case("no tool", "", lambda: amanda.Tool("nothing"))
+NO_TOOL = cases.Case("no tool", "", lambda seed: amanda.Tool("nothing"))
 
 
 class Score(NamedTuple):
@@ -24,7 +25,7 @@ class Score(NamedTuple):
 
 def predictions(case, task, seed):
     """Of the model in a scope of the tool, and after fine-tuning in that scope; None where there are none."""
-    model, tool = copy.deepcopy(task.trained), case.make()
+    model, tool = copy.deepcopy(task.trained), case.make(seed)
     with amanda.apply(tool):  # one scope: what a tool has decided stays
         if case.calibrates:
             task.calibrate(model)
@@ -34,7 +35,7 @@ def predictions(case, task, seed):
             return applied, None
         case.before_training(tool)
         torch.manual_seed(seed)  # the same batches for all
-        task.fine_tune(model)
+        task.fine_tune(model, case.parameters(tool), functools.partial(case.after_step, tool))
         case.before_scoring(tool)
         return applied, task.predict(model)
 

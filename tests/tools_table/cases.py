@@ -1,10 +1,11 @@
 """The tools in the table of accuracy, with their settings. A case is an entry of `CASES`."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from amanda.tools import pruning, quantization
+from amanda.tools.error_injection import BitFlip, ErrorInjection, StuckAt
 
 DIGITS = ("CNN", "transformer")
 
@@ -19,12 +20,14 @@ class Case:
 
     tool: str  # as docs/tools.md names it: module.Class
     setting: str
-    make: Callable[[], Any]
+    make: Callable[[int], Any]  # make(seed)
     tasks: tuple[str, ...] = (*DIGITS, "MiniLM")  # of `tasks.TASKS`, those that have something for the tool to edit
     trains: bool = True  # False: it is not made for training
     calibrates: bool = False  # sees training data before it is scored
     before_scoring: Callable[[Any], object] = nothing
     before_training: Callable[[Any], object] = nothing
+    parameters: Callable[[Any], Iterable[Any]] = lambda tool: ()  # of the tool, to be trained, too
+    after_step: Callable[[Any], object] = nothing  # of the optimizer
 
     @property
     def title(self):
@@ -39,16 +42,27 @@ def observe(on):
 
 
 CASES = [
-    Case("pruning.MagnitudePruning", "sparsity 0.5", lambda: pruning.MagnitudePruning(0.5)),
-    Case("pruning.MagnitudePruning", "sparsity 0.8", lambda: pruning.MagnitudePruning(0.8)),
-    Case("pruning.MagnitudePruning", "sparsity 0.9", lambda: pruning.MagnitudePruning(0.9), DIGITS),
-    Case("pruning.VectorwisePruning", "2 of 4", pruning.VectorwisePruning),
+    Case("pruning.MagnitudePruning", "sparsity 0.5", lambda seed: pruning.MagnitudePruning(0.5)),
+    Case("pruning.MagnitudePruning", "sparsity 0.8", lambda seed: pruning.MagnitudePruning(0.8)),
+    Case("pruning.MagnitudePruning", "sparsity 0.9", lambda seed: pruning.MagnitudePruning(0.9), DIGITS),
+    Case("pruning.VectorwisePruning", "2 of 4", lambda seed: pruning.VectorwisePruning()),
     Case(
         "quantization.FakeQuantization",
         "8 bits",
-        quantization.FakeQuantization,
+        lambda seed: quantization.FakeQuantization(),
         calibrates=True,
         before_scoring=observe(False),
         before_training=observe(True),
+    ),
+    Case(
+        "error_injection.ErrorInjection",
+        "a bit in 100 000 results flips",
+        lambda seed: ErrorInjection(BitFlip(), rate=1e-5, seed=seed, max_rows=0),
+        trains=False,  # a flipped exponent ends the training
+    ),
+    Case(
+        "error_injection.ErrorInjection",
+        "one of 100 results is 0",
+        lambda seed: ErrorInjection(StuckAt(0.0), rate=1e-2, seed=seed, max_rows=0),
     ),
 ]

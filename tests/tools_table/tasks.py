@@ -1,6 +1,7 @@
 """What is trained and scored: two small networks on handwritten digits, and a sentence encoder with its real weights.
 
-`effort` shortens the training of a task, 1 for all of it.
+`effort` shortens the training of a task, 1 for all of it. A tool may have parameters to train, and something to do after
+each step of the optimizer.
 """
 
 import functools
@@ -87,15 +88,15 @@ class Digits:
         self.training, self.test = ((images[part], labels[part]) for part in (order[:1200], order[1200:]))
         self.effort = effort
         self.trained = network()
-        self._train(self.trained, 30, learning_rate=3e-3)
+        self._train(self.trained, 30, 3e-3)
 
-    def fine_tune(self, model):
-        self._train(model, 5, learning_rate=1e-3)
+    def fine_tune(self, model, parameters, after_step):
+        self._train(model, 5, 1e-3, parameters, after_step)
 
-    def _train(self, model, epochs, learning_rate):
+    def _train(self, model, epochs, learning_rate, parameters=(), after_step=lambda: None):
         images, labels = self.training
         epochs = math.ceil(epochs * self.effort)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+        optimizer = torch.optim.AdamW([*model.parameters(), *parameters], lr=learning_rate)
         decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0, total_iters=epochs)
         model.train()
         for _ in range(epochs):
@@ -103,6 +104,7 @@ class Digits:
                 optimizer.zero_grad()
                 F.cross_entropy(model(images[batch]), labels[batch]).backward()
                 optimizer.step()
+                after_step()
             decay.step()
 
     @torch.no_grad()
@@ -136,18 +138,19 @@ class Sentences:
         texts = descriptions()
         batches = torch.randperm(len(texts)).split(16)[: math.ceil(3 * effort)]
         self.batches = [self._tokens([texts[i] for i in batch]) for batch in batches]
-        self.epochs = math.ceil(3 * effort)
+        self.epochs = math.ceil(2 * effort)
         with torch.no_grad():
             self.targets = [self._hidden_states(self.trained, batch) for batch in self.batches]
         self.expected = similarities(self.predict(self.trained))
 
-    def fine_tune(self, model):
+    def fine_tune(self, model, parameters, after_step):
         # Without dropout: the targets have none. A usual eps would make steps of gradients that are rounding errors.
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-5)
+        optimizer = torch.optim.AdamW([*model.parameters(), *parameters], lr=1e-4, eps=1e-5)
         for batch, targets in self.epochs * list(zip(self.batches, self.targets, strict=True)):
             optimizer.zero_grad()
             sum(map(F.mse_loss, self._hidden_states(model, batch), targets)).backward()
             optimizer.step()
+            after_step()
 
     @torch.no_grad()
     def calibrate(self, model):
@@ -166,7 +169,7 @@ class Sentences:
         return 100 * scipy.stats.spearmanr(similarities(predictions), self.expected).statistic.item()
 
     def _tokens(self, texts):
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
 
     def _hidden_states(self, model, batch):
         """Those of each layer, of all tokens that are no padding."""
