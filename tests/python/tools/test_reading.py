@@ -12,6 +12,7 @@ from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
+from amanda.tools.histograms import ValueHistograms
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
 from amanda.tools.quantization import FakeQuantization
@@ -24,6 +25,7 @@ TOOLS = {
     "flops": Flops,
     "gradients": GradientStatistics,
     "graph": GraphTracing,
+    "histograms": ValueHistograms,
     "magnitude pruning": MagnitudePruning,
     "profile": Profile,
     "quantization": FakeQuantization,

@@ -16,6 +16,7 @@ from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
+from amanda.tools.histograms import ValueHistograms
 from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
@@ -49,6 +50,7 @@ TOOLS = {
     "flops": Flops,
     "gradients": GradientStatistics,
     "graph": GraphTracing,
+    "histograms": ValueHistograms,
     "profile": Profile,
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
@@ -199,6 +201,7 @@ def test_a_table_is_sorted_as_asked_for():
         ("flops", '"both", "op" or "module"'),
         ("gradients", '"id", "op", "module" or "line"'),
         ("graph", '"id", "op", "module" or "line"'),
+        ("histograms", '"id", "op", "module" or "line"'),
         ("profile", '"op", "module", "line" or "id"'),
         ("pruning", '"id", "op", "module" or "line"'),
         ("quantization", '"id"'),
@@ -250,6 +253,7 @@ def test_a_top_that_is_no_number_is_refused(says, name):
         ("flops", "flops"),
         ("gradients", "calls"),
         ("graph", "nodes"),
+        ("histograms", "elements"),
         ("profile", "calls"),
         ("pruning", "pruned"),
         ("statistics", "elements"),

@@ -152,7 +152,8 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         if not callable(sdc):
             raise TypeError(f"[campaign] sdc= takes a function of the results without and with faults, got {sdc!r}")
         self.trials: list[Trial] = []
-        self._fault, self._where, self._options = fault, where, {"ops": ops, "modules": modules, **options}
+        self._fault, self._where = fault, where
+        self._options: dict[str, Any] = {"ops": ops, "modules": modules, **options}
         self._of_each_layer, self._sdc, self._nonfinite_crashes = trials, sdc, nonfinite_crashes
         self._seed, self._generator = seed, torch.Generator().manual_seed(seed)
         self._injection(where, execution=None)  # raises if an option is wrong

@@ -19,7 +19,7 @@ class Elements:
         ValueError: more than one of the three is given, or one is out of range.
     """
 
-    def __init__(self, index: Index | Sequence[Index] | None, count: int | None, rate: float | None) -> None:
+    def __init__(self, index: Index | list[Index] | None, count: int | None, rate: float | None) -> None:
         if sum(given is not None for given in (index, count, rate)) > 1:
             raise ValueError(
                 f"[error_injection] give one of index=, count= and rate=; got {index!r}, {count!r}, {rate!r}"
@@ -59,8 +59,8 @@ def _distinct(count: int, size: int, generator: torch.Generator) -> list[int]:
     return [*chosen]
 
 
-def _indices(index: Index | Sequence[Index]) -> list[Index]:
-    several = [index] if isinstance(index, tuple) and all(isinstance(i, int) for i in index) else [*index]
+def _indices(index: Index | list[Index]) -> list[Index]:
+    several = index if isinstance(index, list) else [index]
     for one in several:
         if not isinstance(one, tuple) or not all(isinstance(i, int) for i in one):
             raise ValueError(f"[error_injection] index= is a tuple of integers, or a list of such; got {index!r}")

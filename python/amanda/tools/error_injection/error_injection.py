@@ -143,7 +143,7 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         at: Side = "output",
         position: int | str = 0,
         backward_op: str | None = None,
-        index: Index | Sequence[Index] | None = None,
+        index: Index | list[Index] | None = None,
         count: int | None = None,
         rate: float | None = None,
         execution: int | Collection[int] | None = None,
@@ -323,7 +323,8 @@ class _Target(NamedTuple):
         return self.backward_op or self.place.name
 
     def row(self) -> tuple[int | None, str, str, str, str, int | str | None]:
-        return (*self.place, self.backward_op, self.position)
+        op_id, name, module_path, source = self.place
+        return op_id, name, module_path, source, self.backward_op, self.position
 
     def group(self, by: GroupBy) -> _Target:
         return self if by == "id" else _Target(self.place.group(by), None)
