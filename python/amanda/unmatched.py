@@ -31,14 +31,15 @@ def warn(unmatched: Sequence[_core.Unmatched], counts: Counts) -> None:
     absent: dict[str, list[_core.Unmatched]] = {}
     for one in unmatched:
         if one.ops_matched:
-            _warn(_elsewhere(one))
+            warn_here(_elsewhere(one))
         else:
             absent.setdefault(one.tool, []).append(one)
     for tool, of_tool in absent.items():
-        _warn(_absent(tool, of_tool, counts))
+        warn_here(_absent(tool, of_tool, counts))
 
 
-def _warn(text: str) -> None:
+def warn_here(text: str) -> None:
+    """Warns at the `with` statement, or the call of a decorated function, that is running."""
     package = f"{Path(__file__).parent}{os.sep}"
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):

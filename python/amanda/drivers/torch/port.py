@@ -158,3 +158,26 @@ def satisfy_fullgraph() -> None:
 def leave_untraced(function: Any) -> None:
     """Marks a function as torch.compiler.disable does, without importing torch._dynamo."""
     function._torchdynamo_disable = True
+
+
+# ---- torch.utils.checkpoint -------------------------------------------------------------------------------------------
+
+
+def checkpointed_regions() -> list[tuple[object, int | None]]:
+    """The checkpointed regions that this thread runs, outermost first: what stands for the region in its first run and in
+    recomputations, and the number of the backward pass that recomputes it; None: it runs for the first time."""
+    found: list[tuple[object, int | None]] = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == torch.utils.checkpoint.__file__:
+            if code.co_qualname == "checkpoint" and "gen" in frame.f_locals:
+                found.append((frame.f_locals["gen"].gi_frame.f_locals["new_frame"], None))
+            elif code.co_qualname == "_checkpoint_hook.__init__.<locals>.unpack_hook":
+                found.append((frame.f_locals["frame"], frame.f_locals["gid"]))
+            elif code.co_qualname == "CheckpointFunction.forward":
+                found.append((frame.f_locals["ctx"], None))
+            elif code.co_qualname == "CheckpointFunction.backward":
+                found.append((frame.f_locals["ctx"], torch._C._current_graph_task_id()))
+        frame = frame.f_back  # type: ignore[assignment]
+    return found[::-1]
