@@ -8,6 +8,7 @@ from amanda.tools import pruning, quantization
 from amanda.tools.error_injection import BitFlip, ErrorInjection, StuckAt
 
 DIGITS = ("CNN", "transformer")
+ATTENTION = ("transformer", "MiniLM")
 
 
 def nothing(tool):
@@ -46,6 +47,18 @@ CASES = [
     Case("pruning.MagnitudePruning", "sparsity 0.8", lambda seed: pruning.MagnitudePruning(0.8)),
     Case("pruning.MagnitudePruning", "sparsity 0.9", lambda seed: pruning.MagnitudePruning(0.9), DIGITS),
     Case("pruning.VectorwisePruning", "2 of 4", lambda seed: pruning.VectorwisePruning()),
+    Case(
+        "pruning.ChannelPruning",
+        "half of the channels stay",
+        lambda seed: pruning.ChannelPruning(0.5),
+        ("CNN",),
+        calibrates=True,  # makes the gates
+        parameters=lambda tool: tool.parameters(),
+    ),
+    Case("pruning.CascadePruning", "3/4 of the tokens stay", lambda seed: pruning.CascadePruning(0.75), ATTENTION),
+    Case(
+        "pruning.HeadPruning", "1 head less in 2 layers", lambda seed: pruning.HeadPruning({0: [0], 1: [0]}), ATTENTION
+    ),
     Case(
         "quantization.FakeQuantization",
         "8 bits",

@@ -15,6 +15,7 @@ TESTS = "tests/python/tools"
 class Published:
     """Lines of a project in Table 4 of Y. Guan et al. (Amanda, ASPLOS 2024)."""
 
+    project: str
     native: int
     amanda: int
 
@@ -43,7 +44,27 @@ TOOLS = [
         "a loop that masks weights and gradients, with masks from a search over all patterns",
         "test_pruning_tool.py::test_two_of_four_trains_as_a_loop_that_masks_weights_and_gradients_by_hand",
         5,
-        Published(native=499, amanda=279),
+        Published("APEX", native=499, amanda=279),
+    ),
+    Compared(
+        "pruning.ChannelPruning",
+        "modules with gates, by hand",
+        "test_channel_pruning.py::test_a_resnet_trains_as_one_with_modules_by_hand",
+        20,
+        Published("FBS", native=387, amanda=115),
+    ),
+    Compared(
+        "pruning.CascadePruning",
+        "an encoder with the rule in it; BERT and ALBERT without the tokens",
+        "test_attention_pruning.py::test_twenty_steps_are_those_of_a_module_by_hand",
+        20,
+        Published("Block-Skim", native=1105, amanda=179),
+    ),
+    Compared(
+        "pruning.HeadPruning",
+        "zeros in front of the output projections of BERT and ALBERT",
+        "test_attention_pruning.py::test_heads_are_pruned_as_zeros_in_front_of_the_output_projection",
+        20,
     ),
     Compared(
         "quantization.FakeQuantization",
@@ -83,10 +104,12 @@ def markdown():
     headings = ["", "lines", "with shared code", "paper's Amanda tool", "native project", "steps compared", "oracle"]
     rows = []
     for row in TOOLS:
-        published = row.published or Published("", "")
         file, _, _ = row.test.partition("::")
         steps = "" if row.steps is None else row.steps
         oracle = f"{row.oracle} ([{file.removesuffix('.py')}](../{TESTS}/{file}))"
-        rows.append([f"`{row.tool}`", *counted(row), published.amanda, published.native, steps, oracle])
+        published = (
+            [row.published.amanda, f"{row.published.native} ({row.published.project})"] if row.published else ["", ""]
+        )
+        rows.append([f"`{row.tool}`", *counted(row), *published, steps, oracle])
     text = table(headings, rows, texts=["oracle"])
     return f"{text}\n\nThe tables of results, `amanda.reports`, are {reports()} lines more, which all tools share."
