@@ -24,7 +24,8 @@ from amanda.tools import _reading
 if TYPE_CHECKING:
     import matplotlib.axes
 
-MAGNITUDES = tuple(2.0**exponent for exponent in range(-32, 33))
+LOWEST = -32
+MAGNITUDES = tuple(2.0**exponent for exponent in range(LOWEST, -LOWEST + 1))
 """The bins that `ValueHistograms` has by default: powers of two, for magnitudes."""
 
 
@@ -72,8 +73,8 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
     No tensor is kept. If an operator has more than `max_steps` steps, each two neighboring steps of all operators become
     one. So memory grows with the program, not with its length: about 0.6 kB per operator and step.
 
-    Outputs that cannot be read are not counted; see `skipped`. Each is temporarily converted to float64. On CUDA the
-    host waits for it. An operator that raises is not counted.
+    Outputs that cannot be read are not counted; see `skipped`. Counting takes memory for each output for a moment, up to
+    16 bytes per element. On CUDA the host waits for it. An operator that raises is not counted.
 
     Rows are by "id" (the default: one operator at its place in the program), "op", "module" or "line", and by step, in the
     order in which operators first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
@@ -170,17 +171,28 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
         return counts
 
     def _histogram(self, tensor: torch.Tensor) -> _Counts:
-        values = (tensor.abs() if tensor.is_complex() else tensor).double().flatten()
-        zeros = values.numel() - int(values.count_nonzero())
-        nans = int(values.isnan().sum())
-        if nans:
-            values = values[~values.isnan()]
-        edges = torch.tensor(self.edges, dtype=torch.float64, device=values.device)
-        slots = torch.bucketize(values.abs() if self._magnitudes else values, edges, right=True)
-        bins = torch.bincount(slots, minlength=len(edges) + 1).cpu()
-        last = int((values.abs() if self._magnitudes else values).eq(edges[-1]).sum())
-        bins[-1] -= last  # the last bin is closed
-        bins[-2] += last
+        values = (tensor.abs() if tensor.is_complex() else tensor).flatten()
+        small = values.is_floating_point() and values.dtype.itemsize <= 4
+        values = values.float() if small and self._magnitudes else values.double()  # exact, and powers of two are, too
+        zeros, nans = values.numel() - int(values.count_nonzero()), 0
+        if not values.sum().isfinite():
+            nans = int(values.isnan().sum())
+            values = values[~values.isnan()].nan_to_num()  # infinities become the largest numbers
+        if self._magnitudes:
+            values = values.abs()
+            # frexp's exponent is that of the power of two above a value; a zero's is 0.
+            slots = (torch.frexp(values).exponent - LOWEST).clamp(0, len(self.edges))
+        else:
+            edges = torch.tensor(self.edges, dtype=torch.float64, device=values.device)
+            slots = torch.bucketize(values, edges, right=True)
+        bins = torch.bincount(slots, minlength=len(self.edges) + 1).cpu()
+        if self._magnitudes:
+            bins[-LOWEST] -= zeros
+            bins[0] += zeros
+        if bins[-1]:  # the last bin is closed
+            last = int(values.eq(self.edges[-1]).sum())
+            bins[-1] -= last
+            bins[-2] += last
         return _Counts(bins, 0, tensor.numel(), zeros, nans)
 
     # ---- reporting --------------------------------------------------------------------------------------------------

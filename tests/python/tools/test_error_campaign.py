@@ -270,6 +270,20 @@ def test_layers_of_a_library_model_with_a_result_of_its_own():
     assert sum(row.identical for row in campaign.rows()) < 12
 
 
+def test_plain_values_of_a_result_are_compared_and_other_objects_are_not():
+    def program(x):
+        y = torch.matmul(x, x)
+        return {"object": object(), "loss": y.sum().item(), "name": "loss", "none": None, "nan": float("nan")}
+
+    campaign = Campaign(StuckAt(9.0), trials=3, sdc=lambda golden, faulty: faulty["loss"] > golden["loss"])
+    campaign.run(program, torch.zeros(2, 2))
+    (row,) = campaign.rows()
+    assert (row.identical, row.sdc) == (0, 3)
+    campaign = Campaign(StuckAt(0.0), trials=3)
+    campaign.run(program, torch.zeros(2, 2))
+    assert campaign.rows()[0].identical == 3
+
+
 def test_gradients_can_be_hit_in_a_function_that_returns_them(model, x):
     def gradient():
         return torch.autograd.grad(model(x).sum(), model.conv1.weight)

@@ -92,13 +92,27 @@ def test_edges_belong_to_the_bin_on_their_right_and_the_last_one_to_the_last():
 
 
 def test_exponents_are_those_of_the_values():
-    x = torch.tensor([1.0, 1.999, -2.0, 0.5, 3e-39, -0.0, 2.0**33, math.inf])
+    x = torch.tensor([1.0, 1.999, -2.0, 0.5, 3e-39, -0.0, 2.0**33, -math.inf])
     tool = ValueHistograms(ops="clone")
     with amanda.apply(tool):
         x.clone()
     (row,) = tool.rows()
     assert {int(math.log2(MAGNITUDES[i])): n for i, n in enumerate(row.counts) if n} == {-1: 1, 0: 2, 1: 1}
     assert (row.below, row.above, row.zeros) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64], ids=str)
+def test_the_edges_of_exponents_are_exact(dtype):
+    edges = torch.tensor(MAGNITUDES, dtype=torch.float64)
+    values = torch.cat([edges, edges.nextafter(edges * 0), -edges * 1.5, torch.tensor([0.0, math.nan, math.inf])])
+    values = torch.cat([values, edges * (1 - 2.0**-8), edges * (1 + 2.0**-7)]).to(dtype)
+    tool = ValueHistograms(ops="clone")
+    with amanda.apply(tool):
+        values.clone()
+    known = values[~values.isnan()]
+    (row,) = tool.rows()
+    assert (row.below, row.counts, row.above) == histogram(known.double().abs(), numpy.array(MAGNITUDES))
+    assert (row.zeros, row.nans) == (int((values == 0).sum()), len(values) - len(known))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int16, torch.bool], ids=str)

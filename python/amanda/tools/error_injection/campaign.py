@@ -252,14 +252,14 @@ def _wilson(hits: int, trials: int, side: int) -> float:
 
 
 def _identical(expected: Any, found: Any) -> bool:
-    """Bit for bit, also NaNs."""
+    """Bit for bit, also NaNs, the tensors and plain values of two results."""
     leaves = [[*_leaves(result)] for result in (expected, found)]
     return len(leaves[0]) == len(leaves[1]) and all(map(_same, *leaves))
 
 
 def _same(a: Any, b: Any) -> bool:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return bool(type(a) is type(b) and a == b)
+        return type(a) is type(b) and bool(a == b or (a != a and b != b))
     return bool(a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b)))
 
 
@@ -278,5 +278,7 @@ def _leaves(result: Any) -> Iterator[Any]:
     elif dataclasses.is_dataclass(result):
         for field in dataclasses.fields(result):
             yield from _leaves(getattr(result, field.name))
-    else:
-        yield result.detach() if isinstance(result, torch.Tensor) else result
+    elif isinstance(result, torch.Tensor):
+        yield result.detach()
+    elif isinstance(result, bool | int | float | complex | str | None):  # a cache, for instance, cannot be compared
+        yield result
