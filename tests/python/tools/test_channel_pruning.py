@@ -8,6 +8,9 @@ Equal means torch.equal, on every tensor.
 import contextlib
 import copy
 import math
+import re
+import subprocess
+import sys
 import threading
 
 import amanda
@@ -16,6 +19,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from amanda.tools.pruning import ChannelPruning
+from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 
 
@@ -450,3 +454,17 @@ def test_inputs_that_cannot_be_read_are_skipped():
         F.conv2d(torch.ones(1, 2, 3, 3, device="meta"), torch.ones(4, 2, 1, 1, device="meta"))
     assert pruning.skipped == {"meta": 1}
     assert len(pruning.gates) == 0
+
+
+# ---- the example -----------------------------------------------------------------------------------------------------
+
+
+def test_the_examples_network_reads_with_half_of_its_channels():
+    example = ROOT / "examples" / "python" / "prune_channels.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    shares = re.findall(r"^(.*?) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
+    assert [name for name, _ in shares] == ["12 channels", "24 channels", "24 channels, half kept"]
+    narrow, whole, gated = (float(share) for _, share in shares)
+    assert whole >= gated > narrow
+    assert gated > whole - 2
+    assert re.search(r"conv2 +597 +14328 +71\d\d +\d\d\.\d%", printed)

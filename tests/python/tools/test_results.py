@@ -19,7 +19,15 @@ from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.mapping import MappingTool
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
+from amanda.tools.pruning import (
+    AttentionPruning,
+    CascadePruning,
+    ChannelPruning,
+    HeadPruning,
+    MagnitudePruning,
+    VectorwisePruning,
+    WeightPruning,
+)
 from amanda.tools.quantization import FakeQuantization
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
@@ -37,9 +45,23 @@ class Model(torch.nn.Module):
         return self.head(x + values)
 
 
-def model():
+class Attending(torch.nn.Module):
+    """For tools of convolutions and attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = torch.nn.Conv2d(1, 2, 1), torch.nn.Conv2d(2, 2, 1)
+
+    def forward(self, x):
+        x = self.conv2(self.conv1(x.view(3, 1, 2, 2)))
+        for _ in range(2):
+            x = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        return x
+
+
+def model(kind=Model):
     torch.manual_seed(0)
-    return Model()
+    return kind()
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
@@ -56,7 +78,12 @@ TOOLS = {
     "quantization": FakeQuantization,
     "statistics": OpStatistics,
     "vectorwise pruning": VectorwisePruning,
+    "channel pruning": ChannelPruning,
+    "cascade pruning": lambda: CascadePruning(0.5),
+    "head pruning": lambda: HeadPruning({0: [1]}),
 }
+BASES = {AttentionPruning, WeightPruning}
+MODELS = dict.fromkeys(["channel pruning", "cascade pruning", "head pruning"], Attending)
 GROUPINGS = [(name, by) for name, make in TOOLS.items() for by in make()._groupings]
 MEASURED = ("_ns", "share", "_bytes")  # fields that differ from run to run
 each_tool = pytest.mark.parametrize("name", TOOLS)
@@ -71,7 +98,7 @@ def train(net, steps=2):
 def used(name):
     tool = TOOLS[name]()
     with amanda.apply(tool):
-        train(model())
+        train(model(MODELS.get(name, Model)))
     return tool
 
 
@@ -106,7 +133,10 @@ def test_every_tool_that_ships_has_results_in_this_shape():
             if isinstance(value, type) and issubclass(value, amanda.Tool) and value.__module__.startswith("amanda.t"):
                 found.add(value)
     tools = {type(make()) for make in TOOLS.values()}
-    assert {kind for kind in found if kind.__module__ != "amanda.tool"} - WITHOUT_RESULTS == tools | {WeightPruning}
+    assert {kind for kind in found if kind.__module__ != "amanda.tool"} - WITHOUT_RESULTS == tools | {
+        AttentionPruning,
+        WeightPruning,
+    }
     for kind in tools:
         own = {"rows", "table", "to_pandas"} & vars(kind).keys()
         assert own <= ({"rows"} if kind is CuptiProfiler else set())  # there, for its overloads
@@ -256,6 +286,7 @@ def test_a_top_that_is_no_number_is_refused(says, name):
         ("histograms", "elements"),
         ("profile", "calls"),
         ("pruning", "pruned"),
+        ("channel pruning", "kept"),
         ("statistics", "elements"),
         ("statistics", "zeros"),
     ],
@@ -366,7 +397,7 @@ def results_of_a_step(tool, net, inside, used_before):
 @each_tool
 @pytest.mark.parametrize("inside", [True, False], ids=["in an open scope", "between scopes"])
 def test_after_a_reset_a_tool_is_as_new(name, inside):
-    net = model()  # one: another's operators would have other ids
+    net = model(MODELS.get(name, Model))  # one: another's operators would have other ids
     after, new = (results_of_a_step(TOOLS[name](), net, inside, before) for before in (True, False))
     assert after == new
     assert any(new.values())
