@@ -31,20 +31,20 @@ def warn(unmatched: Sequence[_core.Unmatched], counts: Counts) -> None:
     absent: dict[str, list[_core.Unmatched]] = {}
     for one in unmatched:
         if one.ops_matched:
-            warn_here(_elsewhere(one))
+            issue(_elsewhere(one))
         else:
             absent.setdefault(one.tool, []).append(one)
     for tool, of_tool in absent.items():
-        warn_here(_absent(tool, of_tool, counts))
+        issue(_absent(tool, of_tool, counts))
 
 
-def warn_here(text: str) -> None:
-    """Warns at the `with` statement, or the call of a decorated function, that is running."""
+def issue(text: str, category: type[Warning] = UnmatchedFilterWarning) -> None:
+    """A warning at the innermost line that is not Amanda's."""
     package = f"{Path(__file__).parent}{os.sep}"
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, UnmatchedFilterWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 # ---- no such operator ran ----------------------------------------------------------------------------------------------

@@ -25,6 +25,10 @@ from amanda.tools.pruning import (
     ChannelPruning,
     HeadPruning,
     MagnitudePruning,
+    ActivationPruning,
+    MagnitudePruning,
+    SparsitySchedule,
+    TilewisePruning,
     VectorwisePruning,
     WeightPruning,
 )
@@ -64,8 +68,9 @@ def model(kind=Model):
     return kind()
 
 
-WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
+WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
 TOOLS = {
+    "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "coverage": lambda: Coverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
     "error_injection": lambda: ErrorInjection(BitFlip(22)),
@@ -77,6 +82,7 @@ TOOLS = {
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
     "statistics": OpStatistics,
+    "tilewise pruning": TilewisePruning,
     "vectorwise pruning": VectorwisePruning,
     "channel pruning": ChannelPruning,
     "cascade pruning": lambda: CascadePruning(0.5),

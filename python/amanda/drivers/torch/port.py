@@ -45,6 +45,9 @@ Variable = _get("autograd.variable.Variable", _missing)
 engine = _get("autograd.variable.Variable._execution_engine", _missing)
 recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled", _missing)
 
+# The backward pass that this thread runs; -1 outside of one.
+graph_task_id = _get("_C._current_graph_task_id", _missing)
+
 # The base class whose `apply` is called by that of every torch.autograd.Function.
 FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
 # torch.cond and similar operators: their class, and all instances.

@@ -147,7 +147,7 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         if error is not None or not self._looked:
             return
         if not self._layers_seen:
-            unmatched.warn_here(
+            unmatched.issue(
                 f"[pruning] tool '{self.name}' found no attention: no scaled_dot_product_attention, and no softmax over "
                 "the last of four dimensions (batch, heads, queries, keys) followed by matmul; "
                 "nn.MultiheadAttention runs the former with need_weights=False"

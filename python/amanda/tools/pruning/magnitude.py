@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now
 from amanda.tools.pruning.weight_pruning import WeightPruning
 
 
@@ -20,20 +21,18 @@ class MagnitudePruning(WeightPruning):
     `WeightPruning` for when masks are made, what is pruned, and further arguments.
 
     Arguments:
-        sparsity: the fraction of weights to prune, 0 to 1. Their number is rounded half to even.
+        sparsity: the fraction of weights to prune, 0 to 1, or a `SparsitySchedule`. Their number is rounded half to even.
 
     Raises:
         ValueError: `sparsity` is not in that range.
     """
 
-    def __init__(self, sparsity: float = 0.5, **options: Any) -> None:
+    def __init__(self, sparsity: float | SparsitySchedule = 0.5, **options: Any) -> None:
         super().__init__(**options)
-        if not isinstance(sparsity, (int, float)) or not 0 <= sparsity <= 1:
-            raise ValueError(f"[pruning] sparsity is the share of weights to prune, 0 to 1; got {sparsity!r}")
-        self.sparsity = sparsity
+        self._take(sparsity)
 
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        count = round(self.sparsity * weight.numel())
+        count = round(now(self.sparsity) * weight.numel())
         smallest = weight.abs().flatten().topk(count, largest=False).indices
         mask = torch.ones(weight.numel(), dtype=weight.dtype, device=weight.device)
         return mask.index_fill(0, smallest, 0).view(weight.shape)

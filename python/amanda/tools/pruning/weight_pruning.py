@@ -10,13 +10,17 @@ import torch
 from amanda import _core, _fork
 from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
-from amanda.reports.results import Grouping, Results
+from amanda.reports.columns import number_column
+from amanda.reports.places import GroupBy, Place
+from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
+from amanda.tools._where import Where
+from amanda.tools.pruning.by_place import by_place
+from amanda.tools.pruning.parameter_view import ParameterView
+from amanda.tools.pruning.permanent import Use, parameter_masks
+from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
 
 OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
 
@@ -52,7 +56,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         with pruned:  # the same scope object: the same masks
             evaluate(model)
 
-    A new `apply` creates new masks. The parameter itself is not changed: what an optimizer does to a pruned weight
+    A new `apply` creates new masks. If a subclass has a `sparsity`, a number or a `SparsitySchedule`, and it changes, masks
+    are made anew, of the weights as they are then. `apply_to` writes masks into the model. Until then the parameter itself is not changed: what an optimizer does to a pruned weight
     (weight decay, earlier momentum) has no effect in the scope, and `model.state_dict()` is dense.
 
     The weight is the argument named `weight`. In a matrix product it is the factor that is an `nn.Parameter` or a view
@@ -68,7 +73,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
 
     Arguments:
         ops: the operators to prune, as in `Tool.add_inst_for_op`. Matrix products, or operators with a `weight`.
-        where: called as ``where(context)`` once per operator; False leaves the operator dense.
+        where: called as ``where(context)`` once per operator; False leaves the operator dense. If it is never True, leaving
+            the scope warns (`UnmatchedFilterWarning`).
 
     Raises:
         TypeError: `where` is not callable.
@@ -82,30 +88,28 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     """
 
     _speaker = "pruning"
-    _counts = (
-        number_column("weights", "weights"),
-        number_column("pruned", "pruned"),
-        Column("sparsity", lambda row: f"{row.sparsity:.1%}", field="sparsity"),
+    _groupings = by_place(
+        Row,
+        [
+            number_column("weights", "weights"),
+            number_column("pruned", "pruned"),
+            Column("sparsity", lambda row: f"{row.sparsity:.1%}", field="sparsity"),
+        ],
+        lambda rows: _sum(rows),
+        sparsity="float64",
     )
-    _fields = fields_of(Row, without=PLACE_FIELDS, sparsity="float64")
-    _groupings = {
-        "id": Grouping([name_column("id"), *_counts], fields_of(Row, sparsity="float64"), lambda rows: _sum(rows)),
-        "op": Grouping([name_column("op"), *_counts], _fields, lambda rows: _sum(rows)),
-        "module": Grouping([name_column("module"), *_counts], _fields, lambda rows: _sum(rows)),
-        "line": Grouping([name_column("line"), *_counts], _fields, lambda rows: _sum(rows)),
-    }
+    sparsity: float | SparsitySchedule | None = None  # of subclasses that take one
 
     def __init__(
         self, *, ops: str | Iterable[str] = OPS, where: Callable[[OpContext], object] = lambda context: True
     ) -> None:
         super().__init__()
-        if not callable(where):
-            raise TypeError(f"[pruning] where= takes a function of an operator's context, got {where!r}")
-        self._where = where
+        self._where = Where("pruning", where)
         self._skips = _reading.Skips("pruning")
         self._resets = 0
-        self._masked: dict[int | None, Row] = {}
-        self._lock = _fork.lock()  # guards the two above
+        self._masked: dict[int | None, Masked] = {}
+        self._dense: dict[int | None, Use] = {}  # what `where` refused
+        self._lock = _fork.lock()  # guards the three above
         self.add_inst_for_op(self._analyze, ops=ops)
         if ops is OPS:
             _fused_layers.refuse_in(self)
@@ -114,6 +118,37 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     def skipped(self) -> dict[str, int]:
         """How many operators were left dense because their weight cannot be read, by reason."""
         return self._skips.counts()
+
+    def apply_to(self, model: torch.nn.Module) -> None:
+        """Makes the pruning permanent: writes the masks into the model's parameters, in place.
+
+        From then on the model needs neither the tool nor Amanda: outside of scopes it computes what it computes in them,
+        bit for bit, and `state_dict()` is sparse. An optimizer may change the zeros again. The masks are those that the
+        operators would get if they ran now. Weights that are views of parameters are written through the view.
+
+        Nothing is written if there is an error.
+
+        Arguments:
+            model: the model that ran in the scope, or a module around it; several in a `torch.nn.ModuleList`.
+
+        Raises:
+            TypeError: `model` is not a module.
+            amanda.Error: nothing has been pruned; a weight is computed, or is no parameter of the model; or it is used
+                several times, with different masks, or by an operator or a module that is not pruned.
+        """
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"[pruning] apply_to takes the model that was pruned, got {model!r}")
+        self._renew_outdated()
+        with self._lock:
+            uses = [Use(masked.place, masked.weight, masked.mask) for masked in self._masked.values()]
+            uses += self._dense.values()
+        with torch.no_grad():
+            for parameter, mask in parameter_masks(model, uses):
+                parameter.mul_(mask)
+
+    def on_exit(self, error: BaseException | None) -> None:
+        if error is None:
+            self._where.tell(self)
 
     def reset(self) -> None:
         with self._lock:
@@ -124,9 +159,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     def _rows(self, by: GroupBy) -> list[Row]:
         groups: dict[Place, list[Row]] = {}
         with self._lock:
-            for row in self._masked.values():
-                place = Place(row.op_id, row.name, row.module_path, row.source)
-                groups.setdefault(place.group(by), []).append(row)
+            for masked in self._masked.values():
+                groups.setdefault(masked.place.group(by), []).append(masked.row())
         return [_sum(rows, place) for place, rows in groups.items()]
 
     def _remarks(self, by: GroupBy) -> list[str]:
@@ -144,47 +178,90 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         """
         raise NotImplementedError(f"[pruning] {type(self).__name__} has no get_mask")
 
+    def _take(self, sparsity: float | SparsitySchedule) -> None:
+        """Checks a subclass's argument `sparsity`."""
+        self.sparsity = checked(sparsity)
+        if isinstance(sparsity, SparsitySchedule):
+            self.depends_on(sparsity)
+
     def _analyze(self, context: OpContext) -> None:
         found = _find_weight(context)
-        if found is None or not self._where(context):
+        if found is None:
             return
         position, dim = found
-        weight = context.inputs[position]
+        weight, place = context.inputs[position], Place.of(context)
+        view = ParameterView.of(weight, context.parameter_names[position])
+        if not self._where(context):
+            with self._lock:
+                self._dense[place.op_id] = Use(place, view, None)
+            return
         if self._skips.unreadable(weight):
             return
-        masked = _Masked(Place.of(context), dim)
-        context["mask"] = self._renew(masked, weight)
+        names = context.op.input_names
+        masked = Masked(place, dim, context.inputs[names.index("groups")] if "groups" in names else 1, view)
+        context["mask"] = self._mask_of(masked, weight)
         context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, masked=masked)
 
-    def _renew(self, masked: _Masked, weight: torch.Tensor) -> torch.Tensor:
-        """Gives an operator the mask of its weight as it is now."""
-        resets = self._resets
-        with torch.inference_mode(False), torch.no_grad():  # the mask must serve training, too
-            mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(self.get_mask(weight, masked.dim)))
-        if mask.shape != weight.shape:
-            raise _core.Error(f"[pruning] {masked.place.name} runs on several weights at once, under torch.vmap")
-        row = Row(*masked.place, weights=mask.numel(), pruned=mask.numel() - int(mask.count_nonzero()))
-        with self._lock:
-            masked.mask, masked.resets = mask, resets
-            if resets == self._resets:
-                self._masked[row.op_id] = row
+    def _mask_weight(self, weight: torch.Tensor, masked: Masked) -> torch.Tensor:
+        return weight * self._mask_of(masked, weight).to(weight)
+
+    def _mask_of(self, masked: Masked, weight: torch.Tensor) -> torch.Tensor:
+        """The mask of an operator: a new one of its weight as it is now, if it has none yet, or an outdated one."""
+        version = self._version()
+        mask = masked.mask
+        if mask is None or masked.version != version:
+            with torch.inference_mode(False), torch.no_grad():  # the mask must serve training, too
+                mask = self._keep(masked, weight, self.get_mask(weight, masked.dim), version)
         return mask
 
-    def _mask_weight(self, weight: torch.Tensor, masked: _Masked) -> torch.Tensor:
-        mask = masked.mask
-        if mask is None or masked.resets != self._resets:
-            mask = self._renew(masked, weight)
-        return weight * mask.to(weight)
+    def _version(self) -> Version:
+        return self._resets, now(self.sparsity)
+
+    def _keep(self, masked: Masked, weight: torch.Tensor, mask: torch.Tensor, version: Version) -> torch.Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(mask))
+        if mask.shape != weight.shape:
+            raise _core.Error(f"[pruning] {masked.place.name} runs on several weights at once, under torch.vmap")
+        with self._lock:
+            masked.mask, masked.version = mask, version
+            if version[0] == self._resets:
+                self._masked[masked.place.op_id] = masked
+        return mask
+
+    def _renew_outdated(self) -> None:
+        with self._lock:
+            known = list(self._masked.values())
+        for masked in known:
+            weight = masked.current_weight()
+            if weight is not None:
+                self._mask_of(masked, weight)
+
+
+Version = tuple[int, float]
+"""What masks depend on beside the weights: how often the tool was reset, and its sparsity."""
 
 
 @dataclasses.dataclass(eq=False)
-class _Masked:
+class Masked:
     """An operator with a mask, in one scope."""
 
     place: Place
     dim: int  # over which it sums
+    groups: int  # of a convolution
+    weight: ParameterView | None
     mask: torch.Tensor | None = None
-    resets: int = 0  # of the tool, when the mask was made
+    version: Version = (0, 0.0)  # when the mask was made
+    runs: int = -1  # which of the tool's resets it last ran after
+
+    def current_weight(self) -> torch.Tensor | None:
+        """None if it is computed, no parameter, or no longer exists."""
+        parameter = None if self.weight is None else self.weight.parameter()
+        return None if self.weight is None or parameter is None else self.weight.part_of(parameter.detach())
+
+    def row(self) -> Row:
+        assert self.mask is not None
+        size = self.mask.numel()
+        return Row(*self.place, weights=size, pruned=size - int(self.mask.count_nonzero()))
 
 
 _ALL = Place(None, "", "", "")
