@@ -48,6 +48,20 @@ CASES = [
     Case("pruning.MagnitudePruning", "sparsity 0.9", lambda seed: pruning.MagnitudePruning(0.9), DIGITS),
     Case("pruning.VectorwisePruning", "2 of 4", lambda seed: pruning.VectorwisePruning()),
     Case(
+        "pruning.TilewisePruning",
+        "half, tiles of 8",
+        lambda seed: pruning.TilewisePruning(0.5, tile=8),
+        calibrates=True,  # a first pass runs dense
+    ),
+    Case("pruning.ActivationPruning", "half of each sample's", lambda seed: pruning.ActivationPruning(sparsity=0.5)),
+    Case(
+        "pruning.SparsitySchedule",
+        "magnitudes, 0 to 0.8",
+        lambda seed: pruning.MagnitudePruning(pruning.SparsitySchedule(final=0.8, end=60, every=5)),
+        DIGITS,
+        after_step=lambda tool: tool.sparsity.step(),
+    ),
+    Case(
         "pruning.ChannelPruning",
         "half of the channels stay",
         lambda seed: pruning.ChannelPruning(0.5),

@@ -47,6 +47,26 @@ TOOLS = [
         Published("APEX", native=499, amanda=279),
     ),
     Compared(
+        "pruning.TilewisePruning",
+        "`torch.nn.utils.prune.custom_from_mask`, with masks from loops over tiles",
+        "test_tilewise_pruning.py::test_training_is_that_of_torchs_prune_with_masks_from_the_second_step_on",
+        20,
+        Published("its own", native=1203, amanda=213),
+    ),
+    Compared(
+        "pruning.ActivationPruning",
+        "activation functions by hand",
+        "test_activation_pruning.py::test_training_with_a_threshold_is_that_of_a_model_with_fatrelu",
+        20,
+        Published("dynamic convolutions", native=650, amanda=193),
+    ),
+    Compared(
+        "pruning.SparsitySchedule",
+        "`torch.ao.pruning.CubicSL`, and `torch.nn.utils.prune` at each change",
+        "test_sparsity_schedule.py::test_gradual_pruning_trains_as_torchs_prune_with_masks_made_at_each_change",
+        20,
+    ),
+    Compared(
         "pruning.ChannelPruning",
         "modules with gates, by hand",
         "test_channel_pruning.py::test_a_resnet_trains_as_one_with_modules_by_hand",
@@ -86,13 +106,13 @@ def kind_of(tool):
     return getattr(importlib.import_module(f"amanda.tools.{module}"), name)
 
 
-def counted(row):
-    """The lines of a tool: of its own files, and with all of `amanda.tools` that they import."""
-    own = code_lines.file_of(kind_of(row.tool))
-    native = (
-        [path for path in sorted((ROOT / row.native).iterdir()) if path.suffix in (".cpp", ".h")] if row.native else []
-    )
-    return code_lines.lines([own, *native]), code_lines.lines([*code_lines.imported(own), *native])
+def counted(rows):
+    """The lines of tools: of their own files, and with all of `amanda.tools` that these import. A file counts once."""
+    own = {code_lines.file_of(kind_of(row.tool)) for row in rows}
+    shared = {path for file in own for path in code_lines.imported(file)}
+    folders = [ROOT / row.native for row in rows if row.native]
+    native = [path for folder in folders for path in folder.iterdir() if path.suffix in (".cpp", ".h")]
+    return code_lines.lines([*own, *native]), code_lines.lines([*shared, *native])
 
 
 def reports():
@@ -110,6 +130,9 @@ def markdown():
         published = (
             [row.published.amanda, f"{row.published.native} ({row.published.project})"] if row.published else ["", ""]
         )
-        rows.append([f"`{row.tool}`", *counted(row), *published, steps, oracle])
+        rows.append([f"`{row.tool}`", *counted([row]), *published, steps, oracle])
+    both = [row for row in TOOLS if row.published]
+    sums = [sum(getattr(row.published, field) for row in both) for field in ("amanda", "native")]
+    rows.append([f"the {len(both)} that are in the paper, together", *counted(both), *sums, "", ""])
     text = table(headings, rows, texts=["oracle"])
     return f"{text}\n\nThe tables of results, `amanda.reports`, are {reports()} lines more, which all tools share."
