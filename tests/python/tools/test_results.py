@@ -33,6 +33,15 @@ from amanda.tools.pruning import (
     WeightPruning,
 )
 from amanda.tools.quantization import FakeQuantization
+from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
+from amanda.tools.quantization import (
+    DynamicQuantization,
+    FakeQuantization,
+    LearnedStepQuantization,
+    PostTraining,
+    Quantization,
+    StaticQuantization,
+)
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
 
@@ -69,6 +78,8 @@ def model(kind=Model):
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
+WITHOUT_RESULTS = {MappingTool, OptimizerPhase}  # they write keys into contexts
+BASES = {PostTraining, Quantization, WeightPruning}
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "coverage": lambda: Coverage(model()),
@@ -78,9 +89,15 @@ TOOLS = {
     "gradients": GradientStatistics,
     "graph": GraphTracing,
     "histograms": ValueHistograms,
+    "dynamic quantization": DynamicQuantization,
+    "flops": Flops,
+    "gradients": GradientStatistics,
+    "graph": GraphTracing,
+    "learned steps": LearnedStepQuantization,
     "profile": Profile,
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
+    "static quantization": StaticQuantization,
     "statistics": OpStatistics,
     "tilewise pruning": TilewisePruning,
     "vectorwise pruning": VectorwisePruning,
@@ -98,13 +115,24 @@ each_grouping = pytest.mark.parametrize(("name", "by"), GROUPINGS, ids=[f"{name}
 
 def train(net, steps=2):
     for step in range(steps):
-        net(torch.linspace(-1, 1, 12).view(3, 4) * (step + 1)).square().sum().backward()
+        backward(net(torch.linspace(-1, 1, 12).view(3, 4) * (step + 1)).square().sum())
+
+
+def backward(loss):
+    if loss.requires_grad:
+        loss.backward()
+
+
+def gradients_for(name):
+    return torch.set_grad_enabled(name != "dynamic quantization")  # it refuses them
 
 
 def used(name):
     tool = TOOLS[name]()
     with amanda.apply(tool):
         train(model(MODELS.get(name, Model)))
+    with gradients_for(name), amanda.apply(tool):
+        train(model())
     return tool
 
 
@@ -143,6 +171,7 @@ def test_every_tool_that_ships_has_results_in_this_shape():
         AttentionPruning,
         WeightPruning,
     }
+    assert {kind for kind in found if kind.__module__ != "amanda.tool"} - WITHOUT_RESULTS == tools | BASES
     for kind in tools:
         own = {"rows", "table", "to_pandas"} & vars(kind).keys()
         assert own <= ({"rows"} if kind is CuptiProfiler else set())  # there, for its overloads
@@ -385,7 +414,7 @@ def results_of_a_step(tool, net, inside, used_before):
     net.zero_grad()
     with scope:
         if used_before:
-            torch.nn.Linear(4, 2)(torch.full((2, 4), 9.0).requires_grad_()).relu().sum().backward()
+            backward(torch.nn.Linear(4, 2)(torch.full((2, 4), 9.0).requires_grad_()).relu().sum())
             train(net)
             net.zero_grad()
         if inside:
@@ -405,6 +434,9 @@ def results_of_a_step(tool, net, inside, used_before):
 def test_after_a_reset_a_tool_is_as_new(name, inside):
     net = model(MODELS.get(name, Model))  # one: another's operators would have other ids
     after, new = (results_of_a_step(TOOLS[name](), net, inside, before) for before in (True, False))
+    net = model()  # one: another's operators would have other ids
+    with gradients_for(name):
+        after, new = (results_of_a_step(TOOLS[name](), net, inside, before) for before in (True, False))
     assert after == new
     assert any(new.values())
 

@@ -1,0 +1,99 @@
+"""DynamicQuantization: linear and recurrent layers on int8 kernels, which find the range of each input themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.ao.quantization import QConfig, default_dynamic_qconfig
+
+from amanda import _core
+from amanda.reports.places import Place
+from amanda.tools.quantization.post_training import PRODUCTS, PostTraining, refuse_gradients
+
+CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+quantized = torch.ops.quantized
+
+
+class DynamicQuantization(PostTraining):
+    """Runs linear and recurrent layers on PyTorch's int8 kernels, with no calibration and no change to the model::
+
+        with amanda.apply(DynamicQuantization()), torch.no_grad():
+            embeddings = model(**texts)
+
+    Weights are quantized and packed when an operator first runs. The kernel quantizes each input with the range that it
+    has in that call, multiplies integers, and returns floating point. Results are bit-equal to those of
+    `torch.ao.quantization.quantize_dynamic`, which replaces modules. Here functions are quantized, too: `F.linear`, the
+    projections of `nn.MultiheadAttention`, and products with a parameter (``x @ weight``, `torch.addmm`).
+
+    Layers: `nn.Linear`; `nn.LSTM` and `nn.GRU` with biases and without projections; `nn.LSTMCell`, `nn.GRUCell` and
+    `nn.RNNCell` with biases; recurrent ones in float32. Others, and products of activations, run as they are. A weight
+    is packed again when it has changed: by an optimizer's step, `load_state_dict`, another tool. Writes through `.data`
+    are not seen; call `reset()` after them. The floating-point weights stay in the model.
+
+    Rows are by "id", one for each packed weight. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+
+    Arguments:
+        qconfig: its `weight` makes the observer of each weight. `per_channel_dynamic_qconfig` gives one scale per output.
+        ops, where: see `PostTraining`.
+
+    Raises:
+        TypeError: `qconfig` is no `torch.ao.quantization.QConfig`, or `where` is not callable.
+        ValueError: the weights of `qconfig` are not of dtype `torch.qint8`.
+        amanda.Error: when an operator runs whose inputs require a gradient, with gradients enabled; when `ops` selects
+            one that has no such kernel; and, unless `ops` is given, when PyTorch runs an encoder layer as one operator.
+    """
+
+    _kernels = ("linear", *PRODUCTS, "lstm", "gru", *CELLS)
+
+    def __init__(self, qconfig: QConfig = default_dynamic_qconfig, **options: Any) -> None:
+        super().__init__(qconfig, **options)
+
+    def _run(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+        if op.__name__ in CELLS:
+            return self._run_cell(*inputs, op=op, place=place)
+        if op.__name__ in ("lstm", "gru"):
+            return self._run_recurrent(*inputs, op=op, place=place)
+        layer = self._layer(op, inputs)
+        if layer is None:
+            return op(*inputs)
+        refuse_gradients(place, inputs)
+        packed = self._packed(place, "weight").pack(layer.weight, layer.bias, quantized.linear_prepack)
+        return layer.run(lambda x: quantized.linear_dynamic(x, packed, reduce_range=True))
+
+    def _run_cell(self, x: torch.Tensor, hx: Any, *parameters: Any, op: _core.Operator, place: Place) -> Any:
+        if not self._is_plain(x, *parameters):
+            return op(x, hx, *parameters)
+        refuse_gradients(place, (x, hx, *parameters))
+        kernel = getattr(quantized, f"quantized_{op.__name__}_dynamic")
+        return kernel(x, hx, *self._pack_cell(place, ("w_ih", "w_hh"), *parameters))
+
+    def _run_recurrent(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+        named = dict(zip(op.input_names, inputs, strict=True))
+        parameters = named["params"]
+        in_fours = len(parameters) == 4 * named["num_layers"] * (1 + named["bidirectional"])
+        if not in_fours or not self._is_plain(inputs[0], *parameters):
+            return op(*inputs)
+        refuse_gradients(place, inputs)
+        cells = []
+        for i in range(0, len(parameters), 4):
+            packed = self._pack_cell(place, (f"params[{i}]", f"params[{i + 1}]"), *parameters[i : i + 4])
+            cells.append(quantized.make_quantized_cell_params_dynamic(*packed, True))  # reduce_range
+        options = {"dtype": torch.qint8, "use_dynamic": True} if op.__name__ == "lstm" else {}
+        kernel = getattr(torch, f"quantized_{op.__name__}")
+        return kernel(*(named | {"params": cells}).values(), **options)
+
+    def _pack_cell(
+        self, place: Place, positions: tuple[str, str], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
+    ) -> tuple[Any, ...]:
+        """The parameters of a cell, with packed weights."""
+        weights = zip(positions, (w_ih, w_hh), (b_ih, b_hh), strict=True)
+        packed = [self._packed(place, at).pack(weight, bias, quantized.linear_prepack) for at, weight, bias in weights]
+        return *packed, b_ih, b_hh
+
+    def _is_plain(self, *tensors: torch.Tensor | None) -> bool:
+        """True for what the recurrent kernels take."""
+        return all(
+            tensor is not None and tensor.dtype is torch.float32 and not self._skips.unreadable(tensor)
+            for tensor in tensors
+        )

@@ -1,0 +1,73 @@
+"""An operand whose range an observer of `torch.ao.quantization` finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import NamedTuple
+
+import torch
+from torch.ao.quantization.observer import UniformQuantizationObserverBase
+
+from amanda import _core, _fork
+from amanda.reports.places import Place
+from amanda.tools.quantization.rows import Row, Side
+
+
+class OperandPlace(NamedTuple):
+    """An operand of an operator."""
+
+    place: Place
+    side: Side
+    position: int | str
+
+
+@dataclasses.dataclass(eq=False)
+class Observed:
+    at: OperandPlace
+    observer: UniformQuantizationObserverBase
+    looked: bool = False
+    found: tuple[torch.Tensor, torch.Tensor] | None = None  # since it last looked
+    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the last three fields
+
+    def look_at(self, value: torch.Tensor) -> None:
+        seen = torch.func.debug_unwrap(value.detach())
+        if seen.shape != value.shape and self.by_channel:
+            raise _core.Error(f"[quantization] {self.at.place.name} runs on several tensors at once, under torch.vmap")
+        with self.lock, torch.no_grad():
+            self.observer.to(seen.device)(seen)
+            self.found = None
+            self.looked = True
+
+    @property
+    def by_channel(self) -> bool:
+        return self.observer.qscheme in (torch.per_channel_affine, torch.per_channel_symmetric)
+
+    def qparams(self, advice: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point.
+
+        Raises:
+            amanda.Error: there are none; the message ends with `advice`.
+        """
+        qparams = self._find()
+        if qparams is None:
+            place, side, position = self.at
+            raise _core.Error(
+                f"[quantization] {side} {position!r} of {place.name} ({place.source}) has no range yet; {advice}"
+            )
+        return qparams
+
+    def row(self) -> Row | None:
+        qparams = self._find()
+        if qparams is None:
+            return None
+        place, side, position = self.at
+        scale, zero_point = (one.clone() for one in qparams)
+        return Row(*place, side, position, scale, zero_point, self.observer.quant_min, self.observer.quant_max)
+
+    def _find(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        with self.lock, torch.inference_mode(False), torch.no_grad():  # for training, too
+            if self.found is None and self.looked:
+                scale, zero_point = map(torch.func.debug_unwrap, self.observer.calculate_qparams())
+                self.found = scale, zero_point.to(torch.int32)
+            return self.found

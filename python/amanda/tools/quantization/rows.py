@@ -1,0 +1,109 @@
+"""What the tools of this package have in common: rows that say how each operand is quantized."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Hashable
+from typing import Literal, Protocol, TypeVar
+
+import torch
+
+from amanda import _fork
+from amanda.reports.columns import name_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
+from amanda.tool import Tool
+from amanda.tools import _reading
+
+Side = Literal["input", "output"]
+GroupBy = Literal["id"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How one operand of one operator is quantized: ``q = clamp(round(x / scale) + zero_point, quant_min, quant_max)``."""
+
+    op_id: int | None
+    name: str  # "aten::linear"
+    module_path: str
+    source: str  # file:line of the call
+    side: Side
+    position: int | str  # as it was given: "weight"
+    scale: torch.Tensor  # float32; one element, or one per channel
+    zero_point: torch.Tensor  # integers, of the scale's shape
+    quant_min: int
+    quant_max: int
+
+
+class Operand(Protocol):
+    def row(self) -> Row | None:
+        """None: it has no scale yet."""
+
+
+OperandT = TypeVar("OperandT", bound=Operand)
+
+
+class Quantization(Results[Row, GroupBy], Tool):
+    """Base class of tools that quantize operands.
+
+    Rows are by "id", one for each operand of each operator that has a scale, in the order in which they first ran. See
+    `Results` for `rows`, `table`, `to_pandas` and `reset`.
+    """
+
+    _speaker = "quantization"
+    _groupings = {
+        "id": Grouping(
+            [
+                name_column("id"),
+                Column("operand", lambda row: f"{row.side} {row.position}", left=True, field="side"),
+                Column("scale", lambda row: _range(row.scale, ".3g"), field="scale"),
+                Column("zero point", lambda row: _range(row.zero_point, "d"), field="zero_point"),
+                Column("range", lambda row: f"{row.quant_min} to {row.quant_max}", field="quant_min"),
+            ],
+            fields_of(Row),
+        )
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operands: dict[Hashable, Operand] = {}
+        self._skips = _reading.Skips("quantization")
+        self._lock = _fork.lock()  # guards the operands
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many operands were left unchanged because their elements cannot be read, by reason."""
+        return self._skips.counts()
+
+    def reset(self) -> None:
+        with self._lock:
+            self._operands.clear()
+        self._skips.reset()
+
+    def _rows(self, by: GroupBy) -> list[Row]:
+        with self._lock:
+            return [row for operand in self._operands.values() if (row := operand.row()) is not None]
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self._skips.caption()]
+
+    def _operand(self, key: Hashable, make: Callable[[], OperandT]) -> OperandT:
+        """The operand of this key, made when it is first asked for."""
+        with self._lock:
+            operand = self._operands.get(key)
+            if operand is None:
+                with torch.inference_mode(False):  # its state must serve training, too
+                    operand = self._operands[key] = make()
+            return typing.cast(OperandT, operand)  # a tool's keys tell its kinds apart
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
+
+
+def _range(values: torch.Tensor, form: str) -> str:
+    """The value, or the smallest and the largest one."""
+    smallest, largest = (format(extreme.item(), form) for extreme in values.aminmax())
+    return smallest if smallest == largest else f"{smallest} to {largest}"

@@ -1,0 +1,89 @@
+"""Tools that edit, in two processes that train one model together: as if one process had seen both batches."""
+
+import amanda
+import pytest
+import torch
+from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
+from amanda.tools.quantization import FakeQuantization
+
+nn = torch.nn
+STEPS, RANKS = 4, 2
+TOOLS = {
+    "none": amanda.Tool,
+    "magnitude": lambda: MagnitudePruning(0.5),
+    "vectorwise": VectorwisePruning,
+    "fake quantization": FakeQuantization,
+}
+
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def batches(rank):
+    generator = torch.Generator().manual_seed(rank)
+    return [torch.randn(5, 2, 4, 4, generator=generator) for _ in range(STEPS)]
+
+
+def train_on_a_rank(rank, path):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=RANKS)
+    trained = {}
+    for name, make in TOOLS.items():
+        model = make_model()
+        parallel = nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        scope = amanda.apply(make())
+        for batch in batches(rank):
+            optimizer.zero_grad()
+            with scope:
+                parallel(batch).square().mean().backward()
+            optimizer.step()
+        trained[name] = [parameter.detach() for parameter in model.parameters()]
+    torch.save(trained, f"{path}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def train_alone(make):
+    """Both ranks' batches, one after the other; each rank has its own tool, as each process has."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    scopes = [amanda.apply(make()) for _ in range(RANKS)]
+    for of_ranks in zip(*map(batches, range(RANKS)), strict=True):
+        gradients = []
+        for scope, batch in zip(scopes, of_ranks, strict=True):
+            optimizer.zero_grad()
+            with scope:
+                model(batch).square().mean().backward()
+            gradients.append([parameter.grad / RANKS for parameter in model.parameters()])
+        for parameter, *parts in zip(model.parameters(), *gradients, strict=True):
+            parameter.grad = sum(parts)
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(train_on_a_rank, (str(path),), RANKS)
+    return [torch.load(path / f"{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_rank_has_the_weights_that_one_process_would_have(name, trained):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as on the ranks: sums are the same to the bit
+    try:
+        expected = train_alone(TOOLS[name])
+    finally:
+        torch.set_num_threads(threads)
+    for of_rank in trained:
+        assert all(map(torch.equal, of_rank[name], expected))
+
+
+def test_the_tools_change_something(trained):
+    edited = dict(trained[0])
+    unchanged = edited.pop("none")
+    for name, weights in edited.items():
+        assert not all(map(torch.equal, weights, unchanged)), name
