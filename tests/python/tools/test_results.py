@@ -13,6 +13,7 @@ from amanda.tools.coverage import Coverage
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.tools.effective_path import EffectivePath
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -85,6 +86,7 @@ TOOLS = {
     "coverage": lambda: Coverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
     "error_injection": lambda: ErrorInjection(BitFlip(22)),
+    "effective_path": EffectivePath,
     "flops": Flops,
     "gradients": GradientStatistics,
     "graph": GraphTracing,
@@ -113,7 +115,7 @@ each_tool = pytest.mark.parametrize("name", TOOLS)
 each_grouping = pytest.mark.parametrize(("name", "by"), GROUPINGS, ids=[f"{name} by {by}" for name, by in GROUPINGS])
 
 
-def train(net, steps=2):
+def train(net, steps=2, tool=None):
     for step in range(steps):
         backward(net(torch.linspace(-1, 1, 12).view(3, 4) * (step + 1)).square().sum())
 
@@ -125,6 +127,10 @@ def backward(loss):
 
 def gradients_for(name):
     return torch.set_grad_enabled(name != "dynamic quantization")  # it refuses them
+        x = torch.linspace(-1, 1, 12).view(3, 4) * (step + 1)
+        net(x).square().sum().backward()
+        if isinstance(tool, EffectivePath):  # observes only what it extracts
+            tool.extract(net, x)
 
 
 def used(name):
@@ -133,6 +139,7 @@ def used(name):
         train(model(MODELS.get(name, Model)))
     with gradients_for(name), amanda.apply(tool):
         train(model())
+        train(model(), tool=tool)
     return tool
 
 
@@ -263,6 +270,7 @@ def test_a_table_is_sorted_as_asked_for():
         ("coverage", '"phase", "op" or "module"'),
         ("cupti_profiler", '"op", "id", "module", "line", "phase", "kernel" or "operator"'),
         ("error_injection", '"fault", "id", "op", "module" or "line"'),
+        ("effective_path", '"id", "op", "module" or "line"'),
         ("flops", '"both", "op" or "module"'),
         ("gradients", '"id", "op", "module" or "line"'),
         ("graph", '"id", "op", "module" or "line"'),
@@ -315,6 +323,7 @@ def test_a_top_that_is_no_number_is_refused(says, name):
     [
         ("cupti_profiler", "calls"),
         ("error_injection", "faults"),
+        ("effective_path", "active_synapses"),
         ("flops", "flops"),
         ("gradients", "calls"),
         ("graph", "nodes"),
@@ -416,16 +425,18 @@ def results_of_a_step(tool, net, inside, used_before):
         if used_before:
             backward(torch.nn.Linear(4, 2)(torch.full((2, 4), 9.0).requires_grad_()).relu().sum())
             train(net)
+            torch.nn.Linear(4, 2)(torch.full((2, 4), 9.0).requires_grad_()).relu().sum().backward()
+            train(net, tool=tool)
             net.zero_grad()
         if inside:
             if used_before:
                 tool.reset()
-            train(net, steps=1)
+            train(net, steps=1, tool=tool)
     if not inside:
         if used_before:
             tool.reset()
         with scope:
-            train(net, steps=1)
+            train(net, steps=1, tool=tool)
     return found(tool)
 
 
