@@ -43,10 +43,25 @@ def write(page, command, texts):
     """
     content = page.read_text()
     for name, text in texts.items():
-        begin, end = f"<!-- {command}: {name} -->\n", f"<!-- end: {name} -->"
-        before, found, rest = content.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
-            raise ValueError(f"[{command}] {page.name} has no markers for the table '{name}': {begin.strip()} … {end}")
-        content = f"{before}{begin}{text}\n{end}{after}"
+        before, _, after = _parts(page, content, command, name)
+        content = f"{before}{text}\n{after}"
     page.write_text(content)
+
+
+def written(page, command, name):
+    """What `write` has put there.
+
+    Raises:
+        ValueError: a marker is missing.
+    """
+    return _parts(page, page.read_text(), command, name)[1].removesuffix("\n")
+
+
+def _parts(page, content, command, name):
+    """What comes before the text, begin marker included; the text; and the rest."""
+    begin, end = f"<!-- {command}: {name} -->\n", f"<!-- end: {name} -->"
+    before, found, rest = content.partition(begin)
+    text, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"[{command}] {page.name} has no markers for the table '{name}': {begin.strip()} … {end}")
+    return before + begin, text, end + after

@@ -1,9 +1,9 @@
 """The tools that edit, compared: lines of code, oracles, and accuracy on real data.
 
 make tools-table                       # both tables; writes them into docs/tools_comparison.md; minutes
-python tests/tools_table --lines       # the table of lines alone; writes it
-python tests/tools_table --tools NAME  # accuracy with some tools, such as MagnitudePruning; prints
-python tests/tools_table --quick       # does it run?
+python tests/tools_table --lines       # the table of lines alone
+python tests/tools_table --tools NAME  # accuracy with some tools, such as MagnitudePruning; other rows stay
+python tests/tools_table --quick       # does it run? Prints figures that mean nothing
 """
 
 # ruff: noqa: E402 -- the folder of markdown_page comes first
@@ -20,6 +20,7 @@ import cases
 import comparison
 import markdown_page
 
+PAGE = ROOT / "docs" / "tools_comparison.md"
 SEEDS = 3
 
 
@@ -30,17 +31,19 @@ def arguments():
     option = parser.add_argument
     names = sorted({case.tool.rpartition(".")[2] for case in cases.CASES})
     option("--lines", action="store_true", help="the table of lines alone")
-    option("--tools", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}; prints")
-    option("--quick", action="store_true", help="one seed and hardly any training; prints figures that mean nothing")
+    option("--tools", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
+    option("--quick", action="store_true", help="one seed and hardly any training; writes nothing")
     return parser.parse_args()
 
 
 def accuracy_table(options):
     start = time.perf_counter()
     titles = [case.title for case in cases.CASES if not options.tools or case.tool.rpartition(".")[2] in options.tools]
-    text = accuracy.markdown(titles, range(1), 0.01) if options.quick else accuracy.markdown(titles, range(SEEDS))
+    rows = accuracy.rows(titles, range(1), 0.01) if options.quick else accuracy.rows(titles, range(SEEDS))
+    if options.tools and not options.quick:
+        rows = accuracy.kept(markdown_page.written(PAGE, "tools-table", "accuracy")) | rows
     print(f"[tools-table] accuracy took {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    return f"{text}\n\n{markdown_page.machine_line(markdown_page.machine())}"
+    return f"{accuracy.markdown(rows)}\n\n{markdown_page.machine_line(markdown_page.machine())}"
 
 
 def main():
@@ -49,8 +52,8 @@ def main():
     if not options.lines:
         texts["accuracy"] = accuracy_table(options)
     print("\n\n".join(texts.values()))
-    if not options.tools and not options.quick:
-        markdown_page.write(ROOT / "docs" / "tools_comparison.md", "tools-table", texts)
+    if not options.quick:
+        markdown_page.write(PAGE, "tools-table", texts)
 
 
 if __name__ == "__main__":

@@ -81,10 +81,28 @@ def cell(found):
     return f"{statistics.mean(values):.1f}{spread}"
 
 
-def markdown(titles, seeds, effort=1):
+def label(case):
+    return case.tool if case is NO_TOOL else f"`{case.tool}`, {case.setting}"
+
+
+def rows(titles, seeds, effort=1):
+    """The table's rows of no tool and of the cases, by label."""
     by_task = measured(titles, seeds, effort)
-    rows = []
-    for index, label in enumerate(["no tool", *(f"`{case.tool}`, {case.setting}" for case in chosen(titles))]):
+    found = {}
+    for index, case in enumerate([NO_TOOL, *chosen(titles)]):
         pairs = [zip(*(of_seed[index] for of_seed in of_seeds), strict=True) for of_seeds in by_task.values()]
-        rows.append([label, *(cell(found) for pair in pairs for found in pair)])
-    return table(["", *(f"{name}, {when}" for name in by_task for when in ("applied", "fine-tuned"))], rows)
+        found[label(case)] = [cell(scores) for pair in pairs for scores in pair]
+    return found
+
+
+def markdown(found):
+    """The table of these rows, in the order of the cases."""
+    labels = [label(case) for case in [NO_TOOL, *cases.CASES] if label(case) in found]
+    headings = ["", *(f"{name}, {when}" for name in tasks.TASKS for when in ("applied", "fine-tuned"))]
+    return table(headings, [[label, *found[label]] for label in labels])
+
+
+def kept(text):
+    """The rows of a table that `markdown` made."""
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {first: [cell.strip() for cell in cells] for first, *cells in lines}

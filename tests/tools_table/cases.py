@@ -81,6 +81,25 @@ CASES = [
         before_scoring=observe(False),
         before_training=observe(True),
     ),
+    *(
+        Case(
+            "quantization.LearnedStepQuantization",
+            f"{bits} bits",
+            lambda seed, bits=bits: quantization.LearnedStepQuantization(bits),
+            calibrates=True,  # makes the step sizes
+            parameters=lambda tool: tool.parameters(),
+        )
+        for bits in (3, 8)
+    ),
+    Case("quantization.DynamicQuantization", "8 bits", lambda seed: quantization.DynamicQuantization(), trains=False),
+    Case(
+        "quantization.StaticQuantization",
+        "8 bits",
+        lambda seed: quantization.StaticQuantization(),
+        trains=False,
+        calibrates=True,
+        before_scoring=lambda tool: tool.convert(),
+    ),
     Case(
         "error_injection.ErrorInjection",
         "a bit in 100 000 results flips",

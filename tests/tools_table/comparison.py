@@ -93,10 +93,34 @@ TOOLS = [
         4,
     ),
     Compared(
+        "quantization.LearnedStepQuantization",
+        "modules with the paper's expression around each factor",
+        "test_lsq.py::test_training_is_that_of_modules",
+        20,
+    ),
+    Compared(
+        "quantization.DynamicQuantization",
+        "`torch.ao.quantization.quantize_dynamic`",
+        "test_dynamic_quantization.py::test_transformers_compute_as_with_quantized_modules",
+        None,
+    ),
+    Compared(
+        "quantization.StaticQuantization",
+        "`torch.ao.quantization.prepare` and `convert`",
+        "test_static_quantization.py::test_library_models_compute_as_the_converted_ones",
+        None,
+    ),
+    Compared(
         "error_injection.ErrorInjection",
         "the same faults by hand, drawn from the same seed",
         "test_error_injection.py::test_twenty_steps_of_training_are_those_of_the_same_faults_by_hand",
         20,
+    ),
+    Compared(
+        "effective_path.EffectivePath",
+        "loops over single neurons",
+        "test_effective_path_tool.py::test_paths_are_those_of_loops_over_single_neurons",
+        None,
     ),
 ]
 
