@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from amanda import _fork
+from amanda import _core, _fork
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
 from amanda.reports.columns import name_column, number_column
@@ -203,6 +203,9 @@ class GraphTracing(Results[Row, GroupBy], Tool):
     Rows are by "id" (the default: one node), "op", "module" or "line", in the order in which they first ran. See
     `Results` for `rows`, `table`, `to_pandas` and `reset`. `reset` empties `graph`; tensors that were made before then
     come from outside.
+
+    Arguments:
+        once: trace each operator in its first run only. Later runs cost nothing, and add no edges.
     """
 
     _speaker = "graph"
@@ -223,9 +226,10 @@ class GraphTracing(Results[Row, GroupBy], Tool):
         ),
     }
 
-    def __init__(self) -> None:
+    def __init__(self, *, once: bool = False) -> None:
         super().__init__()
         self.graph = Graph()
+        self._once = once
         self._skips = _reading.Skips("graph")
         self._memory = _Memory(self.graph, self._skips)
         self._lock = _fork.rlock()  # of _memory
@@ -241,11 +245,12 @@ class GraphTracing(Results[Row, GroupBy], Tool):
         node = self.graph._add(Node(context.op_id, "operator", op.name, context.module_path, context.source))
         context["graph"], context["node"] = self.graph, node
         schema = port.parse_schema(op.schema)
-        written = [i for i, argument in enumerate(schema.arguments) if _is_written(argument)]
-        returned = [i for i, result in enumerate(schema.returns) if not _is_written(result)]
+        written = [i for i, argument in enumerate(schema.arguments) if is_written(argument)]
+        returned = [i for i, result in enumerate(schema.returns) if not is_written(result)]
         self._consume(*context.inputs, node=node, names=op.input_names)
-        context.insert_before_op(self._before, with_run=True, node=node, names=op.input_names, written=written)
-        context.insert_after_op(self._after, returned, with_run=True, node=node)
+        before = context.insert_before_op(self._before, with_run=True, node=node, names=op.input_names, written=written)
+        actions = [before]
+        actions.append(context.insert_after_op(self._after, returned, with_run=True, node=node, actions=actions))
 
     def reset(self) -> None:
         with self._lock:
@@ -283,7 +288,7 @@ class GraphTracing(Results[Row, GroupBy], Tool):
         with port.WithoutTorchFunction():
             run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
 
-    def _after(self, *results: Any, run: dict[str, Any], node: Node) -> None:
+    def _after(self, *results: Any, run: dict[str, Any], node: Node, actions: list[_core.Action]) -> None:
         # What an in-place operator wrote is looked up through its arguments, not its result: the first run that
         # autograd records happens on a copy.
         with self._lock, port.WithoutTorchFunction():
@@ -293,6 +298,9 @@ class GraphTracing(Results[Row, GroupBy], Tool):
             for value in results:
                 for tensor in _tensors(value):
                     self._memory.make(tensor, node, run["reads"])
+        if self._once:
+            for action in actions:
+                action.remove()
 
 
 # ---- who made which tensor -------------------------------------------------------------------------------------------
@@ -472,7 +480,8 @@ def _is_number(tensor: torch.Tensor) -> bool:
     return bool(torch.result_type(tensor, _NARROW_SCALARS[tensor.dtype]) != tensor.dtype)
 
 
-def _is_written(argument: Any) -> bool:
+def is_written(argument: Any) -> bool:
+    """Does an operator write to this argument, or result, of its schema?"""
     return bool(argument.alias_info and argument.alias_info.is_write)
 
 

@@ -502,6 +502,19 @@ def test_views_beyond_the_limit_count_as_made_by_the_last_forgotten(monkeypatch)
     assert _producers(graph, "neg") == {"unbind"}
 
 
+def test_traced_once_an_operator_costs_nothing_and_its_graph_is_that_of_the_first_run():
+    model, x, tracing = Mlp(), torch.ones(1, 8), GraphTracing(once=True)
+    scope = amanda.apply(tracing)
+    with scope:
+        model(x)
+        traced = tracing.graph.to_json()
+        assert scope.describe().rows() == []
+        for _ in range(2):
+            model(x)
+    assert traced == tracing.graph.to_json()
+    assert described(tracing.graph)[1] == described(_traced(model, x))[1]
+
+
 def test_swapping_parameters_works_inside_a_scope():
     model, other, tracing = Mlp(), Mlp(), GraphTracing()
     with amanda.apply(tracing):

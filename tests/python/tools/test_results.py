@@ -43,6 +43,7 @@ from amanda.tools.quantization import (
     Quantization,
     StaticQuantization,
 )
+from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from repository import ROOT
 
@@ -100,6 +101,9 @@ TOOLS = {
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,
     "static quantization": StaticQuantization,
+    "rewriting": lambda: SubgraphRewriting(
+        ["linear"], lambda linear: linear.op(linear.input, linear.weight, linear.bias)
+    ),
     "statistics": OpStatistics,
     "tilewise pruning": TilewisePruning,
     "vectorwise pruning": VectorwisePruning,
@@ -278,6 +282,7 @@ def test_a_table_is_sorted_as_asked_for():
         ("profile", '"op", "module", "line" or "id"'),
         ("pruning", '"id", "op", "module" or "line"'),
         ("quantization", '"id"'),
+        ("rewriting", '"id"'),
         ("statistics", '"id", "op", "module" or "line"'),
     ],
 )

@@ -69,6 +69,7 @@ parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
 parse_schema = _get("_C.parse_schema", _missing)
 is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
 get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps
+functorch_level = _get("_C._functorch.maybe_current_level", _missing)  # of vmap, grad, ...; None: outside them
 get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None: no trace is made
 set_tracing_state = _get("_C._set_tracing_state", _missing)
 WithoutTorchFunction = _get(
