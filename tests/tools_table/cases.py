@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch.nn.functional as F
 from amanda.tools import pruning, quantization
 from amanda.tools.error_injection import BitFlip, ErrorInjection, StuckAt
+from amanda.tools.rewriting import SubgraphRewriting
 
 DIGITS = ("CNN", "transformer")
 ATTENTION = ("transformer", "MiniLM")
@@ -40,6 +42,17 @@ def observe(on):
         tool.observe = on
 
     return switch
+
+
+def linear_gelu(linear, gelu):
+    return F.gelu(F.linear(linear.input, linear.weight, linear.bias), approximate=gelu.approximate)
+
+
+def folded(conv, norm):
+    """A convolution with the batch normalization after it in its weight."""
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    bias = (conv.bias - norm.running_mean) * scale + norm.bias
+    return F.conv2d(conv.input, conv.weight * scale.view(-1, 1, 1, 1), bias, padding=conv.padding)
 
 
 CASES = [
@@ -110,5 +123,20 @@ CASES = [
         "error_injection.ErrorInjection",
         "one of 100 results is 0",
         lambda seed: ErrorInjection(StuckAt(0.0), rate=1e-2, seed=seed, max_rows=0),
+    ),
+    Case(
+        "rewriting.SubgraphRewriting",
+        "linear and gelu as one function",
+        lambda seed: SubgraphRewriting(["linear", "gelu"], linear_gelu),
+        ATTENTION,
+        calibrates=True,  # a first pass is traced
+    ),
+    Case(
+        "rewriting.SubgraphRewriting",
+        "normalizations in convolutions",
+        lambda seed: SubgraphRewriting(["conv2d", "batch_norm"], folded),
+        ("CNN",),
+        trains=False,
+        calibrates=True,
     ),
 ]

@@ -117,6 +117,12 @@ TOOLS = [
         20,
     ),
     Compared(
+        "rewriting.SubgraphRewriting",
+        "a BERT whose layers are fused by hand; `torch.fx.experimental.optimization.fuse`",
+        "test_rewriting_tool.py::test_a_bert_trains_as_one_whose_layers_are_fused_by_hand",
+        20,
+    ),
+    Compared(
         "effective_path.EffectivePath",
         "loops over single neurons",
         "test_effective_path_tool.py::test_paths_are_those_of_loops_over_single_neurons",

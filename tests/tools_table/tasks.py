@@ -136,17 +136,16 @@ class Sentences:
         self.trained = transformers.BertModel.from_pretrained(folder).eval()
         torch.manual_seed(seed)
         texts = descriptions()
-        batches = torch.randperm(len(texts)).split(16)[: math.ceil(3 * effort)]
+        batches = torch.randperm(len(texts)).split(14)[: math.ceil(4 * effort)]
         self.batches = [self._tokens([texts[i] for i in batch]) for batch in batches]
-        self.epochs = math.ceil(2 * effort)
         with torch.no_grad():
             self.targets = [self._hidden_states(self.trained, batch) for batch in self.batches]
         self.expected = similarities(self.predict(self.trained))
 
     def fine_tune(self, model, parameters, after_step):
         # Without dropout: the targets have none. A usual eps would make steps of gradients that are rounding errors.
-        optimizer = torch.optim.AdamW([*model.parameters(), *parameters], lr=1e-4, eps=1e-5)
-        for batch, targets in self.epochs * list(zip(self.batches, self.targets, strict=True)):
+        optimizer = torch.optim.AdamW([*model.parameters(), *parameters], lr=2e-4, eps=1e-5)
+        for batch, targets in zip(self.batches, self.targets, strict=True):
             optimizer.zero_grad()
             sum(map(F.mse_loss, self._hidden_states(model, batch), targets)).backward()
             optimizer.step()
