@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test sweep stress programs bench reference setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test sweep stress programs bench tools-table reference setup build build-tests lint format sanitize stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -35,6 +35,10 @@ programs: build .venv-programs/requirements.txt
 # Writes the tables of docs/performance.md; ARGS="--callgrind" and others: python tests/bench --help
 bench: build
 	$(PYTHON_BIN) tests/bench $(ARGS)
+
+# Writes the tables of docs/tools_comparison.md; ARGS="--lines" and others: python tests/tools_table --help
+tools-table: build
+	$(PYTHON_BIN) tests/tools_table $(ARGS)
 
 # The API reference of Python and C++, from docstrings and headers. What lacks one, or links to nothing, is an error.
 reference: build .venv/requirements-reference.txt

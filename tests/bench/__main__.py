@@ -16,6 +16,7 @@ from pathlib import Path
 
 import callgrind
 import families
+import markdown_page
 import measure
 import memory
 import process
@@ -48,7 +49,7 @@ def measured(options, settings):
     """Everything that was asked for."""
     groups = options.workloads or workloads.GROUPS
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
-    results = {"machine": report.machine(), "settings": dataclasses.asdict(settings)}
+    results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
         return results | {"instructions": callgrind.instructions([workload.name for workload in chosen])}
@@ -82,7 +83,7 @@ def main():
     output.parent.mkdir(exist_ok=True)
     kept = json.loads(output.read_text()) if output.exists() else {}
     output.write_text(json.dumps(kept | results, indent=1) + "\n")
-    report.write(ROOT / "docs" / "performance.md", texts)
+    markdown_page.write(ROOT / "docs" / "performance.md", "bench", texts)
     say(f"tables are in docs/performance.md, measurements in {output.relative_to(ROOT)}")
 
 

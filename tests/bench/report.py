@@ -1,40 +1,16 @@
-"""Writes results as Markdown tables into the documentation."""
+"""Results as Markdown tables for the documentation."""
 
-import os
-import platform
-import re
 import statistics
-from pathlib import Path
 
+import markdown_page
 import targets
 from configurations import BASELINE, CONFIGURATIONS
+from markdown_page import table
 from measure import VANILLA
 from peers import PEERS
 from targets import spread
 
 NAMES = [VANILLA, BASELINE, *(row.name for row in CONFIGURATIONS), *(row.name for row in PEERS)]
-
-
-def machine():
-    import amanda
-    import torch
-
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    model = re.search(r"^model name\s*: (.*)$", text, re.M)
-    return {
-        "cpu": model[1] if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "amanda": amanda.__version__,
-    }
-
-
-def machine_line(about):
-    return (
-        f"{about['cpu']}, {about['cores']} cores, one thread used; Python {about['python']}, torch {about['torch']}, "
-        f"amanda {about['amanda']}."
-    )
 
 
 def duration(ns):
@@ -47,11 +23,6 @@ def duration(ns):
 def ratio(values):
     middle = statistics.median(values)
     return f"{middle:.3g} ±{spread(values):.2g}" if middle >= 10 else f"{middle:.3f} ±{spread(values):.3f}"
-
-
-def table(headings, rows):
-    lines = ["| " + " | ".join(headings) + " |", "| --- |" + " ---: |" * (len(headings) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
 def time_table(results):
@@ -154,22 +125,5 @@ def markdown(results):
     for name, make in TABLES.items():
         found = results.get(SOURCE.get(name, name))
         if found:
-            made[name] = f"{make(found)}\n\n{machine_line(results['machine'])}"
+            made[name] = f"{make(found)}\n\n{markdown_page.machine_line(results['machine'])}"
     return made
-
-
-def write(page, texts):
-    """Puts each text between its markers in the page.
-
-    Raises:
-        ValueError: a marker is missing.
-    """
-    content = page.read_text()
-    for name, text in texts.items():
-        begin, end = f"<!-- bench: {name} -->\n", f"<!-- end: {name} -->"
-        before, found, rest = content.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
-            raise ValueError(f"[bench] {page.name} has no markers for the table '{name}': {begin.strip()} … {end}")
-        content = f"{before}{begin}{text}\n{end}{after}"
-    page.write_text(content)

@@ -15,6 +15,11 @@ def report(monkeypatch):
     return report
 
 
+@pytest.fixture
+def markdown_page(report):
+    return report.markdown_page
+
+
 def test_a_quick_run_reports_every_row(report):
     command = [sys.executable, ROOT / "tests" / "bench", "--quick", "--workloads", "add"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -26,18 +31,18 @@ def test_a_quick_run_reports_every_row(report):
     assert not [cell for cell in rows.values() if "fails" in cell]
 
 
-def test_every_table_has_its_place_in_the_documentation(report, tmp_path):
+def test_every_table_has_its_place_in_the_documentation(report, markdown_page, tmp_path):
     page = tmp_path / "page.md"
     page.write_text((ROOT / "docs" / "performance.md").read_text())
-    report.write(page, dict.fromkeys(report.TABLES, "| figures |"))
+    markdown_page.write(page, "bench", dict.fromkeys(report.TABLES, "| figures |"))
     assert page.read_text().count("| figures |") == len(report.TABLES)
 
 
-def test_a_page_without_markers_is_refused(report, tmp_path):
+def test_a_page_without_markers_is_refused(markdown_page, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("no place\n")
     with pytest.raises(ValueError, match="no markers for the table 'time'"):
-        report.write(page, {"time": ""})
+        markdown_page.write(page, "bench", {"time": ""})
 
 
 def test_a_cell_is_the_median_and_half_the_quartiles_distance(report):

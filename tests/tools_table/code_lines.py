@@ -1,0 +1,67 @@
+"""Lines of code: those that are neither blank, nor comments, nor docstrings."""
+
+import ast
+import importlib
+import inspect
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import amanda
+
+PACKAGE = Path(amanda.__file__).parent
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def python_lines(text):
+    """Lines of Python. A string that stands alone as a statement is documentation."""
+    found = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in LAYOUT:
+            found.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found.difference_update(range(node.lineno, node.end_lineno + 1))
+    lines = text.splitlines()
+    return sum(bool(lines[number - 1].strip()) for number in found)  # a string may span blank lines
+
+
+def cpp_lines(text):
+    """Lines of C++ without raw strings."""
+    tokens = r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/'
+    code = re.sub(tokens, lambda found: "" if found[0].startswith("/") else "text", text, flags=re.DOTALL)
+    return sum(bool(line.strip()) for line in code.splitlines())
+
+
+def lines(paths):
+    return sum((python_lines if path.suffix == ".py" else cpp_lines)(path.read_text()) for path in paths)
+
+
+def file_of(kind):
+    """The file that defines a tool."""
+    return Path(inspect.getsourcefile(kind))
+
+
+def imported(path):
+    """The file, and every other one of `amanda.tools` that it imports, directly or not."""
+    found, new = set(), {path}
+    while new:
+        found |= new
+        new = {other for each in new for other in _imports(each)} - found
+    return found
+
+
+def _imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("amanda.tools"):
+            for alias in node.names:
+                yield _defined_in(node.module, alias.name)
+
+
+def _defined_in(module, name):
+    """The file of a submodule, or of the module that defines this name of a package."""
+    inside = importlib.import_module(module)
+    value = getattr(inside, name)
+    home = value if inspect.ismodule(value) else importlib.import_module(getattr(value, "__module__", module))
+    return Path(home.__file__ if home.__name__.startswith("amanda.tools") else inside.__file__)
