@@ -162,7 +162,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
         for rule in rules:
             rule.warned = True
             why = rule.nearest[1] or f"no {rule.steps[-1]} ran"
-            unmatched.issue(f"[rewriting] the pattern {rule} matched nothing that ran: {why}")
+            unmatched.warn_here(f"[rewriting] the pattern {rule} matched nothing that ran: {why}")
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:
