@@ -40,7 +40,8 @@ LAYERS = [
     ["cli"],
     ["__main__"],
 ]
-EXTENSIONS = {"_build", "_core", "_cupti", "_rematerialization", "_tools", "_torch"}  # modules that are built, not written
+# Modules that are built, not written.
+EXTENSIONS = {"_build", "_core", "_cupti", "_rematerialization", "_tools", "_torch"}
 
 
 def modules(package):
