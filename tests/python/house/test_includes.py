@@ -27,6 +27,7 @@ ROWS = [
     ["include", "python/include", "python/src", "drivers/reference/python"],
     ["include", "python/include", "python/src", "drivers/torch/python"],
     ["include", "python/include", "tools", "tools/*"],
+    ["drivers/torch/include", "tools/rematerialization"],  # it manages PyTorch's memory
 ]
 # Where a folder's public headers are: `include/amanda/scope.h` and `src/scope.cpp` are one unit.
 PUBLIC = {
