@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import re
+import subprocess
+import sys
 import threading
 
 import amanda
@@ -11,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from amanda.tools.quantization import FakeQuantization
 from amanda.tools.rematerialization import Rematerialization
+from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -793,3 +796,18 @@ def test_scopes_left_in_another_order_than_entered_leave_the_hooks_of_the_progra
     hooks.__exit__(None, None, None)
     leaf(4).exp()
     assert seen == ["pack"]
+
+
+def test_the_example_trains_the_same_in_each_budget():
+    example = ROOT / "examples" / "python" / "train_in_less_memory.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    lines = re.findall(
+        r"^(.*?) +([\d.]+) MB +(\d+)% .* (\d+) operators again   gradients equal$", printed, re.MULTILINE
+    )
+    assert [name for name, *_ in lines] == [
+        "as it is", "budget of 75%", "budget of 50%", "budget of 40%", "torch.utils.checkpoint"
+    ]  # fmt: skip
+    for (_, _, percent, _), budget in zip(lines, (100, 75, 50, 40)):
+        assert budget - 8 <= int(percent) <= budget  # what is evicted depends on the time that operators take
+    again = [int(operators) for *_, operators in lines]
+    assert again[0] == again[4] == 0 < min(again[1:4])
