@@ -6,7 +6,8 @@
 namespace amanda {
 
 /// In a routine after an operator: are the results what the operator itself computed, from what Values::input() shows?
-/// False: a tool's replacement computed them, or a routine that ran before this one has edited some.
+/// False: a replacement returned them, which may have run the operator itself, or a routine that ran before this one
+/// has edited some.
 bool has_own_results(const Values& values);
 
 }  // namespace amanda

@@ -1,4 +1,5 @@
 // Tools that put themselves in the operator's place.
+#include "amanda/own_results.h"
 #include "trace_test.h"
 
 namespace amanda {
@@ -48,6 +49,32 @@ TEST_F(ReplaceTest, AReplacementSetsAllResults) {
   apply({tool("a")});
   EXPECT_EQ(error_of([&] { call("split"); }),
             "[action] a: a C++ routine replacing ref::split: result 1 (second) was not set");
+}
+
+TEST_F(ReplaceTest, ARoutineAfterTheOperatorKnowsWhoseResultsItSees) {
+  const Operand tens = Array{10, 10};
+  std::vector<bool> own;
+  const auto ask = [&](OpContext& op) {
+    op.insert_after_op([&](Values& values) { own.push_back(has_own_results(values)); });
+  };
+  const auto edit_input = [&](OpContext& op) {
+    op.insert_before_op([&](Values& values) { values.set(0, reference::value(tens)); });
+  };
+  const auto edit_result = [&](OpContext& op) {
+    op.insert_after_op([&](Values& values) { values.set(0, reference::value(tens)); });
+  };
+  tool("asks").does(ask);
+  tool("edits inputs").does(edit_input);
+  tool("edits results").does(edit_result);
+  tool("asks again").does(ask);
+  apply({tool("asks"), tool("edits inputs"), tool("edits results"), tool("asks again")});
+  call("add");
+  EXPECT_EQ(own, (std::vector<bool>{true, false}));
+
+  own.clear();
+  apply({tool("replaces").replaces()});
+  call("add");
+  EXPECT_EQ(own, (std::vector<bool>{false, false}));
 }
 
 TEST_F(ReplaceTest, TheOriginalIsCalledOnce) {

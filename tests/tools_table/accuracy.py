@@ -29,15 +29,20 @@ def predictions(case, task, seed):
     with amanda.apply(tool):  # one scope: what a tool has decided stays
         if case.calibrates:
             task.calibrate(model)
-        case.before_scoring(tool)
-        applied = task.predict(model)
+        applied = predict(case, task, model, tool)
         if not case.trains:
             return applied, None
         case.before_training(tool)
         torch.manual_seed(seed)  # the same batches for all
         task.fine_tune(model, case.parameters(tool), functools.partial(case.after_step, tool))
-        case.before_scoring(tool)
-        return applied, task.predict(model)
+        return applied, predict(case, task, model, tool)
+
+
+def predict(case, task, model, tool):
+    case.before_scoring(tool)
+    if case.twice:
+        task.predict(model)
+    return task.predict(model)
 
 
 def scores(name, seed, effort, titles):

@@ -37,13 +37,13 @@ TOOLS = [
         "pruning.MagnitudePruning",
         "`torch.nn.utils.prune.l1_unstructured`",
         "test_pruning_tool.py::test_training_is_that_of_torchs_prune",
-        5,
+        20,
     ),
     Compared(
         "pruning.VectorwisePruning",
         "a loop that masks weights and gradients, with masks from a search over all patterns",
         "test_pruning_tool.py::test_two_of_four_trains_as_a_loop_that_masks_weights_and_gradients_by_hand",
-        5,
+        20,
         Published("APEX", native=499, amanda=279),
     ),
     Compared(
@@ -121,6 +121,13 @@ TOOLS = [
         "a BERT whose layers are fused by hand; `torch.fx.experimental.optimization.fuse`",
         "test_rewriting_tool.py::test_a_bert_trains_as_one_whose_layers_are_fused_by_hand",
         20,
+    ),
+    Compared(
+        "rematerialization.Rematerialization",
+        "the same program without a budget",
+        "test_rematerialization_tool.py::test_twenty_steps_in_a_budget_are_those_without_it",
+        20,
+        native="tools/rematerialization",
     ),
     Compared(
         "effective_path.EffectivePath",

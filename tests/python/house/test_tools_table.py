@@ -42,7 +42,8 @@ def test_the_page_has_every_tool_that_edits(written):
     expected = tools_that_edit()
     assert "pruning.MagnitudePruning" in expected
     assert set(expected) <= {first.strip("`") for first, *_ in rows(written("comparison"))}
-    assert {first.split("`")[1] for first, *_ in rows(written("accuracy"))} == set(expected)
+    measured = {first.split("`")[1] for first, *_ in rows(written("accuracy"))}
+    assert measured == set(expected) - {"rematerialization.Rematerialization"}  # the page says why
 
 
 def test_the_table_of_lines_is_what_the_command_writes(module, written):

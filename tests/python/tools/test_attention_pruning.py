@@ -629,6 +629,8 @@ def test_what_stays_is_a_share(shares, says):
 
 
 def test_misuse_is_told(says):
+    with says(TypeError, "[pruning] heads maps layers to lists of heads; write {0: [1]}"):
+        HeadPruning({0: 1})
     with says(TypeError, "[pruning] heads maps layers to the heads to prune, such as {0: [2, 5]}; got [0]"):
         HeadPruning([0])
     with says(ValueError, "[pruning] layers and heads are numbers from 0 on, got -1"):

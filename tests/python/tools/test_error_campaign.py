@@ -217,6 +217,8 @@ def test_top1_is_of_the_first_floating_point_tensor_of_any_result():
     assert not top1_changed(a, a * 2)
     assert top1_changed({"ids": torch.tensor([1]), "logits": (a, b)}, {"ids": torch.tensor([1]), "logits": (b, b)})
     assert not top1_changed([b, a], (b, b))
+    loss = torch.tensor(0.5)
+    assert top1_changed({"loss": loss, "logits": a}, {"loss": loss, "logits": b})
 
 
 def test_a_fault_that_draws_no_element_is_masked(model, x):
@@ -366,6 +368,12 @@ def test_programs_that_cannot_be_compared_are_refused(says, model, x):
         Campaign(BitFlip()).run(changing, x)
     with says(amanda.Error, "[campaign] the program ran no layer that ops=, modules= and where= select"):
         Campaign(BitFlip(), where=lambda context: False).run(model, x)
+    with says(
+        amanda.Error,
+        "[campaign] the program's result has no scores of classes, a floating-point tensor with dimensions; pass sdc=, a "
+        "function of the results without and with faults",
+    ):
+        Campaign(BitFlip()).run(lambda x: model(x).sum(), x)
 
 
 def test_errors_that_no_fault_caused_are_the_programs(says, model, x):

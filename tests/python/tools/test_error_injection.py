@@ -612,6 +612,8 @@ def test_a_wrong_type_is_refused_at_once(says):
         ErrorInjection(30)
     with says(TypeError, "[error_injection] where= takes a function of an operator's context, got 'conv'"):
         ErrorInjection(BitFlip(), where="conv")
+    with says(TypeError, "[error_injection] execution= is a number or a range of numbers, got 'x'"):
+        ErrorInjection(BitFlip(), execution="x")
     with says(NotImplementedError, "[error_injection] Fault has no corrupt"):
         with amanda.apply(ErrorInjection(Fault(), ops="clone")):
             torch.ones(2).clone()

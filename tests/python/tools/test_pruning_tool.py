@@ -213,7 +213,7 @@ MODELS = {"conv": (Convolutional, (5, 3, 8, 8)), "sequence": (Sequence, (5, 7, 6
 each_model = pytest.mark.parametrize(("make_model", "shape"), MODELS.values(), ids=MODELS)
 
 
-def train(model, shape, make_optimizer, steps=5):
+def train(model, shape, make_optimizer, steps=20):
     """Losses of some steps, and the last gradients."""
     generator = torch.Generator().manual_seed(1)
     optimizer, losses = make_optimizer(model.parameters()), []
@@ -255,7 +255,7 @@ def test_two_of_four_trains_as_a_loop_that_masks_weights_and_gradients_by_hand(m
     layers = [m for m in by_hand.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d)]
     masks = [search_of_six(layer.weight, 1) for layer in layers]
     generator, optimizer, expected = torch.Generator().manual_seed(1), make_optimizer(by_hand.parameters()), []
-    for _ in range(5):
+    for _ in range(20):
         optimizer.zero_grad()
         dense = [layer.weight.detach().clone() for layer in layers]
         for layer, mask in zip(layers, masks, strict=True):

@@ -76,10 +76,25 @@ class CampaignRow:
 
 
 def top1_changed(golden: Any, faulty: Any) -> bool:
-    """Is another class on top? The largest along the last dimension of the first floating-point tensor in a result, for
-    any sample of the batch: "SDC-1" of Li et al."""
-    expected, found = (next(t for t in _tensors(result) if t.is_floating_point()) for result in (golden, faulty))
+    """Is another class on top? The largest along the last dimension, for any sample of the batch: "SDC-1" of Li et al.
+
+    Scores are the first floating-point tensor in a result that has dimensions, so a loss in front of them is no score.
+
+    Raises:
+        amanda.Error: the result has none.
+    """
+    expected, found = map(_scores, (golden, faulty))
     return not torch.equal(expected.argmax(-1), found.argmax(-1))
+
+
+def _scores(result: Any) -> torch.Tensor:
+    for tensor in _tensors(result):
+        if tensor.is_floating_point() and tensor.dim() > 0:
+            return tensor
+    raise _core.Error(
+        "[campaign] the program's result has no scores of classes, a floating-point tensor with dimensions; pass sdc=, a "
+        "function of the results without and with faults"
+    )
 
 
 class Campaign(Results[CampaignRow, CampaignBy]):
@@ -181,6 +196,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
             )
         if not layers:
             raise _core.Error("[campaign] the program ran no layer that ops=, modules= and where= select")
+        self._sdc(golden, golden)  # raises an error if it cannot compare such results
         for layer, executions in layers.items():
             for _ in range(self._of_each_layer):
                 self.trials.append(self._trial(layer, executions or 1, golden, result_under))

@@ -165,10 +165,13 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
             )
         if backward and not isinstance(position, int):
             raise ValueError(f"[error_injection] position= of a gradient is a number, got {position!r}")
+        executions = (execution,) if isinstance(execution, int) else execution
+        if executions is not None and (isinstance(executions, str) or not isinstance(executions, Collection)):
+            raise TypeError(f"[error_injection] execution= is a number or a range of numbers, got {execution!r}")
         self._fault, self._where, self._at, self._position = fault, where, at, position
         self._backward_op = backward_op or ""
         self._elements = Elements(index, count, rate)
-        self._executions = (execution,) if isinstance(execution, int) else execution
+        self._executions = executions
         self._permanent, self._seed, self._max_rows = permanent, seed, max_rows
         self._generator = torch.Generator().manual_seed(seed)
         self._seeds: dict[_Target, int] = {}  # of permanent faults

@@ -40,6 +40,9 @@ class HeadPruning(AttentionPruning[Layer]):
     ) -> None:
         if not isinstance(heads, Mapping):
             raise TypeError(f"[pruning] heads maps layers to the heads to prune, such as {{0: [2, 5]}}; got {heads!r}")
+        for layer, of_layer in heads.items():
+            if not isinstance(of_layer, Iterable):
+                raise TypeError(f"[pruning] heads maps layers to lists of heads; write {{{layer}: [{of_layer!r}]}}")
         self.heads = {layer: tuple(of_layer) for layer, of_layer in heads.items()}
         for number in (*self.heads, *(head for of_layer in self.heads.values() for head in of_layer)):
             if not isinstance(number, int) or number < 0:
