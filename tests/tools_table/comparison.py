@@ -90,7 +90,7 @@ TOOLS = [
         "quantization.FakeQuantization",
         "`torch.ao.quantization.FakeQuantize` modules",
         "test_quantization_tool.py::test_a_convolutional_network_trains_as_one_with_modules",
-        4,
+        20,
     ),
     Compared(
         "quantization.LearnedStepQuantization",
