@@ -576,7 +576,7 @@ void Rematerializer::check_budget() {
   overran_ = must_tell_ = false;
   throw Error(fmt::format(
       "[rematerialization] a budget of {} bytes is too small: {} needed {} with everything evicted that can be. "
-      "The pass ran over the budget, and is right. The smallest budget that works for it is {} bytes",
+      "The pass ran over the budget, and is right. A budget that works for it is {} bytes",
       options_.budget, needed_for_, needed_, needed_));
 }
 
