@@ -182,6 +182,6 @@ def checkpointed_regions() -> list[tuple[object, int | None]]:
             elif code.co_qualname == "CheckpointFunction.forward":
                 found.append((frame.f_locals["ctx"], None))
             elif code.co_qualname == "CheckpointFunction.backward":
-                found.append((frame.f_locals["ctx"], torch._C._current_graph_task_id()))
+                found.append((frame.f_locals["ctx"], graph_task_id()))
         frame = frame.f_back  # type: ignore[assignment]
     return found[::-1]

@@ -21,6 +21,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
+from amanda.tools._where import Where
 from amanda.tools.error_injection.elements import Elements, Index, index_of
 from amanda.tools.error_injection.faults import Fault, as_integers
 
@@ -77,7 +78,8 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
     Arguments:
         fault: a `BitFlip`, `StuckAt` or `RandomValue`, or a `Fault` of your own.
         ops, modules: as in `Tool.add_inst_for_op`. By default, matrix products and convolutions.
-        where: called as ``where(context)`` once per operator; False keeps faults away from it.
+        where: called as ``where(context)`` once per operator; False keeps faults away from it. If it is never True, leaving
+            the scope warns (`UnmatchedFilterWarning`).
         at: "output", "input" or "weight" of an operator, "grad_output" or "grad_input" of a backward operator. A weight
             is the input of that name, or in a matrix product the factor that is a parameter of the model; products
             without one are not hit.
@@ -153,8 +155,7 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         super().__init__()
         if not isinstance(fault, Fault):
             raise TypeError(f"[error_injection] a fault is a BitFlip, a StuckAt or a RandomValue, got {fault!r}")
-        if not callable(where):
-            raise TypeError(f"[error_injection] where= takes a function of an operator's context, got {where!r}")
+        self._where = Where(self._speaker, where)
         if at not in get_args(Side):
             raise ValueError(f"[error_injection] at= is {', '.join(get_args(Side))}; got {at!r}")
         backward = at.startswith("grad_")
@@ -168,7 +169,7 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         executions = (execution,) if isinstance(execution, int) else execution
         if executions is not None and (isinstance(executions, str) or not isinstance(executions, Collection)):
             raise TypeError(f"[error_injection] execution= is a number or a range of numbers, got {execution!r}")
-        self._fault, self._where, self._at, self._position = fault, where, at, position
+        self._fault, self._at, self._position = fault, at, position
         self._backward_op = backward_op or ""
         self._elements = Elements(index, count, rate)
         self._executions = executions
@@ -281,6 +282,10 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
     def skipped(self) -> dict[str, int]:
         """How many operands were not hit because they cannot be read, by reason."""
         return self._skips.counts()
+
+    def on_exit(self, error: BaseException | None) -> None:
+        if error is None:
+            self._where.tell(self)
 
     def reset(self) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
-from amanda.tools._passes import Passes
+from amanda.tools.pruning.passes import Passes
 
 LayerBy = Literal["layer"]
 

@@ -21,9 +21,9 @@ from amanda.reports.rich_table import Column
 from amanda.scope import apply
 from amanda.tool import Tool
 from amanda.tools import _reading
-from amanda.tools._passes import Passes
 from amanda.tools._where import Where
 from amanda.tools.pruning.by_place import by_place, group
+from amanda.tools.pruning.passes import Passes
 
 
 @dataclasses.dataclass(frozen=True)

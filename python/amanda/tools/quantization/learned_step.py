@@ -12,6 +12,7 @@ from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tools import _fused_layers, _reading
+from amanda.tools._where import Where
 from amanda.tools.quantization.observed import OperandPlace
 from amanda.tools.quantization.rows import Quantization, Row
 
@@ -46,7 +47,8 @@ class LearnedStepQuantization(Quantization):
     Arguments:
         bits: 2 to 16.
         ops: the products to quantize: names of `amanda.ops.factors`.
-        where: called as ``where(context)`` once per operator; False leaves the operator as it is.
+        where: called as ``where(context)`` once per operator; False leaves the operator as it is. If it is never True,
+            leaving the scope warns (`UnmatchedFilterWarning`).
         signed: whether activations are signed. None: those are whose first value has negative elements.
 
     Raises:
@@ -71,10 +73,8 @@ class LearnedStepQuantization(Quantization):
             raise ValueError(
                 f"[quantization] the factors of {unknown[0]!r} are not known; ops= takes {', '.join(amanda_ops.factors)}"
             )
-        if not callable(where):
-            raise TypeError(f"[quantization] where= takes a function of an operator's context, got {where!r}")
         self.bits = bits
-        self._where = where
+        self._where = Where(self._speaker, where)
         self._signed = signed
         self.add_inst_for_op(self._analyze, ops=names)
         if "linear" in names:
@@ -91,6 +91,10 @@ class LearnedStepQuantization(Quantization):
         if not found:
             raise _core.Error("[quantization] no step sizes yet: run the model once in a scope of this tool first")
         return found
+
+    def on_exit(self, error: BaseException | None) -> None:
+        if error is None:
+            self._where.tell(self)
 
     def _analyze(self, context: OpContext) -> None:
         if not context.op.name.startswith("aten::") or not self._where(context):

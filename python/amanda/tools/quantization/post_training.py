@@ -13,6 +13,7 @@ from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tools import _fused_layers, _reading
+from amanda.tools._where import Where
 from amanda.tools.quantization.observed import OperandPlace
 from amanda.tools.quantization.packed_weight import PackedWeight
 from amanda.tools.quantization.rows import Quantization
@@ -26,7 +27,8 @@ class PostTraining(Quantization):
     Arguments:
         qconfig: makes the observers of activations and weights, as for modules.
         ops: the operators to quantize, as in `Tool.add_inst_for_op`. None: all that the tool can quantize.
-        where: called as ``where(context)`` once per operator; False leaves the operator as it is.
+        where: called as ``where(context)`` once per operator; False leaves the operator as it is. If it is never True,
+            leaving the scope warns (`UnmatchedFilterWarning`).
 
     Raises:
         TypeError: `qconfig` is no `torch.ao.quantization.QConfig`, or `where` is not callable.
@@ -49,13 +51,15 @@ class PostTraining(Quantization):
             raise ValueError(
                 f"[quantization] the kernels take weights of torch.qint8; those of this qconfig are {dtype}"
             )
-        if not callable(where):
-            raise TypeError(f"[quantization] where= takes a function of an operator's context, got {where!r}")
         self.qconfig = qconfig
-        self._where = where
+        self._where = Where(self._speaker, where)
         self.add_inst_for_op(self._analyze, ops=self._kernels if ops is None else ops)
         if ops is None:
             _fused_layers.refuse_in(self)
+
+    def on_exit(self, error: BaseException | None) -> None:
+        if error is None:
+            self._where.tell(self)
 
     def _analyze(self, context: OpContext) -> None:
         op = context.op
