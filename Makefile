@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test sweep stress programs bench tools-table reference setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test test-tensorflow sweep stress programs bench tools-table reference setup build build-tests lint format sanitize stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -19,6 +19,11 @@ test: build-tests
 	ctest --preset release
 	$(PYTHON_BIN) -m pytest
 	@echo "[test] all passed: C++ (ctest) and Python (pytest)"
+
+# The TensorFlow driver's tests, and what holds for every driver, in an environment of their own: it has no torch. Slow
+# ones, too. ARGS="-k session" and others go to pytest.
+test-tensorflow: build-tests .venv-tensorflow/requirements.txt
+	.venv-tensorflow/bin/python -m pytest -m 'slow or not slow' tests/tensorflow tests/conformance $(ARGS)
 
 # PyTorch's whole operator database in a scope; ARGS="--ops '*norm*'" and others: python tests/opinfo --help
 sweep: build
@@ -69,6 +74,14 @@ setup: .venv/requirements.txt
 	@$(PYTHON_BIN) -m venv .venv-programs
 	@printf '%s\n' $(SITE) $(CURDIR)/build/stage >$(subst $(CURDIR)/.venv,.venv-programs,$(SITE))/borrowed.pth
 	@.venv-programs/bin/pip install --disable-pip-version-check --quiet --no-deps -r $<
+	@cp $< $@
+
+# Its packages are not compiled to bytecode ahead: it takes as long as all the rest, and few of its modules are imported.
+.venv-tensorflow/requirements.txt: tests/tensorflow/requirements.txt | .venv/requirements.txt
+	@echo "[tensorflow] installing tests/tensorflow/requirements.txt into .venv-tensorflow"
+	@$(PYTHON_BIN) -m venv .venv-tensorflow
+	@echo $(CURDIR)/build/stage >$(subst $(CURDIR)/.venv,.venv-tensorflow,$(SITE))/amanda-stage.pth
+	@.venv-tensorflow/bin/pip install --disable-pip-version-check --quiet --no-deps --no-compile -r $<
 	@cp $< $@
 
 CPP_FILES = $(shell git ls-files '*.cpp' '*.h')
