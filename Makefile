@@ -1,6 +1,7 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow sweep stress programs bench tools-table reference setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test test-tensorflow sweep stress programs bench tools-table reference setup build build-tests lint format sanitize \
+  sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -95,9 +96,14 @@ format: .venv/requirements.txt
 	ruff check --fix . ; ruff format .
 
 # The C++ tests under the address and undefined-behaviour sanitizers; the core's under the thread sanitizer.
-sanitize: .venv/requirements.txt
-	cmake --preset asan $(WITH_PYTHON) --log-level=WARNING && cmake --build --preset asan -j 2 && ctest --preset asan
-	cmake --preset tsan --log-level=WARNING && cmake --build --preset tsan -j 2 && ctest --preset tsan
+sanitize: sanitizers
+	ctest --preset asan
+	ctest --preset tsan
+
+# What `make sanitize` runs, compiled.
+sanitizers: .venv/requirements.txt
+	cmake --preset asan $(WITH_PYTHON) --log-level=WARNING && cmake --build --preset asan -j $(or $(JOBS),2)
+	cmake --preset tsan --log-level=WARNING && cmake --build --preset tsan -j $(or $(JOBS),2)
 
 # Python stubs of the extension modules, from what was built.
 stubs: build
