@@ -21,7 +21,7 @@ _VARIABLES = {"VarHandleOp", "VariableV2", "Variable", "ReadVariableOp"}
 _FRAMES = {"Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"}
 _FRAMES |= {f"Ref{name}" for name in _FRAMES}
 _STACKS = {"StackV2", "StackPushV2", "StackPopV2", "StackCloseV2"}
-_PLUMBING = _HOLDS | _VARIABLES | _FRAMES | _STACKS | {"NoOp", "ControlTrigger", "AmandaTap"}
+PLUMBING = _HOLDS | _VARIABLES | _FRAMES | _STACKS | {"NoOp", "ControlTrigger", "AmandaTap"}
 #: Nodes that run functions, which have operators of their own.
 _CALLS = {"If", "While", "Case", "PartitionedCall"}
 CALLS = _CALLS | {f"Stateless{name}" for name in _CALLS} | {"StatefulPartitionedCall", "SymbolicGradient"}
