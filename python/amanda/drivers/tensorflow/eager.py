@@ -237,7 +237,7 @@ def patch() -> None:
 def unpatch() -> None:
     port.register_tape_gradient(port.tape_gradient)
     port.imperative_grad.restore()
-    if not port.has_op_callbacks():  # the program's own need it, too
+    if all(isinstance(callback, Observer) for callback in port.op_callbacks()):  # the program's own need it, too
         port.execute.restore()
     _links.clear()
 

@@ -7,7 +7,7 @@ is exact. What runs in `tape.gradient` outside of gradient functions adds gradie
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from amanda import _core
@@ -69,43 +69,33 @@ class Gradient(NamedTuple):
 
     forward: Forward
     attributes: Sequence[Any]  # of the forward operator
-    inputs: Sequence[Any]  # of the forward operator, as far as the tape holds them
-    outputs: Sequence[Any]
+    inputs: Any  # of the forward operator; not a sequence if the tape does not hold them
+    outputs: Any
     incoming: Sequence[Any]
     returned: Any
 
     def forward_operands(self) -> tuple[list[Any], list[Any]]:
         """By position; None where the tape holds none."""
-        type = self.forward.type
-        return _or_none(type.inputs, lambda: type.grouped_inputs(self.inputs, self.attributes)), _or_none(
-            type.outputs, lambda: type.grouped_outputs(self.outputs, self.attributes)
-        )
+        return self._inputs(self.inputs), self._outputs(self.outputs)
 
     def grad_outputs(self, ran: Ran) -> list[Any]:
         """One per output of the forward operator: the gradient that comes in, if this operator takes it."""
-        type = self.forward.type
-        taken = [_if_among(gradient, ran.inputs) for gradient in self.incoming]
-        return _folded(_or_none(type.outputs, lambda: type.grouped_outputs(taken, self.attributes)))
+        return _folded(self._outputs([_if_among(gradient, ran.inputs) for gradient in self.incoming]))
 
     def grad_inputs(self, ran: Ran) -> list[Any]:
         """One per input of the forward operator: the gradient that goes out, if this operator gives it."""
-        type = self.forward.type
         returned = self.returned if isinstance(self.returned, list | tuple) else [self.returned]
-        given = [_if_among(gradient, ran.outputs) for gradient in returned]
-        return _folded(_or_none(type.inputs, lambda: type.grouped_inputs(given, self.attributes)))
+        return _folded(self._inputs([_if_among(gradient, ran.outputs) for gradient in returned]))
+
+    def _inputs(self, flat: Sequence[Any]) -> list[Any]:
+        return self.forward.type.grouped_inputs(flat, self.attributes) or [None] * len(self.forward.type.inputs)
+
+    def _outputs(self, flat: Sequence[Any]) -> list[Any]:
+        return self.forward.type.grouped_outputs(flat, self.attributes) or [None] * len(self.forward.type.outputs)
 
 
 def _if_among(gradient: Any, operands: Sequence[Any]) -> Any:
     return gradient if any(operand is gradient for operand in operands) else None
-
-
-def _or_none(positions: Sequence[str], grouped: Callable[[], list[Any]]) -> list[Any]:
-    """Tapes drop operands that a gradient function does not need."""
-    try:
-        found = grouped()
-    except IndexError:
-        found = []
-    return found if len(found) == len(positions) else [None] * len(positions)
 
 
 def _folded(operands: list[Any]) -> list[Any]:

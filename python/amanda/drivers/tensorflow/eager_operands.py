@@ -20,10 +20,12 @@ class OperatorType(NamedTuple):
     inputs: tuple[str, ...]  # of each position: the attribute with the length of its list; "": it is none
     outputs: tuple[str, ...]
 
-    def grouped_inputs(self, operands: Sequence[Any], attributes: Sequence[Any]) -> list[Any]:
+    def grouped_inputs(self, operands: Any, attributes: Sequence[Any]) -> list[Any]:
+        """One per position, of which some are lists. Empty if `operands` are not all that there are. `attributes`: keys
+        and values in turn."""
         return _grouped(self.inputs, operands, attributes)
 
-    def grouped_outputs(self, operands: Sequence[Any], attributes: Sequence[Any]) -> list[Any]:
+    def grouped_outputs(self, operands: Any, attributes: Sequence[Any]) -> list[Any]:
         return _grouped(self.outputs, operands, attributes)
 
 
@@ -45,23 +47,22 @@ def type_named(backend: _core.GraphBackend, name: str) -> OperatorType | None:
     return _known[name]
 
 
-def _grouped(positions: Sequence[str], operands: Sequence[Any], attributes: Sequence[Any]) -> list[Any]:
-    """One per position, of which some are lists. `attributes`: keys and values in turn."""
-    if not any(positions):
-        return list(operands)
-    lengths = dict(zip(attributes[::2], attributes[1::2], strict=True))
-    grouped: list[Any] = []
-    start = 0
-    for attribute in positions:
-        if not attribute:
-            grouped.append(operands[start])
-            start += 1
-            continue
-        length = lengths[attribute]
-        count = len(length) if isinstance(length, list | tuple) else int(length)
-        grouped.append(list(operands[start : start + count]))
-        start += count
-    return grouped
+def _grouped(positions: Sequence[str], operands: Any, attributes: Sequence[Any]) -> list[Any]:
+    given = list(operands) if isinstance(operands, list | tuple) else []
+    if any(positions):
+        lengths = dict(zip(attributes[::2], attributes[1::2], strict=True))
+        counts = [_count(lengths[attribute]) if attribute else 1 for attribute in positions]
+        if len(given) != sum(counts):
+            return []
+        rest = iter(given)
+        members = [[next(rest) for _ in range(count)] for count in counts]
+        return [each if attribute else each[0] for attribute, each in zip(positions, members, strict=True)]
+    return given if len(given) == len(positions) else []
+
+
+def _count(length: Any) -> int:
+    """`length`: the number of operands of one type, or the list of their types."""
+    return len(length) if isinstance(length, list | tuple) else int(length)
 
 
 def array_of(operand: Any) -> Any:

@@ -137,9 +137,9 @@ def remove_op_callback(callback: Callable[..., object]) -> None:
         _context().remove_op_callback(callback)
 
 
-def has_op_callbacks() -> bool:
-    """Has this thread any?"""
-    return bool(_context().op_callbacks)
+def op_callbacks() -> list[Any]:
+    """Of this thread."""
+    return list(_context().op_callbacks)
 
 
 def name_scope() -> str:
