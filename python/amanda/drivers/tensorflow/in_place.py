@@ -13,14 +13,14 @@ from typing import Any
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import attach, gradients, op_types, port, tap_nodes
+from amanda.drivers.tensorflow import attach, gradients, links, op_types, port, tap_nodes
 from amanda.drivers.tensorflow.graph_site import Plans, Shown
 from amanda.drivers.tensorflow.links import Gradient
 
 
 def running(graph: Any) -> list[tf.Operation]:
-    """The operators that a function's results and effects need, as they were created, but operands before users. The
-    others never run."""
+    """The operators that a function's results and effects need, as they were created, but operands before users and
+    forward operators before their backward operators. The others never run."""
     needs: dict[tf.Operation, set[tf.Operation]] = {}
     waiting = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs]
     while waiting:
@@ -33,21 +33,32 @@ def running(graph: Any) -> list[tf.Operation]:
     if all(number[needed] < i for op, i in number.items() for needed in needs[op]):
         return order
     # Gradients of loops give a loop more inputs, which are created after it.
+    for op in order:
+        gradient = links.gradient_of(op)
+        if gradient and gradient.forward in needs and gradient.forward.type not in op_types.CALLS:
+            needs[op].add(gradient.forward)
+    return _sorted(order, needs, number)
+
+
+def _sorted(
+    order: list[tf.Operation], needs: dict[tf.Operation, set[tf.Operation]], number: dict[tf.Operation, int]
+) -> list[tf.Operation]:
+    """Each after what it needs, otherwise in the same order."""
     users: dict[tf.Operation, list[tf.Operation]] = collections.defaultdict(list)
     for op, needed in needs.items():
         for other in needed:
             users[other].append(op)
     missing = {op: len(needed) for op, needed in needs.items()}
     ready = [i for op, i in number.items() if not missing[op]]  # in order, so it is a heap
-    sorted_operators = []
+    found = []
     while ready:
         op = order[heapq.heappop(ready)]
-        sorted_operators.append(op)
+        found.append(op)
         for user in users[op]:
             missing[user] -= 1
             if not missing[user]:
                 heapq.heappush(ready, number[user])
-    return sorted_operators
+    return found
 
 
 class InPlace:
