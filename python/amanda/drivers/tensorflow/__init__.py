@@ -60,11 +60,13 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import eager, links, unsupported
+        from amanda.drivers.tensorflow import eager, function, gradients, links, tapes, unsupported
 
         links.patch()
+        tapes.patch()
+        gradients.register()
         eager.attach()
-        self._patches = (unsupported, eager)
+        self._patches = (unsupported, eager, function)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
