@@ -67,6 +67,7 @@ class TensorFlowDriver:
         gradients.register()
         exports.patch()
         session.watch()
+        function.watch()
         eager.attach()
         self._patches = (unsupported, eager, session, function)
 
