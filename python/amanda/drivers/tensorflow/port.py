@@ -146,6 +146,11 @@ def original_op(op: Any) -> Any:
     return op._original_op
 
 
+def creation(op: Any) -> int:
+    """A number that grows with each operator that its graph gets."""
+    return int(op._id)
+
+
 def is_reference(dtype: tf.DType) -> bool:
     """Is it the type of a tensor that is a v1 variable itself?"""
     return bool(dtype._is_ref_dtype)

@@ -24,6 +24,7 @@ def gradients_of(operators: Iterable[tf.Operation]) -> dict[tf.Operation, links.
         elif forward := port.original_op(op):
             groups.setdefault((forward, _call(op, forward)), []).append(op)
     for (forward, _), group in groups.items():
+        group.sort(key=port.creation)
         gradient = links.Gradient(forward, _entering(forward, group), _leaving(forward, group))
         found.update((op, gradient) for op in group)
     return found
