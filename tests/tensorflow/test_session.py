@@ -376,3 +376,16 @@ def test_partial_runs_are_vanilla_and_say_so(caplog):
     assert [record.getMessage() for record in caplog.records if record.name == "amanda"] == [
         "[tensorflow] partial_run() runs without tools; use run()"
     ]
+
+
+def test_a_scope_for_each_run_makes_the_graph_grow_and_says_so(caplog, monkeypatch):
+    monkeypatch.setattr("amanda.drivers.tensorflow.session._MANY_CONES", 2)
+    model = Model()
+    for _ in range(2):
+        with amanda.apply(edits("Relu", lambda y: y)):
+            model.run(model.y)
+    assert caplog.records == []
+    with amanda.apply(edits("Relu", lambda y: y)):
+        model.run(model.y)
+    (record,) = caplog.records
+    assert "enter the same scope object again instead" in record.getMessage()

@@ -21,6 +21,7 @@ class Nodes:
 
     def __init__(self, graph: tf.Graph) -> None:
         self.count = 0
+        self.cones = 0  # how often a part of the graph was built again, for a session
         self.lock = threading.RLock()  # of those who change the graph
 
     def create(

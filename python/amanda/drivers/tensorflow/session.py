@@ -15,6 +15,7 @@ from amanda.drivers.tensorflow.graph_site import GraphSite, Plans
 from amanda.drivers.tensorflow.unsupported import warn
 
 _CACHE = "_amanda_artifacts"  # the attribute of a graph that has its ArtifactCache
+_MANY_CONES = 64
 _OPTIONS = "_amanda_options"  # of a callable that was made from options
 
 
@@ -56,7 +57,14 @@ class SessionSite(GraphSite):
     def _build(self, plans: Plans) -> Lowered:
         cone = Cone(self, plans, self._fed)
         is_final = self._graph.finalized
-        with nodes.of(self._graph).lock, port.no_session_extends(self._graph):
+        ours = nodes.of(self._graph)
+        ours.cones += 1
+        if ours.cones > _MANY_CONES:
+            warn(
+                f"a v1 graph was instrumented {_MANY_CONES} times, and keeps what was added each time: enter the same "
+                "scope object again instead of a new amanda.apply() for each run"
+            )
+        with ours.lock, port.no_session_extends(self._graph):
             if is_final:
                 port.unfinalize(self._graph)
             try:
