@@ -14,7 +14,14 @@ from types import ModuleType
 from amanda.drivers import CoverageCounter, Option
 from amanda.drivers.tensorflow import version as required
 
-_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
+_DISTRIBUTIONS = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-gpu",
+    "tensorflow-intel",
+    "tensorflow-macos",
+    "tf-nightly",
+)
 _NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
 
 
@@ -40,7 +47,12 @@ class TensorFlowDriver:
         if not _is_built():
             return [("tensorflow", f"{version} is installed, but this build of amanda has no driver for it")]
         if not _fits(version):
-            return [("tensorflow", f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it")]
+            return [
+                (
+                    "tensorflow",
+                    f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it",
+                )
+            ]
         if not self._patches:
             return [("tensorflow", f"{version}; amanda is ready for it when a program imports it")]
         return [("tensorflow", f"{version}; amanda is attached to it")]
@@ -137,6 +149,6 @@ def _check_version() -> None:
     version = _installed_version()
     if not _fits(version):
         raise ImportError(
-            f"[tensorflow] this version of amanda is for TensorFlow {required.VERSION}, and TensorFlow {version} is imported: it "
-            f"runs uninstrumented, and tools see nothing of it; install tensorflow=={required.VERSION}.*"
+            f"[tensorflow] this version of amanda is for TensorFlow {required.VERSION}, and TensorFlow {version} is imported: "
+            f"it runs uninstrumented, and tools see nothing of it; install tensorflow=={required.VERSION}.*"
         )

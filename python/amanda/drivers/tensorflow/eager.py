@@ -93,12 +93,10 @@ class Observer:
             if type is not None:
                 self._gradient.append(Ran(type, inputs, attributes, outputs))
             return
-        counters = coverage.counters()
-        if not counters and (type is None or not EAGER.wants(type.number)):
+        if not coverage.is_open() and (type is None or not EAGER.wants(type.number)):
             self._unwanted.add(name)
         elif type is not None:
-            for counter in counters:
-                counter.count(EAGER, type.number, f"tensorflow::{type.name}", False, type.number)
+            coverage.shown(EAGER, type.name, type.number, is_backward=False)
             self._forward(type, inputs, attributes, outputs, sys._getframe(1))
 
     def _forward(
@@ -175,7 +173,6 @@ class Observer:
 
     def show_backward(self, gradient: Gradient, ran: Sequence[Ran]) -> None:
         forward = gradient.forward
-        counters = coverage.counters()
         toolset = EAGER.toolset()
         if toolset is None or not EAGER.wants(forward.type.number):
             return
@@ -183,8 +180,7 @@ class Observer:
         for each in ran:
             name = each.type.name
             index = number[name] = number.get(name, -1) + 1
-            for counter in counters:
-                counter.count(EAGER, each.type.number, f"tensorflow::{name}", True, forward.type.number)
+            coverage.shown(EAGER, name, forward.type.number, is_backward=True)
             ins, outs = gradient.grad_outputs(each), gradient.grad_inputs(each)
             id = frames.hash_of((forward.place.id, name, index)) or 1
             shown = self._show(
