@@ -29,6 +29,7 @@ EAGER = _core.GraphBackend(
 )
 EAGER.describe(eager_operands.describe)
 
+_NOTHING: dict[object, Any] = {}
 _links = eager_backward.Links()
 
 
@@ -106,12 +107,19 @@ class Observer:
         if toolset is None or not EAGER.wants(type.number):
             return
         place = self._places.place_of(type.name, frame)
-        ins, outs = type.grouped_inputs(inputs, attributes), type.grouped_outputs(outputs, attributes)
-        shown = self._show(toolset, (place.id, len(ins)), type, place, place.id, ins, outs, None)
-        state = _core.RunState()
+        shown = self._shown.get(toolset, _NOTHING).get(place.id)
+        ins: list[Any] = []
+        outs: list[Any] = []
+        if shown is None or shown.before or shown.after:
+            ins, outs = type.grouped_inputs(inputs, attributes), type.grouped_outputs(outputs, attributes)
+        if shown is None:
+            shown = self._show(toolset, place.id, type, place, place.id, ins, outs, None)
+        state = None
         if not port.no_tape_records():
+            state = _core.RunState()
             _links.add(attributes, Forward(type, place, state))
-        _run(shown, ins, outs, state, is_backward=False)
+        if ins or outs:
+            _run(shown, ins, outs, state or _core.RunState(), is_backward=False)
 
     def _show(
         self,
