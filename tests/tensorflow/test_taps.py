@@ -433,8 +433,45 @@ def test_routines_of_one_execution_share_a_run(run):
     assert seen == [10 + 110, 20 + 120]
 
 
+def test_a_run_that_ends_leaves_those_of_others():
+    seen, begun, may_end, ended = [], threading.Event(), threading.Event(), threading.Event()
+
+    def other():
+        _tensorflow.begin_run()
+        begun.set()
+        may_end.wait(30)
+        _tensorflow.end_run()
+        ended.set()
+
+    def first(x, run):
+        run["x"] = float(x.sum())
+        may_end.set()
+        ended.wait(30)
+
+    def analysis(context):
+        context.insert_before_op(first, inputs=[0], with_run=True)
+        context.insert_after_op(lambda z, run: seen.append(run["x"]), with_run=True)
+
+    scope, artifact = taps(Graph(), tool(analysis))
+    op = operator(shares_runs=True)
+    one, two = (tap.id for tap in artifact.lowered[0])
+    nodes = [
+        _tensorflow.TapNode(op, one, [("input", 0, -1)], [(0, -1)]),
+        _tensorflow.TapNode(op, two, [("output", 0, -1)], [(0, -1)]),
+    ]
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait(30)
+    run_function(lambda x: emit(nodes[1], emit(nodes[0], [x], [x.dtype]), [x.dtype]), x=X)
+    thread.join()
+    assert seen == [10]
+    with pytest.raises(amanda.Error, match="without begin_run"):
+        _tensorflow.end_run()
+    del scope
+
+
 @contextlib.contextmanager
-def v1_loops():
+def v1_loops():  # while_loop with the nodes of version 1
     tf.compat.v1.disable_control_flow_v2()
     try:
         yield
