@@ -14,6 +14,14 @@ X = np.array([[1.0, -2.0]], np.float32)
 W = np.array([[2.0], [3.0]], np.float32)
 
 
+def convolve_slowly():
+    """An operator that TensorFlow does not run by its fast path, because it must convert an operand in Python."""
+    import keras
+
+    kernel = keras.Variable(np.ones((1, 1, 1, 1), np.float32))
+    return tf.raw_ops.Conv2D(input=tf.ones((1, 2, 2, 1)), filter=kernel, strides=[1] * 4, padding="SAME")
+
+
 class Looking(amanda.Tool):
     """Records what it is shown of these operators, forward and backward."""
 
@@ -307,16 +315,13 @@ def test_switches_and_threads(recorder):
 
 def test_scopes_on_two_threads_do_not_end_each_other(recorder):
     tools = [recorder(ops=["Relu", "Conv2D"]) for _ in range(2)]
-    image, kernel = tf.ones((1, 4, 4, 1)), tf.Variable(tf.ones((2, 2, 1, 1)))
     entered, left = threading.Event(), threading.Event()
 
     def other():
         with amanda.apply(tools[1]):
             entered.set()
             left.wait(30)
-            tf.raw_ops.Conv2D(
-                input=image, filter=kernel, strides=[1, 1, 1, 1], padding="SAME"
-            )  # a variable: the slow path
+            convolve_slowly()
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -408,6 +413,40 @@ def test_a_filter_that_matched_nothing_is_told():
     (warning,) = told
     assert warning.category is amanda.UnmatchedFilterWarning
     assert "ops='Conv2D' of tool 'Looking' matched nothing that ran" in str(warning.message)
+
+
+def test_a_backward_operator_named_in_ops_is_explained():
+    tool = amanda.Tool("grads")
+    tool.add_inst_for_op(print, ops="ReluGrad", backward=True)
+    with pytest.warns(amanda.UnmatchedFilterWarning) as told, amanda.apply(tool):
+        tf.nn.relu(tf.constant(X))
+    assert str(told[0].message).endswith(
+        "; ReluGrad is a backward operator: ask for it by its forward operator's name, with backward=True"
+    )
+
+
+def test_the_programs_own_callbacks_stay():
+    from tensorflow.python.framework import op_callbacks
+
+    ran = []
+
+    def own(op_type, *rest, **named):
+        ran.append(op_type)
+
+    tool = Looking("Relu")
+    with amanda.apply(tool):
+        op_callbacks.add_op_callback(own)
+        tf.nn.relu(tf.constant(X))
+    try:
+        convolve_slowly()
+        with amanda.apply(tool):
+            op_callbacks.remove_op_callback(own)
+            tf.nn.relu(tf.constant(X))
+    finally:
+        op_callbacks.clear_op_callbacks()
+    assert ran[0] == "Relu"
+    assert b"Conv2D" in ran
+    assert tool.order() == ["Relu<", "Relu>"] * 2
 
 
 def test_points_lists_operators_and_those_of_the_gradient():
