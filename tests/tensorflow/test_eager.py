@@ -14,6 +14,14 @@ X = np.array([[1.0, -2.0]], np.float32)
 W = np.array([[2.0], [3.0]], np.float32)
 
 
+def convolve_slowly():
+    """An operator that TensorFlow does not run by its fast path, because it must convert an operand in Python."""
+    import keras
+
+    kernel = keras.Variable(np.ones((1, 1, 1, 1), np.float32))
+    return tf.raw_ops.Conv2D(input=tf.ones((1, 2, 2, 1)), filter=kernel, strides=[1] * 4, padding="SAME")
+
+
 class Looking(amanda.Tool):
     """Records what it is shown of these operators, forward and backward."""
 
@@ -56,7 +64,9 @@ def test_the_context_tells_what_the_operator_is():
 
     def look(context):
         told.append((context.namespace, context.op.name, context.op.input_names, context.module_path))
-        told.append((context.source.rpartition("/")[2].partition(":")[0], [each.shape.as_list() for each in context.inputs]))
+        told.append(
+            (context.source.rpartition("/")[2].partition(":")[0], [each.shape.as_list() for each in context.inputs])
+        )
 
     tool = amanda.Tool("look")
     tool.add_inst_for_op(look, ops="MatMul")
@@ -172,7 +182,9 @@ def test_both_gradients_of_a_product_are_operators_of_their_own():
         tape.gradient(tf.matmul(x, w), [x, w])
     assert [name for name, _ in tool.places] == ["MatMul", "MatMul of MatMul", "MatMul of MatMul"]
     assert len({id for _, id in tool.places}) == 3
-    shapes = [[grad if grad is None else grad.shape for grad in grads] for name, grads in tool.ran if name[-3:] == "ul>"]
+    shapes = [
+        [grad if grad is None else grad.shape for grad in grads] for name, grads in tool.ran if name[-3:] == "ul>"
+    ]
     assert shapes == [[(1, 1)], [(1, 2), None], [None, (2, 1)]]
 
 
@@ -248,8 +260,8 @@ def test_functions_and_graphs_are_not_eager():
 def test_edits_are_refused(point, before, after):
     tool = {"before": before, "after": after}[point]("Relu", lambda x: x * 2)
     text = (
-        r"TensorFlow shows eager operators after they have run, so that tools can only look at them; edit it in a function: "
-        r"decorate the model, or the training step, with tf.function"
+        "TensorFlow shows eager operators after they have run, so that tools can only look at them; edit it in a "
+        "function: decorate the model, or the training step, with tf.function"
     )
     with amanda.apply(tool), pytest.raises(amanda.Error, match=text) as caught:
         tf.nn.relu(tf.constant(X))
@@ -259,7 +271,10 @@ def test_edits_are_refused(point, before, after):
 
 def test_replacements_are_refused_at_analysis(replace):
     ran = []
-    with amanda.apply(replace("Relu", ran.append)), pytest.raises(amanda.Error, match="decorate the model, or the training"):
+    with (
+        amanda.apply(replace("Relu", ran.append)),
+        pytest.raises(amanda.Error, match="decorate the model, or the training"),
+    ):
         tf.nn.relu(tf.constant(X))
     assert ran == []
 
@@ -300,14 +315,13 @@ def test_switches_and_threads(recorder):
 
 def test_scopes_on_two_threads_do_not_end_each_other(recorder):
     tools = [recorder(ops=["Relu", "Conv2D"]) for _ in range(2)]
-    image, kernel = tf.ones((1, 4, 4, 1)), tf.Variable(tf.ones((2, 2, 1, 1)))
     entered, left = threading.Event(), threading.Event()
 
     def other():
         with amanda.apply(tools[1]):
             entered.set()
             left.wait(30)
-            tf.raw_ops.Conv2D(input=image, filter=kernel, strides=[1, 1, 1, 1], padding="SAME")  # a variable: the slow path
+            convolve_slowly()
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -401,13 +415,49 @@ def test_a_filter_that_matched_nothing_is_told():
     assert "ops='Conv2D' of tool 'Looking' matched nothing that ran" in str(warning.message)
 
 
+def test_a_backward_operator_named_in_ops_is_explained():
+    tool = amanda.Tool("grads")
+    tool.add_inst_for_op(print, ops="ReluGrad", backward=True)
+    with pytest.warns(amanda.UnmatchedFilterWarning) as told, amanda.apply(tool):
+        tf.nn.relu(tf.constant(X))
+    assert str(told[0].message).endswith(
+        "; ReluGrad is a backward operator: ask for it by its forward operator's name, with backward=True"
+    )
+
+
+def test_the_programs_own_callbacks_stay():
+    from tensorflow.python.framework import op_callbacks
+
+    ran = []
+
+    def own(op_type, *rest, **named):
+        ran.append(op_type)
+
+    tool = Looking("Relu")
+    with amanda.apply(tool):
+        op_callbacks.add_op_callback(own)
+        tf.nn.relu(tf.constant(X))
+    try:
+        convolve_slowly()
+        with amanda.apply(tool):
+            op_callbacks.remove_op_callback(own)
+            tf.nn.relu(tf.constant(X))
+    finally:
+        op_callbacks.clear_op_callbacks()
+    assert ran[0] == "Relu"
+    assert b"Conv2D" in ran
+    assert tool.order() == ["Relu<", "Relu>"] * 2
+
+
 def test_points_lists_operators_and_those_of_the_gradient():
     w = tf.Variable(W)
     rows = amanda.points(lambda x: tf.nn.relu(tf.matmul(x, w)), tf.constant(X), backward=True).rows()
     names = [(row.operator, row.backward_operator, row.runs) for row in rows]
     assert ("tensorflow::MatMul", "", 1) in names
     assert ("tensorflow::Relu", "ReluGrad", 1) in names
-    with pytest.raises(ValueError, match="call a model with trainable variables, from eager code; the result is of type"):
+    with pytest.raises(
+        ValueError, match="call a model with trainable variables, from eager code; the result is of type"
+    ):
         amanda.points(tf.nn.relu, tf.constant(X), backward=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import attach, bodies, graph_site, in_place, port, running, unsupported
+from amanda.drivers.tensorflow import attach, bodies, gradient_order, graph_site, in_place, port, running, unsupported
 from amanda.drivers.tensorflow.running import Instrumented, instrumented
 
 
@@ -91,6 +91,7 @@ def _patch_for_ever() -> None:
     port.concrete_function_callbacks.append(lambda function: _mark(function))
     port.make_forward_backward.replace(_make_forward_backward)
     port.build_gradients.replace(_build_gradients)
+    port.queue_of_gradients.replace(gradient_order.Collections())
     port.initialize_variables.replace(_initialize_variables)
 
 
@@ -117,6 +118,9 @@ def _build_of(options: Any, creator: Any) -> Build:
         return Build(None, creator=creator)
     attributes = options.attributes or {}
     if port.in_save_context() or not port.eager_outside_functions() or attributes.get(port.DATASET_FUNCTION):
+        return VANILLA
+    if tf.distribute.has_strategy():
+        unsupported.warn_of_strategy(tf.distribute.get_strategy())
         return VANILLA
     if attributes.get(port.XLA_COMPILE) or port.in_xla(tf.compat.v1.get_default_graph()):
         unsupported.warn(
@@ -192,6 +196,8 @@ def _transform(graph: Any) -> None:
     """A graph is complete."""
     build = _here.builds[-1] if _here.builds else VANILLA
     if build.toolset is None or build.creates_variables or instrumented(graph) is not None:
+        return
+    if unsupported.is_distributed(graph):
         return
     try:
         _instrument(graph, build.toolset)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amanda.drivers.tensorflow import VERSION
+from amanda.drivers.tensorflow.version import VERSION
 
 _missing: list[str] = []
 
@@ -102,8 +102,11 @@ initialize_variables = _patchable(
 get_concrete_function = _patchable(
     "python.eager.polymorphic_function.polymorphic_function", "Function.get_concrete_function"
 )
-call_concrete_function = _patchable("python.eager.polymorphic_function.concrete_function", "ConcreteFunction._call_flat")
+call_concrete_function = _patchable(
+    "python.eager.polymorphic_function.concrete_function", "ConcreteFunction._call_flat"
+)
 build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
+queue_of_gradients = _patchable("python.ops.gradients_util", "collections")
 concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
 AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
 DATASET_FUNCTION = _get("python.eager.polymorphic_function.attributes", "TF_DATA_FUNCTION")
@@ -297,10 +300,6 @@ def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count
 
 
 # ---- functions ----------------------------------------------------------------------------------------------------
-
-
-def is_eager(tensor: Any) -> bool:
-    return isinstance(tensor, _EagerTensor)
 
 
 def set_control_inputs(op: Any, operators: list[Any]) -> None:
