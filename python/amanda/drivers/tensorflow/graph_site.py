@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -26,6 +26,12 @@ class Shown(NamedTuple):
     site: _core.OpSite
 
 
+class Elsewhere(Protocol):
+    """Operators that other graphs showed."""
+
+    def get(self, op: tf.Operation, /) -> Shown | None: ...
+
+
 #: What `lower` is given: the operators that have taps, with them.
 Plans = list[tuple[Shown, list[_core.Tap]]]
 
@@ -41,13 +47,13 @@ class GraphSite:
         *,
         function: str = "",
         path: str = "",
-        elsewhere: Mapping[tf.Operation, Shown] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`operators`: all of the graph that run, operands before users. `elsewhere`: those that other graphs of the same
         program showed before, under the same toolset. `function` and `path`: see `places.place_of`."""
         self.backend, self.operators, self._lower = backend, operators, lower
         self._function, self._path = function, path
-        self._elsewhere = elsewhere or {}
+        self._elsewhere: Elsewhere = elsewhere or dict[tf.Operation, Shown]()
         self.gradients: dict[tf.Operation, links.Gradient] = {}
         self.shown: dict[tf.Operation, Shown] = {}
 
