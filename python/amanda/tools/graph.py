@@ -22,6 +22,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
+from amanda.tools._arrays import of_torch
 
 if TYPE_CHECKING:
     import networkx
@@ -427,7 +428,7 @@ class _Memory:
 
     def _find(self, tensor: torch.Tensor) -> tuple[_Storage, _Place] | tuple[None, None]:
         tensor = torch.func.debug_unwrap(tensor)  # without the wrappers of vmap and grad
-        if _reading.is_symbolic(tensor):
+        if of_torch.is_symbolic(tensor):
             self._skips.add("symbolic")
             return None, None
         try:
@@ -435,7 +436,7 @@ class _Memory:
             sizes, strides = ((), ()) if tensor.is_nested else (tuple(tensor.shape), tensor.stride())
             place = _Place(tensor.storage_offset(), sizes, strides, tensor.dtype, tensor.is_conj(), tensor.is_neg())
         except RuntimeError as error:  # also NotImplementedError: it has no storage
-            self._skips.add(_reading.why_unreadable(tensor) or "failed", str(error))
+            self._skips.add(of_torch.why_unreadable(tensor) or "failed", str(error))
             return None, None
         storage = self._storages.get(memory._cdata)
         if storage is None:

@@ -16,6 +16,7 @@ from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
+from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
 from amanda.tools.pruning.by_place import by_place, group
 from amanda.tools.pruning.parameter_view import ParameterView
@@ -273,8 +274,8 @@ def _find_weight(context: OpContext) -> tuple[int, int] | None:
         found = op.input_names.index("weight"), 0 if "transpose" in op.__name__ else 1
     elif op.__name__ in amanda_ops.factors:
         left, right = map(op.input_names.index, amanda_ops.factors[op.__name__])
-        found = (right, -2) if _reading.is_parameter(inputs[right]) else (left, -1)
-        if not _reading.is_parameter(inputs[found[0]]):
+        found = (right, -2) if of_torch.is_parameter(inputs[right]) else (left, -1)
+        if not of_torch.is_parameter(inputs[found[0]]):
             return None
     else:
         raise _core.Error(f"[pruning] which input of {op.name} is its weight is not known")
