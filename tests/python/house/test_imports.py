@@ -16,7 +16,7 @@ PACKAGE = ROOT / "python" / "amanda"
 
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
-    ["_build", "_core", "_cupti", "_fork", "_rematerialization", "_tools", "_torch"],
+    ["_build", "_core", "_cupti", "_fork", "_rematerialization", "_tensorflow", "_tools", "_torch"],
     ["drivers"],  # what all drivers have in common
     [
         "coverage",
@@ -34,14 +34,14 @@ LAYERS = [
     ["unmatched"],
     ["scope"],
     ["program_points"],
-    ["drivers.torch"],
+    ["drivers.tensorflow", "drivers.torch"],
     ["tools"],
     [""],  # amanda itself, where all is put together
     ["cli"],
     ["__main__"],
 ]
 # Modules that are built, not written.
-EXTENSIONS = {"_build", "_core", "_cupti", "_rematerialization", "_tools", "_torch"}
+EXTENSIONS = {"_build", "_core", "_cupti", "_rematerialization", "_tensorflow", "_tools", "_torch"}
 
 
 def modules(package):
