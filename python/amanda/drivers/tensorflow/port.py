@@ -69,12 +69,19 @@ FuncGraph = _get("python.framework.func_graph", "FuncGraph")
 find_op_def = _get("python.framework.op_def_registry", "get")  # by an operator's name; None: it is a function
 gradient_function = _patchable("python.framework.ops", "get_gradient_function")
 as_graph_def = _patchable("python.framework.ops", "Graph._as_graph_def")
-join_control_flow = _patchable("python.framework.ops", "Operation._control_flow_post_processing")
+_create_c_op = _get("python.framework.ops", "_create_c_op")
+NodeDef = _get("core.framework.node_def_pb2", "NodeDef")
 
 # Sessions.
-run_session = _patchable("python.client.session", "BaseSession._do_run")
-make_callable = _patchable("python.client.session", "BaseSession.make_callable")
-make_callable_from_options = _patchable("python.client.session", "BaseSession._make_callable_from_options")
+run_session = _patchable("python.client.session", "BaseSession._call_tf_sessionrun")  # run() and all make_callable() do
+run_part = _patchable("python.client.session", "BaseSession._call_tf_sessionprun")
+make_callable = _patchable("python.client.session", "BaseSession._make_callable_from_options")  # tf_keras does
+run_callable = _patchable("python.client.session", "BaseSession._Callable.__call__")
+
+# Eager mode.
+_execute = _get("python.eager.execute", "execute")
+_context = _get("python.eager.context", "context")
+_eager_mode = _get("python.eager.context", "eager_mode")
 
 # Functions and tapes.
 make_function_context = _patchable("python.eager.polymorphic_function.function_context", "make_function_context")
@@ -103,3 +110,75 @@ def original_op(op: Any) -> Any:
 def is_reference(dtype: tf.DType) -> bool:
     """Is it the type of a tensor that is a v1 variable itself?"""
     return bool(dtype._is_ref_dtype)
+
+
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def create_node(graph: Any, node_def: Any, inputs: list[Any], control_inputs: list[Any], original: Any) -> Any:
+    """An operator as `node_def` says, outside of all scopes that are open: devices, names, loops. Errors of the program
+    in it name the operator `original`, too."""
+    with graph._mutation_lock():
+        op = Operation._from_c_op(_create_c_op(graph, node_def, inputs, control_inputs), graph)
+    op._original_op = original
+    return op
+
+
+def set_input(op: Any, index: int, tensor: Any) -> None:
+    op._update_input(index, tensor)
+
+
+def add_control_input(op: Any, before: Any) -> None:
+    op._add_control_input(before)
+
+
+def no_session_extends(graph: Any) -> Any:
+    """A context in which no session takes over new operators of the graph."""
+    return graph._mutation_lock()
+
+
+def unfinalize(graph: Any) -> None:
+    graph._unsafe_unfinalize()
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def tensor_of(graph: Any, output: Any) -> Any:
+    return graph._get_tensor_by_tf_output(output)
+
+
+def operation_of(graph: Any, c_op: Any) -> Any:
+    return graph._get_operation_by_tf_operation(c_op)
+
+
+def output_of(tensor: Any) -> Any:
+    return tensor._as_tf_output()
+
+
+def c_op_of(op: Any) -> Any:
+    return op._c_op
+
+
+def extend(session: Any) -> None:
+    """Has the session take over what was added to its graph."""
+    session._extend_graph()
+
+
+def is_remote(session: Any) -> bool:
+    return bool(session._target)
+
+
+def session_of(run: Any) -> Any:
+    """The session of a callable that was made from options."""
+    return run._session
+
+
+# ---- eager mode ------------------------------------------------------------------------------------------------------
+
+
+def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count: int) -> list[Any]:
+    """Runs an operator. `inputs`: tensors or arrays, or lists of them. `attributes`: names and values in turn."""
+    with _eager_mode():
+        flat = [tf.constant(value) for value in inputs]
+        return list(_execute(name, count, flat, attributes, _context()))
