@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any
 
 from amanda import switches, unmatched
@@ -17,7 +16,9 @@ def ran(what: str, instead: str) -> None:
     if what in _told:
         return
     _told[what] = instead
-    unmatched.warn_here(f"[tensorflow] {what} runs uninstrumented, and tools do not see its operators; {instead}", UserWarning)
+    unmatched.warn_here(
+        f"[tensorflow] {what} runs uninstrumented, and tools do not see its operators; {instead}", UserWarning
+    )
 
 
 def remarks() -> list[str]:
