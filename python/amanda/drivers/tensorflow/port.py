@@ -69,12 +69,19 @@ FuncGraph = _get("python.framework.func_graph", "FuncGraph")
 find_op_def = _get("python.framework.op_def_registry", "get")  # by an operator's name; None: it is a function
 gradient_function = _patchable("python.framework.ops", "get_gradient_function")
 as_graph_def = _patchable("python.framework.ops", "Graph._as_graph_def")
-join_control_flow = _patchable("python.framework.ops", "Operation._control_flow_post_processing")
+_create_c_op = _get("python.framework.ops", "_create_c_op")
+NodeDef = _get("core.framework.node_def_pb2", "NodeDef")
 
 # Sessions.
-run_session = _patchable("python.client.session", "BaseSession._do_run")
-make_callable = _patchable("python.client.session", "BaseSession.make_callable")
-make_callable_from_options = _patchable("python.client.session", "BaseSession._make_callable_from_options")
+run_session = _patchable("python.client.session", "BaseSession._call_tf_sessionrun")  # run() and all make_callable() do
+run_part = _patchable("python.client.session", "BaseSession._call_tf_sessionprun")
+make_callable = _patchable("python.client.session", "BaseSession._make_callable_from_options")  # tf_keras does
+run_callable = _patchable("python.client.session", "BaseSession._Callable.__call__")
+
+# Eager mode.
+_execute = _get("python.eager.execute", "execute")
+_context = _get("python.eager.context", "context")
+_eager_mode = _get("python.eager.context", "eager_mode")
 
 # Functions and tapes.
 make_function_context = _patchable("python.eager.polymorphic_function.function_context", "make_function_context")
@@ -91,6 +98,25 @@ record_gradient = _patchable("python.eager.execute", "record_gradient")
 record_gradient_of_backprop = _patchable("python.eager.backprop", "record_gradient")
 tape_gradient = _get("python.eager.backprop", "_gradient_function")
 register_tape_gradient = _get("python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
+stop_recording = _get("python.eager.record", "stop_recording")
+define_function = _patchable("python.eager.polymorphic_function.tracing_compilation", "_maybe_define_function")
+initialize_function = _patchable("python.eager.polymorphic_function.polymorphic_function", "Function._initialize")
+initialize_variables = _patchable(
+    "python.eager.polymorphic_function.polymorphic_function", "Function._initialize_uninitialized_variables"
+)
+build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
+concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
+AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
+DATASET_FUNCTION = _get("python.eager.polymorphic_function.attributes", "TF_DATA_FUNCTION")
+XLA_COMPILE = _get("python.eager.polymorphic_function.attributes", "XLA_COMPILE")
+in_xla = _get("python.ops.control_flow_util", "GraphOrParentsInXlaContext")
+eager_outside_functions = _get("python.framework.ops", "executing_eagerly_outside_functions")
+CONTROL_FLOW_WRAPPER = "cflow_gradient_wrapper"  # the function that a loop or conditional may be put into, for tapes
+_BODIES = tuple(
+    _get("python.ops.control_flow_v2_func_graphs", name)
+    for name in ("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph")
+)
+_EagerTensor = _get("python.framework.ops", "EagerTensor")
 
 _check()
 
@@ -103,3 +129,148 @@ def original_op(op: Any) -> Any:
 def is_reference(dtype: tf.DType) -> bool:
     """Is it the type of a tensor that is a v1 variable itself?"""
     return bool(dtype._is_ref_dtype)
+
+
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def create_node(graph: Any, node_def: Any, inputs: list[Any], control_inputs: list[Any], original: Any) -> Any:
+    """An operator as `node_def` says, outside of all scopes that are open: devices, names, loops. Errors of the program
+    in it name the operator `original`, too."""
+    with graph._mutation_lock():
+        op = Operation._from_c_op(_create_c_op(graph, node_def, inputs, control_inputs), graph)
+    op._original_op = original
+    return op
+
+
+def set_input(op: Any, index: int, tensor: Any) -> None:
+    op._update_input(index, tensor)
+
+
+def add_control_input(op: Any, before: Any) -> None:
+    op._add_control_input(before)
+
+
+def no_session_extends(graph: Any) -> Any:
+    """A context in which no session takes over new operators of the graph."""
+    return graph._mutation_lock()
+
+
+def unfinalize(graph: Any) -> None:
+    graph._unsafe_unfinalize()
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def tensor_of(graph: Any, output: Any) -> Any:
+    return graph._get_tensor_by_tf_output(output)
+
+
+def operation_of(graph: Any, c_op: Any) -> Any:
+    return graph._get_operation_by_tf_operation(c_op)
+
+
+def output_of(tensor: Any) -> Any:
+    return tensor._as_tf_output()
+
+
+def c_op_of(op: Any) -> Any:
+    return op._c_op
+
+
+def extend(session: Any) -> None:
+    """Has the session take over what was added to its graph."""
+    session._extend_graph()
+
+
+def is_remote(session: Any) -> bool:
+    return bool(session._target)
+
+
+def session_of(run: Any) -> Any:
+    """The session of a callable that was made from options."""
+    return run._session
+
+
+# ---- eager mode ------------------------------------------------------------------------------------------------------
+
+
+def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count: int) -> list[Any]:
+    """Runs an operator. `inputs`: tensors or arrays, or lists of them. `attributes`: names and values in turn."""
+    with _eager_mode():
+        flat = [tf.constant(value) for value in inputs]
+        return list(_execute(name, count, flat, attributes, _context()))
+
+
+# ---- functions ----------------------------------------------------------------------------------------------------
+
+
+def is_eager(tensor: Any) -> bool:
+    return isinstance(tensor, _EagerTensor)
+
+
+def set_control_inputs(op: Any, operators: list[Any]) -> None:
+    op._remove_all_control_inputs()
+    op._add_control_inputs(operators)
+
+
+def control_users(op: Any) -> list[Any]:
+    return list(op._control_outputs)
+
+
+def is_function(graph: Any) -> bool:
+    return isinstance(graph, FuncGraph)
+
+
+def is_body(graph: Any) -> bool:
+    """Is it the graph of a loop's condition or body, or of a branch?"""
+    return isinstance(graph, _BODIES)
+
+
+def created_variables(function: Any) -> bool:
+    """Has its first trace created variables?"""
+    return bool(function._created_variables)
+
+
+def inference_function(function: Any) -> Any:
+    """What a concrete function runs without gradients."""
+    return function._inference_function
+
+
+def graph_of(function: Any) -> Any:
+    """The graph that an AtomicFunction was made of; None: it was made of something else."""
+    return function._cached_graph
+
+
+def runs_eagerly(function: Any) -> bool:
+    return bool(function._bound_context.executing_eagerly())
+
+
+def function_names(op: Any) -> list[str]:
+    """Of the functions that a node runs."""
+    functions = []
+    for attribute in op.node_def.attr.values():
+        functions += [attribute.func.name, *(each.name for each in attribute.list.func)]
+    return [name for name in functions if name]
+
+
+def find_function(graph: Any, name: str) -> Any:
+    """A function that nodes of this graph may run, by its name; None: it is not there."""
+    while graph is not None:
+        found = graph._get_function(name)
+        if found is not None:
+            return found
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def cached_contexts(cache: Any) -> list[Any]:
+    """The contexts for which a function has traces."""
+    return list(cache._dispatch_dict)
+
+
+def forget_context(cache: Any, context: Any) -> None:
+    del cache._dispatch_dict[context]
+    for key in [key for key in cache._primary if key[0] == context]:
+        del cache._primary[key]
