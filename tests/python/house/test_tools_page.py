@@ -28,12 +28,18 @@ EXCERPTS = [
     for title, text in sections(page)
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 ]
+
+
+def exported(module):
+    return [getattr(module, name) for name in getattr(module, "__all__", vars(module))]
+
+
 # Every tool that `amanda.tools` exports.
 KINDS = {
     kind.__name__: kind
     for found in pkgutil.iter_modules(tools.__path__)
     if not found.name.startswith("_")
-    for kind in vars(importlib.import_module(f"amanda.tools.{found.name}")).values()
+    for kind in exported(importlib.import_module(f"amanda.tools.{found.name}"))
     if isinstance(kind, type) and issubclass(kind, amanda.Tool) and kind is not amanda.Tool
     if kind.__module__.startswith("amanda.tools.")
 }

@@ -60,6 +60,20 @@ class Arrays(Protocol):
     def norm(self, array: Any) -> float:
         """The Euclidean norm of all elements, accumulated in float64."""
 
+    # ---- masks ------------------------------------------------------------------------------------------------------
+
+    def lasting(self) -> contextlib.AbstractContextManager[Any]:
+        """In it nothing is recorded for gradients, and arrays are made that may also be used where that is recorded."""
+
+    def matching(self, array: Any, other: Any) -> Any:
+        """The array in the other's dtype, where the other one is."""
+
+    def filled_like(self, array: Any, values: Any) -> Any:
+        """These values in the array's shape, dtype, device and memory layout."""
+
+    def without_smallest(self, array: Any, count: int) -> Any:
+        """0 at the `count` smallest elements and 1 at the others, in the array's shape and dtype."""
+
     # ---- bits -------------------------------------------------------------------------------------------------------
 
     def copy(self, array: Any) -> Any:
@@ -137,6 +151,13 @@ def array_in(result: object) -> Any:
     if tensorflow is not None and isinstance(result, tensorflow.Tensor | tensorflow.Variable):
         return result.numpy()
     return None
+
+
+def known(array: object) -> Arrays:
+    """As `arrays_of`, of what is an array."""
+    arrays = arrays_of(array)
+    assert arrays is not None
+    return arrays
 
 
 def arrays_in(value: object) -> list[Any]:

@@ -73,6 +73,33 @@ def norm(array: Array) -> float:
     return float(np.linalg.norm(cast(array, np.complex128 if is_complex(array) else np.float64).reshape(-1)))
 
 
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+def lasting() -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext()
+
+
+def matching(array: Array, other: Array) -> Array:
+    return array.astype(other.dtype, copy=False)
+
+
+def filled_like(array: Array, values: Array) -> Array:
+    made = np.empty_like(array)
+    made[...] = values
+    return made
+
+
+def without_smallest(array: Array, count: int) -> Array:
+    values = array.reshape(-1)
+    mask = np.ones_like(values)
+    if count:
+        # numpy cannot partition the types of ml_dtypes.
+        exact = values.astype(np.float32) if values.itemsize < 4 else values
+        mask[np.argpartition(exact, count - 1)[:count]] = 0
+    return mask.reshape(array.shape)
+
+
 # ---- bits ------------------------------------------------------------------------------------------------------------
 
 

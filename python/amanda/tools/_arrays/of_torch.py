@@ -6,7 +6,7 @@ import contextlib
 import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -107,6 +107,29 @@ def norm(tensor: torch.Tensor) -> float:
         tensor = tensor.double()  # a torch.autograd.Function may return integers
     dtype = torch.complex128 if tensor.is_complex() else torch.float64
     return float(torch.linalg.vector_norm(tensor, dtype=dtype))
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def matching(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return tensor.to(other)
+
+
+def filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.func.debug_unwrap(torch.empty_like(tensor).copy_(values))
+
+
+def without_smallest(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    smallest = tensor.flatten().topk(count, largest=False).indices
+    mask = torch.ones(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+    return mask.index_fill(0, smallest, 0).view(tensor.shape)
 
 
 # ---- bits ------------------------------------------------------------------------------------------------------------
