@@ -67,10 +67,11 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import attach, eager, function, session
+        from amanda.drivers.tensorflow import eager, links, unsupported
 
-        attach.attach()
-        self._patches = (session, function, eager)
+        links.patch()
+        eager.attach()
+        self._patches = (unsupported, eager)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:

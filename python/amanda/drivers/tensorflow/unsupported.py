@@ -3,60 +3,40 @@
 from __future__ import annotations
 
 import functools
-import warnings
+import logging
 from typing import Any
 
-from amanda import switches, unmatched
+from amanda import switches
 from amanda.drivers.tensorflow import port
 
-_told: dict[str, str] = {}  # what ran, and what would be seen
+_told: list[str] = []
 
 
-def ran(what: str, instead: str) -> None:
-    """Warns, once in a process, at the program's line. `what`: "a partial run". `instead`: what would be seen."""
-    if what in _told:
-        return
-    _told[what] = instead
-    unmatched.warn_here(f"[tensorflow] {what} runs uninstrumented, and tools do not see its operators; {instead}", UserWarning)
+def warn(text: str) -> None:
+    """Says it once in a process."""
+    if text not in _told:
+        _told.append(text)
+        logging.getLogger("amanda").warning("[tensorflow] %s", text)
 
 
 def remarks() -> list[str]:
     """For `amanda doctor`."""
-    return ["ran uninstrumented, so that tools saw nothing of it:", *(f"  {what}" for what in _told)] if _told else []
+    return ["what tools were not shown of TensorFlow:", *(f"  {text}" for text in _told)] if _told else []
 
 
 def patch() -> None:
-    port.partial_run.replace(_partial_run)
     port.run_replicas.replace(_run_replicas)
 
 
 def unpatch() -> None:
-    port.partial_run.restore()
     port.run_replicas.restore()
-
-
-def is_remote(session: Any) -> bool:
-    """Does a session run its graph in another process? Says so if it does."""
-    if not session.sess_str:
-        return False
-    ran(f"a Session with the target {session.sess_str!r}", "use a Session without a target, in this process")
-    return True
-
-
-@functools.wraps(port.partial_run.original)
-def _partial_run(session: Any, *args: Any, **kwargs: Any) -> Any:
-    if switches.is_enabled():
-        ran("Session.partial_run", "use Session.run")
-    with switches.disabled():
-        return port.partial_run.original(session, *args, **kwargs)
 
 
 @functools.wraps(port.run_replicas.original)
 def _run_replicas(strategy: Any, *args: Any, **kwargs: Any) -> Any:
     """Of the default strategy it is a call of the function."""
-    if port.is_default_strategy(strategy):
+    if port.is_default_strategy(strategy) or not switches.is_enabled():
         return port.run_replicas.original(strategy, *args, **kwargs)
-    if switches.is_enabled():
-        ran(f"{type(strategy).__name__}.run", "run the model without a distribution strategy")
+    warn(f"{type(strategy).__name__}.run() runs without tools; run the model without a distribution strategy")
     with switches.disabled():
         return port.run_replicas.original(strategy, *args, **kwargs)
