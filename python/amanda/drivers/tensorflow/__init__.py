@@ -11,12 +11,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
-from amanda.drivers import CoverageCounter, Option
+from amanda.drivers import CoverageCounter, Option, Origin
 
 VERSION = "2.21"
 """The minor version of TensorFlow whose private names are in `port`."""
 
-_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
+_DISTRIBUTIONS = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-gpu",
+    "tensorflow-intel",
+    "tensorflow-macos",
+    "tf-nightly",
+)
 _NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
 
 
@@ -84,6 +91,11 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.called_operators import called_by
 
         return called_by(value)
+
+    def origins(self, symbol: object) -> Sequence[Origin] | None:
+        from amanda.drivers.tensorflow.origins import origins
+
+        return origins(symbol)
 
     def enter(self) -> None:
         for part in self._patches:
