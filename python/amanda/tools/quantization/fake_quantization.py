@@ -11,7 +11,7 @@ from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.run import Run
 from amanda.tools import _fused_layers
-from amanda.tools._arrays import arrays_of
+from amanda.tools._arrays import arrays_of, known
 from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
 from amanda.tools.quantization import graph_operands
 from amanda.tools.quantization.ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
@@ -94,10 +94,12 @@ class FakeQuantization(Quantization):
                         f"int8_activation; got {make!r}"
                     )
             analyze = functools.partial(self._analyze, ops, side, observers)
-            names = tensorflow_names(ops) if ops in VOCABULARY and places is not INT8 else []
-            if not names or op_names.complaint(ops) is None:
+            is_default = places in (INT8, TENSORFLOW_INT8)
+            names = tensorflow_names(ops) if ops in VOCABULARY and not is_default else []
+            if (not is_default and not names) or op_names.complaint(ops) is None:
                 names = [ops, *names]
-            self.add_inst_for_op(analyze, ops=names, optional=places in (INT8, TENSORFLOW_INT8))
+            if names:  # a default may be of a framework that is not here
+                self.add_inst_for_op(analyze, ops=names, optional=is_default)
 
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
         taken: set[int | str] = set()
@@ -148,6 +150,9 @@ class FakeQuantization(Quantization):
             context.insert_before_backward_op(self._clip, [found.position], **arguments)
 
     def _fake_quantize_array(self, value: Any, operand: Callable[[], ArrayObserved], key: Any, run: Run) -> Any:
+        arrays = known(value)
+        if not arrays.is_floating(value) or self._skips.unreadable(value):
+            return None
         observed = operand()
         if self.observe:
             observed.look_at(value)

@@ -19,7 +19,7 @@ class GraphOperand(NamedTuple):
 
 
 def find(context: OpContext, at: OperandPlace, position: int | str, make: MakeObserver) -> GraphOperand | None:
-    """None if the operand is no floating-point tensor.
+    """None if the operand is no array. Its dtype may differ when the function is traced again.
 
     Raises:
         ValueError: there is no such operand.
@@ -30,7 +30,7 @@ def find(context: OpContext, at: OperandPlace, position: int | str, make: MakeOb
     operands = context.inputs if at.side == "input" else context.outputs
     index = context.op.input_names.index(position) if isinstance(position, str) else position
     symbol: Any = operands[index]
-    if not hasattr(symbol, "dtype") or not symbol.dtype.is_floating:
+    if not hasattr(symbol, "dtype") or not symbol.dtype.is_numpy_compatible:
         return None
     if not isinstance(make, MovingRange):
         raise _core.Error(
