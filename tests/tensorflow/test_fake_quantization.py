@@ -16,8 +16,8 @@ def numbers(*shape, seed=0):
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
 
 
-# The oracles' ranges are fixed: those of the first batch. `tf.quantization` clips gradients half a step earlier than PyTorch
-# and this tool, so that its operators are an oracle of values alone.
+# The oracles' ranges are fixed: those of the first batch. `tf.quantization` clips gradients half a step earlier than
+# PyTorch and this tool, so its operators are an oracle of values alone.
 
 
 def rounded(value, scale, zero_point, smallest, largest):
@@ -145,6 +145,7 @@ def test_a_place_that_runs_several_times_clips_each_by_its_own_value():
         train_function(program, one, [np.array([-0.3, 0.0, 1.0, 0.5], np.float32)])
     tool.observe = False
     (row,) = tool.rows()
+
     def by_hand(weights, x):
         x = x * weights["one"]
         for _ in range(3):
