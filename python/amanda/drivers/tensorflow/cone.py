@@ -71,16 +71,15 @@ class Cone:
     def value(self, tensor: tf.Tensor, user: tf.Operation | None = None) -> tf.Tensor:
         """What an operator gets for one of its inputs, before its own taps; without `user`: what is fetched."""
         key = id(tensor)
+        gradient = self._gradients.get(user) if user is not None else None
+        saved = self._saved.get((gradient.forward, key)) if gradient is not None else None
+        if saved is not None:
+            return saved
         if key in self._fed:
             return tensor
-        gradient = self._gradients.get(user) if user is not None else None
         own = self._own.get(key, tensor)
-        if gradient is not None:
-            saved = self._saved.get((gradient.forward, key))
-            if saved is not None:
-                return saved
-            if tensor.op is gradient.forward:
-                return own
+        if gradient is not None and tensor.op is gradient.forward:
+            return own
         return self._seen.get(key, own)
 
     def _build(self, op: tf.Operation) -> None:
