@@ -135,7 +135,7 @@ def test_a_place_that_runs_several_times_clips_each_by_its_own_value():
     tool = FakeQuantization({"relu": {"input": MovingRange(0, 255)}})
 
     def program(weights, x):
-        _, x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.nn.relu(x - 0.3)), (0, x * weights["one"]))
+        _, x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.nn.relu(x - 0.1)), (0, x * weights["one"]))
         x.set_shape(4)
         return x
 
@@ -148,7 +148,7 @@ def test_a_place_that_runs_several_times_clips_each_by_its_own_value():
     def by_hand(weights, x):
         x = x * weights["one"]
         for _ in range(3):
-            x = tf.nn.relu(rounded(x - 0.3, row.scale, row.zero_point.astype(np.float32), 0, 255))
+            x = tf.nn.relu(rounded(x - 0.1, row.scale, row.zero_point.astype(np.float32), 0, 255))
         return x
 
     found, expected = train_function(program, one, [wide], tool), train_function(by_hand, one, [wide])

@@ -1,5 +1,7 @@
 """The vocabulary's rules on TensorFlow: words, roles, layouts, and which gradient a backward operator computes."""
 
+import contextlib
+
 import amanda
 import numpy as np
 import pytest
@@ -34,7 +36,7 @@ def in_function(program, *shapes):
     def run():
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(program(*inputs))
-        return tape.gradient(loss, inputs)
+        return loss, tape.gradient(loss, inputs)
 
     return tf.function(run, autograph=False)
 
@@ -43,14 +45,15 @@ def in_session(program, *shapes):
     graph = tf.Graph()
     with graph.as_default():
         inputs = [tf.compat.v1.get_variable(f"x{i}", initializer=tf.ones(shape)) for i, shape in enumerate(shapes)]
-        gradients = [each for each in tf.gradients(tf.reduce_sum(program(*inputs)), inputs) if each is not None]
+        loss = tf.reduce_sum(program(*inputs))
+        gradients = tf.gradients(loss, inputs)
         initializer = tf.compat.v1.global_variables_initializer()
 
     def run():
         with tf.compat.v1.Session(graph=graph) as session:
             with amanda.disabled():
                 session.run(initializer)
-            session.run(gradients)
+            session.run([loss, gradients])
 
     return run
 
@@ -148,23 +151,12 @@ def test_channels_first(front):
     def program(x, w):
         return tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME", data_format="NCHW"), [0.0] * 4, data_format="NCHW")
 
-    class Forward(Keys):
-        def look_backward(self, context): ...
-
     tool = Keys(ops=names_of("conv2d", "bias_add"))
     run = front(program, (2, 3, 4, 4), (3, 3, 3, 4))
-    with amanda.apply(tool):
-        run_or_refused(run)
+    with amanda.apply(tool), contextlib.suppress(tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
+        run()  # a CPU may have no kernel for this layout; analyses have run by then
     assert [found["layout"] for found in tool.forward] == ["NCHW", "NCHW"]
     assert tool.forward[0]["weight_layout"] == "HWIO"
-
-
-def run_or_refused(run):
-    """TensorFlow may have no kernel for this layout on a CPU; analyses have run by then."""
-    try:
-        run()
-    except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
-        assert "NHWC" in str(error) or "NCHW" in str(error)
 
 
 @each_front
