@@ -42,10 +42,14 @@ class Model:
             BUILDER.append(program, env)
             self.outputs = [env[name] for name in program.outputs]
             gradients = tf.gradients(env[program.loss], list(parameters.values())) if program.loss else []
-            self.gradients = [
-                tf.zeros_like(parameter) if gradient is None else gradient
-                for gradient, parameter in zip(gradients, parameters.values(), strict=True)
-            ] if program.loss else []
+            self.gradients = (
+                [
+                    tf.zeros_like(parameter) if gradient is None else gradient
+                    for gradient, parameter in zip(gradients, parameters.values(), strict=True)
+                ]
+                if program.loss
+                else []
+            )
             self.session = v1.Session()
             self.session.run(v1.global_variables_initializer())
 
@@ -75,6 +79,7 @@ class TensorFlowGraph:
     name = "tensorflow/2.21/graph"
     capabilities = Capabilities(backward="operators", keeps_gradients=True, symbolic=True, both_sides=True)
     same_ids_as = None
+    namespace = "tensorflow"
     ops = values.OPS
     backward_ops = values.BACKWARD_OPS
     leaf_ops: set[str] = set()
