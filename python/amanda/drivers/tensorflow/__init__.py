@@ -67,11 +67,13 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import eager, links, unsupported
+        from amanda.drivers.tensorflow import eager, exports, links, session, unsupported
 
-        links.patch()
+        for part in (links, exports):
+            part.patch()  # for good: graphs outlive scopes
+        session.watch()
+        self._patches = (session, unsupported, eager)
         eager.attach()
-        self._patches = (unsupported, eager)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
