@@ -147,9 +147,7 @@ def _of_tensorflow() -> Iterator[Regime]:
                 self.images = v1.placeholder(tf.float32, IMAGES.shape)
                 weights = {name: v1.get_variable(name, initializer=value) for name, value in WEIGHTS.items()}
                 self.scores = scores(self.images, weights)
-                self.gradients = dict(
-                    zip(WEIGHTS, tf.gradients(self.scores, list(weights.values())), strict=True)
-                )
+                self.gradients = dict(zip(WEIGHTS, tf.gradients(self.scores, list(weights.values())), strict=True))
                 self.session = v1.Session()
                 self.session.run(v1.global_variables_initializer())
 

@@ -11,19 +11,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
-from amanda.drivers import CoverageCounter, Option, Origin
+from amanda.drivers import CoverageCounter, Option
 
 VERSION = "2.21"
 """The minor version of TensorFlow whose private names are in `port`."""
 
-_DISTRIBUTIONS = (
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-gpu",
-    "tensorflow-intel",
-    "tensorflow-macos",
-    "tf-nightly",
-)
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
 _NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
 
 
@@ -69,11 +62,11 @@ class TensorFlowDriver:
         _check_version()
         from amanda.drivers.tensorflow import eager, exports, links, session, unsupported
 
-        for part in (links, exports):
-            part.patch()  # for good: graphs outlive scopes
+        links.patch()
+        exports.patch()
         session.watch()
-        self._patches = (session, unsupported, eager)
         eager.attach()
+        self._patches = (unsupported, eager, session)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
@@ -89,11 +82,6 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.called_operators import called_by
 
         return called_by(value)
-
-    def origins(self, symbol: object) -> Sequence[Origin] | None:
-        from amanda.drivers.tensorflow.origins import origins
-
-        return origins(symbol)
 
     def enter(self) -> None:
         for part in self._patches:
