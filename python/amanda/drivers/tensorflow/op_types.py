@@ -124,7 +124,7 @@ def is_identity(op: tf.Operation) -> bool:
 
 def _only_passes_on(op: tf.Operation) -> bool:
     source = op.inputs[0]
-    if source.op.type in _PASSED_ON or port.is_reference(source.dtype):
+    if source.op.type in _PASSED_ON or source.op.type in CALLS or port.is_reference(source.dtype):
         return True
     users = [user for output in op.outputs for user in output.consumers()]
     if not users:
