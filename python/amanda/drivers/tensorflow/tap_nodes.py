@@ -154,9 +154,7 @@ def load() -> None:
     """Once: what nodes need of TensorFlow."""
     types = [dtype for name in dir(tf.dtypes) if isinstance(dtype := getattr(tf.dtypes, name), tf.DType)]
     values = [dtype for dtype in types if dtype not in (tf.resource, tf.variant, tf.string) and not dtype.is_quantized]
-    _tensorflow.set_dtypes(
-        {dtype.as_datatype_enum: (np.dtype(dtype.as_numpy_dtype), dtype.name) for dtype in values}
-    )
+    _tensorflow.set_dtypes({dtype.as_datatype_enum: (np.dtype(dtype.as_numpy_dtype), dtype.name) for dtype in values})
     tf.load_op_library(_tensorflow.library_path())
 
 
