@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import VERSION
+from amanda.drivers.tensorflow import VERSION, variables
 
 
 def _backend(regime: str) -> _core.GraphBackend:
@@ -19,6 +19,7 @@ def _backend(regime: str) -> _core.GraphBackend:
         both_sides=True,
     )
     backend.describe(describe)
+    backend.name_parameters(variables.name_of)
     return backend
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from amanda.op_context import OpContext
 from amanda.tools._arrays import arrays_of
 from amanda.tools.mapping import layouts
-from amanda.tools.mapping.words import Roles, by_operator
+from amanda.tools.mapping.words import by_operator
 
 _OPERATORS = by_operator("pytorch")
 
@@ -47,17 +47,17 @@ _OF_LINEAR = {"AddmmBackward0": ("bias", "input"), "MmBackward0": ("input",), "T
 
 
 def rule(context: OpContext) -> None:
-    known = _OPERATORS.get(context.op.__name__) if context.op.name.startswith("aten::") else None
-    if known is None:
-        return
-    word, roles = known
     if "op_type" not in context:
-        context.update(_keys(context, word, roles))
-    if context.is_backward():
-        context["grad_roles"] = _grad_roles(context, word)
+        context.update(keys(context))
+    if context.is_backward() and "op_type" in context:
+        context["grad_roles"] = _grad_roles(context)
 
 
-def _keys(context: OpContext, word: str, roles: Roles) -> dict[str, Any]:
+def keys(context: OpContext) -> dict[str, Any]:
+    """What the rule writes into the context of a forward operator: nothing, if it has no word."""
+    word, roles = _OPERATORS.get(context.op.__name__, ("", {}))
+    if not word or not context.op.name.startswith("aten::"):
+        return {}
     names, inputs = context.op.input_names, context.inputs
     positions = {role: names.index(name) for role, name in roles.items()}
     if context.is_forward():
@@ -67,10 +67,10 @@ def _keys(context: OpContext, word: str, roles: Roles) -> dict[str, Any]:
             if _is_parameter(inputs[positions[weight]]):
                 positions |= {"weight": positions[weight], "input": positions[other]}
                 break
-    keys: dict[str, Any] = {"op_type": word, "roles": positions}
+    found: dict[str, Any] = {"op_type": word, "roles": positions}
     layout = _layout(word, inputs[positions["input"]]) if "input" in positions else None
     weight_layout = _weight_layout(word, positions, inputs)
-    return keys | {key: value for key, value in (("layout", layout), ("weight_layout", weight_layout)) if value}
+    return found | {key: value for key, value in (("layout", layout), ("weight_layout", weight_layout)) if value}
 
 
 def _layout(word: str, input: Any) -> str | None:
@@ -99,9 +99,9 @@ def _weight_layout(word: str, positions: dict[str, int], inputs: tuple[Any, ...]
     return None
 
 
-def _grad_roles(context: OpContext, word: str) -> dict[str, int]:
+def _grad_roles(context: OpContext) -> dict[str, int]:
     node = context.backward_op.__name__
-    computed = (_OF_LINEAR if word == "linear" else _GRADIENTS).get(node, ())
+    computed = (_OF_LINEAR if context["op_type"] == "linear" else _GRADIENTS).get(node, ())
     roles = context["roles"]
     found = {role: position for position, role in enumerate(computed) if role in roles}
     for role in ("weight", "input"):  # of a factor

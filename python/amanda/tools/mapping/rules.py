@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from amanda.op_context import OpContext
 from amanda.tools.mapping import pytorch, tensorflow
 from amanda.tools.mapping.mapping_tool import MappingTool, Rule
 
 STANDARD_RULES: Final[tuple[tuple[str, Rule], ...]] = (("pytorch", pytorch.rule), ("tensorflow", tensorflow.rule))
 """For `MappingTool`: they write the keys that `vocabulary` describes."""
+
+
+def keys_of(context: OpContext) -> dict[str, Any]:
+    """The keys that `vocabulary` would write into the context of this forward operator."""
+    of_framework = {"pytorch": pytorch.keys, "tensorflow": tensorflow.keys}.get(context.namespace.partition("/")[0])
+    return {} if of_framework is None else of_framework(context)
 
 
 def vocabulary() -> MappingTool:

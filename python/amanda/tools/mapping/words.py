@@ -94,6 +94,11 @@ VOCABULARY: Final[Mapping[str, Word]] = MappingProxyType(
 )
 """Words, in PyTorch's spelling, with the operators that they stand for. No operator has two words."""
 
+ROLES: Final = frozenset(
+    {"weight", "input"}
+    | {role for word in VOCABULARY.values() for operators in word for roles in operators.values() for role in roles}
+)
+
 
 def by_operator(framework: str) -> Mapping[str, tuple[str, Roles]]:
     """The words of a framework's operators, with their roles."""
@@ -120,5 +125,10 @@ def names_of(*words: str) -> list[str]:
         if word not in VOCABULARY:
             raise ValueError(f"[mapping] there is no word {word!r}; there are {', '.join(VOCABULARY)}")
         names += [f"aten::{name}" for name in VOCABULARY[word].pytorch]
-        names += [f"tensorflow::{name}" for name in VOCABULARY[word].tensorflow]
+        names += tensorflow_names(word)
     return names
+
+
+def tensorflow_names(*words: str) -> list[str]:
+    """Those of TensorFlow among `names_of`."""
+    return [f"tensorflow::{name}" for word in words for name in VOCABULARY[word].tensorflow]

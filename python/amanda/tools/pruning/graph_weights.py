@@ -19,6 +19,7 @@ class GraphWeight:
 
     position: int  # among the operator's inputs
     layout: str  # "HWIO"
+    shape: tuple[int | None, ...]
     value: Any  # drivers.tensorflow.variables.VariableValue; None: it is computed
 
     @property
@@ -28,8 +29,10 @@ class GraphWeight:
 
     @property
     def key(self) -> object:
-        """Equal for operators with the same weight; None if it is computed."""
-        return None if self.value is None else (self.value.key, self.layout)
+        """Equal for operators with the same weight; None if that is not known."""
+        if self.value is None or not self.value.in_order:
+            return None
+        return self.value.key, self.layout, self.shape
 
     @property
     def name(self) -> str:
@@ -70,4 +73,4 @@ def find(context: OpContext) -> GraphWeight | None:
         return None
     position = keys["roles"]["weight"]
     weight: Any = context.inputs[position]
-    return GraphWeight(position, layout, variables.variable_of(weight)) if weight.dtype.is_floating else None
+    return GraphWeight(position, layout, tuple(weight.shape), variables.variable_of(weight))

@@ -219,7 +219,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         context.insert_after_backward_op(self._mask_gradient, grad_inputs=[found.position], masked=masked)
 
     def _mask_weight(self, weight: Any, masked: Masked) -> Any:
-        return weight * known(weight).matching(self._mask_of(masked, weight), weight)
+        arrays = known(weight)
+        return weight * arrays.matching(self._mask_of(masked, weight), weight) if arrays.is_floating(weight) else None
 
     def _mask_gradient(self, gradient: Any, masked: Masked) -> Any:
         return None if gradient is None or masked.mask is None else gradient * masked.mask

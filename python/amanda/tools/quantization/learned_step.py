@@ -14,8 +14,7 @@ from amanda.reports.places import Place
 from amanda.tools import _fused_layers
 from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
-from amanda.tools.quantization.observed import OperandPlace
-from amanda.tools.quantization.rows import Quantization, Row
+from amanda.tools.quantization.rows import OperandPlace, Quantization, Row
 
 OPS = amanda_ops.linear + amanda_ops.convolution
 

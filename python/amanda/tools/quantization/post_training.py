@@ -15,9 +15,8 @@ from amanda.reports.places import Place
 from amanda.tools import _fused_layers
 from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
-from amanda.tools.quantization.observed import OperandPlace
 from amanda.tools.quantization.packed_weight import PackedWeight
-from amanda.tools.quantization.rows import Quantization
+from amanda.tools.quantization.rows import OperandPlace, Quantization
 
 PRODUCTS = ("matmul", "mm", "addmm")  # layers, if the right factor is a parameter
 
