@@ -82,7 +82,7 @@ class Model(Protocol):
         """The scores, as an array."""
 
     def step(self) -> dict[str, Any]:
-        """The gradients of the sum of all scores, by the weights' names; filters are HWIO."""
+        """The scores, and the gradients of their sum by the weights' names; filters are HWIO."""
 
 
 def regimes() -> Iterator[Regime]:
@@ -117,9 +117,10 @@ def _of_torch() -> Iterator[Regime]:
 
         def step(self) -> dict[str, Any]:
             self.model.zero_grad()
-            self.model(images).backward(torch.ones(4, 4))
+            scores = self.model(images)
+            scores.backward(torch.ones(4, 4))
             found = {name: weight.grad.numpy() for name, weight in self.model.named_parameters()}
-            return found | {"filters": found["filters"].transpose(2, 3, 1, 0)}
+            return found | {"filters": found["filters"].transpose(2, 3, 1, 0), "scores": scores.detach().numpy()}
 
     class Eager:
         name = f"pytorch/{'.'.join(torch.__version__.split('.')[:2])}/eager"
@@ -155,7 +156,7 @@ def _of_tensorflow() -> Iterator[Regime]:
             return self.session.run(self.scores, {self.images: IMAGES})
 
         def step(self) -> dict[str, Any]:
-            return self.session.run(self.gradients, {self.images: IMAGES})
+            return self.session.run(self.gradients | {"scores": self.scores}, {self.images: IMAGES})
 
     class Eager:
         def __init__(self) -> None:
@@ -175,7 +176,7 @@ def _of_tensorflow() -> Iterator[Regime]:
         def gradients(self, images: Any) -> Any:
             with tf.GradientTape() as tape:
                 result = scores(images, self.weights)
-            return tape.gradient(result, self.weights)
+            return tape.gradient(result, self.weights) | {"scores": result}
 
     class Function(Eager):
         def __init__(self) -> None:

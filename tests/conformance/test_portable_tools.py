@@ -79,10 +79,11 @@ def test_counts_in_training(edited):
         found = model.step()
     assert tool.forward == dict.fromkeys(WORDS, 1)
     assert sorted(word for _, word in tool.backward) == sorted(WORDS)
-    for name, gradient in gradients_by_numpy().items():
-        if name in WEIGHTS:
-            np.testing.assert_array_equal(found[name], expected[name])
-            np.testing.assert_allclose(found[name], gradient, rtol=1e-4)
+    oracle = gradients_by_numpy() | {"scores": by_numpy().add}
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name])
+        np.testing.assert_allclose(values, oracle[name], rtol=1e-4, err_msg=name)
+    assert found.keys() == {*WEIGHTS, "scores"}
 
 
 def edges_of(graph):

@@ -35,9 +35,7 @@ class Model:
 
     def builds(self) -> int:
         """Of each function, one trace is vanilla."""
-        return sum(
-            max(0, function.experimental_get_tracing_count() - 1) for function in (self.forward, self.training)
-        )
+        return sum(max(0, function.experimental_get_tracing_count() - 1) for function in (self.forward, self.training))
 
     def _forward(self, *inputs: tf.Tensor) -> list[tf.Tensor]:
         env = self._env(inputs)
