@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from amanda.drivers import Origin
-from amanda.drivers.tensorflow import function, op_types, places, port
+from amanda.drivers.tensorflow import bodies, op_types, places, port
 
 # Their first input is what they pass on.
 _PASS_THE_FIRST = {"Identity", "ReadVariableOp", "Enter", "Exit", "Switch", "NextIteration", "LoopCond"}
@@ -43,7 +43,7 @@ def _origin(tensor: tf.Tensor) -> Origin:
 
 
 def _function_of(graph: tf.Graph) -> str:
-    return function.label_of(graph) if port.is_function(graph) else ""
+    return bodies.label_of(graph) if port.is_function(graph) else ""
 
 
 def _passed_on(tensor: tf.Tensor) -> Sequence[tf.Tensor] | None:

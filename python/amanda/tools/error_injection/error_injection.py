@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 from amanda import _core, _fork
 from amanda import ops as amanda_ops
+from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.columns import general_column, name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -24,8 +25,17 @@ from amanda.tools._arrays import Arrays, arrays_of
 from amanda.tools._where import Where
 from amanda.tools.error_injection.elements import Elements, Index, index_of
 from amanda.tools.error_injection.faults import Fault
+from amanda.tools.mapping import names_of
+from amanda.tools.mapping import tensorflow as tensorflow_mapping
 
-OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
+WORDS = ("conv2d", "conv3d", "depthwise_conv2d", "conv_transpose2d", "conv_transpose3d", "matmul")
+OPS = (
+    amanda_ops.linear
+    + amanda_ops.convolution
+    + amanda_ops.transposed_convolution
+    + amanda_ops.matmul
+    + tuple(name for name in names_of(*WORDS) if name.startswith("tensorflow::"))
+)
 Side = Literal["output", "input", "weight", "grad_output", "grad_input"]
 GroupBy = Literal["fault", "id", "op", "module", "line"]
 
@@ -183,6 +193,8 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         self._skips = _reading.Skips("error_injection")
         self._lock = _fork.lock()  # guards everything random and found
         names = ops if ops is None or isinstance(ops, str) else [*ops]
+        if ops is OPS:
+            names = [name for name in OPS if op_names.complaint(name) is None]  # of the frameworks that are there
         if backward:
             self.add_inst_for_op(self._count_executions, ops=names, modules=modules)
             outputs = at == "grad_input"
@@ -343,18 +355,33 @@ class _Target(NamedTuple):
 
 def _returns_view(context: OpContext) -> bool:
     """Does the result share memory with an operand that the operator does not write to?"""
-    return re.search(r"\([a-z]\)", context.op.schema.rpartition("->")[2]) is not None
+    return re.search(r"\w\([a-z]\)", context.op.schema.rpartition("->")[2]) is not None
 
 
 def _weight_of(context: OpContext) -> str | None:
     op = context.op
+    if op.name.startswith("tensorflow::"):
+        return _weight_in_tensorflow(context)
     if "weight" in op.input_names:
         return "weight"
     if op.__name__ not in amanda_ops.factors:
-        raise _core.Error(
-            f"[error_injection] which input of {op.name} is its weight is not known; name it by position="
-        )
+        raise _weight_is_unknown(context)
     for name in reversed(amanda_ops.factors[op.__name__]):
         if context.parameter_names[op.input_names.index(name)] is not None:
             return name
     return None
+
+
+def _weight_in_tensorflow(context: OpContext) -> str | None:
+    keys = tensorflow_mapping.keys(context)
+    if "weight" in keys.get("roles", ()):
+        return context.op.input_names[keys["roles"]["weight"]]
+    if keys.get("op_type") != "matmul":
+        raise _weight_is_unknown(context)
+    return None
+
+
+def _weight_is_unknown(context: OpContext) -> _core.Error:
+    return _core.Error(
+        f"[error_injection] which input of {context.op.name} is its weight is not known; name it by position="
+    )
