@@ -126,8 +126,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         """Makes the pruning permanent: writes the masks into the model's parameters or variables, in place.
 
         From then on the model needs neither the tool nor Amanda: outside of scopes it computes what it computes in them,
-        bit for bit on PyTorch, and `state_dict()` is sparse. An optimizer may change the zeros again. The masks are those that the
-        operators would get if they ran now. Weights that are views of parameters are written through the view.
+        on PyTorch bit for bit, and `state_dict()` is sparse. An optimizer may change the zeros again. The masks are those
+        that the operators would get if they ran now. Weights that are views of parameters are written through the view.
 
         Nothing is written if there is an error.
 
