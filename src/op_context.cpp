@@ -109,7 +109,10 @@ std::string OpContext::parameter_name(size_t position) const { return backend_->
 std::vector<std::string> OpContext::parameter_names(size_t position) const {
   return backend_->parameter_names(input(position));
 }
-bool OpContext::has_outputs() const { return session("outputs").point == Point::kAfter || is_backward(); }
+bool OpContext::has_outputs() const {
+  const ContextSession& now = session("outputs");
+  return now.point == Point::kAfter || is_backward() || now.site.backend().capabilities().symbolic_analysis;
+}
 size_t OpContext::num_outputs() const {
   return has_outputs() ? session("outputs").site.forward_size(Side::kOutputs) : 0;
 }
@@ -125,7 +128,10 @@ Value OpContext::grad_output(size_t position) const {
   if (!is_backward()) throw Error("[context] a forward operator has no grad_outputs");
   return session("grad_outputs").site.get(Side::kInputs, position);
 }
-bool OpContext::has_grad_inputs() const { return session("grad_inputs").point == Point::kAfter && is_backward(); }
+bool OpContext::has_grad_inputs() const {
+  const ContextSession& now = session("grad_inputs");
+  return is_backward() && (now.point == Point::kAfter || now.site.backend().capabilities().symbolic_analysis);
+}
 size_t OpContext::num_grad_inputs() const {
   return has_grad_inputs() ? session("grad_inputs").site.size(Side::kOutputs) : 0;
 }

@@ -99,7 +99,7 @@ class OpContext {
   std::string parameter_name(size_t position) const;
   /// The same for each tensor of a list; empty if the input is not a list of tensors.
   std::vector<std::string> parameter_names(size_t position) const;
-  /// Do outputs exist? In a `require_outputs` analysis, and in every backward one.
+  /// Do outputs exist? In a `require_outputs` analysis, in every backward one, and as symbols of a graph.
   bool has_outputs() const;
   /// How many outputs the (forward) operator has.
   size_t num_outputs() const;
@@ -109,7 +109,7 @@ class OpContext {
   size_t num_grad_outputs() const;
   /// An incoming gradient, borrowed; null or None if it is undefined.
   Value grad_output(size_t position) const;
-  /// Do computed gradients exist? In a `require_outputs` analysis of a backward operator.
+  /// Do computed gradients exist? In a `require_outputs` analysis of a backward operator, and as symbols of a graph.
   bool has_grad_inputs() const;
   /// How many gradients the backward operator computes.
   size_t num_grad_inputs() const;

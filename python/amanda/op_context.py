@@ -129,7 +129,7 @@ class OpContext(dict[str, Any]):
         return outputs
 
     def has_outputs(self) -> bool:
-        """True in a ``require_outputs`` analysis, and in every backward one."""
+        """True in a ``require_outputs`` analysis, in every backward one, and in a graph, whose outputs are symbols."""
         return self._handle.has_outputs()
 
     def get_backward_op(self) -> _core.Operator | None:
@@ -172,7 +172,7 @@ class OpContext(dict[str, Any]):
         return grad_inputs
 
     def has_grad_inputs(self) -> bool:
-        """True in a ``require_outputs`` analysis of a backward operator."""
+        """True in a ``require_outputs`` analysis of a backward operator, and of every one in a graph."""
         return self._handle.has_grad_inputs()
 
     def is_forward(self) -> bool:

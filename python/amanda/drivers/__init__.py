@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from amanda import _core, _fork
@@ -24,6 +24,14 @@ class Option(NamedTuple):
 
     choices: tuple[str, ...]  # the default first
     meaning: str  # for command lines
+
+
+class Origin(NamedTuple):
+    """Where a value of a graph comes from."""
+
+    op_id: int | None  # of the operator that makes it; None: it comes from outside
+    key: Hashable = None  # from outside: the same for the same value
+    is_parameter: bool = False  # from outside: does it outlive a run, as a variable?
 
 
 class CoverageCounter(Protocol):
@@ -104,6 +112,10 @@ class Driver(Protocol):
         The function, called inside with the result, runs its backward operators, and changes no gradient that somebody
         keeps. It returns False where nothing in the result requires a gradient.
         """
+
+    def origins(self, symbol: object) -> Sequence[Origin] | None:
+        """Where a symbol of a graph comes from: one origin; several, if a loop or a conditional passes on one of them;
+        none, if it is a number that the program wrote. None: it is no symbol of this framework. Asked in analyses."""
 
     @property
     def requires_gradient(self) -> str:
@@ -235,6 +247,12 @@ def recorded() -> Iterator[Callable[[object], None]]:
             )
 
         yield differentiate
+
+
+def origins_of(symbol: object) -> Sequence[Origin] | None:
+    """Where a symbol of a graph comes from, as `Driver.origins`; None: no driver can tell."""
+    found = (driver.origins(symbol) for driver in loaded())
+    return next((origins for origins in found if origins is not None), None)
 
 
 def enter() -> None:

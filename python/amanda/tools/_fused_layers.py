@@ -13,7 +13,7 @@ from amanda.tool import Tool
 
 def refuse_in(tool: Tool) -> None:
     """Makes such a layer an error in scopes of `tool`."""
-    tool.add_inst_for_op(refuse, ops=ops.fused_layers, optional=True)
+    tool.add_inst_for_op(refuse, ops=[f"aten::{name}" for name in ops.fused_layers], optional=True)
 
 
 def refuse(context: OpContext) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from amanda import _fork
 from amanda.op_context import OpContext
@@ -15,6 +13,9 @@ from amanda.reports.data_frame import fields_of
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
+
+if TYPE_CHECKING:
+    import torch
 
 GroupBy = Literal["phase", "op", "module"]
 

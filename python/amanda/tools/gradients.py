@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
-
-import torch
+from typing import Any, Literal, NamedTuple
 
 from amanda import _fork
 from amanda.op_context import OpContext
@@ -86,12 +84,12 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
         context.insert_before_backward_op(self._record_outputs, node=node)
         context.insert_after_backward_op(self._record_inputs, node=node)
 
-    def _record_outputs(self, *gradients: torch.Tensor | None, node: _Node) -> None:
+    def _record_outputs(self, *gradients: Any, node: _Node) -> None:
         norms = [self._norm_of(gradient) for gradient in gradients]
         with self._lock:
             self._operator(node).grad_outputs.add(norms)
 
-    def _record_inputs(self, *gradients: torch.Tensor | None, node: _Node) -> None:
+    def _record_inputs(self, *gradients: Any, node: _Node) -> None:
         norms = [self._norm_of(gradient) for gradient in gradients]
         with self._lock:
             self._operator(node).grad_inputs.add(norms)
@@ -99,10 +97,10 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
     def _operator(self, node: _Node) -> _BackwardOperator:
         return self._operators.setdefault(node.id, _BackwardOperator(node))
 
-    def _norm_of(self, gradient: torch.Tensor | None) -> float | Literal["skipped"] | None:
+    def _norm_of(self, gradient: Any) -> float | Literal["skipped"] | None:
         if gradient is None:
             return None
-        norm = self._skips.read(gradient, _norm_of)
+        norm = self._skips.read(gradient, lambda array, arrays: arrays.norm(array))
         return "skipped" if norm is None else norm
 
     @property
@@ -265,10 +263,3 @@ class _BackwardOperator:
             for side, gradients in sides
             for position, norms in enumerate(gradients.norms)
         ]
-
-
-def _norm_of(gradient: torch.Tensor) -> float:
-    if not (gradient.is_floating_point() or gradient.is_complex()):
-        gradient = gradient.double()  # a torch.autograd.Function may return integers
-    dtype = torch.complex128 if gradient.is_complex() else torch.float64
-    return float(torch.linalg.vector_norm(gradient, dtype=dtype))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from amanda import _fork
-from amanda.drivers.torch import port
 from amanda.op_context import OpContext
 from amanda.reports.columns import name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -20,6 +18,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
+from amanda.tools._arrays import Arrays, arrays_in
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -142,8 +141,7 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
             self._executions[place.op_id] = execution + 1
         if execution % self._every:
             return
-        with port.WithoutTorchFunction():
-            found = [self._count(output) for output in outputs]  # not under the lock: this takes most of the time
+        found = [self._count(output) for output in outputs]  # not under the lock: this takes most of the time
         with self._lock:
             while execution // self._width >= self._max_steps:
                 self._halve()
@@ -160,40 +158,41 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
                 halved.setdefault(step // 2, self._nothing()).add(counts)
 
     def _nothing(self) -> _Counts:
-        return _Counts(torch.zeros(len(self.edges) + 1, dtype=torch.int64))
+        return _Counts(array.array("q", bytes(8 * (len(self.edges) + 1))))
 
     def _count(self, output: Any) -> _Counts:
         counts = self._nothing()
         counts.calls = 1
-        for tensor in output if isinstance(output, (list, tuple)) else (output,):
-            if isinstance(tensor, torch.Tensor):
-                counts.add(self._skips.read(tensor, self._histogram) or self._nothing())
+        for values in arrays_in(output):
+            counts.add(self._skips.read(values, self._histogram) or self._nothing())
         return counts
 
-    def _histogram(self, tensor: torch.Tensor) -> _Counts:
-        values = (tensor.abs() if tensor.is_complex() else tensor).flatten()
-        small = values.is_floating_point() and values.dtype.itemsize <= 4
-        values = values.float() if small and self._magnitudes else values.double()  # exact, and powers of two are, too
-        zeros, nans = values.numel() - int(values.count_nonzero()), 0
-        if not values.sum().isfinite():
-            nans = int(values.isnan().sum())
-            values = values[~values.isnan()].nan_to_num()  # infinities become the largest numbers
+    def _histogram(self, values: Any, arrays: Arrays) -> _Counts:
+        xp = arrays.xp
+        values = (xp.abs(values) if arrays.is_complex(values) else values).reshape(-1)
+        elements = len(values)
+        small = arrays.is_floating(values) and values.dtype.itemsize <= 4
+        # Exact, and powers of two are, too.
+        values = arrays.cast(values, xp.float32 if small and self._magnitudes else xp.float64)
+        zeros, nans = elements - int(xp.count_nonzero(values)), 0
+        if not xp.isfinite(values.sum()):
+            nans = int(xp.isnan(values).sum())
+            values = xp.nan_to_num(values[~xp.isnan(values)])  # infinities become the largest numbers
         if self._magnitudes:
-            values = values.abs()
+            values = xp.abs(values)
             # frexp's exponent is that of the power of two above a value; a zero's is 0.
-            slots = (torch.frexp(values).exponent - LOWEST).clamp(0, len(self.edges))
+            slots = (xp.frexp(values)[1] - LOWEST).clip(0, len(self.edges))
         else:
-            edges = torch.tensor(self.edges, dtype=torch.float64, device=values.device)
-            slots = torch.bucketize(values, edges, right=True)
-        bins = torch.bincount(slots, minlength=len(self.edges) + 1).cpu()
+            slots = xp.searchsorted(arrays.like(values, self.edges), values, side="right")
+        bins = array.array("q", xp.bincount(slots, minlength=len(self.edges) + 1).tolist())
         if self._magnitudes:
             bins[-LOWEST] -= zeros
             bins[0] += zeros
         if bins[-1]:  # the last bin is closed
-            last = int(values.eq(self.edges[-1]).sum())
+            last = int((values == self.edges[-1]).sum())
             bins[-1] -= last
             bins[-2] += last
-        return _Counts(bins, 0, tensor.numel(), zeros, nans)
+        return _Counts(bins, 0, elements, zeros, nans)
 
     # ---- reporting --------------------------------------------------------------------------------------------------
 
@@ -243,15 +242,18 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
             raise ValueError(f'[histograms] no rows by "{by}" are of {name!r}; there are {known}')
         axes = self._axes(axes)
         steps = sorted({row.step for row in rows})
-        counts, elements = torch.zeros(len(self.edges) - 1, len(steps)), torch.zeros(len(steps))
+        counts = [[0] * len(steps) for _ in self.edges[1:]]
+        elements = [0] * len(steps)
         for row in rows:
-            counts[:, steps.index(row.step)] += torch.tensor(row.counts)
-            elements[steps.index(row.step)] += row.elements
-        shares = counts / elements.clamp(min=1)
+            column = steps.index(row.step)
+            elements[column] += row.elements
+            for bin_, count in zip(counts, row.counts, strict=True):
+                bin_[column] += count
+        shares = [[count / (whole or 1) for count, whole in zip(bin_, elements, strict=True)] for bin_ in counts]
         starts = [*steps, steps[-1] + self._width]
-        mesh = axes.pcolormesh(starts, range(len(self.edges)), shares.numpy(), cmap="Greys")
+        mesh = axes.pcolormesh(starts, range(len(self.edges)), shares, cmap="Greys")
         axes.figure.colorbar(mesh, ax=axes, label="share of elements")
-        used = shares.sum(1).nonzero().flatten().tolist() or [0]
+        used = [i for i, bin_ in enumerate(counts) if any(bin_)] or [0]
         axes.set_ylim(used[0], used[-1] + 1)
         ticks = range(used[0], used[-1] + 2, max(1, (used[-1] - used[0]) // 8))
         edges = [self.edges[i] for i in ticks]
@@ -291,21 +293,21 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
 class _Counts:
     """What was counted in some executions."""
 
-    bins: torch.Tensor  # the first and the last one are those below and above
+    bins: array.array[int]  # the first and the last one are those below and above
     calls: int = 0
     elements: int = 0
     zeros: int = 0
     nans: int = 0
 
     def add(self, other: _Counts) -> None:
-        self.bins += other.bins
+        self.bins = array.array("q", map(operator.add, self.bins, other.bins))
         self.calls += other.calls
         self.elements += other.elements
         self.zeros += other.zeros
         self.nans += other.nans
 
     def row(self, place: Place, position: int | None, step: int) -> Row:
-        below, *counts, above = map(int, self.bins)
+        below, *counts, above = self.bins
         return Row(
             *place, position, step, self.calls, self.elements, self.zeros, self.nans, below, above, tuple(counts)
         )

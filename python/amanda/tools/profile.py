@@ -12,10 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 from amanda import _fork
-from amanda.drivers.torch import port
 from amanda.op_context import OpContext
 from amanda.reports import chrome_trace
 from amanda.reports.columns import name_column, number_column
@@ -25,6 +22,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
+from amanda.tools._arrays import arrays_of
 from amanda.tools._durations import Durations
 
 
@@ -140,8 +138,7 @@ class Profile(Results[Row, GroupBy], Tool):
 
     def _record(self, *outputs: Any, place: Place, run: dict[str, int]) -> None:
         start, duration = run["start"], run["stop"] - run["start"]
-        with port.WithoutTorchFunction():
-            size = sum(map(self._bytes_of, outputs))
+        size = sum(map(self._bytes_of, outputs))
         thread = threading.get_native_id()
         with self._lock:
             measured = self._measured.get(place.op_id)
@@ -163,7 +160,7 @@ class Profile(Results[Row, GroupBy], Tool):
     def _bytes_of(self, output: Any) -> int:
         if isinstance(output, (list, tuple)):
             return sum(map(self._bytes_of, output))
-        return self._skips.size(output) or 0 if isinstance(output, torch.Tensor) else 0
+        return self._skips.size(output) or 0 if arrays_of(output) is not None else 0
 
     # ---- reporting --------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-import torch
-
 from amanda import _fork
-from amanda.drivers.torch import port
 from amanda.op_context import OpContext
 from amanda.reports.columns import general_column, name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -18,6 +15,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
+from amanda.tools._arrays import Arrays, arrays_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +84,9 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         context.insert_after_op(self._record, place=Place.of(context))
 
     def _record(self, *outputs: Any, place: Place) -> None:
-        with port.WithoutTorchFunction():
-            # Not under the lock: this takes most of the time.
-            found = [_Summary.of(output, self._skips) for output in outputs]
+        found = [
+            _Summary.of(output, self._skips) for output in outputs
+        ]  # not under the lock: it takes most of the time
         with self._lock:
             self._operators.setdefault(place.op_id, _Operator(place)).add(1, found)
 
@@ -181,7 +179,7 @@ class _Summary:
         if isinstance(output, (list, tuple)):
             for member in output:
                 summary.merge(cls.of(member, skips))
-        elif isinstance(output, torch.Tensor):
+        elif arrays_of(output) is not None:
             return skips.read(output, cls._counted) or cls(skipped=1)
         return summary
 
@@ -232,22 +230,23 @@ class _Summary:
         )
 
     @classmethod
-    def _counted(cls, tensor: torch.Tensor) -> _Summary:
+    def _counted(cls, array: Any, arrays: Arrays) -> _Summary:
         summary = cls()
-        summary._count(tensor)
+        summary._count(array, arrays)
         return summary
 
-    def _count(self, tensor: torch.Tensor) -> None:
-        values = tensor if tensor.is_complex() else tensor.double()
-        self.elements = values.numel()
-        self.zeros = self.elements - int(values.count_nonzero())
-        if not tensor.is_floating_point():
+    def _count(self, array: Any, arrays: Arrays) -> None:
+        xp = arrays.xp
+        values = array if arrays.is_complex(array) else arrays.cast(array, xp.float64)
+        self.elements = math.prod(values.shape)
+        self.zeros = self.elements - int(xp.count_nonzero(values))
+        if not arrays.is_floating(array):
             return
-        if not values.sum().isfinite():
-            self.nans, self.infs = int(values.isnan().sum()), int(values.isinf().sum())
-            values = values[values.isfinite()]
-        self.finite = values.numel()
+        if not xp.isfinite(values.sum()):
+            self.nans, self.infs = int(xp.isnan(values).sum()), int(xp.isinf(values).sum())
+            values = values[xp.isfinite(values)]
+        self.finite = math.prod(values.shape)
         if self.finite:
-            self.min, self.max = (extreme.item() for extreme in values.aminmax())
-            variance, mean = torch.var_mean(values, correction=0)  # Welford's algorithm
-            self.mean, self.squares = mean.item(), variance.item() * self.finite
+            self.min, self.max = arrays.extremes(values)
+            self.mean, variance = arrays.mean_and_variance(values)
+            self.squares = variance * self.finite

@@ -68,6 +68,15 @@ def test_the_analysis_sees_symbols() -> None:
     assert seen == [("first", ("x", "w"), "toy/1/graph")]
 
 
+def test_outputs_and_gradients_are_symbols_in_every_analysis() -> None:
+    seen: list[Any] = []
+    forward = tool(lambda c: seen.append((c.has_outputs(), c.outputs, c.has_grad_inputs())), ops="mul")
+    backward = tool(lambda c: seen.append((c.has_grad_inputs(), c.grad_inputs)), ops="mul", backward=True)
+    with amanda.apply(forward, backward):
+        Function()(X, W)
+    assert seen == [(True, ("first",), False), (True, ("dx", "dw"))]
+
+
 def test_an_edited_input_is_what_backward_sees() -> None:
     with amanda.apply(tool(lambda c: c.insert_before_op(lambda w: w * 2, inputs=["b"]), ops="mul")):
         result, gradient = Function()(X, W)

@@ -16,6 +16,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
+from amanda.tools._arrays import of_numpy, of_torch
 from amanda.tools.error_injection import BitFlip, ErrorInjection, Fault, RandomValue, StuckAt
 from amanda.tools.error_injection.elements import Elements
 from by_hand import StraightThrough
@@ -306,10 +307,14 @@ def test_a_fault_of_ones_own():
 # ---- what is drawn ---------------------------------------------------------------------------------------------------
 
 
+both_frameworks = pytest.mark.parametrize("arrays", [of_torch, of_numpy], ids=["torch", "numpy"])
+
+
+@both_frameworks
 @pytest.mark.parametrize(("rate", "size", "runs"), [(1e-3, 10_000, 100), (0.3, 1000, 20), (1e-9, 10**9, 400)])
-def test_the_number_of_faults_is_binomial(rate, size, runs):
-    generator, elements = torch.Generator().manual_seed(3), Elements(None, None, rate)
-    counts = [len(elements.draw((size,), generator, "")) for _ in range(runs)]
+def test_the_number_of_faults_is_binomial(arrays, rate, size, runs):
+    generator, elements = arrays.generator(3), Elements(None, None, rate)
+    counts = [len(elements.draw((size,), arrays, generator, "")) for _ in range(runs)]
     deviation = math.sqrt(size * rate * (1 - rate))
     assert abs(sum(counts) - size * rate * runs) < 5 * deviation * math.sqrt(runs)
     spread = math.sqrt(sum((count - size * rate) ** 2 for count in counts) / runs)
@@ -324,10 +329,11 @@ def test_a_rate_of_zero_hits_nothing_and_of_one_everything():
         assert x.clone().sum() == 12
 
 
+@both_frameworks
 @pytest.mark.parametrize(("count", "size"), [(1, 6), (2, 9), (2, 5), (3, 3), (4, 2)])
-def test_every_choice_of_elements_is_equally_likely(count, size):
-    generator, elements, runs = torch.Generator().manual_seed(4), Elements(None, count, None), 3600
-    seen = collections.Counter(tuple(sorted(elements.draw((size,), generator, ""))) for _ in range(runs))
+def test_every_choice_of_elements_is_equally_likely(arrays, count, size):
+    generator, elements, runs = arrays.generator(4), Elements(None, count, None), 3600
+    seen = collections.Counter(tuple(sorted(elements.draw((size,), arrays, generator, ""))) for _ in range(runs))
     choices = list(itertools.combinations(range(size), min(count, size)))
     assert set(seen) == set(choices)
     share = 1 / len(choices)

@@ -14,8 +14,7 @@ import networkx
 import pytest
 import torch
 import torch.nn.functional as F
-from amanda.tools import graph as graph_module
-from amanda.tools.graph import GraphTracing
+from amanda.tools.graph import GraphTracing, storages
 from repository import ROOT
 
 
@@ -481,7 +480,7 @@ def test_tensors_die_and_their_memory_with_them():
 
 
 def test_tables_do_not_grow_in_a_long_loop(monkeypatch):
-    monkeypatch.setattr(graph_module, "MAX_VIEWS", 64)
+    monkeypatch.setattr(storages, "MAX_VIEWS", 64)
     tracing, history = GraphTracing(), torch.zeros(10_000)
     sizes = set()
     with amanda.apply(tracing):
@@ -489,15 +488,17 @@ def test_tables_do_not_grow_in_a_long_loop(monkeypatch):
             y = torch.ones(2).mul_(i)
             history[i] = y.sum()
             sizes.add(len(tracing.graph))
-            assert len(tracing._memory._storages) <= 128
+            assert len(tracing._edges["storages"]._memory._storages) <= 128
     assert max(sizes) == len(tracing.graph) <= 10
-    assert all(len(one.views) <= 64 and len(one.writes) <= 1 for one in tracing._memory._storages.values())
+    assert all(
+        len(one.views) <= 64 and len(one.writes) <= 1 for one in tracing._edges["storages"]._memory._storages.values()
+    )
     assert _producers(tracing.graph, "copy_") == {"select", "sum"}
     assert _producers(tracing.graph, "select") == {"self"}
 
 
 def test_views_beyond_the_limit_count_as_made_by_the_last_forgotten(monkeypatch):
-    monkeypatch.setattr(graph_module, "MAX_VIEWS", 8)
+    monkeypatch.setattr(storages, "MAX_VIEWS", 8)
     graph = _traced(lambda x: x.clone().unbind(0)[3].neg(), torch.ones(100))
     assert _producers(graph, "neg") == {"unbind"}
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
-from amanda.drivers import CoverageCounter, Option
+from amanda.drivers import CoverageCounter, Option, Origin
 from amanda.drivers.tensorflow import version as required
 
 _DISTRIBUTIONS = (
@@ -94,6 +94,11 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.called_operators import called_by
 
         return called_by(value)
+
+    def origins(self, symbol: object) -> Sequence[Origin] | None:
+        from amanda.drivers.tensorflow.origins import origins
+
+        return origins(symbol)
 
     def enter(self) -> None:
         for part in self._patches:

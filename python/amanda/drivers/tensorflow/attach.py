@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from amanda import _core
+from amanda.drivers.tensorflow import variables
 from amanda.drivers.tensorflow.version import VERSION
 
 
@@ -19,6 +20,7 @@ def _backend(regime: str) -> _core.GraphBackend:
         both_sides=True,
     )
     backend.describe(describe)
+    backend.name_parameters(variables.name_of)
     return backend
 
 

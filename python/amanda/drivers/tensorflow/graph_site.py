@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -60,14 +61,16 @@ class GraphSite:
     def each_op(self, visitor: _core.GraphVisitor) -> None:
         self.gradients = structure.gradients_of(self.operators)
         joins = Joins(self.gradients)
+        shown = []
         for op in self.operators:
-            gradient = self.gradients.get(op)
             if op.type in op_types.CALLS:
                 self.show_call(op, visitor)
-            elif op_types.computes(op) and not joins.has(op, gradient):
-                shown = self.shown[op] = self._shown(op, gradient)
-                visitor.op(shown.site)
-                coverage.shown(self.backend, op.type, (shown.forward or shown).type, shown.forward is not None)
+            elif op_types.computes(op) and not joins.has(op, self.gradients.get(op)):
+                shown.append(op)
+        for op in _forward_first(shown, self.gradients):
+            made = self.shown[op] = self._shown(op, self.gradients.get(op))
+            visitor.op(made.site)
+            coverage.shown(self.backend, op.type, (made.forward or made).type, made.forward is not None)
 
     def lower(self, sites: list[tuple[int, list[_core.Tap]]]) -> object:
         shown = list(self.shown.values())
@@ -112,6 +115,26 @@ class GraphSite:
             forward=forward.site if forward else None,
         )
         return Shown(op, place, type, inputs, outputs, forward, refuse, site)
+
+
+def _forward_first(
+    operators: Sequence[tf.Operation], gradients: Mapping[tf.Operation, links.Gradient]
+) -> Iterator[tf.Operation]:
+    """The same operators, but a backward operator that takes no result of its forward operator, as the shapes of its
+    inputs, comes after that one."""
+    later = set(operators)
+    waiting: dict[tf.Operation, list[tf.Operation]] = collections.defaultdict(list)
+    for op in operators:
+        ready = [op]
+        while ready:
+            now = ready.pop()
+            gradient = gradients.get(now)
+            if gradient is not None and gradient.forward in later:
+                waiting[gradient.forward].append(now)
+            else:
+                later.discard(now)
+                yield now
+                ready += reversed(waiting.pop(now, ()))
 
 
 def symbols(tensors: Sequence[tf.Tensor], operands: Iterable[Operand]) -> tuple[Any, ...]:

@@ -83,6 +83,9 @@ class TorchDriver:
             return [str(value).replace(".", "::", 1)]
         return []
 
+    def origins(self, symbol: object) -> None:
+        """None: this driver has no graphs."""
+
     def enter(self) -> None:
         for part in self._patches:
             part.patch()

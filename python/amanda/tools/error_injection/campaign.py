@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import torch
-
 from amanda import _core, drivers
 from amanda.op_context import OpContext
 from amanda.reports.columns import name_column, number_column
@@ -17,9 +15,10 @@ from amanda.reports.places import PLACE_FIELDS, Place
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.scope import apply
+from amanda.tools._arrays import Arrays, array_in, arrays_of
 from amanda.tools.error_injection import error_injection
 from amanda.tools.error_injection.error_injection import OPS, ErrorInjection
-from amanda.tools.error_injection.faults import Fault, as_integers
+from amanda.tools.error_injection.faults import Fault
 
 CampaignBy = Literal["id", "op", "module", "line", "bit"]
 Outcome = Literal["masked", "sdc", "crash"]
@@ -84,13 +83,14 @@ def top1_changed(golden: Any, faulty: Any) -> bool:
         amanda.Error: the result has none.
     """
     expected, found = map(_scores, (golden, faulty))
-    return not torch.equal(expected.argmax(-1), found.argmax(-1))
+    classes, others = expected.argmax(-1), found.argmax(-1)
+    return not (classes.shape == others.shape and bool((classes == others).all()))
 
 
-def _scores(result: Any) -> torch.Tensor:
-    for tensor in _tensors(result):
-        if tensor.is_floating_point() and tensor.dim() > 0:
-            return tensor
+def _scores(result: Any) -> Any:
+    for array, arrays in _arrays(result):
+        if arrays.is_floating(array) and array.ndim > 0:
+            return array
     raise _core.Error(
         "[campaign] the program's result has no scores of classes, a floating-point tensor with dimensions; pass sdc=, a "
         "function of the results without and with faults"
@@ -170,7 +170,9 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         self._fault, self._where = fault, where
         self._options: dict[str, Any] = {"ops": ops, "modules": modules, **options}
         self._of_each_layer, self._sdc, self._nonfinite_crashes = trials, sdc, nonfinite_crashes
-        self._seed, self._generator = seed, torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._arrays: Arrays | None = None  # the program's framework
+        self._generator: Any = None
         self._injection(where, execution=None)  # raises if an option is wrong
 
     def run(self, program: Callable[..., Any], /, *inputs: Any, **keywords: Any) -> None:
@@ -196,6 +198,10 @@ class Campaign(Results[CampaignRow, CampaignBy]):
             )
         if not layers:
             raise _core.Error("[campaign] the program ran no layer that ops=, modules= and where= select")
+        if self._generator is None:
+            self._arrays = look.arrays
+            assert self._arrays is not None  # the layers were seen
+            self._generator = self._arrays.generator(self._seed)
         self._sdc(golden, golden)  # raises an error if it cannot compare such results
         for layer, executions in layers.items():
             for _ in range(self._of_each_layer):
@@ -220,7 +226,9 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         else:
             identical = _identical(golden, result)
             if not identical:
-                if self._nonfinite_crashes and not all(bool(t.isfinite().all()) for t in _tensors(result)):
+                if self._nonfinite_crashes and not all(
+                    bool(arrays.xp.isfinite(array).all()) for array, arrays in _arrays(result)
+                ):
                     outcome = "crash"
                 elif self._sdc(golden, result):
                     outcome = "sdc"
@@ -230,10 +238,11 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         return ErrorInjection(self._fault, where=where, **self._options, **more)
 
     def _draw(self, below: int) -> int:
-        return int(torch.randint(below, (), generator=self._generator))
+        assert self._arrays is not None
+        return self._arrays.integers(self._generator, below, 1)[0]
 
     def reset(self) -> None:
-        self._generator.manual_seed(self._seed)
+        self._arrays = self._generator = None
         self.trials.clear()
 
     def _rows(self, by: CampaignBy) -> list[CampaignRow]:
@@ -276,27 +285,30 @@ def _identical(expected: Any, found: Any) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+    arrays = arrays_of(a)
+    if arrays is None or arrays is not arrays_of(b):
         return type(a) is type(b) and bool(a == b or (a != a and b != b))
-    return bool(a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b)))
+    bits, others = (arrays.as_integers(arrays.as_reals(array)) for array in (a, b))
+    return bool(a.shape == b.shape and a.dtype == b.dtype and (bits == others).all())
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return as_integers(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor)
-
-
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor))
+def _arrays(result: Any) -> Iterator[tuple[Any, Arrays]]:
+    for leaf in _leaves(result):
+        arrays = arrays_of(leaf)
+        if arrays is not None:
+            yield leaf, arrays
 
 
 def _leaves(result: Any) -> Iterator[Any]:
-    if isinstance(result, Mapping | list | tuple):
+    array = array_in(result)
+    arrays = arrays_of(array)
+    if arrays is not None:
+        yield arrays.detached(array)
+    elif isinstance(result, Mapping | list | tuple):
         for value in result.values() if isinstance(result, Mapping) else result:
             yield from _leaves(value)
     elif dataclasses.is_dataclass(result):
         for field in dataclasses.fields(result):
             yield from _leaves(getattr(result, field.name))
-    elif isinstance(result, torch.Tensor):
-        yield result.detach()
     elif isinstance(result, bool | int | float | complex | str | None):  # a cache, for instance, cannot be compared
         yield result

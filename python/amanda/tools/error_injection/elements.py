@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import torch
+from typing import Any
 
 from amanda import _core
+from amanda.tools._arrays import Arrays
 
 Index = tuple[int, ...]
 
@@ -31,31 +31,25 @@ class Elements:
         self._indices = None if index is None else _indices(index)
         self._count, self._rate = 1 if count is None else count, rate
 
-    def draw(self, shape: Sequence[int], generator: torch.Generator, where: str) -> list[int]:
-        """The elements that are hit in a tensor of this shape, as positions in the flattened tensor."""
+    def draw(self, shape: Sequence[int], arrays: Arrays, generator: Any, where: str) -> list[int]:
+        """The elements that are hit in an array of this shape, as positions in the flattened array."""
         if self._indices is not None:
             return [_flat(index, shape, where) for index in self._indices]
         size = math.prod(shape)
         count = min(self._count, size)
         if self._rate is not None:
             # As many as independent draws would give; the uniform numbers of float32 do not resolve small rates.
-            drawn = torch.binomial(
-                torch.tensor(float(size), dtype=torch.float64),
-                torch.tensor(self._rate, dtype=torch.float64),
-                generator=generator,
-            )
-            count = int(drawn)
-        return _distinct(count, size, generator)
+            count = arrays.binomial(generator, size, self._rate)
+        return _distinct(count, size, arrays, generator)
 
 
-def _distinct(count: int, size: int, generator: torch.Generator) -> list[int]:
+def _distinct(count: int, size: int, arrays: Arrays, generator: Any) -> list[int]:
     """`count` different numbers below `size`; every choice is equally likely."""
     if 4 * count > size:
-        return [*map(int, torch.randperm(size, generator=generator)[:count])]
+        return arrays.distinct(generator, size, count)
     chosen: dict[int, None] = {}
     while len(chosen) < count:
-        more = torch.randint(size, (count - len(chosen),), generator=generator)
-        chosen |= dict.fromkeys(more.tolist())
+        chosen |= dict.fromkeys(arrays.integers(generator, size, count - len(chosen)))
     return [*chosen]
 
 

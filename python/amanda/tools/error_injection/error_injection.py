@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import fnmatch
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Literal, NamedTuple, cast, get_args
-
-import torch
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from amanda import _core, _fork
 from amanda import ops as amanda_ops
+from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.columns import general_column, name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -21,11 +21,21 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
+from amanda.tools._arrays import Arrays, arrays_of
 from amanda.tools._where import Where
 from amanda.tools.error_injection.elements import Elements, Index, index_of
-from amanda.tools.error_injection.faults import Fault, as_integers
+from amanda.tools.error_injection.faults import Fault
+from amanda.tools.mapping import names_of
+from amanda.tools.mapping import tensorflow as tensorflow_mapping
 
-OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
+WORDS = ("conv2d", "conv3d", "depthwise_conv2d", "conv_transpose2d", "conv_transpose3d", "matmul")
+OPS = (
+    amanda_ops.linear
+    + amanda_ops.convolution
+    + amanda_ops.transposed_convolution
+    + amanda_ops.matmul
+    + tuple(name for name in names_of(*WORDS) if name.startswith("tensorflow::"))
+)
 Side = Literal["output", "input", "weight", "grad_output", "grad_input"]
 GroupBy = Literal["fault", "id", "op", "module", "line"]
 
@@ -174,7 +184,8 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         self._elements = Elements(index, count, rate)
         self._executions = executions
         self._permanent, self._seed, self._max_rows = permanent, seed, max_rows
-        self._generator = torch.Generator().manual_seed(seed)
+        self.arrays: Arrays | None = None  # the framework of what is hit
+        self._generator: Any = None
         self._seeds: dict[_Target, int] = {}  # of permanent faults
         self._counts_of: dict[_Target, collections.Counter[str]] = {}
         self._executed: collections.Counter[int] = collections.Counter()  # by operator, for gradients
@@ -182,6 +193,8 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         self._skips = _reading.Skips("error_injection")
         self._lock = _fork.lock()  # guards everything random and found
         names = ops if ops is None or isinstance(ops, str) else [*ops]
+        if ops is OPS:
+            names = [name for name in OPS if op_names.complaint(name) is None]  # of the frameworks that are there
         if backward:
             self.add_inst_for_op(self._count_executions, ops=names, modules=modules)
             outputs = at == "grad_input"
@@ -223,33 +236,34 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         else:
             context.insert_after_backward_op(self._inject, [position], with_run=True, target=target)
 
-    def _inject(self, value: object, target: _Target, run: dict[str, int] | None = None) -> torch.Tensor | None:
-        if not isinstance(value, torch.Tensor) or self._skips.unreadable(value):
+    def _inject(self, value: Any, target: _Target, run: dict[str, int] | None = None) -> Any:
+        arrays = arrays_of(value)
+        if arrays is None or self._skips.unreadable(value):
             return None
-        plain = torch.func.debug_unwrap(value.detach())
+        plain = arrays.plain(arrays.detached(value))
         if plain.shape != value.shape:
             raise _core.Error(
                 f"[error_injection] {target.place.name} runs on several samples at once, under torch.vmap"
             )
-        shape = (*plain.shape, 2) if plain.is_complex() else tuple(plain.shape)
+        shape = (*plain.shape, 2) if arrays.is_complex(plain) else tuple(plain.shape)
         with self._lock:
             counts = self._counts_of.setdefault(target, collections.Counter())
             execution = counts["executions"] if run is None else run["execution"]
-            counts.update(executions=1, elements=plain.numel() * (2 if plain.is_complex() else 1))
+            counts.update(executions=1, elements=math.prod(shape))
             if self._executions is not None and execution not in self._executions:
                 return None
-            generator = self._generator_for(target)
-            hit = self._elements.draw(shape, generator, f"{self._at} {target.position} of {target.name}")
+            generator = self._generator_for(target, arrays)
+            hit = self._elements.draw(shape, arrays, generator, f"{self._at} {target.position} of {target.name}")
             if not hit:
                 return None
-            faulty = plain.clone()  # without lazy conjugation, too
-            values = torch.view_as_real(faulty) if faulty.is_complex() else faulty
-            cells, positions = as_integers(values), torch.tensor(hit, device=values.device)
-            before = cells.take(positions).cpu().view(values.dtype)
+            faulty = arrays.copy(plain)
+            values = arrays.as_reals(faulty)
+            cells = arrays.as_integers(values)
+            before = arrays.take(cells, hit).view(values.dtype)
             after, bits = self._fault.corrupt(before, generator)
-            cells.put_(positions, as_integers(after).to(cells.device))
+            arrays.put(cells, hit, arrays.as_integers(after))
             counts.update(faults=len(hit))
-            for element, bit, old, new in zip(hit, bits, before.tolist(), after.tolist(), strict=True):
+            for element, bit, old, new in zip(hit, bits, arrays.numbers(before), arrays.numbers(after), strict=True):
                 if len(self._injected) == self._max_rows:
                     break
                 where = index_of(element, shape)
@@ -258,12 +272,14 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
                 )
         return faulty
 
-    def _generator_for(self, target: _Target) -> torch.Generator:
+    def _generator_for(self, target: _Target, arrays: Arrays) -> Any:
+        if self._generator is None:
+            self.arrays, self._generator = arrays, arrays.generator(self._seed)
         if not self._permanent:
             return self._generator
         if target not in self._seeds:
-            self._seeds[target] = int(torch.randint(2**62, (), generator=self._generator))
-        return torch.Generator().manual_seed(self._seeds[target])
+            (self._seeds[target],) = arrays.integers(self._generator, 2**62, 1)
+        return arrays.generator(self._seeds[target])
 
     # ---- reporting --------------------------------------------------------------------------------------------------
 
@@ -289,7 +305,7 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
 
     def reset(self) -> None:
         with self._lock:
-            self._generator.manual_seed(self._seed)
+            self._generator = None
             self._seeds.clear()
             self._counts_of.clear()
             self._executed.clear()
@@ -339,18 +355,33 @@ class _Target(NamedTuple):
 
 def _returns_view(context: OpContext) -> bool:
     """Does the result share memory with an operand that the operator does not write to?"""
-    return re.search(r"\([a-z]\)", context.op.schema.rpartition("->")[2]) is not None
+    return re.search(r"\w\([a-z]\)", context.op.schema.rpartition("->")[2]) is not None
 
 
 def _weight_of(context: OpContext) -> str | None:
     op = context.op
+    if op.name.startswith("tensorflow::"):
+        return _weight_in_tensorflow(context)
     if "weight" in op.input_names:
         return "weight"
     if op.__name__ not in amanda_ops.factors:
-        raise _core.Error(
-            f"[error_injection] which input of {op.name} is its weight is not known; name it by position="
-        )
+        raise _weight_is_unknown(context)
     for name in reversed(amanda_ops.factors[op.__name__]):
         if context.parameter_names[op.input_names.index(name)] is not None:
             return name
     return None
+
+
+def _weight_in_tensorflow(context: OpContext) -> str | None:
+    keys = tensorflow_mapping.keys(context)
+    if "weight" in keys.get("roles", ()):
+        return context.op.input_names[keys["roles"]["weight"]]
+    if keys.get("op_type") != "matmul":
+        raise _weight_is_unknown(context)
+    return None
+
+
+def _weight_is_unknown(context: OpContext) -> _core.Error:
+    return _core.Error(
+        f"[error_injection] which input of {context.op.name} is its weight is not known; name it by position="
+    )

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-
-import torch
+from typing import Any
 
 from amanda import _core
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def as_integers(values: torch.Tensor) -> torch.Tensor:
-    """The same memory as signed integers: bit 0 is the least significant one."""
-    return values.view(_INTEGERS[values.dtype.itemsize])
+from amanda.tools._arrays import Arrays, arrays_of
 
 
 class Fault:
     """What a fault does. To add one of your own, subclass it and define `corrupt`."""
 
-    def corrupt(self, values: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, list[int] | list[None]]:
+    def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[int] | list[None]]:
         """Returns what becomes of `values`, and for each of them the bit that is concerned, or None.
 
         Arguments:
-            values: the elements that are hit, in one dimension, on the CPU. The result has their shape and dtype.
-            generator: the source of anything random.
+            values: the elements that are hit, in one dimension, on the CPU: a `torch.Tensor`, of TensorFlow a
+                `numpy.ndarray`. The result has their shape and dtype.
+            generator: the source of anything random: a `torch.Generator`, of TensorFlow a `numpy.random.Generator`.
 
         Raises:
             NotImplementedError: the subclass does not define it.
@@ -52,9 +46,10 @@ class BitFlip(Fault):
         if self.bit is not None:
             _check_bits(self.bit)
 
-    def corrupt(self, values: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, list[int]]:
+    def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[int]]:
+        arrays = _arrays(values)
         bits = _draw_bits(self.bit, values, generator)
-        return (as_integers(values) ^ _masks(values, bits)).view(values.dtype), bits.tolist()
+        return (arrays.as_integers(values) ^ _masks(values, bits)).view(values.dtype), bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +74,13 @@ class StuckAt(Fault):
             if self.value not in (0, 1):
                 raise ValueError(f"[error_injection] a bit is stuck at 0 or 1, got {self.value!r}")
 
-    def corrupt(self, values: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, list[int] | list[None]]:
+    def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[int] | list[None]]:
+        arrays = _arrays(values)
         if self.bit is None:
-            return torch.full_like(values, self.value), [None] * len(values)
+            return arrays.xp.full_like(values, self.value), [None] * len(values)
         bits = _draw_bits(self.bit, values, generator)
-        cells, masks = as_integers(values), _masks(values, bits)
-        return (cells | masks if self.value else cells & ~masks).view(values.dtype), bits.tolist()
+        cells, masks = arrays.as_integers(values), _masks(values, bits)
+        return (cells | masks if self.value else cells & ~masks).view(values.dtype), bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +101,12 @@ class RandomValue(Fault):
         if not self.low < self.high:
             raise ValueError(f"[error_injection] a range from {self.low!r} to {self.high!r} has no values: low < high")
 
-    def corrupt(self, values: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, list[None]]:
-        drawn = torch.rand(len(values), generator=generator, dtype=torch.float64) * (self.high - self.low) + self.low
-        return (drawn if values.is_floating_point() else drawn.floor()).to(values.dtype), [None] * len(values)
+    def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[None]]:
+        arrays = _arrays(values)
+        drawn = arrays.uniform(generator, len(values)) * (self.high - self.low) + self.low
+        if not arrays.is_floating(values):
+            drawn = arrays.xp.floor(drawn)
+        return arrays.cast(drawn, values.dtype), [None] * len(values)
 
 
 def _check_bits(bit: int | Collection[int]) -> None:
@@ -116,20 +115,22 @@ def _check_bits(bit: int | Collection[int]) -> None:
         raise ValueError(f"[error_injection] bit= is the number of a bit, or several; 0 is the lowest; got {bit!r}")
 
 
-def _draw_bits(bit: int | Collection[int] | None, values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    width = 1 if values.dtype == torch.bool else 8 * values.dtype.itemsize
-    known = torch.tensor([bit] if isinstance(bit, int) else [*(range(width) if bit is None else bit)])
-    if known.max() >= width:
-        raise _core.Error(
-            f"[error_injection] a {_name(values.dtype)} has no bit {known.max()}: its bits are 0 to {width - 1}"
-        )
-    return known[torch.randint(len(known), (len(values),), generator=generator)]
+def _draw_bits(bit: int | Collection[int] | None, values: Any, generator: Any) -> list[int]:
+    dtype = str(values.dtype).removeprefix("torch.")
+    width = 1 if dtype == "bool" else 8 * values.dtype.itemsize
+    known = [bit] if isinstance(bit, int) else [*(range(width) if bit is None else bit)]
+    if max(known) >= width:
+        raise _core.Error(f"[error_injection] a {dtype} has no bit {max(known)}: its bits are 0 to {width - 1}")
+    return [known[i] for i in _arrays(values).integers(generator, len(known), len(values))]
 
 
-def _masks(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
-    cells = as_integers(values)
-    return torch.ones_like(cells) << bits.to(cells.dtype)
+def _masks(values: Any, bits: list[int]) -> Any:
+    arrays = _arrays(values)
+    cells = arrays.as_integers(values)
+    return arrays.xp.ones_like(cells) << arrays.like(cells, bits)
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _arrays(values: Any) -> Arrays:
+    arrays = arrays_of(values)
+    assert arrays is not None
+    return arrays

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import torch
-
+from amanda.tools._arrays import known
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now
 from amanda.tools.pruning.weight_pruning import WeightPruning
 
@@ -31,8 +31,6 @@ class MagnitudePruning(WeightPruning):
         super().__init__(**options)
         self._take(sparsity)
 
-    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        count = round(now(self.sparsity) * weight.numel())
-        smallest = weight.abs().flatten().topk(count, largest=False).indices
-        mask = torch.ones(weight.numel(), dtype=weight.dtype, device=weight.device)
-        return mask.index_fill(0, smallest, 0).view(weight.shape)
+    def get_mask(self, weight: Any, dim: int) -> Any:
+        count = round(now(self.sparsity) * math.prod(weight.shape))
+        return known(weight).without_smallest(abs(weight), count)

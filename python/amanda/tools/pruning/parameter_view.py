@@ -37,6 +37,11 @@ class ParameterView:
         """None if it no longer exists."""
         return self._parameter()
 
+    def current(self) -> torch.Tensor | None:
+        """The weight as it is now, detached; None if the parameter no longer exists."""
+        parameter = self.parameter()
+        return None if parameter is None else self.part_of(parameter.detach())
+
     def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The part that the view shows, of a tensor in the parameter's shape."""
         if self._is_whole:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 import torch
 
 from amanda import _core
-from amanda.reports.places import Place
-from amanda.tools.pruning.parameter_view import ParameterView
+from amanda.tools.pruning.masked import Use, text_of
 
 
-@dataclasses.dataclass(frozen=True)
-class Use:
-    """An operator with its weight."""
+def check(model: object) -> None:
+    """
+    Raises:
+        TypeError: it is no module.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"[pruning] apply_to takes the model that was pruned, got {model!r}")
 
-    place: Place
-    weight: ParameterView | None  # None: it is computed, or no parameter
-    mask: torch.Tensor | None  # None: the operator runs dense
+
+def write(model: torch.nn.Module, uses: Iterable[Use]) -> None:
+    """Multiplies parameters of the model by their masks.
+
+    Raises:
+        amanda.Error: these masks cannot be written into this model; the message says which, and what would work.
+    """
+    with torch.no_grad():
+        for parameter, mask in parameter_masks(model, uses):
+            parameter.mul_(mask)
 
 
 def parameter_masks(model: torch.nn.Module, uses: Iterable[Use]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -97,8 +106,3 @@ def _check_holders(model: torch.nn.Module, parameter: torch.Tensor, uses: list[U
             f"[pruning] {' and '.join(holders)} are one parameter, but only {text_of(uses[0].place)} was pruned; leave it "
             "dense with where=, or give each module a weight of its own"
         )
-
-
-def text_of(place: Place) -> str:
-    where = ", ".join(text for text in (place.module_path, place.source) if text)
-    return f"{place.name} ({where})" if where else place.name

@@ -10,9 +10,10 @@ import torch
 
 from amanda import _core, _fork, unmatched
 from amanda.drivers.torch import port
-from amanda.tools.pruning.permanent import text_of
+from amanda.op_context import OpContext
+from amanda.tools.pruning.masked import Masked, text_of
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now
-from amanda.tools.pruning.weight_pruning import Masked, WeightPruning
+from amanda.tools.pruning.weight_pruning import WeightPruning
 
 
 class TilewisePruning(WeightPruning):
@@ -127,6 +128,12 @@ class TilewisePruning(WeightPruning):
                 "zero_grad()",
                 UserWarning,
             )
+
+    def _analyze_graph(self, context: OpContext) -> None:
+        raise _core.Error(
+            f"[pruning] TilewisePruning ranks the parameters of PyTorch, and cannot prune {context.op.name}; "
+            "MagnitudePruning and VectorwisePruning can"
+        )
 
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
         """The mask of an operator that was not ranked yet: it stays dense."""

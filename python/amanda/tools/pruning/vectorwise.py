@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
-import torch
-
+from amanda.tools._arrays import known
 from amanda.tools.pruning.weight_pruning import WeightPruning
 
 
@@ -25,11 +25,17 @@ class VectorwisePruning(WeightPruning):
     kept.
     """
 
-    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
-        pairs = torch.tensor(list(itertools.combinations(range(4), 2)), device=weight.device)
-        patterns = torch.zeros(6, 4, dtype=weight.dtype, device=weight.device).scatter(1, pairs, 1)
-        channels = weight.shape[dim]
-        magnitudes = weight.abs().movedim(dim, -1).to(torch.promote_types(weight.dtype, torch.float32))
-        fours = torch.nn.functional.pad(magnitudes, (0, -channels % 4)).unflatten(-1, (-1, 4))
-        best = fours[..., pairs].sum(-1).argmax(-1)
-        return patterns[best].flatten(-2)[..., :channels].movedim(-1, dim)
+    def get_mask(self, weight: Any, dim: int) -> Any:
+        arrays = known(weight)
+        xp = arrays.xp
+        pairs = list(itertools.combinations(range(4), 2))
+        patterns = arrays.like(weight, [float(i in pair) for pair in pairs for i in range(4)]).reshape(6, 4)
+        magnitudes = xp.moveaxis(abs(weight), dim, -1)
+        if magnitudes.dtype.itemsize < 4:
+            magnitudes = arrays.cast(magnitudes, xp.float32)
+        channels = magnitudes.shape[-1]
+        zero = xp.zeros_like(magnitudes[..., :1])
+        padded = xp.concatenate([magnitudes, *[zero] * (-channels % 4)], -1)
+        fours = padded.reshape(*padded.shape[:-1], -1, 4)
+        best = xp.stack([fours[..., i] + fours[..., j] for i, j in pairs], -1).argmax(-1)
+        return xp.moveaxis(patterns[best].reshape(padded.shape)[..., :channels], -1, dim)

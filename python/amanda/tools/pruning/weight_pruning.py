@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
+import sys
 from collections.abc import Callable, Iterable
-
-import torch
+from typing import Any
 
 from amanda import _core, _fork
 from amanda import ops as amanda_ops
+from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.columns import number_column
 from amanda.reports.places import GroupBy, Place
@@ -16,30 +17,22 @@ from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
+from amanda.tools._arrays import known
 from amanda.tools._where import Where
+from amanda.tools.mapping import names_of
+from amanda.tools.pruning import graph_weights
 from amanda.tools.pruning.by_place import by_place, group
-from amanda.tools.pruning.parameter_view import ParameterView
-from amanda.tools.pruning.permanent import Use, parameter_masks
+from amanda.tools.pruning.graph_weights import GraphWeight
+from amanda.tools.pruning.masked import Masked, Row, Use, Version
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
 
-OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The newest mask of one operator; or those of all operators of a type, a module or a line."""
-
-    op_id: int | None  # by "id"; else None
-    name: str  # "aten::linear"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
-    weights: int
-    pruned: int  # those held at zero
-
-    @property
-    def sparsity(self) -> float:
-        """The fraction of weights that are pruned, 0 to 1."""
-        return self.pruned / self.weights if self.weights else 0.0
+OPS = (
+    amanda_ops.linear
+    + amanda_ops.convolution
+    + amanda_ops.transposed_convolution
+    + amanda_ops.matmul
+    + tuple(name for name in names_of(*graph_weights.WORDS) if name.startswith("tensorflow::"))
+)
 
 
 class WeightPruning(Results[Row, GroupBy], Tool):
@@ -86,6 +79,13 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     But the node and position that lead to the weight differ for each operator and rank, and at AccumulateGrad the
     gradients of all users of a weight are already summed. The product avoids both problems, and also works for second
     derivatives and recomputed regions.
+
+    In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
+    backward operator is linked to the input whose gradient it computes. An analysis sees symbols, so the mask is made when
+    the operator first runs, and `context` has none. It belongs to the tool and to the variable: operators that use the
+    variable in the same layout share it, such as those of the functions that train and evaluate a model; `reset` makes
+    new ones. The weight is the filter of a convolution, or the factor of a product that is a variable's value, perhaps
+    cast, reshaped or transposed.
     """
 
     _speaker = "pruning"
@@ -109,42 +109,47 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         self._resets = 0
         self._masked: dict[int | None, Masked] = {}
         self._dense: dict[int | None, Use] = {}  # what `where` refused
-        self._lock = _fork.lock()  # guards the three above
-        self.add_inst_for_op(self._analyze, ops=ops)
+        self._of_variables: dict[object, Masked] = {}  # in graphs: the first operator that uses the weight
+        self._lock = _fork.lock()  # guards the four above
         if ops is OPS:
+            self.add_inst_for_op(self._analyze, ops=[name for name in OPS if op_names.complaint(name) is None])
             _fused_layers.refuse_in(self)
+        else:
+            self.add_inst_for_op(self._analyze, ops=ops)
 
     @property
     def skipped(self) -> dict[str, int]:
         """How many operators were left dense because their weight cannot be read, by reason."""
         return self._skips.counts()
 
-    def apply_to(self, model: torch.nn.Module) -> None:
-        """Makes the pruning permanent: writes the masks into the model's parameters, in place.
+    def apply_to(self, model: Any) -> None:
+        """Makes the pruning permanent: writes the masks into the model's parameters or variables, in place.
 
         From then on the model needs neither the tool nor Amanda: outside of scopes it computes what it computes in them,
-        bit for bit, and `state_dict()` is sparse. An optimizer may change the zeros again. The masks are those that the
-        operators would get if they ran now. Weights that are views of parameters are written through the view.
+        on PyTorch bit for bit, and `state_dict()` is sparse. An optimizer may change the zeros again. The masks are those
+        that the operators would get if they ran now. Weights that are views of parameters are written through the view.
 
         Nothing is written if there is an error.
 
         Arguments:
-            model: the model that ran in the scope, or a module around it; several in a `torch.nn.ModuleList`.
+            model: the model that ran in the scope, or a module around it; several in a `torch.nn.ModuleList`. Of
+                TensorFlow: a model or module with `variables`, or a list of variables.
 
         Raises:
             TypeError: `model` is not a module.
             amanda.Error: nothing has been pruned; a weight is computed, or is no parameter of the model; or it is used
                 several times, with different masks, or by an operator or a module that is not pruned.
         """
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"[pruning] apply_to takes the model that was pruned, got {model!r}")
+        with self._lock:
+            in_graphs = any(isinstance(masked.weight, GraphWeight) for masked in self._masked.values())
+        kind = "variable_masks" if in_graphs or "torch" not in sys.modules else "permanent"
+        masks = importlib.import_module(f"amanda.tools.pruning.{kind}")
+        masks.check(model)
         self._renew_outdated()
         with self._lock:
             uses = [Use(masked.place, masked.weight, masked.mask) for masked in self._masked.values()]
             uses += self._dense.values()
-        with torch.no_grad():
-            for parameter, mask in parameter_masks(model, uses):
-                parameter.mul_(mask)
+        masks.write(model, uses)
 
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
@@ -163,11 +168,11 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption()]
 
-    def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
+    def get_mask(self, weight: Any, dim: int) -> Any:
         """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones.
 
         Arguments:
-            weight: the operator's weight.
+            weight: the operator's weight, a tensor of PyTorch; an array of numpy in graphs of TensorFlow.
             dim: the dimension over which the operator sums, the input channels.
 
         Raises:
@@ -182,12 +187,17 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             self.depends_on(sparsity)
 
     def _analyze(self, context: OpContext) -> None:
-        found = _find_weight(context)
+        if context.is_symbolic:
+            self._analyze_graph(context)
+            return
+        from amanda.tools.pruning import torch_weights
+
+        found = torch_weights.find(context)
         if found is None:
             return
         position, dim = found
         weight, place = context.inputs[position], Place.of(context)
-        view = ParameterView.of(weight, context.parameter_names[position])
+        view = torch_weights.view_of(context, position)
         if not self._where(context):
             with self._lock:
                 self._dense[place.op_id] = Use(place, view, None)
@@ -199,24 +209,53 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         context["mask"] = self._mask_of(masked, weight)
         context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, masked=masked)
 
-    def _mask_weight(self, weight: torch.Tensor, masked: Masked) -> torch.Tensor:
-        return weight * self._mask_of(masked, weight).to(weight)
+    def _analyze_graph(self, context: OpContext) -> None:
+        found = graph_weights.find(context)
+        if found is None:
+            return
+        place = Place.of(context)
+        if not self._where(context):
+            with self._lock:
+                self._dense[place.op_id] = Use(place, found, None)
+            return
+        masked = Masked(place, found.dim, 1, found)
+        if masked.key is not None:
+            with self._lock:
+                masked.like = self._of_variables.setdefault(masked.key, masked)
+        context.insert_before_op(self._mask_weight, inputs=[found.position], masked=masked)
+        # Among the backward operators, only the one that computes this gradient has it.
+        context.insert_after_backward_op(self._mask_gradient, grad_inputs=[found.position], masked=masked)
 
-    def _mask_of(self, masked: Masked, weight: torch.Tensor) -> torch.Tensor:
+    def _mask_weight(self, weight: Any, masked: Masked) -> Any:
+        arrays = known(weight)
+        return weight * arrays.matching(self._mask_of(masked, weight), weight) if arrays.is_floating(weight) else None
+
+    def _mask_gradient(self, gradient: Any, masked: Masked) -> Any:
+        return None if gradient is None or masked.mask is None else gradient * masked.mask
+
+    def _mask_of(self, masked: Masked, weight: Any) -> Any:
         """The mask of an operator: a new one of its weight as it is now, if it has none yet, or an outdated one."""
         version = self._version()
         mask = masked.mask
         if mask is None or masked.version != version:
-            with torch.inference_mode(False), torch.no_grad():  # the mask must serve training, too
-                mask = self._keep(masked, weight, self.get_mask(weight, masked.dim), version)
+            with known(weight).lasting():
+                mask = self._keep(masked, weight, self._made(masked, weight), version)
         return mask
+
+    def _made(self, masked: Masked, weight: Any) -> Any:
+        if masked.like is not None and masked.like is not masked:
+            return self._mask_of(masked.like, weight)
+        if isinstance(masked.weight, GraphWeight):
+            return masked.weight.mask(self.get_mask, weight)
+        return self.get_mask(weight, masked.dim)
 
     def _version(self) -> Version:
         return self._resets, now(self.sparsity)
 
-    def _keep(self, masked: Masked, weight: torch.Tensor, mask: torch.Tensor, version: Version) -> torch.Tensor:
-        with torch.inference_mode(False), torch.no_grad():
-            mask = torch.func.debug_unwrap(torch.empty_like(weight).copy_(mask))
+    def _keep(self, masked: Masked, weight: Any, mask: Any, version: Version) -> Any:
+        arrays = known(weight)
+        with arrays.lasting():
+            mask = arrays.filled_like(weight, mask)
         if mask.shape != weight.shape:
             raise _core.Error(f"[pruning] {masked.place.name} runs on several weights at once, under torch.vmap")
         with self._lock:
@@ -227,57 +266,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
 
     def _renew_outdated(self) -> None:
         with self._lock:
-            known = list(self._masked.values())
-        for masked in known:
+            masks = list(self._masked.values())
+        for masked in masks:
             weight = masked.current_weight()
             if weight is not None:
                 self._mask_of(masked, weight)
-
-
-Version = tuple[int, float]
-"""What masks depend on beside the weights: how often the tool was reset, and its sparsity."""
-
-
-@dataclasses.dataclass(eq=False)
-class Masked:
-    """An operator with a mask, in one scope."""
-
-    place: Place
-    dim: int  # over which it sums
-    groups: int  # of a convolution
-    weight: ParameterView | None
-    mask: torch.Tensor | None = None
-    version: Version = (0, 0.0)  # when the mask was made
-    runs: int = -1  # which of the tool's resets it last ran after
-
-    @property
-    def key(self) -> object:
-        """Equal for operators with the same weight; None if it is computed, or no parameter."""
-        return None if self.weight is None else self.weight.key
-
-    def current_weight(self) -> torch.Tensor | None:
-        """None if it is computed, no parameter, or no longer exists."""
-        parameter = None if self.weight is None else self.weight.parameter()
-        return None if self.weight is None or parameter is None else self.weight.part_of(parameter.detach())
-
-    def row(self) -> Row:
-        assert self.mask is not None
-        size = self.mask.numel()
-        return Row(*self.place, weights=size, pruned=size - int(self.mask.count_nonzero()))
-
-
-def _find_weight(context: OpContext) -> tuple[int, int] | None:
-    """The position of an operator's weight, and the weight's dimension of input channels; None if it has no weight."""
-    op, inputs = context.op, context.inputs
-    if "weight" in op.input_names:
-        found = op.input_names.index("weight"), 0 if "transpose" in op.__name__ else 1
-    elif op.__name__ in amanda_ops.factors:
-        left, right = map(op.input_names.index, amanda_ops.factors[op.__name__])
-        found = (right, -2) if _reading.is_parameter(inputs[right]) else (left, -1)
-        if not _reading.is_parameter(inputs[found[0]]):
-            return None
-    else:
-        raise _core.Error(f"[pruning] which input of {op.name} is its weight is not known")
-    weight = inputs[found[0]]
-    prunable = isinstance(weight, torch.Tensor) and weight.is_floating_point() and weight.dim() >= 2
-    return found if prunable else None

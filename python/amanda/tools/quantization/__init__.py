@@ -1,19 +1,27 @@
 """Quantization: operators run, and train, on operands that are rounded to a few bits."""
 
-from amanda.tools.quantization.dynamic_quantization import DynamicQuantization
+from typing import TYPE_CHECKING
+
+from amanda.tools import _deferred
 from amanda.tools.quantization.fake_quantization import FakeQuantization
-from amanda.tools.quantization.learned_step import LearnedStepQuantization
-from amanda.tools.quantization.observers import (
-    INT8,
-    MakeObserver,
-    PercentileObserver,
-    Places,
-    int8_activation,
-    int8_weight,
-)
-from amanda.tools.quantization.post_training import PostTraining
+from amanda.tools.quantization.ranges import INT8, MakeObserver, MovingRange, Places, int8_activation, int8_weight
 from amanda.tools.quantization.rows import GroupBy, Quantization, Row, Side
-from amanda.tools.quantization.static_quantization import StaticQuantization
+
+if TYPE_CHECKING:
+    from amanda.tools.quantization.dynamic_quantization import DynamicQuantization
+    from amanda.tools.quantization.learned_step import LearnedStepQuantization
+    from amanda.tools.quantization.observers import PercentileObserver
+    from amanda.tools.quantization.post_training import PostTraining
+    from amanda.tools.quantization.static_quantization import StaticQuantization
+else:  # these import PyTorch
+    __getattr__ = _deferred.imports(
+        __name__,
+        dynamic_quantization=("DynamicQuantization",),
+        learned_step=("LearnedStepQuantization",),
+        observers=("PercentileObserver",),
+        post_training=("PostTraining",),
+        static_quantization=("StaticQuantization",),
+    )
 
 __all__ = [
     "INT8",
@@ -22,6 +30,7 @@ __all__ = [
     "GroupBy",
     "LearnedStepQuantization",
     "MakeObserver",
+    "MovingRange",
     "PercentileObserver",
     "Places",
     "PostTraining",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
+from amanda.run import Run
 from amanda.tools import _fused_layers
-from amanda.tools.quantization.observed import Observed, OperandPlace
-from amanda.tools.quantization.observers import INT8, MakeObserver, Places
-from amanda.tools.quantization.rows import Quantization, Side
+from amanda.tools._arrays import arrays_of, known
+from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
+from amanda.tools.quantization import graph_operands
+from amanda.tools.quantization.ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
+from amanda.tools.quantization.rows import OperandPlace, Quantization, Side
+
+if TYPE_CHECKING:
+    from amanda.tools.quantization.array_observed import ArrayObserved
 
 
 class FakeQuantization(Quantization):
@@ -42,12 +47,20 @@ class FakeQuantization(Quantization):
     the operator instead. A region that checkpointing recomputes is observed again, as with modules, so a moving range
     may have changed by then.
 
+    In graphs of TensorFlow, observers are those that `MovingRange` makes, with the same arithmetic in numpy, and the range
+    of a variable belongs to the variable: functions that train and evaluate a model share it. A gradient is clipped at the
+    backward operator that computes it. Where there is none, it goes straight through: the gradient of ``x + y`` is passed
+    on as it is.
+
     Rows are by "id", one for each operand of each operator that was observed, in the order in which they first ran. See
     `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset` all observers are new.
 
     Arguments:
         inputs: maps operators, by name or pattern as in `Tool.add_inst_for_op`, to the observers of their inputs. These
-            map a position or name to a factory of observers, such as the result of an observer class's `with_args`.
+            map a position or name to a factory of observers, such as `int8_activation`, another `MovingRange`, or the
+            result of an observer class's `with_args`. A word of `amanda.tools.mapping` stands for TensorFlow's operators,
+            too. Where an operator has no input of that name, it may be one of the vocabulary's roles, such as "weight". A
+            role that an operator does not have is left out, and an operand is quantized by the first role that it has.
         outputs: the same for outputs, by position.
 
     Attributes:
@@ -57,8 +70,8 @@ class FakeQuantization(Quantization):
     Raises:
         TypeError: a factory of observers is not callable.
         ValueError: when an operator runs that has no such input or output.
-        amanda.Error: when an operand was never observed and `observe` is False; and, if linear layers are selected,
-            when PyTorch runs an encoder layer as one operator in evaluation.
+        amanda.Error: when an operand was never observed and `observe` is False; if linear layers are selected, when PyTorch
+            runs an encoder layer as one operator in evaluation; and, in a graph, if a factory is no `MovingRange`.
     """
 
     def __init__(self, inputs: Places = INT8, outputs: Places | None = None) -> None:
@@ -66,6 +79,8 @@ class FakeQuantization(Quantization):
         self.observe = True
         self.quantize = True
         self._add("input", inputs)
+        if inputs is INT8:
+            self._add("input", TENSORFLOW_INT8)
         self._add("output", outputs or {})
         if "linear" in inputs:
             _fused_layers.refuse_in(self)
@@ -79,30 +94,84 @@ class FakeQuantization(Quantization):
                         f"int8_activation; got {make!r}"
                     )
             analyze = functools.partial(self._analyze, ops, side, observers)
-            self.add_inst_for_op(analyze, ops=ops, optional=places is INT8)
+            is_default = places in (INT8, TENSORFLOW_INT8)
+            names = tensorflow_names(ops) if ops in VOCABULARY and not is_default else []
+            if (not is_default and not names) or op_names.complaint(ops) is None:
+                names = [ops, *names]
+            if names:  # a default may be of a framework that is not here
+                self.add_inst_for_op(analyze, ops=names, optional=is_default)
 
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
-        insert = context.insert_before_op if side == "input" else context.insert_after_op
-        for position, make in observers.items():
-            at = OperandPlace(Place.of(context), side, position)
+        taken: set[int | str] = set()
+        for given, make in observers.items():
+            position = given if side == "output" else _position(context, given)
+            if position is None or position in taken:
+                continue
+            if position != given:
+                taken.add(position)
+            at = OperandPlace(Place.of(context), side, given)
+            if context.is_symbolic:
+                self._analyze_graph(context, ops, at, position, make)
+                continue
+            insert = context.insert_before_op if side == "input" else context.insert_after_op
             insert(self._fake_quantize, [position], differentiable=True, ops=ops, at=at, make=make)
 
-    def _fake_quantize(self, value: Any, ops: str, at: OperandPlace, make: MakeObserver) -> torch.Tensor | None:
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            return None
-        if self._skips.unreadable(value):
+    def _fake_quantize(self, value: Any, ops: str, at: OperandPlace, make: MakeObserver) -> Any:
+        from amanda.tools.quantization.observed import Observed
+
+        arrays = arrays_of(value)
+        if arrays is None or not arrays.is_floating(value) or self._skips.unreadable(value):
             return None
         key = ops, at.place.op_id, at.side, at.position
         operand = self._operand(key, lambda: Observed(at, make()))
         if self.observe:
             operand.look_at(value)
-        return _fake_quantized(value, operand) if self.quantize else None
+        return operand.fake_quantized(value) if self.quantize else None
+
+    def _analyze_graph(
+        self, context: OpContext, ops: str, at: OperandPlace, position: int | str, make: MakeObserver
+    ) -> None:
+        found = graph_operands.find(context, at, position, make)
+        if found is None:
+            return
+        key = ops, found.variable or at.place.op_id, at.side, at.position
+
+        def operand() -> ArrayObserved:
+            from amanda.tools.quantization.array_observed import ArrayObserved
+
+            return self._operand(key, lambda: ArrayObserved(at, found.range, found.channels))
+
+        arguments: dict[str, Any] = {"operand": operand, "key": key, "with_run": True}
+        if at.side == "input":
+            context.insert_before_op(self._fake_quantize_array, [found.position], **arguments)
+            context.insert_after_backward_op(self._clip, [found.position], **arguments)
+        else:
+            context.insert_after_op(self._fake_quantize_array, [found.position], **arguments)
+            context.insert_before_backward_op(self._clip, [found.position], **arguments)
+
+    def _fake_quantize_array(self, value: Any, operand: Callable[[], ArrayObserved], key: Any, run: Run) -> Any:
+        arrays = known(value)
+        if not arrays.is_floating(value) or self._skips.unreadable(value):
+            return None
+        observed = operand()
+        if self.observe:
+            observed.look_at(value)
+        run.pop(key, None)
+        observed.passed = None
+        if not self.quantize:
+            return None
+        quantized, passed = observed.fake_quantized(value)
+        run[key] = observed.passed = passed
+        return quantized
+
+    def _clip(self, gradient: Any, operand: Callable[[], ArrayObserved], key: Any, run: Run) -> Any:
+        passed = run.get(key, operand().passed)  # a function's gradients may run by themselves, after it
+        return None if gradient is None or passed is None else gradient * passed.astype(gradient.dtype)
 
 
-def _fake_quantized(value: torch.Tensor, operand: Observed) -> torch.Tensor:
-    scale, zero_point = operand.qparams("run the program with observe = True first")
-    observer = operand.observer
-    limits = observer.quant_min, observer.quant_max
-    if operand.by_channel:
-        return torch.fake_quantize_per_channel_affine(value, scale, zero_point, observer.ch_axis, *limits)
-    return torch.fake_quantize_per_tensor_affine(value, scale, zero_point, *limits)
+def _position(context: OpContext, given: int | str) -> int | str | None:
+    """What to select: a position, or a name; None: the operator has not this role."""
+    if not isinstance(given, str) or given in context.op.input_names or given not in ROLES:
+        return given
+    found: int | None = keys_of(context).get("roles", {}).get(given)
+    return found

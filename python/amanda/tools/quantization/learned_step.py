@@ -11,10 +11,10 @@ from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
-from amanda.tools import _fused_layers, _reading
+from amanda.tools import _fused_layers
+from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
-from amanda.tools.quantization.observed import OperandPlace
-from amanda.tools.quantization.rows import Quantization, Row
+from amanda.tools.quantization.rows import OperandPlace, Quantization, Row
 
 OPS = amanda_ops.linear + amanda_ops.convolution
 
@@ -102,7 +102,7 @@ class LearnedStepQuantization(Quantization):
         for name in amanda_ops.factors[context.op.__name__]:
             value = context.inputs[context.op.input_names.index(name)]
             at = OperandPlace(Place.of(context), "input", name)
-            is_weight = name == "weight" or _reading.is_parameter(value)
+            is_weight = name == "weight" or of_torch.is_parameter(value)
             context.insert_before_op(self._round, [name], differentiable=True, at=at, is_weight=is_weight)
 
     def _round(self, value: torch.Tensor, at: OperandPlace, is_weight: bool) -> torch.Tensor | None:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import NamedTuple
 
 import torch
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 
 from amanda import _core, _fork
-from amanda.reports.places import Place
-from amanda.tools.quantization.rows import Row, Side
-
-
-class OperandPlace(NamedTuple):
-    """An operand of an operator."""
-
-    place: Place
-    side: Side
-    position: int | str
+from amanda.tools.quantization.rows import OperandPlace, Row
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,6 +46,13 @@ class Observed:
                 f"[quantization] {side} {position!r} of {place.name} ({place.source}) has no range yet; {advice}"
             )
         return qparams
+
+    def fake_quantized(self, value: torch.Tensor) -> torch.Tensor:
+        scale, zero_point = self.qparams("run the program with observe = True first")
+        limits = self.observer.quant_min, self.observer.quant_max
+        if self.by_channel:
+            return torch.fake_quantize_per_channel_affine(value, scale, zero_point, self.observer.ch_axis, *limits)
+        return torch.fake_quantize_per_tensor_affine(value, scale, zero_point, *limits)
 
     def row(self) -> Row | None:
         qparams = self._find()

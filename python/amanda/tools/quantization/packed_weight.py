@@ -12,9 +12,8 @@ from torch.ao.nn.quantized.modules.utils import _quantize_weight  # what quantiz
 from torch.utils.weak import WeakIdRef
 
 from amanda import _core, _fork
-from amanda.tools.quantization.observed import OperandPlace
-from amanda.tools.quantization.observers import MakeObserver
-from amanda.tools.quantization.rows import Row
+from amanda.tools.quantization.ranges import MakeObserver
+from amanda.tools.quantization.rows import OperandPlace, Row
 
 
 @dataclasses.dataclass(eq=False)

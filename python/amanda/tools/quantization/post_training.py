@@ -12,11 +12,11 @@ from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
-from amanda.tools import _fused_layers, _reading
+from amanda.tools import _fused_layers
+from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
-from amanda.tools.quantization.observed import OperandPlace
 from amanda.tools.quantization.packed_weight import PackedWeight
-from amanda.tools.quantization.rows import Quantization
+from amanda.tools.quantization.rows import OperandPlace, Quantization
 
 PRODUCTS = ("matmul", "mm", "addmm")  # layers, if the right factor is a parameter
 
@@ -71,7 +71,7 @@ class PostTraining(Quantization):
             return  # such as quantized::linear
         if op.__name__ in PRODUCTS:
             right = op.input_names.index(amanda_ops.factors[op.__name__][1])
-            if not _reading.is_parameter(context.inputs[right]):
+            if not of_torch.is_parameter(context.inputs[right]):
                 return
         if op.overload in ("", "padding", "input", "data") and self._where(context):  # not those with out=
             context.replace_op(self._run, op=op, place=Place.of(context))

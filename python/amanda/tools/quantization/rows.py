@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sys
 import typing
 from collections.abc import Callable, Hashable
-from typing import Literal, Protocol, TypeVar
-
-import torch
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from amanda import _fork
 from amanda.reports.columns import name_column
 from amanda.reports.data_frame import fields_of
+from amanda.reports.places import Place
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
@@ -19,6 +20,14 @@ from amanda.tools import _reading
 
 Side = Literal["input", "output"]
 GroupBy = Literal["id"]
+
+
+class OperandPlace(NamedTuple):
+    """An operand of an operator."""
+
+    place: Place
+    side: Side
+    position: int | str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +40,8 @@ class Row:
     source: str  # file:line of the call
     side: Side
     position: int | str  # as it was given: "weight"
-    scale: torch.Tensor  # float32; one element, or one per channel
-    zero_point: torch.Tensor  # integers, of the scale's shape
+    scale: Any  # torch.Tensor, or numpy's array of TensorFlow's values: float32; one element, or one per channel
+    zero_point: Any  # integers, of the scale's shape
     quant_min: int
     quant_max: int
 
@@ -94,12 +103,14 @@ class Quantization(Results[Row, GroupBy], Tool):
         with self._lock:
             operand = self._operands.get(key)
             if operand is None:
-                with torch.inference_mode(False):  # its state must serve training, too
+                torch = sys.modules.get("torch")
+                # Its state must serve training, too.
+                with contextlib.nullcontext() if torch is None else torch.inference_mode(False):
                     operand = self._operands[key] = make()
             return typing.cast(OperandT, operand)  # a tool's keys tell its kinds apart
 
 
-def _range(values: torch.Tensor, form: str) -> str:
+def _range(values: Any, form: str) -> str:
     """The value, or the smallest and the largest one."""
-    smallest, largest = (format(extreme.item(), form) for extreme in values.aminmax())
+    smallest, largest = (format(extreme.item(), form) for extreme in (values.min(), values.max()))
     return smallest if smallest == largest else f"{smallest} to {largest}"

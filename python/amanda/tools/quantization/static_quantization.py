@@ -16,9 +16,9 @@ from torch.ao.quantization.observer import (
 from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.reports.places import Place
-from amanda.tools.quantization.observed import Observed, OperandPlace
+from amanda.tools.quantization.observed import Observed
 from amanda.tools.quantization.post_training import PRODUCTS, PostTraining, refuse_gradients
-from amanda.tools.quantization.rows import Side
+from amanda.tools.quantization.rows import OperandPlace, Side
 
 quantized = torch.ops.quantized
 default_static_qconfig = QConfig(

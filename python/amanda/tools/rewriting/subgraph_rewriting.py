@@ -19,7 +19,8 @@ from amanda.reports.places import Place
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
-from amanda.tools.graph import GraphTracing, is_written
+from amanda.tools.graph import GraphTracing
+from amanda.tools.graph.storages import is_written
 from amanda.tools.rewriting.deferred import Key, Pending, Result, computed, storages_of, versions_of
 from amanda.tools.rewriting.match import Match, Rule, Site, find
 from amanda.tools.rewriting.pattern import Pattern, parse

@@ -1,0 +1,99 @@
+"""Variables: which of them a symbol is the value of."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_SAME = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
+_SAME_ELEMENTS = _SAME | {"Cast", "Reshape", "ExpandDims", "Squeeze"}
+_ALL_ELEMENTS = _SAME_ELEMENTS | {"Transpose"}
+
+
+class VariableValue(NamedTuple):
+    """What a symbol is the value of."""
+
+    key: object  # of the variable, in all graphs that read it
+    name: str  # "dense/kernel"
+    variable: weakref.ref[Any] | None  # tf.Variable; None: of a graph, or not known
+    in_order: bool  # the elements come in the variable's order, whatever the shape
+
+
+def variable_of(symbol: Any) -> VariableValue | None:
+    """The variable whose value a symbol is, perhaps in another shape or dtype; None: it is computed, or no variable's."""
+    in_order = True
+    while isinstance(symbol, tf.Tensor) and hasattr(symbol, "graph"):
+        op = symbol.op
+        if op.type == "ReadVariableOp":
+            return _of_resource(op.inputs[0], in_order)
+        if op.type in ("VariableV2", "Variable"):
+            return VariableValue((_numbers.of(op.graph), op.name), op.name, None, in_order)
+        if op.type in _ALL_ELEMENTS:
+            in_order = in_order and op.type in _SAME_ELEMENTS
+            symbol = op.inputs[0]
+        else:
+            symbol = _captured(symbol)
+    return None
+
+
+def name_of(symbol: Any) -> str | None:
+    """For `GraphBackend.name_parameters`."""
+    found = variable_of(symbol)
+    return None if found is None else found.name
+
+
+def _of_resource(resource: Any, in_order: bool) -> VariableValue | None:
+    inner, graphs = resource, []
+    while isinstance(resource, tf.Tensor) and hasattr(resource, "graph"):
+        op = resource.op
+        if op.type == "VarHandleOp":
+            return VariableValue((_numbers.of(op.graph), op.name), op.name, None, in_order)
+        graphs.append(op.graph)
+        resource = op.inputs[0] if op.type in _SAME else _captured(resource)
+    if resource is None:
+        return None
+    for graph in graphs:
+        for variable in _variables(graph):
+            if variable.handle is resource:
+                return VariableValue(
+                    _numbers.of(resource), variable.name.partition(":")[0], weakref.ref(variable), in_order
+                )
+    return VariableValue(_numbers.of(resource), inner.op.name.removesuffix("/resource"), None, in_order)
+
+
+def _captured(symbol: Any) -> Any:
+    """What a function's graph took this placeholder for; None: it is none of its captures."""
+    if symbol.op.type != "Placeholder":
+        return None
+    for outer, inner in getattr(symbol.graph, "captures", ()):
+        if inner is symbol:
+            return outer
+    return None
+
+
+def _variables(graph: Any) -> list[Any]:
+    try:
+        return list(graph.variables)
+    except (AttributeError, AssertionError):  # not of a function; or one of its variables no longer exists
+        return []
+
+
+class _Numbers:
+    """A number for each object, which no later object gets."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1)
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def of(self, value: Any) -> int:
+        found = self._known.get(id(value))
+        if found is None or found[0]() is not value:
+            address = id(value)
+            found = self._known[address] = weakref.ref(value), next(self._next)
+        return found[1]
+
+
+_numbers = _Numbers()

@@ -1,0 +1,72 @@
+"""Operators whose weights are pruned, or are left dense."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from amanda.reports.places import Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The newest mask of one operator; or those of all operators of a type, a module or a line."""
+
+    op_id: int | None  # by "id"; else None
+    name: str  # "aten::linear"; by "module" or "line" that module's path, or that line
+    module_path: str  # by "id" and "module"; else ""
+    source: str  # file:line of the call, by "id" and "line"; else ""
+    weights: int
+    pruned: int  # those held at zero
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction of weights that are pruned, 0 to 1."""
+        return self.pruned / self.weights if self.weights else 0.0
+
+
+Version = tuple[int, float]
+"""What masks depend on beside the weights: how often the tool was reset, and its sparsity."""
+
+
+@dataclasses.dataclass(eq=False)
+class Masked:
+    """An operator with a mask, in one scope."""
+
+    place: Place
+    dim: int  # over which it sums
+    groups: int  # of a convolution
+    weight: Any  # ParameterView, in graphs GraphWeight; None: it is computed, or no parameter
+    mask: Any = None  # of the weight's kind; None: not made yet
+    version: Version = (0, 0.0)  # when the mask was made
+    runs: int = -1  # which of the tool's resets it last ran after
+    like: Masked | None = None  # the operator that makes the mask, if it has the same weight
+
+    @property
+    def key(self) -> object:
+        """Equal for operators with the same weight; None if it is computed, or no parameter."""
+        return None if self.weight is None else self.weight.key
+
+    def current_weight(self) -> Any:
+        """None if it is computed, no parameter, or no longer exists."""
+        return None if self.weight is None else self.weight.current()
+
+    def row(self) -> Row:
+        assert self.mask is not None
+        size = math.prod(self.mask.shape)
+        return Row(*self.place, weights=size, pruned=size - int((self.mask != 0).sum()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """An operator with its weight."""
+
+    place: Place
+    weight: Any  # as of Masked
+    mask: Any  # None: the operator runs dense
+
+
+def text_of(place: Place) -> str:
+    where = ", ".join(text for text in (place.module_path, place.source) if text)
+    return f"{place.name} ({where})" if where else place.name

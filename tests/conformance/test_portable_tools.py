@@ -1,0 +1,242 @@
+"""The same tools in every regime that is installed, on one small CNN: what they find is what numpy computes."""
+
+import collections
+import math
+
+import amanda
+import numpy as np
+import pytest
+import small_cnn
+from amanda.tools.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt
+from amanda.tools.gradients import GradientStatistics
+from amanda.tools.graph import GraphTracing
+from amanda.tools.histograms import ValueHistograms
+from amanda.tools.mapping import names_of, vocabulary
+from amanda.tools.mapping.words import VOCABULARY
+from amanda.tools.profile import Profile
+from amanda.tools.statistics import OpStatistics
+from small_cnn import WEIGHTS, WORDS, by_numpy, gradients_by_numpy
+
+REGIMES = {regime.name: regime for regime in small_cnn.regimes()}
+EDITED = [name for name, regime in REGIMES.items() if regime.edits]
+WORD_OF = {name.partition("::")[2]: word for word in VOCABULARY for name in names_of(word)}
+
+
+@pytest.fixture(params=REGIMES)
+def regime(request):
+    return REGIMES[request.param]
+
+
+@pytest.fixture(params=EDITED)
+def edited(request):
+    return REGIMES[request.param]
+
+
+def word_of(name):
+    return WORD_OF.get(name.partition("::")[2], name)
+
+
+def close(expected, rel=1e-5):
+    return pytest.approx(expected, rel=rel, abs=1e-6)
+
+
+class Count(amanda.Tool):
+    """Operators by their word, forward and backward: once for each forward operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.forward, self.backward, self.namespaces = collections.Counter(), set(), set()
+        self.depends_on(vocabulary())
+        self.add_inst_for_op(self.analyze, ops=names_of(*WORDS))
+        self.add_inst_for_op(self.analyze_backward, backward=True, ops=names_of(*WORDS))
+
+    def analyze(self, context):
+        self.namespaces.add(context.namespace)
+        context.insert_before_op(lambda word: self.forward.update([word]), inputs=[], word=context["op_type"])
+
+    def analyze_backward(self, context):
+        seen = context.op_id, context["op_type"]
+        context.insert_before_backward_op(lambda seen: self.backward.add(seen), grad_outputs=[], seen=seen)
+
+
+def test_counts(regime):
+    model, tool = regime.build(), Count()
+    expected = model.run()
+    with amanda.apply(tool):
+        found = [model.run() for _ in range(2)]
+    assert tool.namespaces == {regime.name}
+    assert tool.forward == dict.fromkeys(WORDS, 2)
+    assert not tool.backward
+    for scores in (*found, model.run()):
+        np.testing.assert_array_equal(scores, expected)
+    np.testing.assert_allclose(expected, by_numpy().add, rtol=1e-5)
+
+
+def test_counts_in_training(edited):
+    model, tool = edited.build(), Count()
+    expected = model.step()
+    with amanda.apply(tool):
+        found = model.step()
+    assert tool.forward == dict.fromkeys(WORDS, 1)
+    assert sorted(word for _, word in tool.backward) == sorted(WORDS)
+    oracle = gradients_by_numpy() | {"scores": by_numpy().add}
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name])
+        np.testing.assert_allclose(values, oracle[name], rtol=1e-4, err_msg=name)
+    assert found.keys() == {*WEIGHTS, "scores"}
+
+
+def edges_of(graph):
+    return {
+        (word_of(producer.name) if producer.kind == "operator" else producer.kind, word_of(node.name))
+        for node in graph
+        for producer in graph.producers(node)
+    }
+
+
+def test_the_graph(edited):
+    model, tracing = edited.build(), GraphTracing()
+    with amanda.apply(tracing):
+        model.run()
+    graph = tracing.graph
+    chain = set(zip(["input", *WORDS], WORDS, strict=False))
+    assert edges_of(graph) == chain | {("parameter", word) for word in ("conv2d", "matmul", "add")}
+    assert collections.Counter(node.kind for node in graph) == {"operator": 5, "parameter": 3, "input": 1}
+    assert tracing.skipped == {}
+    (matmul,) = (node for node in graph if word_of(node.name) == "matmul")
+    assert sorted(positions for positions in graph.producers(matmul).values()) == [[0], [1]]
+
+
+def test_the_graph_after_a_reset(edited):
+    model, tracing = edited.build(), GraphTracing()
+    with amanda.apply(tracing):
+        model.run()
+        before = edges_of(tracing.graph)
+        tracing.reset()
+        assert len(tracing.graph) == 0
+        model.run()
+        model.run()
+    assert edges_of(tracing.graph) == before
+
+
+def test_statistics(regime):
+    model, statistics = regime.build(), OpStatistics()
+    with amanda.apply(statistics):
+        for _ in range(2):
+            model.run()
+    rows = {word_of(row.name): row for row in statistics.rows("op")}
+    for word, values in by_numpy()._asdict().items():
+        row = rows[word]
+        assert (row.calls, row.elements, row.skipped) == (2, 2 * values.size, 0), word
+        assert row.zeros == 2 * np.count_nonzero(values == 0), word
+        found = row.min, row.max, row.mean, row.std
+        assert found == close((values.min(), values.max(), values.mean(), values.std())), word
+    assert statistics.skipped == {}
+
+
+@pytest.mark.parametrize("bins", [None, [-2.0, -0.5, 0.0, 0.5, 1.0, 3.0]])
+def test_histograms(regime, bins):
+    model, tool = regime.build(), ValueHistograms(ops=names_of(*WORDS), bins=bins)
+    with amanda.apply(tool):
+        model.run()
+    rows = {word_of(row.name): row for row in tool.rows()}
+    assert rows.keys() == set(WORDS)
+    for word, values in by_numpy()._asdict().items():
+        counted = np.abs(values) if bins is None else values
+        counts, _ = np.histogram(counted, tool.edges)
+        assert list(rows[word].counts) == list(counts), word
+        assert rows[word].zeros == np.count_nonzero(values == 0), word
+    assert tool.skipped == {}
+
+
+def test_gradients(edited):
+    model, tool = edited.build(), GradientStatistics()
+    with amanda.apply(tool):
+        model.step()
+    norms = collections.defaultdict(list)
+    for row in tool.rows():
+        if row.side == "grad_input" and row.last is not None:
+            norms[word_of(row.name)].append(row.last)
+    expected = {name: np.linalg.norm(gradient) for name, gradient in gradients_by_numpy().items()}
+    for word, operands in {"conv2d": ["filters"], "relu": ["conv2d"], "matmul": ["matrix", "mean"]}.items():
+        for operand in operands:
+            assert any(norm == close(expected[operand], 1e-4) for norm in norms[word]), (word, operand, norms[word])
+    assert tool.skipped == {}
+
+
+def test_the_profile(regime):
+    model, profile = regime.build(), Profile()
+    with amanda.apply(profile):
+        for _ in range(3):
+            model.run()
+    rows = {word_of(row.name): row for row in profile.rows()}
+    for word, values in by_numpy()._asdict().items():
+        assert (rows[word].calls, rows[word].output_bytes) == (3, 3 * 4 * values.size), word
+        assert 0 < rows[word].median_ns < 1e9
+    assert profile.skipped == {}
+
+
+def flipped(values, index, bit):
+    changed = values.astype(np.float32)
+    changed.view(np.int32)[index] ^= np.int32(1 << bit)
+    return changed.astype(np.float64)
+
+
+@pytest.mark.parametrize("word", ["mean", "matmul", "add"])
+def test_a_flipped_bit_of_a_result(edited, word):
+    model = edited.build()
+    tool = ErrorInjection(BitFlip(22), ops=names_of(word), index=(2, 3))
+    with amanda.apply(tool):
+        found = model.run()
+    (fault,) = tool.rows()
+    plain = getattr(by_numpy(), word)
+    assert (fault.index, fault.bit, word_of(fault.name)) == ((2, 3), 22, word)
+    assert fault.before == close(plain[2, 3])
+    changed = plain.copy()
+    changed[2, 3] = fault.after
+    assert fault.after == close(flipped(np.array([fault.before]), 0, 22)[0], 1e-7)
+    np.testing.assert_allclose(found, by_numpy(**{word: changed}).add, rtol=1e-5)
+
+
+def test_a_weight_with_a_fault(edited):
+    model = edited.build()
+    expected = model.run()
+    with amanda.apply(ErrorInjection(StuckAt(2.5), ops=names_of("matmul"), at="weight", index=(4, 1))):
+        found = model.run()
+    matrix = WEIGHTS["matrix"].astype(np.float64)
+    matrix[4, 1] = 2.5
+    np.testing.assert_allclose(found, by_numpy(matrix=matrix).add, rtol=1e-5)
+    np.testing.assert_array_equal(model.run(), expected)
+
+
+def test_layers_are_hit_by_default(edited):
+    tool = ErrorInjection(RandomValue(10.0, 11.0), count=3, seed=5)
+    model = edited.build()
+    for _ in range(2):
+        with amanda.apply(tool):
+            model.run()
+        rows = tool.rows()
+        assert [word_of(row.name) for row in rows] == ["conv2d"] * 3 + ["matmul"] * 3
+        assert all(10 <= row.after < 11 for row in rows)
+        assert [row.elements for row in tool.rows("id")] == [4 * 4 * 4 * 5, 4 * 4]
+        tool.reset()
+    again = ErrorInjection(RandomValue(10.0, 11.0), count=3, seed=5)
+    with amanda.apply(again):
+        model.run()
+    assert [row.index for row in again.rows()] == [row.index for row in rows]
+
+
+def test_a_campaign(edited):
+    model, campaign = edited.build(), Campaign(BitFlip(range(23, 31)), trials=4, ops=names_of("add"), seed=1)
+    campaign.run(model.run)
+    assert len(campaign.trials) == 4
+    scores = by_numpy().add
+    for trial in campaign.trials:
+        (fault,) = trial.faults
+        changed = scores.copy()
+        changed[fault.index] = fault.after
+        moved = not np.array_equal(np.argmax(changed, -1), np.argmax(scores, -1))
+        assert trial.outcome == ("sdc" if moved else "masked")
+        assert not trial.identical
+        assert math.isfinite(fault.before)
+    assert model.run() == pytest.approx(scores, rel=1e-5)
