@@ -47,7 +47,12 @@ class TensorFlowDriver:
         if not _is_built():
             return [("tensorflow", f"{version} is installed, but this build of amanda has no driver for it")]
         if not _fits(version):
-            return [("tensorflow", f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it")]
+            return [
+                (
+                    "tensorflow",
+                    f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it",
+                )
+            ]
         if not self._patches:
             return [("tensorflow", f"{version}; amanda is ready for it when a program imports it")]
         return [("tensorflow", f"{version}; amanda is attached to it")]

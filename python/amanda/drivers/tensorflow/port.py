@@ -33,7 +33,7 @@ class Patchable(NamedTuple):
     name: str
     original: Callable[..., Any]
 
-    def replace(self, replacement: Callable[..., Any]) -> None:
+    def replace(self, replacement: Any) -> None:
         setattr(self.owner, self.name, replacement)
 
     def restore(self) -> None:
@@ -102,7 +102,9 @@ initialize_variables = _patchable(
 get_concrete_function = _patchable(
     "python.eager.polymorphic_function.polymorphic_function", "Function.get_concrete_function"
 )
-call_concrete_function = _patchable("python.eager.polymorphic_function.concrete_function", "ConcreteFunction._call_flat")
+call_concrete_function = _patchable(
+    "python.eager.polymorphic_function.concrete_function", "ConcreteFunction._call_flat"
+)
 build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
 queue_of_gradients = _patchable("python.ops.gradients_util", "collections")
 concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
@@ -293,10 +295,6 @@ def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count
 
 
 # ---- functions ----------------------------------------------------------------------------------------------------
-
-
-def is_eager(tensor: Any) -> bool:
-    return isinstance(tensor, _EagerTensor)
 
 
 def set_control_inputs(op: Any, operators: list[Any]) -> None:
