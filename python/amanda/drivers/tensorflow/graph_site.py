@@ -41,13 +41,13 @@ class GraphSite:
         *,
         function: str = "",
         path: str = "",
-        elsewhere: Mapping[tf.Operation, Shown] | None = None,
+        elsewhere: Callable[[tf.Operation], Shown | None] = lambda op: None,
     ) -> None:
         """`operators`: all of the graph that run, operands before users. `elsewhere`: those that other graphs of the same
         program showed before, under the same toolset. `function` and `path`: see `places.place_of`."""
         self.backend, self.operators, self._lower = backend, operators, lower
         self._function, self._path = function, path
-        self._elsewhere = elsewhere or {}
+        self._elsewhere = elsewhere
         self.gradients: dict[tf.Operation, links.Gradient] = {}
         self.shown: dict[tf.Operation, Shown] = {}
 
@@ -82,7 +82,7 @@ class GraphSite:
         return self._make(op, (None,) * len(forward.outputs), (None,) * len(forward.inputs), forward)
 
     def _forward(self, op: tf.Operation) -> Shown:
-        known = self.shown.get(op) or self._elsewhere.get(op)
+        known = self.shown.get(op) or self._elsewhere(op)
         # An operator that does not run here, because its results are fed, is not shown.
         return known or self._shown(op, links.gradient_of(op))
 
