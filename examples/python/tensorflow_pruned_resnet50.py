@@ -1,0 +1,38 @@
+"""Half of ResNet-50's weights are zero and stay zero, while Keras trains it on: pruning in TensorFlow's graphs.
+
+ResNet-50 of keras.applications learns to read handwritten digits. Then `MagnitudePruning`, the tool that also prunes
+PyTorch's models, holds the smallest half of each weight at zero, in the forward pass and in the gradients. The model, its
+training step and its optimizer know nothing of it.
+"""
+
+import amanda
+import keras
+import numpy as np
+import sklearn.datasets
+from amanda.tools.pruning import MagnitudePruning
+
+keras.utils.set_random_seed(0)
+images, labels = sklearn.datasets.load_digits(return_X_y=True)
+images = images.reshape(-1, 8, 8, 1).astype(np.float32) / 8 - 1
+images = np.repeat(images.repeat(4, 1).repeat(4, 2), 3, 3)  # ResNet-50 takes 32 x 32 pixels and more, of three colors
+training, test = (images[:480], labels[:480]), (images[1500:1628], labels[1500:1628])
+
+model = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10)
+optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+
+
+def train(epochs):
+    return model.fit(*training, batch_size=16, epochs=epochs, shuffle=False, verbose=0).history["loss"][-1]
+
+
+def predictions():
+    return model.predict(test[0], batch_size=64, verbose=0)
+
+
+print(f"dense      loss {train(1):.3f}")
+pruning = MagnitudePruning(sparsity=0.5)
+with amanda.apply(pruning):
+    print(f"pruned     loss {train(1):.3f}")
+    pruned = predictions()
+rows = pruning.rows()
