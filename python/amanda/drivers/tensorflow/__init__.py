@@ -60,11 +60,13 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import eager, links, unsupported
+        from amanda.drivers.tensorflow import eager, exports, links, session, unsupported
 
         links.patch()
+        exports.patch()
+        session.watch()
         eager.attach()
-        self._patches = (unsupported, eager)
+        self._patches = (unsupported, eager, session)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:

@@ -29,6 +29,9 @@ _IDENTITIES = {"Identity", "IdentityN"}
 # What an identity after them only reads or passes on.
 _PASSED_ON = _VARIABLES | {"Switch", "RefSwitch", "Merge", "RefMerge", "Exit", "RefExit"}
 
+# Their only input is a shape, which edits cannot change; copies of them would draw other numbers.
+_RANDOM = {"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"}
+
 _types: dict[tuple[str, str], int] = {}
 
 
@@ -103,6 +106,16 @@ def computes(op: tf.Operation) -> bool:
     if op.type in PLUMBING or op.type in CALLS:
         return False
     return op.type not in _IDENTITIES or not _only_passes_on(op)
+
+
+def draws(op: tf.Operation) -> bool:
+    """Does it give random numbers, of a stream of its own, and of a shape that is its input?"""
+    return op.type in _RANDOM
+
+
+def has_effects(op: tf.Operation) -> bool:
+    """Does it change something, so that it must not run twice?"""
+    return definition_of(op).is_stateful and op.type not in _VARIABLES and not draws(op)
 
 
 def is_identity(op: tf.Operation) -> bool:
