@@ -60,13 +60,15 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import eager, exports, links, session, unsupported
+        from amanda.drivers.tensorflow import eager, exports, function, gradients, links, session, tapes, unsupported
 
         links.patch()
+        tapes.patch()
+        gradients.register()
         exports.patch()
         session.watch()
         eager.attach()
-        self._patches = (unsupported, eager, session)
+        self._patches = (unsupported, eager, session, function)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _core
-from amanda.drivers.tensorflow import VERSION, coverage, eager_backward, eager_operands, port
+from amanda.drivers.tensorflow import VERSION, coverage, eager_backward, eager_operands, port, tapes
 from amanda.drivers.tensorflow.eager_backward import Forward, Gradient, Ran
 from amanda.drivers.tensorflow.eager_operands import OperatorType
 from amanda.drivers.tensorflow.eager_places import Places
@@ -235,7 +235,7 @@ def patch() -> None:
 
 
 def unpatch() -> None:
-    port.register_tape_gradient(port.tape_gradient)
+    port.register_tape_gradient(tapes.gradient)
     port.imperative_grad.restore()
     if all(isinstance(callback, Observer) for callback in port.op_callbacks()):  # the program's own need it, too
         port.execute.restore()
@@ -260,7 +260,7 @@ def _gradient(
     """In place of the function that tapes call for each operator."""
     observer = _here.observer
     with observer.in_gradient() as ran:
-        returned = port.tape_gradient(op_name, attributes, count, inputs, outputs, incoming, skipped, scope)
+        returned = tapes.gradient(op_name, attributes, count, inputs, outputs, incoming, skipped, scope)
     forward = _links.find(attributes) if ran else None
     if forward is not None:
         observer.show_backward(Gradient(forward, attributes, inputs, outputs, incoming, returned), ran)

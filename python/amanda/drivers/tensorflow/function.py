@@ -7,14 +7,13 @@ perhaps when the scope was left already: they belong to the tools of their forwa
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import attach, graph_site, in_place, port, running
+from amanda.drivers.tensorflow import attach, bodies, graph_site, in_place, port, running
 from amanda.drivers.tensorflow.running import Instrumented, instrumented
 
 
@@ -180,12 +179,12 @@ def _transform(graph: Any) -> None:
 
 
 def _instrument(graph: Any, toolset: _core.Toolset) -> None:
-    operators = in_place.running(graph)
+    operators = bodies.without_counters(graph, in_place.running(graph))
     site = graph_site.GraphSite(
         attach.FUNCTION,
         operators,
         lambda plans: _lower(graph, site, plans),
-        function=label_of(graph),
+        function=bodies.label_of(graph),
         elsewhere=_Elsewhere(),
     )
     artifact = _core.instrument(toolset, attach.FUNCTION, site)
@@ -203,23 +202,6 @@ class _Elsewhere:
     def get(self, op: tf.Operation) -> graph_site.Shown | None:
         known = instrumented(op.graph)
         return known.shown.get(op) if known else None
-
-
-def label_of(graph: Any) -> str:
-    """The function that a graph belongs to, and which part of it this is: without TensorFlow's running numbers."""
-    if graph.name == port.CONTROL_FLOW_WRAPPER:
-        return label_of(graph.outer_graph) if port.is_function(graph.outer_graph) else ""
-    if port.is_body(graph):
-        outer = label_of(graph.outer_graph) if port.is_function(graph.outer_graph) else ""
-        root = outer.partition("/")[0]
-        return f"{root}/{_unnumbered(graph.name)}"
-    if graph.name.startswith("__backward_"):
-        return _unnumbered(graph.name)
-    return str(graph.name)
-
-
-def _unnumbered(name: str) -> str:
-    return re.sub(r"_rewritten|_\d+(?=_|$)", "", name)
 
 
 # Gradients.

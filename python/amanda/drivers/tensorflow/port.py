@@ -312,6 +312,11 @@ def is_body(graph: Any) -> bool:
     return isinstance(graph, _BODIES)
 
 
+def is_loop(graph: Any) -> bool:
+    """Is it the graph of a loop's condition or body?"""
+    return isinstance(graph, _BODIES[1:])
+
+
 def created_variables(function: Any) -> bool:
     """Has its first trace created variables?"""
     return bool(function._created_variables)
