@@ -62,13 +62,12 @@ class TensorFlowDriver:
         _check_version()
         from amanda.drivers.tensorflow import eager, exports, function, gradients, links, session, tapes, unsupported
 
-        links.patch()
-        tapes.patch()
+        for part in (links, tapes, exports):
+            part.patch()  # for good: graphs outlive scopes
         gradients.register()
-        exports.patch()
         session.watch()
+        self._patches = (session, function, unsupported, eager)
         eager.attach()
-        self._patches = (unsupported, eager, session, function)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:

@@ -133,7 +133,11 @@ class Observer:
         if found is None:
             make = functools.partial(_core.OpSite, EAGER, type.number, id, module_path=place.module_path)
             with_operands = make(
-                tuple(inputs), tuple(outputs), source=place.source, refuse=refuse, forward=forward and forward[0]
+                tuple(map(eager_operands.symbol_of, inputs)),
+                tuple(map(eager_operands.symbol_of, outputs)),
+                source=place.source,
+                refuse=refuse,
+                forward=forward and forward[0],
             )
             artifact = _core.instrument(toolset, EAGER, _OneOperator(with_operands))
             taps: list[_core.Tap] = artifact.lowered or []
@@ -192,7 +196,8 @@ def _forward_sites(gradient: Gradient) -> tuple[_core.OpSite, _core.OpSite]:
     type, place = gradient.forward.type, gradient.forward.place
     ins, outs = gradient.forward_operands()
     make = functools.partial(_core.OpSite, EAGER, type.number, place.id)
-    return make(tuple(ins), tuple(outs)), make((None,) * len(ins), (None,) * len(outs))
+    symbols = tuple(map(eager_operands.symbol_of, ins)), tuple(map(eager_operands.symbol_of, outs))
+    return make(*symbols), make((None,) * len(ins), (None,) * len(outs))
 
 
 def _run(shown: Shown, inputs: list[Any], outputs: list[Any], state: _core.RunState, is_backward: bool) -> None:
