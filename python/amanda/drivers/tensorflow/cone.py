@@ -112,7 +112,7 @@ class Cone:
 
     def _taps_of_forward(self, op: tf.Operation) -> list[tf.Operation]:
         """A backward operator's taps run after those of its forward operator: executions may share values."""
-        gradient = self._gradients.get(op)
+        gradient = self._gradients.get(op) if op in self._plans else None
         last = self._last.get(gradient.forward) if gradient else None
         if gradient is None or last is None or self._loops.around(op) != self._loops.around(gradient.forward):
             return []  # between loops there are no control inputs
