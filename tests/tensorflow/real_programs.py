@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import keras
 import numpy as np
 import sklearn.datasets
 import tensorflow as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 Arrays = dict[str, np.ndarray]
 
@@ -25,6 +27,28 @@ class Program:
     """One entry for each time that TensorFlow traced the program's Python."""
     graph: tf.Graph | None = None
     """Of a v1 program."""
+
+
+@contextlib.contextmanager
+def without_regrouping() -> Iterator[None]:
+    """TensorFlow's optimizer does not replace arithmetic by other arithmetic that is equal but for rounding, as it does
+    where no other node takes a value that lies between."""
+    options = tf.config.optimizer.get_experimental_options()
+    off = dict.fromkeys(("constant_folding", "arithmetic_optimization"), False)
+    tf.config.optimizer.set_experimental_options(off)
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options(dict.fromkeys(off, True) | options)
+
+
+def session_config() -> Any:
+    """What sessions need to optimize graphs as functions do."""
+    config = tf.compat.v1.ConfigProto()
+    for name, is_on in tf.config.optimizer.get_experimental_options().items():
+        if name in ("constant_folding", "arithmetic_optimization"):
+            setattr(config.graph_options.rewrite_options, name, RewriterConfig.ON if is_on else RewriterConfig.OFF)
+    return config
 
 
 @functools.cache
@@ -98,7 +122,7 @@ def in_session(graph: tf.Graph, fetches: Any, feeds: list[dict[Any, Any]]) -> Pr
         ready = tf.compat.v1.global_variables_initializer()
 
     def run() -> Arrays:
-        with tf.compat.v1.Session(graph=graph) as session:
+        with tf.compat.v1.Session(graph=graph, config=session_config()) as session:
             session.run(ready)
             got = [tf.nest.flatten(session.run(fetches, feed)) for feed in feeds]
             left = session.run({v.name: v for v in variables}) if variables else {}

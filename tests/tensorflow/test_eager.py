@@ -56,7 +56,9 @@ def test_the_context_tells_what_the_operator_is():
 
     def look(context):
         told.append((context.namespace, context.op.name, context.op.input_names, context.module_path))
-        told.append((context.source.rpartition("/")[2].partition(":")[0], [each.shape.as_list() for each in context.inputs]))
+        told.append(
+            (context.source.rpartition("/")[2].partition(":")[0], [each.shape.as_list() for each in context.inputs])
+        )
 
     tool = amanda.Tool("look")
     tool.add_inst_for_op(look, ops="MatMul")
@@ -172,7 +174,9 @@ def test_both_gradients_of_a_product_are_operators_of_their_own():
         tape.gradient(tf.matmul(x, w), [x, w])
     assert [name for name, _ in tool.places] == ["MatMul", "MatMul of MatMul", "MatMul of MatMul"]
     assert len({id for _, id in tool.places}) == 3
-    shapes = [[grad if grad is None else grad.shape for grad in grads] for name, grads in tool.ran if name[-3:] == "ul>"]
+    shapes = [
+        [grad if grad is None else grad.shape for grad in grads] for name, grads in tool.ran if name[-3:] == "ul>"
+    ]
     assert shapes == [[(1, 1)], [(1, 2), None], [None, (2, 1)]]
 
 
@@ -259,7 +263,10 @@ def test_edits_are_refused(point, before, after):
 
 def test_replacements_are_refused_at_analysis(replace):
     ran = []
-    with amanda.apply(replace("Relu", ran.append)), pytest.raises(amanda.Error, match="decorate the model, or the training"):
+    with (
+        amanda.apply(replace("Relu", ran.append)),
+        pytest.raises(amanda.Error, match="decorate the model, or the training"),
+    ):
         tf.nn.relu(tf.constant(X))
     assert ran == []
 
@@ -307,7 +314,9 @@ def test_scopes_on_two_threads_do_not_end_each_other(recorder):
         with amanda.apply(tools[1]):
             entered.set()
             left.wait(30)
-            tf.raw_ops.Conv2D(input=image, filter=kernel, strides=[1, 1, 1, 1], padding="SAME")  # a variable: the slow path
+            tf.raw_ops.Conv2D(
+                input=image, filter=kernel, strides=[1, 1, 1, 1], padding="SAME"
+            )  # a variable: the slow path
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -407,7 +416,9 @@ def test_points_lists_operators_and_those_of_the_gradient():
     names = [(row.operator, row.backward_operator, row.runs) for row in rows]
     assert ("tensorflow::MatMul", "", 1) in names
     assert ("tensorflow::Relu", "ReluGrad", 1) in names
-    with pytest.raises(ValueError, match="call a model with trainable variables, from eager code; the result is of type"):
+    with pytest.raises(
+        ValueError, match="call a model with trainable variables, from eager code; the result is of type"
+    ):
         amanda.points(tf.nn.relu, tf.constant(X), backward=True)
 
 

@@ -177,9 +177,7 @@ def test_a_fed_intermediate_hides_what_is_before_it():
     model, seen = Model(), []
     tool = amanda.Tool("names")
     tool.add_inst_for_op(lambda context: seen.append(context.op.__name__))
-    tool.add_inst_for_op(
-        lambda context: context.insert_before_op(lambda z: 2 * z, inputs=[0]), ops="tensorflow::Relu"
-    )
+    tool.add_inst_for_op(lambda context: context.insert_before_op(lambda z: 2 * z, inputs=[0]), ops="tensorflow::Relu")
     z = np.array([[1.0, -1.0]], np.float32)
     with amanda.apply(tool):
         np.testing.assert_array_equal(model.session.run(model.y, {model.z: z}), [[2.0, 0.0]])
@@ -294,7 +292,9 @@ def test_an_error_is_the_routines_own():
 def test_an_operator_with_a_resource_cannot_be_replaced():
     model = Model()
     tool = amanda.Tool("replaces")
-    tool.add_inst_for_op(lambda context: context.replace_op(lambda *_: None), ops="tensorflow::ResourceApplyGradientDescent")
+    tool.add_inst_for_op(
+        lambda context: context.replace_op(lambda *_: None), ops="tensorflow::ResourceApplyGradientDescent"
+    )
     with amanda.apply(tool), pytest.raises(amanda.Error, match="one of its operands is a resource tensor"):
         model.step()
     assert model.step() == Model().step()

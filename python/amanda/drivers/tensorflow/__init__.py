@@ -16,7 +16,14 @@ from amanda.drivers import CoverageCounter, Option
 VERSION = "2.21"
 """The minor version of TensorFlow whose private names are in `port`."""
 
-_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
+_DISTRIBUTIONS = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-gpu",
+    "tensorflow-intel",
+    "tensorflow-macos",
+    "tf-nightly",
+)
 _NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
 
 
@@ -66,6 +73,7 @@ class TensorFlowDriver:
             part.patch()  # for good: graphs outlive scopes
         gradients.register()
         session.watch()
+        function.watch()
         self._patches = (session, function, unsupported, eager)
         eager.attach()
 

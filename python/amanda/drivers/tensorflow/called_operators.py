@@ -37,7 +37,9 @@ def _called(function: FunctionType, deepest: int) -> Iterator[str]:
     used = function.__code__.co_names
     mentioned = [function.__globals__.get(name) for name in used]
     for name in used:
-        for place in [module for module in mentioned if isinstance(module, ModuleType) and _is_generated(module.__name__)]:
+        for place in [
+            module for module in mentioned if isinstance(module, ModuleType) and _is_generated(module.__name__)
+        ]:
             if (called := _function(getattr(place, name, None))) is not None:
                 yield from _called(called, deepest)
     for other in mentioned:

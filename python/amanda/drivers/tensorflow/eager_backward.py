@@ -106,7 +106,9 @@ def _folded(operands: list[Any]) -> list[Any]:
     ]
 
 
-def arrays_for(tap: _core.Tap, selected: Sequence[Any], shown: Sequence[Any] = ()) -> tuple[list[Any], list[Any]] | None:
+def arrays_for(
+    tap: _core.Tap, selected: Sequence[Any], shown: Sequence[Any] = ()
+) -> tuple[list[Any], list[Any]] | None:
     """What a tap gets of its own side, and of the other; None: it selects operands, and none of them is there."""
     mine = eager_operands.arrays_of(selected, tap.selects)
     if any(tap.selects(position) for position in range(len(selected))) and all(array is None for array in mine):

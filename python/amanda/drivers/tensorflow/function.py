@@ -6,14 +6,13 @@ perhaps when the scope was left already: they belong to the tools of their forwa
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import attach, bodies, graph_site, in_place, port, running
+from amanda.drivers.tensorflow import attach, bodies, graph_site, in_place, port, running, unsupported
 from amanda.drivers.tensorflow.running import Instrumented, instrumented
 
 
@@ -28,6 +27,9 @@ class Build(NamedTuple):
     def creates_variables(self) -> bool:
         return bool(self.creator is not None and port.created_variables(self.creator))
 
+
+# The attribute of a concrete function that has what the program asked for.
+_ASKED = "_amanda_asked"
 
 VANILLA = Build(None, is_vanilla=True)
 
@@ -59,12 +61,18 @@ class building:
                 raise own
 
 
+def watch() -> None:
+    """When the driver is loaded: concrete functions that the program asks for before it opens a scope."""
+    port.get_concrete_function.replace(_get_concrete_function)
+
+
 def patch() -> None:
     """The first scope was opened."""
     _patch_for_ever()
     port.define_function.replace(_define)
     port.make_function_context.replace(_make_context)
     port.initialize_function.replace(_initialize)
+    port.call_concrete_function.replace(_call)
 
 
 def unpatch() -> None:
@@ -72,6 +80,7 @@ def unpatch() -> None:
     port.define_function.restore()
     port.make_function_context.restore()
     port.initialize_function.restore()
+    port.call_concrete_function.restore()
 
 
 def _patch_for_ever() -> None:
@@ -110,27 +119,12 @@ def _build_of(options: Any, creator: Any) -> Build:
     if port.in_save_context() or not port.eager_outside_functions() or attributes.get(port.DATASET_FUNCTION):
         return VANILLA
     if attributes.get(port.XLA_COMPILE) or port.in_xla(tf.compat.v1.get_default_graph()):
-        _warn_once(
-            f"[tensorflow] the function '{options.name}' has jit_compile=True: XLA compiles it as a whole, and it runs "
-            "without tools; tools see it with jit_compile=False"
-        )
-        return VANILLA
-    if tf.distribute.has_strategy():
-        _warn_once(
-            f"[tensorflow] the function '{options.name}' runs under {type(tf.distribute.get_strategy()).__name__}: "
-            "functions under a distribution strategy run without tools"
+        unsupported.warn(
+            "a function with jit_compile=True runs uninstrumented, and tools do not see its operators: XLA compiles it as a "
+            "whole; use jit_compile=False"
         )
         return VANILLA
     return Build(toolset, creator=creator)
-
-
-def _warn_once(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        logging.getLogger("amanda").warning(message)
-
-
-_warned: set[str] = set()
 
 
 def _make_context(scope_type: Any = None) -> Any:
@@ -161,6 +155,34 @@ def _initialize(function: Any, args: Any, kwds: Any, add_initializers_to: Any = 
 def _initialize_variables(function: Any, initializers: Any) -> Any:
     with building(VANILLA):
         return port.initialize_variables.original(function, initializers)
+
+
+# Concrete functions. The program gets vanilla ones, whose graphs it may look at and save. In a scope they run as the
+# function does from which they come.
+
+
+def _get_concrete_function(function: Any, *args: Any, **kwargs: Any) -> Any:
+    with building(VANILLA):
+        found = port.get_concrete_function.original(function, *args, **kwargs)
+    setattr(found, _ASKED, (function, *_specs((args, kwargs))))
+    return found
+
+
+def _specs(arguments: Any) -> Any:
+    """Without the values of tensors, which would be kept."""
+    return tf.nest.map_structure(
+        lambda value: tf.type_spec_from_value(value) if tf.is_tensor(value) else value, arguments
+    )
+
+
+def _call(concrete: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+    asked = getattr(concrete, _ASKED, None)
+    if asked is None or (_here.builds and _here.builds[-1].is_vanilla) or attach.FUNCTION.toolset() is None:
+        return port.call_concrete_function.original(concrete, tensor_inputs, captured_inputs)
+    found = port.concrete_function(*asked)
+    if found is not concrete:
+        captured_inputs = found.captured_inputs
+    return port.call_concrete_function.original(found, tensor_inputs, captured_inputs)
 
 
 # Graphs.
