@@ -42,10 +42,14 @@ class Model:
             BUILDER.append(program, env)
             self.outputs = [env[name] for name in program.outputs]
             gradients = tf.gradients(env[program.loss], list(parameters.values())) if program.loss else []
-            self.gradients = [
-                tf.zeros_like(parameter) if gradient is None else gradient
-                for gradient, parameter in zip(gradients, parameters.values(), strict=True)
-            ] if program.loss else []
+            self.gradients = (
+                [
+                    tf.zeros_like(parameter) if gradient is None else gradient
+                    for gradient, parameter in zip(gradients, parameters.values(), strict=True)
+                ]
+                if program.loss
+                else []
+            )
             self.session = v1.Session()
             self.session.run(v1.global_variables_initializer())
 

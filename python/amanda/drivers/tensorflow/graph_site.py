@@ -163,7 +163,10 @@ class Joins:
     def has(self, op: tf.Operation, gradient: links.Gradient | None) -> bool:
         """Is it one? Operands are asked for before their users."""
         if gradient is not None:
-            joins = op_types.is_identity(op) and all(operand is None for operand in gradient.grad_inputs(op))
+            # A loop sums the gradients of what enters it.
+            joins = not op_types.computes(gradient.forward) or (
+                op_types.is_identity(op) and all(operand is None for operand in gradient.grad_inputs(op))
+            )
         elif self._scopes and op.name.startswith(self._scopes):
             joins = True
         else:

@@ -34,7 +34,7 @@ def to_run(roots: Iterable[tf.Operation], fed: Collection[int]) -> list[tf.Opera
 
 
 def is_back_edge(before: tf.Operation, op: tf.Operation) -> bool:
-    return before.type.endswith("NextIteration") and op.type.endswith("Merge")
+    return bool(before.type.endswith("NextIteration") and op.type.endswith("Merge"))
 
 
 class Loops:
@@ -45,8 +45,10 @@ class Loops:
         self._outer: dict[str, str] = {}  # "": none
         self._members: dict[str, list[tf.Operation]] = {}
         self._of: dict[tf.Operation, str] = {}
+        self._conditions: dict[tf.Operation, frozenset[tuple[int, int]]] = {}
         results: dict[tf.Operation, str] = {}  # the loop in which results are
         for op in operators:
+            self._conditions[op] = self._conditions_of(op)
             before = [*(operand.op for operand in op.inputs), *op.control_inputs]
             loop = next(filter(None, (results.get(each, "") for each in before)), "")
             if op.type.endswith("Enter"):
@@ -71,3 +73,25 @@ class Loops:
 
     def members(self, loop: str) -> list[tf.Operation]:
         return self._members[loop]
+
+    def nexts(self, loop: str) -> list[tf.Operation]:
+        """What carries values to the loop's next iteration."""
+        return [op for op in self._members[loop] if op.type.endswith("NextIteration") and self._of[op] == loop]
+
+    def is_conditional(self, op: tf.Operation) -> bool:
+        """Is it in a branch of a conditional, so that it may not run?"""
+        return bool(self._conditions[op])
+
+    def _conditions_of(self, op: tf.Operation) -> frozenset[tuple[int, int]]:
+        """The branches that it is in: a condition, and 0 or 1."""
+        found = [self._taken(operand) for operand in op.inputs if not is_back_edge(operand.op, op)]
+        if op.type.endswith("Merge"):
+            return found[0].intersection(*found[1:]) if found else frozenset()
+        return frozenset().union(*found, *(self._conditions.get(each, ()) for each in op.control_inputs))
+
+    def _taken(self, operand: tf.Tensor) -> frozenset[tuple[int, int]]:
+        switch = operand.op
+        conditions = self._conditions.get(switch, frozenset())
+        if not switch.type.endswith("Switch") or switch.inputs[1].op.type == "LoopCond":
+            return conditions
+        return conditions | {(id(switch.inputs[1]), operand.value_index)}
