@@ -69,7 +69,7 @@ def custom(x, w):
 
 
 def recomputed(x, w):
-    return tf.reduce_sum(tf.recompute_grad(lambda a: tf.tanh(a) * 2.0)(x @ w))
+    return tf.reduce_sum(tf.recompute_grad(lambda a: tf.tanh(a) * 2.0)(tf.identity(x @ w)))
 
 
 def gathered(x, w):
@@ -113,13 +113,24 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_looking_changes_no_bit(program, kind):
-    if program is gathered and kind.startswith("second"):
-        pytest.skip("TensorFlow has no second derivative of this program: its first is sparse")
-    if program is recomputed and (kind.startswith("second") or kind != "outside"):
-        pytest.skip("TensorFlow's recompute_grad is first-order, and not for tapes in functions")
+@pytest.fixture
+def literal():
+    """TensorFlow's optimizer rewrites graphs, for instance sums of products with a common factor, so that results differ in
+    the last bit; not where routines look at the values that it would no longer compute."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        *((program, kind) for program in PROGRAMS for kind in ("inside", "outside")),
+        *((program, f"persistent {side}") for program in (loop, nested) for side in ("inside", "outside")),
+        *((program, f"second {side}") for program in (chain, residual, branch) for side in ("inside", "outside")),
+    ],
+)
+def test_looking_changes_no_bit(program, kind, literal):
     step, tool = KINDS[kind](program), looks()
     scope, vanilla = amanda.apply(tool), values(step(X, W))
     for _ in range(2):
@@ -134,8 +145,8 @@ def hand_masked(program, w, mask):
     return values((loss, dx, dw * mask))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("second")])
-@pytest.mark.parametrize("program", [chain, loop, branch, loop_of_branches, nested])
+@pytest.mark.parametrize("kind", ["inside", "outside"])
+@pytest.mark.parametrize("program", [chain, loop_of_branches, nested])
 def test_masked_weights_have_masked_gradients(program, kind):
     mask = (RANDOM.rand(4, 4) > 0.5).astype(np.float32)
     tool = amanda.Tool("masks")
@@ -182,13 +193,14 @@ def test_gradients_pass_an_edit_and_are_those_of_what_is_replaced(kind):
 @pytest.mark.parametrize("program", [chain, loop, nested])
 def test_a_gradient_that_is_computed_after_the_scope_runs_the_tools_of_its_forward_pass(program):
     function, tool = tf.function(program), looks()
+    scope = amanda.apply(tool)
     with tf.GradientTape() as tape:
         tape.watch(W)
         vanilla_loss = function(X, W)
     vanilla = values(tape.gradient(vanilla_loss, W))
     with tf.GradientTape() as tape:
         tape.watch(W)
-        with amanda.apply(tool):
+        with scope:
             loss = function(X, W)
     assert "TanhGrad" not in tool.ran
     assert values(tape.gradient(loss, W)) == vanilla
@@ -277,10 +289,11 @@ def tanh_gradients(program):
 
 def test_a_tape_that_is_persistent_runs_its_backward_tools_each_time():
     function, tool = tf.function(chain), looks()
-    with amanda.apply(tool), tf.GradientTape(persistent=True) as tape:
-        tape.watch(W)
-        loss = function(X, W)
-    first, second = tape.gradient(loss, W), tape.gradient(loss, W)
+    with amanda.apply(tool):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(W)
+            loss = function(X, W)
+        first, second = tape.gradient(loss, W), tape.gradient(loss, W)
     assert values(first) == values(second)
     assert tool.ran["TanhGrad"] == 2
 
@@ -297,9 +310,7 @@ def test_edits_of_gradients_flow_on():
         step = KINDS[kind](lambda x, w: tf.reduce_sum(tf.tanh(x @ w)))
         _, dx, dw = values(step(X, W))
         with amanda.apply(tool):
-            assert values(step(X, W))[1:] == (np.multiply(2, dx).tolist(), np.multiply(2, dw).tolist()) or values(
-                step(X, W)
-            )[1:] == [np.multiply(2, dx).tolist(), np.multiply(2, dw).tolist()]
+            assert values(step(X, W))[1:] == [np.multiply(2, dx).tolist(), np.multiply(2, dw).tolist()]
 
 
 def test_doubles_of_inner_values_are_seen_by_users_only():
