@@ -58,8 +58,9 @@ def digits(count: int) -> tuple[np.ndarray, np.ndarray]:
     return (images[:count].reshape(-1, 8, 8, 1) / 16).astype(np.float32), labels[:count].astype(np.int32)
 
 
-def named(variables: Iterable[Any]) -> Arrays:
-    return {f"{i}: {getattr(v, 'path', v.name)}": np.asarray(v) for i, v in enumerate(variables)}
+def numbered(variables: Iterable[Any]) -> Arrays:
+    """By number: Keras counts its layers through the process."""
+    return {f"variable {i}": np.asarray(variable) for i, variable in enumerate(variables)}
 
 
 def restored(variables: list[Any], run: Callable[[], Arrays]) -> Callable[[], Arrays]:
@@ -69,7 +70,7 @@ def restored(variables: list[Any], run: Callable[[], Arrays]) -> Callable[[], Ar
     def from_the_start() -> Arrays:
         for variable, value in zip(variables, initial, strict=True):
             variable.assign(value)
-        return run() | named(variables)
+        return run() | numbered(variables)
 
     return from_the_start
 
