@@ -83,7 +83,7 @@ Value KernelCall::get(Side side, size_t position) {
   return tensors_[slot.tensors[0]].value();
 }
 
-const TensorPtr& KernelCall::tensor(int number) const {
+const TensorPtr& KernelCall::fetched(int number) const {
   Tensor& known = tensors_[number];
   if (!known.tensor && context_ && static_cast<size_t>(number) < node_.num_args()) {
     TF_Tensor* fetched = nullptr;
@@ -95,7 +95,7 @@ const TensorPtr& KernelCall::tensor(int number) const {
 }
 
 ValueInfo KernelCall::Tensor::describe() const {
-  const TensorPtr& known = number == Slot::kHidden ? tensor : call->tensor(number);
+  const TensorPtr& known = get();
   return known ? described(known.get()) : ValueInfo{};
 }
 
@@ -124,7 +124,7 @@ std::string KernelCall::detail(Detail which) {
 void KernelCall::hold(int number, const TensorPtr& tensor) {
   if (static_cast<size_t>(number) >= node_.num_args()) {
     check_result(number - node_.num_args(), tensor.get());
-  } else if (const TensorPtr& now = this->tensor(number); !same_form(tensor.get(), now.get())) {
+  } else if (const TensorPtr& now = fetched(number); !same_form(tensor.get(), now.get())) {
     throw Error(fmt::format("{} where {} is needed", text_of(tensor.get()), text_of(now.get())));
   }
   held_.push_back({static_cast<size_t>(number), tensor});
@@ -159,7 +159,7 @@ void KernelCall::set(Side side, size_t position, Value value) {
     }
     for (size_t i = 0; i < given; ++i) {
       if (slot.tensors[i] == Slot::kHidden) continue;
-      const TensorPtr& member = list->own.empty() ? tensor(list->numbers[i]) : list->own[i].tensor;
+      const TensorPtr& member = list->own.empty() ? fetched(list->numbers[i]) : list->own[i].tensor;
       if (member) hold(slot.tensors[i], member);
     }
     return;
@@ -172,8 +172,7 @@ void KernelCall::set(Side side, size_t position, Value value) {
                                        : "no tensor",
                             slot.is_list ? "a list of tensors" : "a tensor"));
   }
-  const TensorPtr& replacement = given->number == Slot::kHidden ? given->tensor : tensor(given->number);
-  hold(slot.tensors[0], replacement);
+  hold(slot.tensors[0], given->get());
 }
 
 void KernelCall::commit() {
@@ -244,20 +243,56 @@ void KernelCall::skip(RunHints) {
 
 void KernelCall::emit() {
   const CApi& api = c_api();
+  TF_Status* status = status_here();
   const std::vector<size_t>& results = node_.results();
   for (size_t i = 0; i < results.size(); ++i) {
-    const TensorPtr& result = tensor(static_cast<int>(results[i]));
+    TF_Tensor* result = tensors_[results[i]].tensor.get();
+    TF_Tensor* passed = nullptr;
+    if (!result && results[i] < node_.num_args()) {
+      api.TF_GetInput(context_, static_cast<int>(results[i]), &passed, status);
+      check_status("TF_GetInput");
+      result = passed;
+    }
     if (!result) throw Error("[tensorflow] a result is missing");
-    api.TF_SetOutput(context_, static_cast<int>(i), result.get(), status_here());
+    api.TF_SetOutput(context_, static_cast<int>(i), result, status);
+    if (passed) api.TF_DeleteTensor(passed);
     check_status("TF_SetOutput");
   }
+}
+
+// ---- C++ tools ------------------------------------------------------------------------------------------------------
+
+std::optional<TensorView> KernelCall::tensor(Value value) const {
+  const auto* operand = dynamic_cast<const Tensor*>(NativeOperand::of(value));
+  const TF_Tensor* known = operand ? operand->get().get() : nullptr;
+  if (!known || !dtype_of(c_api().TF_TensorType(known))) return std::nullopt;
+  return TensorView{c_api().TF_TensorType(known), sizes_of(known), c_api().TF_TensorData(known),
+                    c_api().TF_TensorByteSize(known)};
+}
+
+std::vector<std::optional<TensorView>> KernelCall::tensors(Value value) const {
+  std::vector<std::optional<TensorView>> members;
+  const auto* list = dynamic_cast<const List*>(NativeOperand::of(value));
+  if (!list) return members;
+  for (int number : list->numbers) {
+    members.push_back(number == Slot::kHidden ? std::nullopt : tensor(tensors_[number].value()));
+  }
+  return members;
+}
+
+NewTensor KernelCall::allocate(DataType dtype, const IntVector& sizes) {
+  auto made = std::make_unique<Tensor>();
+  made->call = this;
+  made->tensor = tensorflow::allocate(dtype, sizes);
+  made_.push_back(std::move(made));
+  return {c_api().TF_TensorData(made_.back()->tensor.get()), made_.back()->value()};
 }
 
 // ---- Python ---------------------------------------------------------------------------------------------------------
 
 py::object KernelCall::shown(int number) const {
   if (number == Slot::kHidden) return py::none();
-  const TensorPtr& known = tensor(number);
+  const TensorPtr& known = fetched(number);
   return known ? array_of(known) : py::none();
 }
 
@@ -278,8 +313,8 @@ void KernelCall::from_python(Side side, size_t position, PyObject* object, const
     Tensor converted;
     converted.call = this;
     const bool is_same =
-        number != Slot::kHidden && static_cast<size_t>(number) < node_.num_args() && is_array_of(from, tensor(number));
-    converted.tensor = is_same ? tensor(number) : copy_of(from);
+        number != Slot::kHidden && static_cast<size_t>(number) < node_.num_args() && is_array_of(from, fetched(number));
+    converted.tensor = is_same ? fetched(number) : copy_of(from);
     return converted;
   };
   if (!slot || !slot->is_list) {
@@ -308,7 +343,7 @@ bool KernelCall::is_list(Side side, size_t position) {
 bool KernelCall::is_operand(size_t position, PyObject* object) {
   const Slot& slot = node_.slots(Side::kInputs)[position];
   if (slot.is_list || slot.tensors.empty()) return false;
-  const TensorPtr& known = tensor(slot.tensors[0]);
+  const TensorPtr& known = fetched(slot.tensors[0]);
   return known && is_array_of(object, known);
 }
 
@@ -321,7 +356,7 @@ PyObject* KernelCall::call_original(PyObject* args) {
     for (size_t j = 0; j < slot.tensors.size(); ++j) {
       if (slot.tensors[j] == Slot::kHidden) continue;
       const py::object from = slot.is_list ? py::object(argument[py::int_(j)]) : argument;
-      const TensorPtr& own = tensor(slot.tensors[j]);
+      const TensorPtr& own = fetched(slot.tensors[j]);
       call.tensors_[slot.tensors[j]].tensor = own && is_array_of(from, own) ? own : copy_of(from);
     }
   }

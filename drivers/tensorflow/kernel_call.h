@@ -2,10 +2,12 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "amanda/tensorflow.h"
 #include "graph_call.h"
 #include "tap_node.h"
 #include "tensor.h"
@@ -13,7 +15,7 @@
 namespace amanda::tensorflow {
 
 /// On the stack of the thread that runs the node. Tensors are fetched from TensorFlow when someone asks for one.
-class KernelCall final : public python::GraphCall {
+class KernelCall final : public python::GraphCall, public TensorCall {
  public:
   /// `types`: of the node's results. `context`: null for a call of the original on other arguments.
   KernelCall(const TapNode& node, std::span<const DataType> types, TF_OpKernelContext* context);
@@ -49,6 +51,10 @@ class KernelCall final : public python::GraphCall {
   PyObject* call_original(PyObject* args) override;
   std::string refusal(const ActionInfo& action, size_t position) const override;
 
+  std::optional<TensorView> tensor(Value value) const override;
+  std::vector<std::optional<TensorView>> tensors(Value value) const override;
+  NewTensor allocate(DataType dtype, const IntVector& sizes) override;
+
   /// At the end: gives the node's results to TensorFlow.
   void emit();
 
@@ -56,10 +62,11 @@ class KernelCall final : public python::GraphCall {
   /// A tensor, of an operand or for one.
   struct Tensor final : python::NativeOperand {
     ValueInfo describe() const override;
+    const TensorPtr& get() const { return number == Slot::kHidden ? tensor : call->fetched(number); }
 
     KernelCall* call = nullptr;
     int number = Slot::kHidden;  // of an argument that was not fetched yet, or else
-    mutable TensorPtr tensor;    // null: not fetched, or not there
+    TensorPtr tensor;            // null: not fetched, or not there
   };
   struct List final : python::NativeOperand {
     ValueInfo describe() const override;
@@ -75,7 +82,7 @@ class KernelCall final : public python::GraphCall {
 
   const Operator& forward() const { return node_.op().forward ? *node_.op().forward : node_.op(); }
   /// Null: it is not there, as a result before there are any.
-  const TensorPtr& tensor(int number) const;
+  const TensorPtr& fetched(int number) const;
   py::object shown(int number) const;
   void hold(int number, const TensorPtr& tensor);
   void check_result(size_t result, const TF_Tensor* tensor) const;
@@ -87,7 +94,8 @@ class KernelCall final : public python::GraphCall {
   std::array<Tensor, 6> few_;
   std::vector<Tensor> many_;  // all of them, once they are more
   std::span<Tensor> tensors_;
-  std::vector<List> lists_;  // by position: inputs, then outputs; none if no operand is a list
+  std::vector<List> lists_;                    // by position: inputs, then outputs; none if no operand is a list
+  std::vector<std::unique_ptr<Tensor>> made_;  // by allocate()
   std::vector<Held> held_;
 };
 

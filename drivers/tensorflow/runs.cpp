@@ -70,10 +70,10 @@ void end_run() {
   Table& table = Table::get();
   std::lock_guard lock(table.mutex);
   std::erase(table.running, began);
-  // A step of a run that is in progress began after that run.
+  // A step of a run that is in progress began with that run, or later.
   const uint64_t first = table.running.empty() ? ~uint64_t{0} : table.running.front();
   for (auto it = table.steps.begin(); it != table.steps.end();) {
-    if (it->second.began > first) {
+    if (it->second.began >= first) {
       ++it;
       continue;
     }

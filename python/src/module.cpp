@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "foreign_thread.h"
+
 namespace amanda::python {
 namespace {
 
@@ -118,6 +120,7 @@ PYBIND11_MODULE(_core, m) {
       },
       py::arg("sink"), "Calls `sink(line)` for each warning.");
   m.def("drain_released", &drain_released, "Lets go of objects that were dropped without the interpreter lock.");
+  py::module_::import("atexit").attr("register")(py::cpp_function(&refuse_routines_of_others));
   set_wait_hooks({&leave_interpreter, &enter_interpreter});
   m.attr("__version__") = AMANDA_VERSION;
 }

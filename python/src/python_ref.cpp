@@ -14,6 +14,13 @@ std::vector<PyObject*>& queue() {
   return *objects;
 }
 
+int drain_pending(void*) {
+  drain_released();
+  return 0;
+}
+
+}  // namespace
+
 bool interpreter_is_gone() {
 #if PY_VERSION_HEX >= 0x030D0000
   return !Py_IsInitialized() || Py_IsFinalizing();
@@ -21,13 +28,6 @@ bool interpreter_is_gone() {
   return !Py_IsInitialized() || _Py_IsFinalizing();
 #endif
 }
-
-int drain_pending(void*) {
-  drain_released();
-  return 0;
-}
-
-}  // namespace
 
 void release(PyObject* object) noexcept {
   if (!object || interpreter_is_gone()) return;

@@ -7,6 +7,9 @@
 
 namespace amanda::python {
 
+/// Has it ended, or does it end now? On any thread.
+bool interpreter_is_gone();
+
 /// Decrements a reference count: now if this thread holds the interpreter lock, otherwise once a thread holds it.
 /// Does nothing once the interpreter is gone.
 void release(PyObject* object) noexcept;

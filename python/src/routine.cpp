@@ -6,6 +6,7 @@
 #include <array>
 
 #include "action.h"
+#include "foreign_thread.h"
 #include "run.h"
 
 namespace amanda::python {
@@ -109,6 +110,8 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
 }
 
 void PyRoutine::operator()(Values& values) {
+  const RoutineEntry entry;
+  if (entry.is_refused()) return;
   py::gil_scoped_acquire gil;
   drain_released();
   // From here on, any Python code may retire this routine, by clearing the cache or leaving the scope.

@@ -3,97 +3,37 @@ made by hand, in a graph of version 1 and in a function."""
 
 import contextlib
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 import threading
+from pathlib import Path
 
 import amanda
 import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda import _core, _tensorflow
-from tensorflow.python.framework import op_def_library
+from amanda import _tensorflow
+from by_hand_taps import (
+    ADD,
+    ADD_GRADIENT,
+    CONCAT,
+    SPLIT,
+    Graph,
+    emit,
+    operator,
+    run_function,
+    run_v1,
+    taps,
+    tool,
+    translated,
+)
 
-BACKEND = _core.GraphBackend("taps/1/graph", backward="operators", keeps_gradients=True, both_sides=True)
-ADD = BACKEND.intern("taps", "Add", inputs=["x", "y"], outputs=["z"])
-CONCAT = BACKEND.intern("taps", "Concat", inputs=["values", "axis"], outputs=["output"])
-SPLIT = BACKEND.intern("taps", "Split", inputs=["axis", "value"], outputs=["output"])
-ADD_GRADIENT = BACKEND.intern("taps", "AddGradient")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    tf.load_op_library(_tensorflow.library_path())
-    shown = [
-        getattr(tf, name) for name in ("float32", "float64", "int32", "int64", "uint8", "bool", "bfloat16", "half")
-    ]
-    _tensorflow.set_dtypes({dtype.as_datatype_enum: (np.dtype(dtype.as_numpy_dtype), dtype.name) for dtype in shown})
+def test_this_tensorflow_has_all_functions():
     assert _tensorflow.check() == []
-
-
-class Graph:
-    """Graphs of one operator, with its gradient if `backward`, as the core sees them."""
-
-    def __init__(self, type=ADD, inputs=("x", "y"), outputs=("z",), refuse=None, backward=False):
-        self.site = _core.OpSite(
-            BACKEND, type, 7, inputs, outputs, refuse=refuse, module_path="net.add", source="a.py:1"
-        )
-        self.sites = [self.site]
-        if backward:
-            self.sites.append(_core.OpSite(BACKEND, ADD_GRADIENT, 8, ("dz",), ("dx", "dy"), forward=self.site))
-
-    def each_op(self, visitor):
-        for site in self.sites:
-            visitor.op(site)
-
-    def lower(self, sites):
-        return dict(sites)
-
-
-def tool(analysis, name="tool", **options):
-    made = amanda.Tool(name)
-    made.add_inst_for_op(analysis, **options)
-    return made
-
-
-def taps(graph, *tools):
-    """(scope, artifact): taps by the operator's number."""
-    scope = amanda.apply(*tools)
-    with scope:
-        return scope, _core.instrument(BACKEND.toolset(), BACKEND, graph)
-
-
-def operator(type=ADD, num_inputs=2, num_outputs=1, **options):
-    return _tensorflow.Operator("taps/1/graph", type, 7, num_inputs, num_outputs, module_path="net.add", **options)
-
-
-def emit(node, args, types):
-    """The results of a node AmandaTap with these arguments; its operation if it has none."""
-    *_, op, _outputs = op_def_library._apply_op_helper("AmandaTap", args=args, Tout=types, node=node.number)
-    return list(op.outputs) if types else op
-
-
-def run_v1(build, **feeds):
-    with tf.Graph().as_default() as graph:
-        symbols = {name: tf.constant(value) for name, value in feeds.items()}
-        with tf.compat.v1.Session(graph=graph) as session:
-            return translated(lambda: session.run(build(**symbols)))
-
-
-def run_function(build, **feeds):
-    function = tf.function(build)
-    results = translated(lambda: function(**{name: tf.constant(value) for name, value in feeds.items()}))
-    return tf.nest.map_structure(lambda result: result.numpy(), results)
-
-
-def translated(run):
-    _tensorflow.begin_run()
-    try:
-        return run()
-    except tf.errors.OpError as error:
-        _tensorflow.raise_error(error.message)
-        raise
-    finally:
-        _tensorflow.end_run()
 
 
 @pytest.fixture(params=[run_v1, run_function], ids=["v1", "function"])
@@ -493,8 +433,45 @@ def test_routines_of_one_execution_share_a_run(run):
     assert seen == [10 + 110, 20 + 120]
 
 
+def test_a_run_that_ends_leaves_those_of_others():
+    seen, begun, may_end, ended = [], threading.Event(), threading.Event(), threading.Event()
+
+    def other():
+        _tensorflow.begin_run()
+        begun.set()
+        may_end.wait(30)
+        _tensorflow.end_run()
+        ended.set()
+
+    def first(x, run):
+        run["x"] = float(x.sum())
+        may_end.set()
+        ended.wait(30)
+
+    def analysis(context):
+        context.insert_before_op(first, inputs=[0], with_run=True)
+        context.insert_after_op(lambda z, run: seen.append(run["x"]), with_run=True)
+
+    scope, artifact = taps(Graph(), tool(analysis))
+    op = operator(shares_runs=True)
+    one, two = (tap.id for tap in artifact.lowered[0])
+    nodes = [
+        _tensorflow.TapNode(op, one, [("input", 0, -1)], [(0, -1)]),
+        _tensorflow.TapNode(op, two, [("output", 0, -1)], [(0, -1)]),
+    ]
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait(30)
+    run_function(lambda x: emit(nodes[1], emit(nodes[0], [x], [x.dtype]), [x.dtype]), x=X)
+    thread.join()
+    assert seen == [10]
+    with pytest.raises(amanda.Error, match="without begin_run"):
+        _tensorflow.end_run()
+    del scope
+
+
 @contextlib.contextmanager
-def v1_loops():
+def v1_loops():  # while_loop with the nodes of version 1
     tf.compat.v1.disable_control_flow_v2()
     try:
         yield
@@ -555,3 +532,103 @@ def test_places_that_do_not_fit_are_refused():
     with pytest.raises(amanda.Error, match="no driver 'none' is attached"):
         _tensorflow.Operator("none", ADD, 1, 1, 1)
     del scope
+
+
+def test_a_thread_of_tensorflow_keeps_its_thread_state():
+    seen = []
+
+    def note(x):
+        seen.append(threading.current_thread())
+
+    scope, artifact = taps(Graph(), tool(lambda c: c.insert_before_op(note, inputs=[0])))
+    [tap] = artifact.lowered[0]
+    node = _tensorflow.TapNode(operator(), tap.id, [("input", 0, -1)], [(0, -1)])
+    with tf.Graph().as_default() as graph:
+        result = tf.identity(emit(node, [tf.constant(X)], [tf.float32])[0])
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            for _ in range(5):
+                session.run(result)
+    assert len(seen) == 5
+    assert len(set(map(id, seen))) == 1  # the state of a thread holds what Python knows of it
+    del scope
+
+
+def test_a_routine_may_run_tensorflow_itself(run):
+    calls = []
+
+    def routine(x, y):
+        calls.append(x)
+        return tf.function(lambda a: a * 2)(x).numpy(), tf.add(y, 1)
+
+    assert np.array_equal(before(run, routine), 2 * X + Y + 1)
+    assert len(calls) == 1
+
+
+LEAVES = """
+import os, sys, threading, time
+import numpy as np, tensorflow as tf
+from amanda import _tensorflow
+from by_hand_taps import Graph, emit, operator, taps, tool
+ran = threading.Event()
+def routine(x):
+    ran.set()
+    sum(range(1000))
+    return x + 1
+scope, artifact = taps(Graph(), tool(lambda c: c.insert_before_op(routine, inputs=[0])))
+node = _tensorflow.TapNode(operator(), artifact.lowered[0][0].id, [("input", 0, -1)], [(0, -1)])
+graph = tf.Graph()
+with graph.as_default():
+    result = tf.constant(np.zeros(4, np.float32))
+    for _ in range(20):
+        result = emit(node, [result], [tf.float32])[0]
+"""
+
+
+def in_another_process(program):
+    folder = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES + textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_interpreter_ends_while_routines_run_on_other_threads():
+    status, out, err = in_another_process(
+        """
+        def work():
+            with tf.compat.v1.Session(graph=graph) as session:
+                while True:
+                    session.run(result)
+        for _ in range(3):
+            threading.Thread(target=work, daemon=True).start()
+        ran.wait()
+        time.sleep(0.2)
+        print("end")
+        """
+    )
+    assert (status, out) == (0, "end\n"), err
+
+
+def test_a_forked_process_can_leave_scopes_and_make_others():
+    status, out, err = in_another_process(
+        """
+        with tf.compat.v1.Session(graph=graph) as session:
+            session.run(result)
+        child = os.fork()
+        if child == 0:  # TensorFlow itself does not run in a forked process that it was used in before
+            del scope, artifact, node
+            other, made = taps(Graph(), tool(lambda c: c.insert_before_op(routine, inputs=[0])))
+            _tensorflow.begin_run()
+            _tensorflow.end_run()
+            assert _tensorflow.TapNode(operator(), made.lowered[0][0].id, [("input", 0, -1)], []).number
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert (status, out) == (0, "0\n"), err

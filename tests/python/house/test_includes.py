@@ -26,6 +26,7 @@ ROWS = [
     ],
     ["include", "python/include", "python/src", "drivers/reference/python"],
     ["include", "python/include", "python/src", "drivers/torch/python"],
+    ["include", "python/include", "python/src", "drivers/tensorflow/include", "drivers/tensorflow"],
     ["include", "python/include", "tools", "tools/*"],
     ["drivers/torch/include", "tools/rematerialization"],  # it manages PyTorch's memory
 ]
@@ -33,6 +34,7 @@ ROWS = [
 PUBLIC = {
     "include/amanda": "src",
     "drivers/reference/include/amanda/reference": "drivers/reference",
+    "drivers/tensorflow/include/amanda": "drivers/tensorflow",
     "drivers/torch/include/amanda": "drivers/torch",
     "python/include/amanda": "python/src",
 }
@@ -40,6 +42,8 @@ PUBLIC = {
 INCLUDE_PATH = [
     "include",
     "drivers/reference/include",
+    "drivers/tensorflow/include",
+    "drivers/tensorflow",
     "drivers/torch/include",
     "drivers/torch",
     "drivers/reference",

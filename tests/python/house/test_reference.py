@@ -18,7 +18,12 @@ from amanda.coverage.report import CoverageRow
 from repository import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
-HEADERS = ["include/amanda", "drivers/torch/include/amanda", "python/include/amanda"]
+HEADERS = [
+    "include/amanda",
+    "drivers/torch/include/amanda",
+    "drivers/tensorflow/include/amanda",
+    "python/include/amanda",
+]
 HEADERS += ["drivers/reference/include/amanda/reference"]
 needs_doxygen = pytest.mark.skipif(
     shutil.which("doxygen") is None, reason="doxygen is not installed; scripts/setup.sh reference"

@@ -1,0 +1,81 @@
+#include "foreign_thread.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "amanda/mutex.h"
+#include "python_ref.h"
+
+namespace amanda::python {
+namespace {
+
+Mutex ended_mutex;
+std::vector<PyThreadState*>& ended() {
+  static auto* states = new std::vector<PyThreadState*>;  // leaked: threads may outlive static destructors
+  return *states;
+}
+
+int delete_ended(void*) {
+  std::vector<PyThreadState*> states;
+  {
+    std::lock_guard lock(ended_mutex);
+    states.swap(ended());
+  }
+  for (PyThreadState* state : states) {
+    PyThreadState_Clear(state);
+    PyThreadState_Delete(state);
+  }
+  return 0;
+}
+
+struct KeptState {
+  KeptState() {
+    PyGILState_Ensure();
+    state = PyEval_SaveThread();
+  }
+  // Whoever joins this thread may hold the interpreter lock: it is not waited for.
+  ~KeptState() {
+    if (interpreter_is_gone()) return;
+    {
+      std::lock_guard lock(ended_mutex);
+      ended().push_back(state);
+    }
+    Py_AddPendingCall(&delete_ended, nullptr);
+  }
+  PyThreadState* state;
+};
+
+std::atomic<int> inside{0};  // routines that run, or wait for the interpreter lock
+std::atomic<bool> closed{false};
+std::thread::id closer;  // written before `closed`
+
+bool is_closed() { return closed.load() && std::this_thread::get_id() != closer; }
+
+}  // namespace
+
+RoutineEntry::RoutineEntry() {
+  ++inside;
+  refused_ = is_closed() || interpreter_is_gone();
+  if (refused_ || PyGILState_GetThisThreadState()) return;
+  thread_local const KeptState kept;
+}
+
+RoutineEntry::~RoutineEntry() { --inside; }
+
+void refuse_routines_of_others() {
+  constexpr std::chrono::seconds kLongest{2};
+  closer = std::this_thread::get_id();
+  closed = true;
+  PyThreadState* here = PyEval_SaveThread();
+  const auto start = std::chrono::steady_clock::now();
+  while (inside > 0 && std::chrono::steady_clock::now() - start < kLongest) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  PyEval_RestoreThread(here);
+}
+
+}  // namespace amanda::python

@@ -1,0 +1,31 @@
+// Threads that a framework made, and the end of the interpreter, which must not come while they run routines.
+#pragma once
+
+#include <Python.h>
+
+namespace amanda::python {
+
+/// Around a routine in Python, on any thread, before it takes the interpreter lock.
+///
+/// A thread that Python does not know gets a thread state that lasts as long as the thread: to make one takes longer
+/// than most routines.
+class RoutineEntry {
+ public:
+  RoutineEntry();
+  ~RoutineEntry();
+  RoutineEntry(const RoutineEntry&) = delete;
+  RoutineEntry& operator=(const RoutineEntry&) = delete;
+
+  /// The interpreter ends: no routine runs any more. A thread that waited for its lock would be ended by Python, inside
+  /// the framework's code.
+  bool is_refused() const { return refused_; }
+
+ private:
+  bool refused_;
+};
+
+/// At exit, on the thread that ends the interpreter, with its lock: waits for the routines of other threads, not for
+/// ever, and lets none of them begin.
+void refuse_routines_of_others();
+
+}  // namespace amanda::python
