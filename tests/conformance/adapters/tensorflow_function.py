@@ -35,9 +35,7 @@ class Model:
 
     def builds(self) -> int:
         """Of each function, one trace is vanilla."""
-        return sum(
-            max(0, function.experimental_get_tracing_count() - 1) for function in (self.forward, self.training)
-        )
+        return sum(max(0, function.experimental_get_tracing_count() - 1) for function in (self.forward, self.training))
 
     def _forward(self, *inputs: tf.Tensor) -> list[tf.Tensor]:
         env = self._env(inputs)
@@ -64,6 +62,7 @@ class TensorFlowFunction:
     name = "tensorflow/2.21/function"
     capabilities = Capabilities(backward="operators", keeps_gradients=True, symbolic=True, both_sides=True)
     same_ids_as = None
+    namespace = "tensorflow"
     ops = values.OPS
     backward_ops = values.BACKWARD_OPS
     leaf_ops: set[str] = set()

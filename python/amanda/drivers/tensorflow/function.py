@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import attach, bodies, graph_site, in_place, port, running, unsupported
+from amanda.drivers.tensorflow import attach, bodies, gradient_order, graph_site, in_place, port, running, unsupported
 from amanda.drivers.tensorflow.running import Instrumented, instrumented
 
 
@@ -91,6 +91,7 @@ def _patch_for_ever() -> None:
     port.concrete_function_callbacks.append(lambda function: _mark(function))
     port.make_forward_backward.replace(_make_forward_backward)
     port.build_gradients.replace(_build_gradients)
+    port.queue_of_gradients.replace(gradient_order.Collections())
     port.initialize_variables.replace(_initialize_variables)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amanda.drivers.tensorflow import VERSION
+from amanda.drivers.tensorflow.version import VERSION
 
 _missing: list[str] = []
 
@@ -106,6 +106,7 @@ call_concrete_function = _patchable(
     "python.eager.polymorphic_function.concrete_function", "ConcreteFunction._call_flat"
 )
 build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
+queue_of_gradients = _patchable("python.ops.gradients_util", "collections")
 concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
 AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
 DATASET_FUNCTION = _get("python.eager.polymorphic_function.attributes", "TF_DATA_FUNCTION")
