@@ -259,9 +259,17 @@ class GraphBackend:
         """
         Describes tensors to C++ tools: `describe(operand)` returns a dict with dtype, sizes (None: unknown), device, bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.
         """
+    def has_scopes(self) -> bool:
+        """
+        Are scopes open on this thread, and not switched off? Also while a routine runs.
+        """
     def intern(self, ns: str, name: str, overload: str = '', *, inputs: collections.abc.Sequence[str] = [], outputs: collections.abc.Sequence[str] = [], schema: str = '') -> int:
         """
         The number of an operator type, the same each time for the same name.
+        """
+    def is_asked_for(self, type: typing.SupportsInt | typing.SupportsIndex, is_backward: bool, tools: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> bool:
+        """
+        Does one of these tools, given as numbers by Scope.tools() and in force on this thread, ask for this operator type, or for its backward operators? For coverage reports.
         """
     def name_parameters(self, name: typing.Any) -> None:
         """
@@ -274,6 +282,10 @@ class GraphBackend:
     def toolset(self) -> Toolset | None:
         """
         The tools in force on this thread; None: no scope is open, or a tool's routine runs.
+        """
+    def wants(self, type: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Does a tool in force on this thread ask for this operator type?
         """
     @property
     def name_space(self) -> str:

@@ -25,13 +25,15 @@ def points(program: Callable[..., Any], /, *inputs: Any, backward: bool = False,
     The program runs as it is: a model in training mode does what it does in training. What that changes is put back
     afterwards: PyTorch's random states (of the CPU, and of CUDA devices in use), and the buffers of the model if `program`
     is a module or a method of one, such as the running statistics of batch normalization. The model's buffers are in memory
-    twice meanwhile. What else a program does is done: a function that takes an optimizer step has taken it.
+    twice meanwhile. In eager TensorFlow: the seeds after `tf.random.set_seed`, and the model's non-trainable variables.
+    What else a program does is done: a function that takes an optimizer step has taken it.
 
     Arguments:
         program: a model, or anything else that can be called.
         inputs, keywords: what it is called with.
         backward: also differentiates the sum of all tensors in the result that require a gradient, with
-            `torch.autograd.grad`. No ``.grad`` changes, so no AccumulateGrad runs.
+            `torch.autograd.grad`. No ``.grad`` changes, so no AccumulateGrad runs. In TensorFlow: with a `tf.GradientTape`,
+            for the trainable variables that the program uses.
 
     Raises:
         TypeError: `program` cannot be called.

@@ -299,9 +299,9 @@ def apply(
             the tool and its dependents stop for the rest of the scope, with one log line, and the program continues.
         compiled: how functions compiled with `torch.compile` run in the scope. ``"eager"``: uncompiled, so that tools
             see their operators, with the results of the eager run. ``"opaque"``: compiled; tools do not see their
-            operators.
+            operators. Functions of TensorFlow are always seen.
         coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a microsecond per
-            call, inner calls included.
+            call, inner calls included. An operator of a TensorFlow graph counts once for each graph that is instrumented.
 
     Raises:
         TypeError: one of them is not a tool.

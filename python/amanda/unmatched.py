@@ -64,7 +64,7 @@ def _what_ran(counts: Counts) -> str:
     ran, words = counts()
     if not ran:
         return "to list what runs: amanda ls script.py, or amanda.points(model, *inputs)"
-    names = [(name.removeprefix("aten::"), count) for name, count in ran]
+    names = [(name.removeprefix("aten::").removeprefix("tensorflow::"), count) for name, count in ran]
     names.sort(key=lambda one: not ops.kind_of(one[0]))  # before what they are made of
     listed = ", ".join(f"{name} {count}" for name, count in names[:MOST_LISTED])
     more = f" and {len(ran) - MOST_LISTED} more" if len(ran) > MOST_LISTED else ""
@@ -78,14 +78,20 @@ _INSTEAD = {
     "_transformer_encoder_layer_fwd or _native_multi_head_attention in evaluation mode",
     "layer_norm": "normalization may be rms_norm, or be written with pow, mean and rsqrt",
     "softmax": "attention may be scaled_dot_product_attention, which has its softmax inside",
+    "FusedBatchNormV3": "Keras 3 may write batch normalization with Mean, Rsqrt and Mul",
 }
 """What a program may run where one would expect an operator."""
+
+
+_BACKWARD_NAME = re.compile(r"[A-Z]\w*(Grad(V\d+|WithArgmax|Grad)?|Backprop\w*)")  # of TensorFlow's operators
+_BACKWARD_HINT = "{} is a backward operator: ask for it by its forward operator's name, with backward=True"
 
 
 def _instead(patterns: Sequence[str]) -> list[str]:
     names = [pattern.rpartition("::")[2].partition(".")[0] for pattern in patterns]
     asks_for_all = set(ops.linear_like) <= set(names)
     hints = [hint for name, hint in _INSTEAD.items() if name in names and not (name == "linear" and asks_for_all)]
+    hints += [_BACKWARD_HINT.format(name) for name in names if _BACKWARD_NAME.fullmatch(name)]
     in_place = [f"{name}_" for name in names if f"{name}_" in set(ops.activation).difference(names)]
     return hints + ([f"in place it is {in_place[0]}"] if len(names) == 1 and in_place else [])
 

@@ -252,8 +252,8 @@ def test_functions_and_graphs_are_not_eager():
 def test_edits_are_refused(point, before, after):
     tool = {"before": before, "after": after}[point]("Relu", lambda x: x * 2)
     text = (
-        r"TensorFlow shows eager operators after they have run, so that tools can only look at them; edit it in a function: "
-        r"decorate the model, or the training step, with tf.function"
+        "TensorFlow shows eager operators after they have run, so that tools can only look at them; edit it in a "
+        "function: decorate the model, or the training step, with tf.function"
     )
     with amanda.apply(tool), pytest.raises(amanda.Error, match=text) as caught:
         tf.nn.relu(tf.constant(X))

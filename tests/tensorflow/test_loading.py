@@ -134,7 +134,7 @@ def test_names_that_no_operator_has(ops, complaint, says):
         (tf.nn.relu, "; write ops='Relu'"),
         (tf.raw_ops.Relu, "; write ops='Relu'"),
         (tf.nn.conv2d, "; write ops='Conv2D'"),
-        (tf.matmul, "; write ops='MatMul' or ops='BatchMatMulV2' or ops='BatchMatMulV3'"),
+        (tf.matmul, "; write ops='MatMul' or ops='BatchMatMulV3' or ops='BatchMatMulV2'"),
         (tf.add, "; write ops='Add' or ops='AddV2'"),
         (tf.nn.softmax, "; write ops='Softmax'"),
         (len, ""),
@@ -180,14 +180,40 @@ def test_the_command_runs_a_script(run, tmp_path):
 # ---- what is not supported ---------------------------------------------------------------------------------------------
 
 
-def test_strategies_run_without_tools_after_one_warning(recorder, log):
+@pytest.mark.parametrize("in_function", [False, True])
+def test_strategies_run_without_tools_after_one_warning(in_function, recorder, log, monkeypatch):
+    from amanda.drivers.tensorflow import unsupported
+
+    monkeypatch.setattr(unsupported, "_told", [])
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+
+    def step():
+        return strategy.run(lambda: tf.nn.relu(tf.constant(1.0)))
+
+    run = tf.function(step) if in_function else step
     with amanda.apply(tool := recorder(ops="Relu")):
         for _ in range(2):
-            assert strategy.run(lambda: tf.nn.relu(tf.constant(1.0))).numpy() == 1.0
+            assert run().numpy() == 1.0
+        with strategy.scope():
+            assert tf.function(lambda: tf.nn.relu(tf.constant(1.0)))().numpy() == 1.0
         assert tool.ran == []
         tf.distribute.get_strategy().run(lambda: tf.nn.relu(tf.constant(1.0)))
     assert tool.ran == ["Relu"]
-    assert log() == [
-        "[tensorflow] MirroredStrategy.run() runs without tools; run the model without a distribution strategy"
+    assert log() == ["[tensorflow] MirroredStrategy runs without tools; run the model without a distribution strategy"]
+    assert unsupported.remarks()[1:] == [
+        "  MirroredStrategy runs without tools; run the model without a distribution strategy"
     ]
+
+
+def test_coverage_counts_the_operators_of_graphs(recorder):
+    @tf.function
+    def function(x):
+        return tf.nn.relu(x) * 2.0
+
+    scope = amanda.apply(recorder(ops="Relu"), coverage=True)
+    with scope:
+        function(tf.constant(1.0))
+        function(tf.constant(1.0))
+    report = scope.coverage()
+    assert report.row("tensorflow::Relu").seen == 1
+    assert dict(report.row("tensorflow::Mul").skipped) == {"unasked": 1}

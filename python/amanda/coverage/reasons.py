@@ -12,6 +12,7 @@ REASONS = {
     "thread": "it runs on another thread, which PyTorch gave the state of this one: `torch.jit.fork`",
     "noise": "it is bookkeeping of the framework: `profiler::*`, `prim::*`, `lift_fresh`",
     "backward": "a backward operator is made of it; tools see the autograd node as a whole",
+    "graph": "it is inside a function that a v1 graph of TensorFlow calls",
     "traced": "the program is being traced: `FakeTensorMode`, `make_fx`, `torch.export`, `torch.jit.trace`",
     "unasked": "no tool of the scope asks for it: not for operators of its type (`ops=`), or not for backward operators",
     "unowned": (

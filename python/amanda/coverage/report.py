@@ -19,16 +19,16 @@ class CoverageRow:
     """The calls of one operator type, all overloads; in backward, the runs of one kind of autograd node."""
 
     phase: Phase
-    operator: str  # "aten::add"; "autograd::AddBackward0"
-    dispatched: int  # calls, as RecordFunction counts them: `seen` and all of `skipped`
+    operator: str  # "aten::add"; "autograd::AddBackward0"; "tensorflow::AddV2"
+    dispatched: int  # calls, in PyTorch as RecordFunction counts them: `seen` and all of `skipped`
     seen: int  # those that a tool of the scope saw
     skipped: Mapping[str, int]  # the others, by reason
 
 
 @dataclasses.dataclass(frozen=True)
 class CoverageReport:
-    """The calls that PyTorch dispatched while a scope was entered, and which of them its tools saw. From
-    `Scope.coverage`.
+    """The calls that PyTorch dispatched while a scope was entered, and which of them its tools saw; of TensorFlow, eager
+    operators by runs, and those of graphs once for each graph that was instrumented. From `Scope.coverage`.
 
     ``print(report)`` shows it as a table. It is a snapshot.
     """

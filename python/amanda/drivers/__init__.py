@@ -198,8 +198,8 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
         names = " or ".join(driver.framework for driver in _registered)
         absent = f"{names} is not" if len(_registered) == 1 else "neither is"
         raise _core.Error(
-            f"[scope] coverage counts what {names} is asked for, and {absent} installed, or this build has no driver for it; "
-            "apply the tools without coverage=True"
+            f"[scope] coverage counts what {names} is asked for, and {absent} installed, or this build has no driver for "
+            "it; apply the tools without coverage=True"
         )
     return made
 

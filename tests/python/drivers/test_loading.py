@@ -208,9 +208,9 @@ def test_a_framework_that_does_not_fit_is_a_warning_and_the_program_runs(registe
     driver = register(LateDriver(refused), only=True)
     with pytest.warns(UserWarning, match=r"^\[late\] another version$"):
         assert importlib.import_module("lateframe").ready
-    with pytest.warns(UserWarning, match=r"^\[scope\] tools see nothing here: \[late\] another version$") as told:
-        with amanda.apply(amanda.Tool()):
-            pass
+    text = r"^\[scope\] tools see nothing here: \[late\] another version$"
+    with pytest.warns(UserWarning, match=text) as told, amanda.apply(amanda.Tool()):
+        pass
     assert [warning.filename for warning in told] == [__file__]
     assert driver.told == ["load"]
 

@@ -47,7 +47,12 @@ class TensorFlowDriver:
         if not _is_built():
             return [("tensorflow", f"{version} is installed, but this build of amanda has no driver for it")]
         if not _fits(version):
-            return [("tensorflow", f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it")]
+            return [
+                (
+                    "tensorflow",
+                    f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it",
+                )
+            ]
         if not self._patches:
             return [("tensorflow", f"{version}; amanda is ready for it when a program imports it")]
         return [("tensorflow", f"{version}; amanda is attached to it")]
@@ -144,6 +149,6 @@ def _check_version() -> None:
     version = _installed_version()
     if not _fits(version):
         raise ImportError(
-            f"[tensorflow] this version of amanda is for TensorFlow {required.VERSION}, and TensorFlow {version} is imported: it "
-            f"runs uninstrumented, and tools see nothing of it; install tensorflow=={required.VERSION}.*"
+            f"[tensorflow] this version of amanda is for TensorFlow {required.VERSION}, and TensorFlow {version} is imported: "
+            f"it runs uninstrumented, and tools see nothing of it; install tensorflow=={required.VERSION}.*"
         )

@@ -1,4 +1,4 @@
-"""The operators that a Python function of TensorFlow calls, for messages: ops= takes names, and somebody gave `tf.nn.relu`."""
+"""The operators that a Python function of TensorFlow calls, for the error about `ops=tf.nn.relu`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class TensorFlowCounter:
             for name, is_backward in dict.fromkeys([*self._seen, *self._skipped])
         ]
 
-    def count(self, backend: _core.GraphBackend, type: int, name: str, is_backward: bool, forward_type: int) -> None:
+    def count(self, backend: _core.GraphBackend, name: str, forward_type: int, is_backward: bool) -> None:
         if backend.is_asked_for(forward_type, is_backward, self._tools):
             self._seen[name, is_backward] += 1
         else:
@@ -52,9 +52,15 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def counters() -> tuple[TensorFlowCounter, ...]:
-    """Those of this thread's scopes, for what runs or is built on it."""
-    return _here.counters
+def is_open() -> bool:
+    """Does somebody count what runs, or is built, on this thread?"""
+    return bool(_here.counters)
+
+
+def shown(backend: _core.GraphBackend, name: str, forward_type: int, is_backward: bool) -> None:
+    """An operator that tools are shown if they ask for it. `name`: as TensorFlow's, "Conv2D"."""
+    for counter in _here.counters:
+        counter.count(backend, f"tensorflow::{name}", forward_type, is_backward)
 
 
 def skipped(name: str, reason: str, is_backward: bool = False) -> None:

@@ -29,6 +29,7 @@ EAGER = _core.GraphBackend(
 )
 EAGER.describe(eager_operands.describe)
 
+_NOTHING: dict[object, Any] = {}
 _links = eager_backward.Links()
 
 
@@ -93,12 +94,10 @@ class Observer:
             if type is not None:
                 self._gradient.append(Ran(type, inputs, attributes, outputs))
             return
-        counters = coverage.counters()
-        if not counters and (type is None or not EAGER.wants(type.number)):
+        if not coverage.is_open() and (type is None or not EAGER.wants(type.number)):
             self._unwanted.add(name)
         elif type is not None:
-            for counter in counters:
-                counter.count(EAGER, type.number, f"tensorflow::{type.name}", False, type.number)
+            coverage.shown(EAGER, type.name, type.number, is_backward=False)
             self._forward(type, inputs, attributes, outputs, sys._getframe(1))
 
     def _forward(
@@ -108,12 +107,19 @@ class Observer:
         if toolset is None or not EAGER.wants(type.number):
             return
         place = self._places.place_of(type.name, frame)
-        ins, outs = type.grouped_inputs(inputs, attributes), type.grouped_outputs(outputs, attributes)
-        shown = self._show(toolset, (place.id, len(ins)), type, place, place.id, ins, outs, None)
-        state = _core.RunState()
+        shown = self._shown.get(toolset, _NOTHING).get(place.id)
+        ins: list[Any] = []
+        outs: list[Any] = []
+        if shown is None or shown.before or shown.after:
+            ins, outs = type.grouped_inputs(inputs, attributes), type.grouped_outputs(outputs, attributes)
+        if shown is None:
+            shown = self._show(toolset, place.id, type, place, place.id, ins, outs, None)
+        state = None
         if not port.no_tape_records():
+            state = _core.RunState()
             _links.add(attributes, Forward(type, place, state))
-        _run(shown, ins, outs, state, is_backward=False)
+        if ins or outs:
+            _run(shown, ins, outs, state or _core.RunState(), is_backward=False)
 
     def _show(
         self,
@@ -175,7 +181,6 @@ class Observer:
 
     def show_backward(self, gradient: Gradient, ran: Sequence[Ran]) -> None:
         forward = gradient.forward
-        counters = coverage.counters()
         toolset = EAGER.toolset()
         if toolset is None or not EAGER.wants(forward.type.number):
             return
@@ -183,8 +188,7 @@ class Observer:
         for each in ran:
             name = each.type.name
             index = number[name] = number.get(name, -1) + 1
-            for counter in counters:
-                counter.count(EAGER, each.type.number, f"tensorflow::{name}", True, forward.type.number)
+            coverage.shown(EAGER, name, forward.type.number, is_backward=True)
             ins, outs = gradient.grad_outputs(each), gradient.grad_inputs(each)
             id = frames.hash_of((forward.place.id, name, index)) or 1
             shown = self._show(

@@ -119,6 +119,9 @@ def _build_of(options: Any, creator: Any) -> Build:
     attributes = options.attributes or {}
     if port.in_save_context() or not port.eager_outside_functions() or attributes.get(port.DATASET_FUNCTION):
         return VANILLA
+    if tf.distribute.has_strategy():
+        unsupported.warn_of_strategy(tf.distribute.get_strategy())
+        return VANILLA
     if attributes.get(port.XLA_COMPILE) or port.in_xla(tf.compat.v1.get_default_graph()):
         unsupported.warn(
             "a function with jit_compile=True runs uninstrumented, and tools do not see its operators: XLA compiles it as a "
@@ -193,6 +196,8 @@ def _transform(graph: Any) -> None:
     """A graph is complete."""
     build = _here.builds[-1] if _here.builds else VANILLA
     if build.toolset is None or build.creates_variables or instrumented(graph) is not None:
+        return
+    if unsupported.is_distributed(graph):
         return
     try:
         _instrument(graph, build.toolset)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import links, op_types, places, structure
+from amanda.drivers.tensorflow import coverage, links, op_types, places, structure
 from amanda.drivers.tensorflow.op_types import Operand
 
 
@@ -61,6 +61,7 @@ class GraphSite:
             elif op_types.computes(op) and not joins.has(op, gradient):
                 shown = self.shown[op] = self._shown(op, gradient)
                 visitor.op(shown.site)
+                coverage.shown(self.backend, op.type, (shown.forward or shown).type, shown.forward is not None)
 
     def lower(self, sites: list[tuple[int, list[_core.Tap]]]) -> object:
         shown = list(self.shown.values())

@@ -297,10 +297,6 @@ def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count
 # ---- functions ----------------------------------------------------------------------------------------------------
 
 
-def is_eager(tensor: Any) -> bool:
-    return isinstance(tensor, _EagerTensor)
-
-
 def set_control_inputs(op: Any, operators: list[Any]) -> None:
     op._remove_all_control_inputs()
     op._add_control_inputs(operators)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core, _tensorflow
-from amanda.drivers.tensorflow import attach, nodes, order, port
+from amanda.drivers.tensorflow import attach, coverage, nodes, order, port
 from amanda.drivers.tensorflow.cone import Cone
 from amanda.drivers.tensorflow.graph_site import GraphSite, Plans
 from amanda.drivers.tensorflow.unsupported import warn
@@ -47,6 +47,7 @@ class SessionSite(GraphSite):
 
     def show_call(self, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
         visitor.unseen(op.name, f"{op.type} in a v1 graph: operators in functions are not shown")
+        coverage.skipped(op.type, "graph")
         warn(
             "a Session runs a graph that calls functions, by tf.function or by control flow of TensorFlow 2: tools are not "
             f"shown the operators in them ({op.name}, {op.type}); run the function itself, or call "
