@@ -27,10 +27,9 @@ def test_the_transformer_is_watched_and_trained_alike() -> None:
     text = printed("tensorflow_transformer.py")
     layers = re.findall(r"^  (\S*attention\S*) +(\d\.\d\d) \d\.\d\d \d\.\d\d (\d\.\d\d)$", text, re.MULTILINE)
     assert len(layers) == 2
-    assert all(float(first) > 0.9 for _, first, _ in layers)  # at first every token attends to all rows
-    assert any(float(last) < float(first) for _, first, last in layers)
+    assert all(0.3 < float(last) < float(first) < 1 for _, first, last in layers)
     gradients = re.findall(r"^  (\S*attention\S*)( +\d\.\d{4}){4}$", text, re.MULTILINE)
-    assert [name for name, _ in gradients] == [name for name, _, _ in layers]
+    assert {name for name, _ in gradients} == {name for name, _, _ in layers}
     (accuracy,) = re.findall(r"^accuracy ([\d.]+)%$", text, re.MULTILINE)
     assert float(accuracy) > 60
     assert text.endswith("trained without the tool, the weights are the same, bit for bit\n")
