@@ -125,6 +125,7 @@ class Refusal:
     ) -> None:
         self._is_backward, self._draws = is_backward, op_types.draws(op)
         self._inputs = [_kind(op.inputs, operand) for operand in inputs]
+        self._constants = [not is_backward and op_types.must_be_constant(op, operand) for operand in inputs]
         self._outputs = [_kind(op.outputs, operand) for operand in outputs]
 
     def __call__(self, point: str, position: int) -> str | None:
@@ -138,6 +139,8 @@ class Refusal:
             return kind and f"one of its operands is {kind}, which only TensorFlow's own operators can use"
         if point == "before" and self._draws:
             return "it is the shape of the results, which edits cannot change"
+        if point == "before" and position < len(self._constants) and self._constants[position]:
+            return "it is a shape that TensorFlow must know when it builds the graph"
         kinds = self._inputs if point == "before" else self._outputs
         kind = kinds[position] if position < len(kinds) else None
         return kind and f"it is {kind}, which routines cannot give"
