@@ -225,6 +225,17 @@ def test_what_adds_gradients_up_is_no_operator():
     assert {name for name, _ in tool.places} == {"Relu", "AddV2", "ReluGrad of Relu"}
 
 
+def test_the_gradient_of_a_custom_gradient_is_not_shown():
+    @tf.custom_gradient
+    def exponential(x):
+        return tf.exp(x), lambda incoming: incoming * tf.exp(x)
+
+    tool, x = Looking("Exp", "Mul"), tf.Variable(1.0)
+    with amanda.apply(tool), tf.GradientTape() as tape:
+        assert tape.gradient(exponential(x), x) == tf.exp(1.0)
+    assert tool.order() == ["Exp<", "Exp>", "Exp<", "Exp>"]  # in the function, and in the comparison
+
+
 def test_gradients_of_what_ran_outside_the_scope_are_not_shown():
     tool = Looking()
     x = tf.Variable(X)

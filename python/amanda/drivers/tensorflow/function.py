@@ -124,8 +124,8 @@ def _build_of(options: Any, creator: Any) -> Build:
         return VANILLA
     if attributes.get(port.XLA_COMPILE) or port.in_xla(tf.compat.v1.get_default_graph()):
         unsupported.warn(
-            "a function with jit_compile=True runs uninstrumented, and tools do not see its operators: XLA compiles it as a "
-            "whole; use jit_compile=False"
+            "a function with jit_compile=True runs uninstrumented, and tools do not see its operators: XLA compiles it "
+            "as a whole; use jit_compile=False"
         )
         return VANILLA
     return Build(toolset, creator=creator)
@@ -213,7 +213,7 @@ def _instrument(graph: Any, toolset: _core.Toolset) -> None:
         operators,
         lambda plans: _lower(graph, site, plans),
         function=bodies.label_of(graph),
-        elsewhere=_Elsewhere(),
+        elsewhere=_shown_elsewhere,
     )
     artifact = _core.instrument(toolset, attach.FUNCTION, site)
     running.note(graph, Instrumented(toolset, site.shown, artifact))
@@ -224,12 +224,10 @@ def _lower(graph: Any, site: graph_site.GraphSite, plans: graph_site.Plans) -> o
     return in_place.InPlace(graph, site.gradients).insert(plans)
 
 
-class _Elsewhere:
-    """The operators that were shown in other graphs."""
-
-    def get(self, op: tf.Operation) -> graph_site.Shown | None:
-        known = instrumented(op.graph)
-        return known.shown.get(op) if known else None
+def _shown_elsewhere(op: tf.Operation) -> graph_site.Shown | None:
+    """An operator of another graph."""
+    known = instrumented(op.graph)
+    return known.shown.get(op) if known else None
 
 
 # Gradients.

@@ -1,7 +1,7 @@
 """Keeps the order in which TensorFlow sums gradients, which taps between operators would change, and with it the last bit.
 
-TensorFlow differentiates a graph by a queue of operators whose gradients are complete. A tap is taken from it at once, and what it
-completes gets the tap's place in the queue: so the other operators come in the order in which they do without taps.
+TensorFlow differentiates a graph by a queue of operators whose gradients are complete. A tap is taken from it at once, and
+what it completes gets the tap's place in the queue: so the other operators come in the order in which they do without taps.
 """
 
 from __future__ import annotations

@@ -27,10 +27,6 @@ class Shown(NamedTuple):
     site: _core.OpSite
 
 
-class Elsewhere(Protocol):
-    """Operators that other graphs showed."""
-
-    def get(self, op: tf.Operation, /) -> Shown | None: ...
 
 
 #: What `lower` is given: the operators that have taps, with them.
@@ -48,13 +44,13 @@ class GraphSite:
         *,
         function: str = "",
         path: str = "",
-        elsewhere: Elsewhere | None = None,
+        elsewhere: Callable[[tf.Operation], Shown | None] = lambda op: None,
     ) -> None:
         """`operators`: all of the graph that run, operands before users. `elsewhere`: those that other graphs of the same
         program showed before, under the same toolset. `function` and `path`: see `places.place_of`."""
         self.backend, self.operators, self._lower = backend, operators, lower
         self._function, self._path = function, path
-        self._elsewhere: Elsewhere = elsewhere or dict[tf.Operation, Shown]()
+        self._elsewhere = elsewhere
         self.gradients: dict[tf.Operation, links.Gradient] = {}
         self.shown: dict[tf.Operation, Shown] = {}
 
@@ -91,7 +87,7 @@ class GraphSite:
         return self._make(op, (None,) * len(forward.outputs), (None,) * len(forward.inputs), forward)
 
     def _forward(self, op: tf.Operation) -> Shown:
-        known = self.shown.get(op) or self._elsewhere.get(op)
+        known = self.shown.get(op) or self._elsewhere(op)
         # An operator that does not run here, because its results are fed, is not shown.
         return known or self._shown(op, links.gradient_of(op))
 
@@ -154,6 +150,7 @@ class Refusal:
     ) -> None:
         self._is_backward, self._draws = is_backward, op_types.draws(op)
         self._inputs = [_kind(op.inputs, operand) for operand in inputs]
+        self._constants = [not is_backward and op_types.must_be_constant(op, operand) for operand in inputs]
         self._outputs = [_kind(op.outputs, operand) for operand in outputs]
 
     def __call__(self, point: str, position: int) -> str | None:
@@ -167,6 +164,8 @@ class Refusal:
             return kind and f"one of its operands is {kind}, which only TensorFlow's own operators can use"
         if point == "before" and self._draws:
             return "it is the shape of the results, which edits cannot change"
+        if point == "before" and position < len(self._constants) and self._constants[position]:
+            return "it is a shape that TensorFlow must know when it builds the graph"
         kinds = self._inputs if point == "before" else self._outputs
         kind = kinds[position] if position < len(kinds) else None
         return kind and f"it is {kind}, which routines cannot give"

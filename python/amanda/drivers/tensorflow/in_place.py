@@ -162,7 +162,7 @@ class InPlace:
             port.set_input(op, index, new)
         for op, tap in self._waits:
             port.add_control_input(op, tap)
-        for op, tap in self._replaced.items():
+        for op in self._replaced:
             for user in port.control_users(op):
                 others = [self._replaced.get(other, other) for other in user.control_inputs]
                 port.set_control_inputs(user, others)

@@ -113,6 +113,14 @@ def draws(op: tf.Operation) -> bool:
     return op.type in _RANDOM
 
 
+def must_be_constant(op: tf.Operation, operand: Operand) -> bool:
+    """Is it a scalar that stands for a shape? TensorFlow must know its value when it builds the graph."""
+    names = [argument.name for argument in definition_of(op).input_arg]
+    return operand in [at for at, name in zip(inputs_of(op), names, strict=True) if name == "element_shape"] and all(
+        op.inputs[index].shape.rank == 0 for _, index in members(operand)
+    )
+
+
 def has_effects(op: tf.Operation) -> bool:
     """Does it change something, so that it must not run twice?"""
     return definition_of(op).is_stateful and op.type not in _VARIABLES and not draws(op)

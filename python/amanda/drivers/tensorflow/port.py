@@ -33,7 +33,7 @@ class Patchable(NamedTuple):
     name: str
     original: Callable[..., Any]
 
-    def replace(self, replacement: Callable[..., Any]) -> None:
+    def replace(self, replacement: Any) -> None:
         setattr(self.owner, self.name, replacement)
 
     def restore(self) -> None:

@@ -33,7 +33,7 @@ def instrumented(graph: Any) -> Instrumented | None:
     return getattr(graph, _ATTRIBUTE, None)
 
 
-class FunctionWithTaps(port.AtomicFunction):
+class FunctionWithTaps(port.AtomicFunction):  # type: ignore[misc]
     """A function of TensorFlow's runtime that has taps, or calls such functions."""
 
     __slots__ = ()

@@ -39,8 +39,8 @@ def wiring(shown: Shown, tap: _core.Tap) -> Wiring | None:
     if shown.forward and selected and all(operands[position] is None for position in selected):
         return None
     args = _addresses(shown, side, selected)
-    looks = tap.kind == "observe" or (tap.point == "before" and op_types.draws(shown.op))
-    results = [] if looks else _results(tensors, operands, selected)
+    edited = [position for position in selected if shown.refuse(tap.point, position) is None]
+    results = [] if tap.kind == "observe" else _results(tensors, operands, edited)
     if tap.point == "after":
         args += _addresses(shown, "input", [i for i in range(len(shown.inputs)) if tap.shows_input(i)])
     return Wiring(args, results)

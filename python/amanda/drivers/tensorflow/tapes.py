@@ -43,9 +43,7 @@ def gradient(
     """What a tape calls for each operator."""
 
     def call(attributes: tuple[Any, ...]) -> Any:
-        return port.tape_gradient(
-            op_name, attributes, number_of_inputs, inputs, outputs, incoming, skipped, scope
-        )
+        return port.tape_gradient(op_name, attributes, number_of_inputs, inputs, outputs, incoming, skipped, scope)
 
     if not attributes or len(attributes) < 2 or attributes[-2] is not _TAG:
         return call(attributes)

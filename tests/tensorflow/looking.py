@@ -1,0 +1,53 @@
+"""A tool that looks at everything, and changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import amanda
+import numpy as np
+
+
+class Look(amanda.Tool):
+    """Looks at every operator, forward and backward, on all sides; reads every value that it is shown.
+
+    `count` has the runs of forward operators by name, `backward` those of backward operators. With `hand_back`, its
+    routines return what they were given.
+    """
+
+    def __init__(self, ops: Any = None, *, hand_back: bool = False) -> None:
+        super().__init__()
+        self.hand_back = hand_back
+        self.clear()
+        for backward in (False, True):
+            for require_outputs in (False, True):
+                self.add_inst_for_op(self.analyze, ops=ops, backward=backward, require_outputs=require_outputs)
+
+    def clear(self) -> None:
+        self.count: Counter[str] = Counter()
+        self.backward: Counter[str] = Counter()
+        self.namespaces: Counter[str] = Counter()
+
+    def analyze(self, context: amanda.OpContext) -> None:
+        _ = (context.inputs, context.module_path, context.source, context.op_id)
+        self.namespaces[context.namespace] += 1
+        if context.is_backward():
+            if context.has_grad_inputs():
+                return
+            counts, name = self.backward, context.backward_op.__name__
+            context.insert_before_backward_op(self.before, counts=counts, name=name)
+            context.insert_after_backward_op(self.after)
+        elif not context.has_outputs():
+            context.insert_before_op(self.before, counts=self.count, name=context.op.__name__)
+            context.insert_after_op(self.after)
+
+    def before(self, *operands: Any, counts: Counter[str], name: str) -> Any:
+        counts[name] += 1
+        return self.after(*operands)
+
+    def after(self, *operands: Any) -> Any:
+        for operand in operands:
+            for value in operand if isinstance(operand, list) else [operand]:
+                _ = None if value is None else np.array(value)  # reads all of it
+        return operands if self.hand_back else None
