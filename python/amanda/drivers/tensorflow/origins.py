@@ -28,7 +28,7 @@ def origins(symbol: object) -> list[Origin] | None:
             continue
         seen[id(tensor)] = tensor
         passed_on = _passed_on(tensor)
-        waiting += passed_on or ()
+        waiting += passed_on or _carried(tensor)
         if passed_on is None and not _is_number(tensor.op):
             found[_origin(tensor)] = None
     return list(found)
@@ -71,6 +71,14 @@ def _returned(op: tf.Operation, index: int) -> list[tf.Tensor] | None:
     if op.type in ("While", "StatelessWhile"):
         returned = [op.inputs[index], *(tensor for tensor in returned if tensor.dtype == op.outputs[index].dtype)]
     return returned or None
+
+
+def _carried(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """Of what a loop carries, what the last round made; the first one gets it from outside."""
+    graph = tensor.graph
+    if not port.is_loop_body(graph):
+        return []
+    return [graph.outputs[i] for i, given in enumerate(graph.inputs) if given is tensor and i < len(graph.outputs)]
 
 
 def _captured(graph: tf.Graph, tensor: tf.Tensor) -> list[tf.Tensor] | None:
