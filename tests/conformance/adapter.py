@@ -55,6 +55,8 @@ class Adapter(Protocol):
     capabilities: Capabilities
     same_ids_as: str | None
     """Another adapter's name: one place of the program has the same id there."""
+    namespace: str
+    """Of the operators' names: "aten"."""
     ops: dict[str, str]
     """Of each kind, the operator's name."""
     backward_ops: dict[str, set[str]]
@@ -68,6 +70,11 @@ class Adapter(Protocol):
     def nested(self, value: Any) -> Nested: ...
     def times(self, value: Any, factors: list[float]) -> Any:
         """Element by element."""
+
+
+def named(adapter: Adapter, *kinds: str) -> list[str]:
+    """For `ops=`. Names without a namespace are those of frameworks that are loaded."""
+    return sorted({f"{adapter.namespace}::{adapter.ops[kind]}" for kind in kinds})
 
 
 def installed() -> Iterator[Adapter]:

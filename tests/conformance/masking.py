@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import amanda
+from adapter import named
 from description import MASK
 
 
@@ -13,8 +14,8 @@ class Masks(amanda.Tool):
         super().__init__()
         self.driver = driver
         self.analysed = []  # the operators, once for each analysis
-        self.add_inst_for_op(self.analyse, ops=driver.ops["mul"])
-        self.add_inst_for_op(self.analyse_backward, ops=driver.ops["mul"], backward=True)
+        self.add_inst_for_op(self.analyse, ops=named(driver, "mul"))
+        self.add_inst_for_op(self.analyse_backward, ops=named(driver, "mul"), backward=True)
 
     def analyse(self, context):
         self.analysed.append(context.op_id)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import amanda
 import pytest
+from adapter import named
 from description import MASK, NEURON, VIEWS, Result, X, flat, neuron
 from masking import Masks
 
@@ -27,7 +28,7 @@ def zeros(driver, how):
         routine = {"replace": context.replace_op, "after": context.insert_after_op}[how]
         routine(lambda value: driver.times(value, [0.0] * 3))
 
-    tool.add_inst_for_op(analyse, ops=driver.ops["relu"])
+    tool.add_inst_for_op(analyse, ops=named(driver, "relu"))
     return tool
 
 
@@ -48,7 +49,7 @@ def test_backward_sees_what_a_before_action_made_of_an_input(driver):
     tool = amanda.Tool("doubles")
     tool.add_inst_for_op(
         lambda context: context.insert_before_op(lambda a: driver.times(a, [2.0] * 3), inputs=[0]),
-        ops=driver.ops["matmul"],
+        ops=named(driver, "matmul"),
     )
     with amanda.apply(tool):
         result = result_of(driver.build(NEURON).step(X))
@@ -61,7 +62,7 @@ def test_whose_gradient_a_replacement_has(driver):
     vanilla = neuron()
     tool = amanda.Tool("doubles")
     tool.add_inst_for_op(
-        lambda context: context.replace_op(lambda x: driver.times(x, [2.0] * 3)), ops=driver.ops["relu"]
+        lambda context: context.replace_op(lambda x: driver.times(x, [2.0] * 3)), ops=named(driver, "relu")
     )
     with amanda.apply(tool):
         result = result_of(driver.build(NEURON).step(X))
@@ -95,7 +96,7 @@ def test_an_edit_that_the_driver_cannot_make_is_refused_at_analysis(driver):
     ran = []
     tool = amanda.Tool("editor")
     tool.add_inst_for_op(
-        lambda context: context.replace_op(lambda x, *_: ran.append(x) or x), ops=driver.ops["flatten"]
+        lambda context: context.replace_op(lambda x, *_: ran.append(x) or x), ops=named(driver, "flatten")
     )
     model = driver.build(VIEWS)
     with amanda.apply(tool), pytest.raises(amanda.Error) as refused:
@@ -111,7 +112,7 @@ def test_where_an_edit_is_refused_looking_is_allowed(driver):
     seen = []
     tool = amanda.Tool("looks")
     tool.add_inst_for_op(
-        lambda context: context.insert_after_op(lambda y: seen.append(driver.nested(y))), ops=driver.ops["flatten"]
+        lambda context: context.insert_after_op(lambda y: seen.append(driver.nested(y))), ops=named(driver, "flatten")
     )
     with amanda.apply(tool):
         assert driver.build(VIEWS).run([[1.0, 2.0]]) == [[-1.0, -2.0]]

@@ -7,6 +7,7 @@ import re
 
 import amanda
 import pytest
+from adapter import named
 from description import NEURON, X, flat, neuron
 
 
@@ -34,7 +35,7 @@ SCHEDULES = {
 def test_a_routines_error_is_the_same_object(driver, where):
     error = Mine("mine")
     tool = amanda.Tool("careless")
-    tool.add_inst_for_op(lambda context: SCHEDULES[where](context, raises(error)), ops=driver.ops["relu"])
+    tool.add_inst_for_op(lambda context: SCHEDULES[where](context, raises(error)), ops=named(driver, "relu"))
     model = driver.build(NEURON)
     vanilla = model.step(X)
     with amanda.apply(tool), pytest.raises(Mine) as raised:
@@ -53,7 +54,7 @@ def test_an_analysis_error_is_the_same_object_and_is_not_remembered(driver):
         if left:
             raise left.pop(0)
 
-    tool.add_inst_for_op(analyse, ops=driver.ops["relu"])
+    tool.add_inst_for_op(analyse, ops=named(driver, "relu"))
     model = driver.build(NEURON)
     with amanda.apply(tool):
         for error in errors:
@@ -67,7 +68,7 @@ def test_a_tool_that_fails_is_disabled(driver, caplog):
     ran = []
     tool = amanda.Tool("careless")
     tool.add_inst_for_op(
-        lambda context: context.insert_before_op(lambda x: ran.append(1) or 1 / 0), ops=driver.ops["relu"]
+        lambda context: context.insert_before_op(lambda x: ran.append(1) or 1 / 0), ops=named(driver, "relu")
     )
     model = driver.build(NEURON)
     with caplog.at_level(logging.WARNING, "amanda"), amanda.apply(tool, on_error="disable"):
@@ -79,7 +80,7 @@ def test_a_tool_that_fails_is_disabled(driver, caplog):
 
 def test_a_value_that_does_not_fit_is_an_error_that_names_tool_and_operator(driver):
     tool = amanda.Tool("careless")
-    tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: "no array"), ops=driver.ops["relu"])
+    tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: "no array"), ops=named(driver, "relu"))
     with amanda.apply(tool), pytest.raises(amanda.Error) as raised:
         driver.build(NEURON).run(X)
     assert str(raised.value).startswith("[action] careless: <lambda> after ")

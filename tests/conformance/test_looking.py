@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import amanda
+from adapter import named
 from description import ADDS_THREE_TIMES, FLIPS_OR_CLIPS, NEURON, X, flat
 
 
@@ -71,7 +72,7 @@ def masks_everything(driver):
     tool = amanda.Tool("masks")
     tool.add_inst_for_op(
         lambda context: context.insert_before_op(lambda w: driver.times(w, [0.0, 1.0, 1.0]), inputs=[1]),
-        ops=driver.ops["mul"],
+        ops=named(driver, "mul"),
     )
     return tool
 
@@ -120,13 +121,13 @@ def test_regimes_of_a_framework_see_the_same_operators(driver, other_regime):
 
 
 def test_the_bodies_of_a_loop_are_one_operator_that_runs_often(driver):
-    model, sees, runs = driver.build(ADDS_THREE_TIMES), Sees(driver.ops["add"]), []
+    model, sees, runs = driver.build(ADDS_THREE_TIMES), Sees(named(driver, "add")), []
     doubles = amanda.Tool("doubles")
 
     def double(context):
         context.insert_before_op(lambda x: runs.append(1) or driver.times(x, [2.0, 2.0]), inputs=[1])
 
-    doubles.add_inst_for_op(double, ops=driver.ops["add"])
+    doubles.add_inst_for_op(double, ops=named(driver, "add"))
     assert model.run([1.0, 2.0]) == [[4.0, 8.0]]
     with amanda.apply(sees, doubles):
         assert model.run([1.0, 2.0]) == [[7.0, 14.0]]  # x + 3 * 2x
@@ -135,7 +136,7 @@ def test_the_bodies_of_a_loop_are_one_operator_that_runs_often(driver):
 
 
 def test_the_branches_of_a_conditional_are_operators(driver):
-    names = {driver.ops["neg"], driver.ops["relu"]}
+    names = named(driver, "neg", "relu")
     model, sees, ran = driver.build(FLIPS_OR_CLIPS), Sees(names), []
     counts = amanda.Tool("counts")
     counts.add_inst_for_op(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import amanda
 import pytest
+from adapter import named
 from description import ADDS_THREE_TIMES, NEURON, X, flat, neuron
 
 
@@ -22,8 +23,8 @@ def test_a_value_meets_its_own_gradient(driver):
     def analyze(context):
         context.insert_after_op(lambda y, run: run.update(y=y), outputs=[0], with_run=True)
 
-    tool.add_inst_for_op(analyze, ops=driver.ops["relu"])
-    tool.add_inst_for_op(analyze_backward, ops=driver.ops["relu"], backward=True)
+    tool.add_inst_for_op(analyze, ops=named(driver, "relu"))
+    tool.add_inst_for_op(analyze_backward, ops=named(driver, "relu"), backward=True)
     model = driver.build(NEURON)
     with amanda.apply(tool):
         for _ in range(2):
@@ -36,7 +37,7 @@ def test_executions_of_a_loops_body_are_counted(driver):
     tool, seen = amanda.Tool("counts"), []
     tool.add_inst_for_op(
         lambda context: context.insert_before_op(lambda run: seen.append(run.index), [], with_run=True),
-        ops=driver.ops["add"],
+        ops=named(driver, "add"),
     )
     scope, model = amanda.apply(tool), driver.build(ADDS_THREE_TIMES)
     for _ in range(2):
@@ -52,7 +53,7 @@ def test_inputs_are_shown_beside_outputs_or_refused(driver):
         seen.append([flat(driver.nested(value)) for value in (y, *inputs)])
 
     tool.add_inst_for_op(
-        lambda context: context.insert_after_op(look, outputs=[0], inputs=None), ops=driver.ops["relu"]
+        lambda context: context.insert_after_op(look, outputs=[0], inputs=None), ops=named(driver, "relu")
     )
     model = driver.build(NEURON)
     vanilla = model.step(X)

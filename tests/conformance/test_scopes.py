@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import amanda
+from adapter import named
 from description import MASK, NEURON, X, flat, neuron
 from masking import Masks
 
@@ -17,7 +18,7 @@ def masks_the_weight(driver):
         masks.analyses += 1
         context.insert_before_op(lambda w: driver.times(w, MASK), inputs=[1])
 
-    masks.add_inst_for_op(analyse, ops=driver.ops["mul"])
+    masks.add_inst_for_op(analyse, ops=named(driver, "mul"))
     return masks
 
 
@@ -67,8 +68,8 @@ def test_tools_run_in_order_on_both_sides(driver):
         def analyse_backward(context):
             context.insert_before_backward_op(lambda: ran.append(f"{name}'<"), grad_outputs=[])
 
-        made.add_inst_for_op(analyse, ops=driver.ops["relu"])
-        made.add_inst_for_op(analyse_backward, ops=driver.ops["relu"], backward=True)
+        made.add_inst_for_op(analyse, ops=named(driver, "relu"))
+        made.add_inst_for_op(analyse_backward, ops=named(driver, "relu"), backward=True)
         return made
 
     first, second, inner = tool("a"), tool("b"), tool("c")
@@ -82,7 +83,7 @@ def test_edits_of_two_tools_add_up(driver):
     def doubles():
         tool = amanda.Tool("doubles")
         tool.add_inst_for_op(
-            lambda context: context.insert_after_op(lambda y: driver.times(y, [2.0] * 3)), ops=driver.ops["relu"]
+            lambda context: context.insert_after_op(lambda y: driver.times(y, [2.0] * 3)), ops=named(driver, "relu")
         )
         return tool
 
@@ -97,14 +98,14 @@ def test_edits_of_two_tools_add_up(driver):
 def test_routines_and_analyses_are_not_instrumented(driver):
     model, other, analysed = driver.build(NEURON), driver.build(NEURON), []
     watches = amanda.Tool("watches")
-    watches.add_inst_for_op(lambda context: analysed.append(context.module_path), ops=list({*driver.ops.values()}))
+    watches.add_inst_for_op(lambda context: analysed.append(context.module_path), ops=named(driver, *driver.ops))
     runs = amanda.Tool("runs")
 
     def analyse(context):
         other.run(X)
         context.insert_before_op(lambda: other.run(X) and None, inputs=[])
 
-    runs.add_inst_for_op(analyse, ops=driver.ops["relu"])
+    runs.add_inst_for_op(analyse, ops=named(driver, "relu"))
     with amanda.apply(watches, runs):
         assert loss_of(model) == neuron().loss
     assert analysed == [path for path, _ in NEURON.ops()]
@@ -118,7 +119,7 @@ def test_what_runs_share_is_one_executions(driver):
         context.insert_before_op(lambda run: run.update(count=run.get("count", 0) + 1), inputs=[], with_run=True)
         context.insert_after_op(lambda run: seen.append(run["count"]), outputs=[], with_run=True)
 
-    tool.add_inst_for_op(analyse, ops=driver.ops["relu"])
+    tool.add_inst_for_op(analyse, ops=named(driver, "relu"))
     model = driver.build(NEURON)
     with amanda.apply(tool):
         model.run(X)

@@ -91,7 +91,7 @@ class FixedAfterTheFirst(FakeQuantization):
 @each_front
 def test_three_steps_are_those_of_a_model_quantized_by_hand(train):
     seen, tool = ranges(), FixedAfterTheFirst()
-    expected = train(lambda weights, x: network(weights, x, quantized_by_hand(seen)), WEIGHTS, BATCHES)
+    expected = train_function(lambda weights, x: network(weights, x, quantized_by_hand(seen)), WEIGHTS, BATCHES)
     same(train(network, WEIGHTS, BATCHES, tool), expected, rtol=1e-4, atol=1e-5)
     rows = {(row.name.removeprefix("tensorflow::"), row.position): row for row in tool.rows()}
     assert [len(row.scale) for row in rows.values()] == [1, 5, 1, 10, 1, 4]
@@ -114,8 +114,7 @@ def test_values_that_are_clamped_have_no_gradient(train):
 
 
 @each_front
-def test_each_execution_in_a_step_clips_by_its_own_value(train):
-    """One product runs on two weights: each has a place of its own. One place runs twice: in a loop, see below."""
+def test_each_operator_has_a_range_of_its_own(train):
     tool = FixedAfterTheFirst({"matmul": {"left": int8_activation}})
     weights, x = {"w": numbers(4, 4)}, numbers(3, 4)
 
@@ -128,7 +127,7 @@ def test_each_execution_in_a_step_clips_by_its_own_value(train):
         return asymmetric(tf.nn.tanh(asymmetric(x, batch) @ weights["w"]), h) @ weights["w"]
 
     batch = x
-    same(train(program, weights, [x, x * 2], tool), train(by_hand, weights, [x, x * 2]), rtol=1e-4, atol=1e-5)
+    same(train(program, weights, [x, x * 2], tool), train_function(by_hand, weights, [x, x * 2]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_place_that_runs_several_times_clips_each_by_its_own_value():
@@ -136,7 +135,7 @@ def test_a_place_that_runs_several_times_clips_each_by_its_own_value():
     tool = FakeQuantization({"relu": {"input": MovingRange(0, 255)}})
 
     def program(weights, x):
-        _, x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.nn.relu(x - 0.3)), (0, x * weights["one"]))
+        _, x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.nn.relu(x - 0.1)), (0, x * weights["one"]))
         x.set_shape(4)
         return x
 
@@ -149,13 +148,12 @@ def test_a_place_that_runs_several_times_clips_each_by_its_own_value():
     def by_hand(weights, x):
         x = x * weights["one"]
         for _ in range(3):
-            x = tf.nn.relu(rounded(x - 0.3, row.scale, row.zero_point.astype(np.float32), 0, 255))
+            x = tf.nn.relu(rounded(x - 0.1, row.scale, row.zero_point.astype(np.float32), 0, 255))
         return x
 
     found, expected = train_function(program, one, [wide], tool), train_function(by_hand, one, [wide])
     same(found, expected, rtol=1e-4, atol=1e-5)
-    passed = found.gradients[0][1] != 0
-    assert passed.tolist() == [False, False, False, False] or 0 < passed.sum() < 4
+    assert 0 < np.count_nonzero(found.gradients[0][1]) < wide.size
 
 
 def test_outputs_are_quantized_after_the_operator_and_their_gradients_clipped():
@@ -177,29 +175,36 @@ def test_outputs_are_quantized_after_the_operator_and_their_gradients_clipped():
 
 
 def test_training_and_evaluation_share_the_ranges_of_weights():
-    variable, tool = tf.Variable(numbers(6, 3)), FakeQuantization()
-    train, evaluate = (tf.function(lambda x, name=name: x @ variable, autograph=False) for name in "te")
+    variable, tool, eye = tf.Variable(numbers(6, 3)), FakeQuantization(), tf.eye(6)
+
+    def train(x):
+        return x @ variable
+
+    def evaluate(x):
+        return x @ variable
+
+    train, evaluate = tf.function(train, autograph=False), tf.function(evaluate, autograph=False)
     with amanda.apply(tool):
-        train(tf.eye(6))
+        train(eye)
         tool.observe = False
-        with pytest.raises(
-            amanda.Error, match=r"input 'input' of tensorflow::MatMul \(.*has no range yet; run the program"
-        ):
-            evaluate(tf.eye(6))
+        with pytest.raises(amanda.Error, match=r"input 'input' of tensorflow::MatMul \(.*has no range yet; run"):
+            evaluate(eye)
         tool.observe = True
-        np.testing.assert_array_equal(evaluate(tf.eye(6)), train(tf.eye(6)))
+        np.testing.assert_array_equal(evaluate(eye), train(eye))
     assert [row.position for row in tool.rows()].count("weight") == 1
 
 
 def test_observing_and_quantizing_are_switched_apart():
     variable, tool = tf.Variable(numbers(6, 3)), FakeQuantization()
     function, x = tf.function(lambda x: x @ variable, autograph=False), tf.constant(numbers(4, 6))
+    exact, wide = function(x), x * 3
+    exact_of_wide = function(wide)
     tool.quantize = False
     with amanda.apply(tool):
-        np.testing.assert_array_equal(function(x), x @ variable)
+        np.testing.assert_array_equal(function(x), exact)
         scales = [row.scale for row in tool.rows()]
         tool.quantize, tool.observe = True, False
-        assert not np.array_equal(function(x * 3), x * 3 @ variable)
+        assert not np.array_equal(function(wide), exact_of_wide)
         assert all(map(np.array_equal, scales, [row.scale for row in tool.rows()]))
         tool.reset()
         assert tool.rows() == []

@@ -139,6 +139,7 @@ class PyTorchEager:
     name = f"pytorch/{'.'.join(torch.__version__.split('.')[:2])}/eager"
     capabilities = Capabilities(backward="nodes", both_sides=True)
     same_ids_as = None
+    namespace = "aten"
     ops = {kind: kind for kind in FUNCTIONS} | {"flatten": "view"}
     backward_ops = {kind: {f"{kind.capitalize()}Backward0"} for kind in FUNCTIONS} | {
         "matmul": {"MmBackward0"},

@@ -70,6 +70,7 @@ class ReferenceEager:
     name = "reference/1/eager"
     capabilities = Capabilities(**ref.capabilities(graph=False))
     same_ids_as = None
+    namespace = "ref"
     ops = values.OPS
     backward_ops = values.BACKWARD_OPS
     leaf_ops = {"AccumulateGrad"}

@@ -79,6 +79,7 @@ class ReferenceGraph:
     name = "reference/1/graph"
     capabilities = Capabilities(**ref.capabilities(graph=True))
     same_ids_as = "reference/1/eager"
+    namespace = "ref"
     ops = values.OPS
     backward_ops = values.BACKWARD_OPS
     leaf_ops: set[str] = set()

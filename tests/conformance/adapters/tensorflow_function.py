@@ -62,6 +62,7 @@ class TensorFlowFunction:
     name = "tensorflow/2.21/function"
     capabilities = Capabilities(backward="operators", keeps_gradients=True, symbolic=True, both_sides=True)
     same_ids_as = None
+    namespace = "tensorflow"
     ops = values.OPS
     backward_ops = values.BACKWARD_OPS
     leaf_ops: set[str] = set()

@@ -39,6 +39,11 @@ def test_the_page_on_filters_runs_from_top_to_bottom():
         run("filters.md", line, code, names)
 
 
+def test_the_page_on_mapping_runs():
+    ((line, code),) = blocks("mapping.md", "python")
+    run("mapping.md", line, code, {})
+
+
 def test_the_graph_driver_in_python_works():
     ((line, code),) = blocks("writing_a_driver.md", "python")
     run("writing_a_driver.md", line, code, {})

@@ -76,14 +76,14 @@ class Cone:
     def value(self, tensor: tf.Tensor, user: tf.Operation | None = None) -> tf.Tensor:
         """What an operator gets for one of its inputs, before its own taps; without `user`: what is fetched."""
         key = id(tensor)
+        gradient = self._gradients.get(user) if user is not None else None
+        saved = self._saved.get((gradient.forward, key)) if gradient is not None else None
+        if saved is not None:
+            return saved
         if key in self._fed:
             return tensor
-        gradient = self._gradients.get(user) if user is not None else None
         own = self._own.get(key, tensor)
         if gradient is not None and user is not None:
-            saved = self._saved.get((gradient.forward, key))
-            if saved is not None:
-                return saved
             invariant = stacks.entered(tensor)
             if invariant is not None and (gradient.forward, id(invariant)) in self._invariant:
                 return self._popped(gradient.forward, invariant, user)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-_SAME_ELEMENTS = frozenset({"Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "Enter", "RefEnter"})
+_SAME = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
+_SAME_ELEMENTS = _SAME | {"Cast", "Reshape", "ExpandDims", "Squeeze"}
 _ALL_ELEMENTS = _SAME_ELEMENTS | {"Transpose"}
 
 
@@ -51,7 +52,7 @@ def _of_resource(resource: Any, in_order: bool) -> VariableValue | None:
         if op.type == "VarHandleOp":
             return VariableValue((_numbers.of(op.graph), op.name), op.name, None, in_order)
         graphs.append(op.graph)
-        resource = op.inputs[0] if op.type in ("Identity", "Enter") else _captured(resource)
+        resource = op.inputs[0] if op.type in _SAME else _captured(resource)
     if resource is None:
         return None
     for graph in graphs:

@@ -79,6 +79,13 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     But the node and position that lead to the weight differ for each operator and rank, and at AccumulateGrad the
     gradients of all users of a weight are already summed. The product avoids both problems, and also works for second
     derivatives and recomputed regions.
+
+    In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
+    backward operator is linked to the input whose gradient it computes. An analysis sees symbols, so the mask is made when
+    the operator first runs, and `context` has none. It belongs to the tool and to the variable: operators that use the
+    variable in the same layout share it, such as those of the functions that train and evaluate a model; `reset` makes
+    new ones. The weight is the filter of a convolution, or the factor of a product that is a variable's value, perhaps
+    cast, reshaped or transposed.
     """
 
     _speaker = "pruning"
@@ -116,16 +123,17 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         return self._skips.counts()
 
     def apply_to(self, model: Any) -> None:
-        """Makes the pruning permanent: writes the masks into the model's parameters, in place.
+        """Makes the pruning permanent: writes the masks into the model's parameters or variables, in place.
 
         From then on the model needs neither the tool nor Amanda: outside of scopes it computes what it computes in them,
-        bit for bit, and `state_dict()` is sparse. An optimizer may change the zeros again. The masks are those that the
+        bit for bit on PyTorch, and `state_dict()` is sparse. An optimizer may change the zeros again. The masks are those that the
         operators would get if they ran now. Weights that are views of parameters are written through the view.
 
         Nothing is written if there is an error.
 
         Arguments:
-            model: the model that ran in the scope, or a module around it; several in a `torch.nn.ModuleList`.
+            model: the model that ran in the scope, or a module around it; several in a `torch.nn.ModuleList`. Of
+                TensorFlow: a model or module with `variables`, or a list of variables.
 
         Raises:
             TypeError: `model` is not a module.
@@ -164,7 +172,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones.
 
         Arguments:
-            weight: the operator's weight.
+            weight: the operator's weight, a tensor of PyTorch; an array of numpy in graphs of TensorFlow.
             dim: the dimension over which the operator sums, the input channels.
 
         Raises:
