@@ -94,4 +94,4 @@ def _is_number(op: tf.Operation) -> bool:
     if op.type != "Const":
         return False
     tensor = op.outputs[0]
-    return tensor.shape.rank == 0 or (tensor.shape.rank == 1 and tensor.dtype.is_integer)
+    return bool(tensor.shape.rank == 0 or (tensor.shape.rank == 1 and tensor.dtype.is_integer))
