@@ -108,19 +108,23 @@ def _of_torch() -> Iterator[Regime]:
 
     images = torch.tensor(IMAGES).permute(0, 3, 1, 2).contiguous()
 
+    @amanda.disabled()
+    def array(tensor: torch.Tensor) -> Any:
+        return tensor.detach().numpy()
+
     class Built:
         def __init__(self) -> None:
             self.model = Cnn()
 
         def run(self) -> Any:
-            return self.model(images).detach().numpy()
+            return array(self.model(images))
 
         def step(self) -> dict[str, Any]:
             self.model.zero_grad()
             scores = self.model(images)
             scores.backward(torch.ones(4, 4))
             found = {name: weight.grad.numpy() for name, weight in self.model.named_parameters()}
-            return found | {"filters": found["filters"].transpose(2, 3, 1, 0), "scores": scores.detach().numpy()}
+            return found | {"filters": found["filters"].transpose(2, 3, 1, 0), "scores": array(scores)}
 
     class Eager:
         name = f"pytorch/{'.'.join(torch.__version__.split('.')[:2])}/eager"

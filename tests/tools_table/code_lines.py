@@ -1,7 +1,7 @@
 """Lines of code: those that are neither blank, nor comments, nor docstrings."""
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import io
 import re
@@ -62,6 +62,9 @@ def _imports(path):
 def _defined_in(module, name):
     """The file of a submodule, or of the module that defines this name of a package."""
     inside = importlib.import_module(module)
-    value = getattr(inside, name)
+    if hasattr(inside, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None:
+        value = importlib.import_module(f"{module}.{name}")  # perhaps not imported before
+    else:
+        value = getattr(inside, name)
     home = value if inspect.ismodule(value) else importlib.import_module(getattr(value, "__module__", module))
     return Path(home.__file__ if home.__name__.startswith("amanda.tools") else inside.__file__)

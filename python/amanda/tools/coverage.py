@@ -50,13 +50,21 @@ class Coverage(Results[Row, GroupBy], Tool):
     the order in which they first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
     Arguments:
-        model: the outermost module that the program calls.
+        model: the outermost module that the program calls, of PyTorch: TensorFlow's layers take no hooks.
+
+    Raises:
+        TypeError: `model` is no `torch.nn.Module`.
     """
 
     _speaker = "coverage"
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
+        if not callable(getattr(model, "named_modules", None)):
+            raise TypeError(
+                f"[coverage] Coverage takes a torch.nn.Module, on whose modules hooks can be registered, got {model!r}; "
+                "amanda.apply(..., coverage=True) counts in every framework"
+            )
         modules = {path: module for path, module in model.named_modules() if path}
         self._leaves = frozenset(path for path, module in modules.items() if not any(module.children()))
         self._lock = _fork.lock()  # guards the operators

@@ -28,7 +28,7 @@ def origins(symbol: object) -> list[Origin] | None:
             continue
         seen[id(tensor)] = tensor
         passed_on = _passed_on(tensor)
-        waiting += passed_on or ()
+        waiting += passed_on or _carried(tensor)
         if passed_on is None and not _is_number(tensor.op):
             found[_origin(tensor)] = None
     return list(found)
@@ -73,6 +73,14 @@ def _returned(op: tf.Operation, index: int) -> list[tf.Tensor] | None:
     return returned or None
 
 
+def _carried(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """Of what a loop carries, what the last round made; the first one gets it from outside."""
+    graph = tensor.graph
+    if not port.is_loop_body(graph):
+        return []
+    return [graph.outputs[i] for i, given in enumerate(graph.inputs) if given is tensor and i < len(graph.outputs)]
+
+
 def _captured(graph: tf.Graph, tensor: tf.Tensor) -> list[tf.Tensor] | None:
     """What a function's graph takes from the graph around it."""
     for external, internal in graph.captures:
@@ -86,4 +94,4 @@ def _is_number(op: tf.Operation) -> bool:
     if op.type != "Const":
         return False
     tensor = op.outputs[0]
-    return tensor.shape.rank == 0 or (tensor.shape.rank == 1 and tensor.dtype.is_integer)
+    return bool(tensor.shape.rank == 0 or (tensor.shape.rank == 1 and tensor.dtype.is_integer))

@@ -325,6 +325,10 @@ def is_loop(graph: Any) -> bool:
     return isinstance(graph, _BODIES[1:])
 
 
+def is_loop_body(graph: Any) -> bool:
+    return isinstance(graph, _BODIES[2])
+
+
 def created_variables(function: Any) -> bool:
     """Has its first trace created variables?"""
     return bool(function._created_variables)

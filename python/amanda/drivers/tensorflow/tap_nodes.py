@@ -152,7 +152,9 @@ class TapNodes:
 @functools.cache
 def load() -> None:
     """Once: what nodes need of TensorFlow."""
-    types = [dtype for name in dir(tf.dtypes) if isinstance(dtype := getattr(tf.dtypes, name), tf.DType)]
+    modules = (tf.dtypes, tf.dtypes.experimental)  # the latter has those of 8 bits and less
+    named = (getattr(module, name) for module in modules for name in dir(module))
+    types = [dtype for dtype in named if isinstance(dtype, tf.DType)]
     values = [dtype for dtype in types if dtype not in (tf.resource, tf.variant, tf.string) and not dtype.is_quantized]
     _tensorflow.set_dtypes({dtype.as_datatype_enum: (np.dtype(dtype.as_numpy_dtype), dtype.name) for dtype in values})
     tf.load_op_library(_tensorflow.library_path())

@@ -121,7 +121,7 @@ REASONS = {
     "subclass": "a tensor subclass with its own __torch_dispatch__",
     "batched": "a tensor under an older vmap, such as is_grads_batched=True",
     "objects": "an array of strings or other objects",
-    "untraced": "what a framework other than PyTorch runs eagerly, without a graph",
+    "untraced": "an operand of a program whose framework does not tell which operator made it",
     "failed": "reading it failed",
 }
 

@@ -375,7 +375,7 @@ def _weight_of(context: OpContext) -> str | None:
 def _weight_in_tensorflow(context: OpContext) -> str | None:
     keys = tensorflow_mapping.keys(context)
     if "weight" in keys.get("roles", ()):
-        return context.op.input_names[keys["roles"]["weight"]]
+        return str(context.op.input_names[keys["roles"]["weight"]])
     if keys.get("op_type") != "matmul":
         raise _weight_is_unknown(context)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Literal, Protocol
+from typing import Protocol
 
 from amanda import _fork
 from amanda.op_context import OpContext
@@ -105,21 +105,17 @@ class GraphTracing(Results[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many tensors could not be tracked because their storage cannot be read, by reason."""
+        """How many operands could not be tracked, by reason: their storage cannot be read, or who made them is not told."""
         return self._skips.counts()
 
     def _analyze(self, context: OpContext) -> None:
         op = context.op
-        node = self.graph._add(Node(context.op_id, "operator", op.name, context.module_path, context.source))
+        node = Node(context.op_id, "operator", op.name, context.module_path, context.source)
         context["graph"], context["node"] = self.graph, node
-        if context.is_symbolic:
-            self._edges_by("symbols").trace(context, node, self._once)
-        elif context.namespace.startswith("pytorch/"):
-            self._edges_by("storages").trace(context, node, self._once)
-        else:
-            self._skips.add("untraced", context.namespace)
+        self._edges_of(context).trace(context, node, self._once)
 
-    def _edges_by(self, module: Literal["symbols", "storages"]) -> Edges:
+    def _edges_of(self, context: OpContext) -> Edges:
+        module = "symbols" if context.is_symbolic else "storages"
         with self._lock:
             if module not in self._edges:
                 found = importlib.import_module(f"amanda.tools.graph.{module}")

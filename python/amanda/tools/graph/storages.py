@@ -31,6 +31,7 @@ class Edges:
 
     def trace(self, context: OpContext, node: Node, once: bool) -> None:
         op = context.op
+        node = context["node"] = self._graph._add(node)
         schema = port.parse_schema(op.schema)
         written = [i for i, argument in enumerate(schema.arguments) if is_written(argument)]
         returned = [i for i, result in enumerate(schema.returns) if not is_written(result)]

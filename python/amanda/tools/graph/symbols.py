@@ -26,7 +26,7 @@ class Edges:
     """Asks for origins in analyses, and adds edges when both ends have run."""
 
     def __init__(self, graph: Graph, skips: _reading.Skips) -> None:
-        self._graph = graph
+        self._graph, self._skips = graph, skips
         self._lock = _fork.lock()  # guards what follows
         self._outside: dict[Any, Node] = {}
         self._waiting: dict[NodeId, dict[tuple[Node, int], None]] = collections.defaultdict(
@@ -54,11 +54,8 @@ class Edges:
     def _origins(self, context: OpContext, symbol: object) -> Sequence[Origin]:
         origins = drivers.origins_of(symbol)
         if origins is None:
-            raise _core.Error(
-                f"[graph] {context.namespace} does not say which operator makes the symbol {symbol!r}, so its graphs "
-                "cannot be traced; PyTorch's programs and TensorFlow's graphs can be"
-            )
-        return origins
+            self._skips.add("untraced", context.namespace)
+        return origins or ()
 
     def _run(self, node: Node, operands: list[_Operand], done: list[_core.Action]) -> None:
         with self._lock:
