@@ -111,7 +111,10 @@ def test_bodies_of_loops_and_branches_are_edited():
 @pytest.mark.parametrize("branch", [True, False])
 def test_routines_in_branches_without_effects_run(branch):
     """TensorFlow chose an operator for a conditional without effects before there were taps in it."""
-    tool = looks()
+    ran, tool = [], amanda.Tool("counts")
+    tool.add_inst_for_op(
+        lambda context: context.insert_after_op(lambda name=context.op.__name__: ran.append(name), outputs=[])
+    )
 
     @tf.function
     def function(x, which):
@@ -120,7 +123,7 @@ def test_routines_in_branches_without_effects_run(branch):
     vanilla = values(function(X, tf.constant(branch)))
     with amanda.apply(tool):
         assert values(function(X, tf.constant(branch))) == vanilla
-    assert tool.ran == {"Sin" if branch else "Cos": 1}
+    assert ran == ["Sin" if branch else "Cos"]
 
 
 def test_maps_and_scans():
