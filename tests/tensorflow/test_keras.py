@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_function import Mine, looks
+from function_tools import Mine, looks
 
 RANDOM = np.random.RandomState(0)
 IMAGES = RANDOM.randn(16, 8, 8, 3).astype(np.float32)

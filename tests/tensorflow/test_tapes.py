@@ -6,7 +6,7 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_function import Mine, doubles, looks, values
+from function_tools import Mine, doubles, looks, values
 
 RANDOM = np.random.RandomState(0)
 X = tf.constant(RANDOM.randn(2, 4).astype(np.float32))
