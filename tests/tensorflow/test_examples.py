@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 
-import pytest
 from repository import ROOT
 
 EXAMPLES = ROOT / "examples" / "python"
@@ -33,12 +32,3 @@ def test_the_transformer_is_watched_and_trained_alike() -> None:
     (accuracy,) = re.findall(r"^accuracy ([\d.]+)%$", text, re.MULTILINE)
     assert float(accuracy) > 60
     assert text.endswith("trained without the tool, the weights are the same, bit for bit\n")
-
-
-@pytest.mark.slow
-def test_resnet50_is_pruned_in_the_graph() -> None:
-    text = printed("tensorflow_pruned_resnet50.py")
-    pruned, weights = (int(number.replace(",", "")) for number in re.findall(r"([\d,]{9,})", text))
-    assert abs(pruned - weights / 2) < 54
-    assert "in 53 convolutions and 1 matrix products" in text
-    assert text.count(": True") == 2
