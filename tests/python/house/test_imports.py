@@ -34,7 +34,7 @@ LAYERS = [
     ["unmatched"],
     ["scope"],
     ["program_points"],
-    ["drivers.torch"],
+    ["drivers.tensorflow", "drivers.torch"],
     ["tools"],
     [""],  # amanda itself, where all is put together
     ["cli"],

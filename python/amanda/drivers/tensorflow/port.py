@@ -1,0 +1,184 @@
+"""Everything that may differ between minor versions of TensorFlow: the undocumented names that we use. No other file
+names them.
+
+Checked against TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+VERSION = "2.21"
+
+_missing: list[str] = []
+
+
+def _get(module: str, name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(importlib.import_module(f"tensorflow.{module}"))
+    except (ImportError, AttributeError):
+        _missing.append(f"tensorflow.{module}.{name}")
+        return None  # all missing names are reported together
+
+
+class Patchable(NamedTuple):
+    """An attribute of TensorFlow that we replace: permanently at load, or while scopes are open."""
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+
+    def replace(self, replacement: Callable[..., Any]) -> None:
+        setattr(self.owner, self.name, replacement)
+
+    def restore(self) -> None:
+        setattr(self.owner, self.name, self.original)
+
+
+def _patchable(module: str, name: str) -> Patchable:
+    owner, _, attribute = name.rpartition(".")
+    original = _get(module, name)
+    if original is None:
+        return Patchable(None, name, lambda: None)
+    found = importlib.import_module(f"tensorflow.{module}")
+    return Patchable(operator.attrgetter(owner)(found) if owner else found, attribute, original)
+
+
+def _check() -> None:
+    """Raises an ImportError if this is another version, or if something is missing."""
+    if not tf.__version__.startswith(f"{VERSION}."):
+        raise ImportError(
+            f"[tensorflow] this is TensorFlow {tf.__version__}, and this version of amanda is for {VERSION}; install "
+            f"tensorflow {VERSION}, or a newer amanda"
+        )
+    if _missing:
+        raise ImportError(
+            f"[tensorflow] TensorFlow {tf.__version__} has no {', '.join(_missing)}, which this version of amanda relies "
+            f"on; install another build of TensorFlow {VERSION}, or a newer amanda"
+        )
+
+
+# Graphs.
+Operation = _get("python.framework.ops", "Operation")
+FuncGraph = _get("python.framework.func_graph", "FuncGraph")
+find_op_def = _get("python.framework.op_def_registry", "get")  # by an operator's name; None: it is a function
+gradient_function = _patchable("python.framework.ops", "get_gradient_function")
+as_graph_def = _patchable("python.framework.ops", "Graph._as_graph_def")
+_create_c_op = _get("python.framework.ops", "_create_c_op")
+NodeDef = _get("core.framework.node_def_pb2", "NodeDef")
+
+# Sessions.
+run_session = _patchable("python.client.session", "BaseSession._call_tf_sessionrun")  # run() and all make_callable() do
+run_part = _patchable("python.client.session", "BaseSession._call_tf_sessionprun")
+make_callable = _patchable("python.client.session", "BaseSession._make_callable_from_options")  # tf_keras does
+run_callable = _patchable("python.client.session", "BaseSession._Callable.__call__")
+
+# Eager mode.
+_execute = _get("python.eager.execute", "execute")
+_context = _get("python.eager.context", "context")
+_eager_mode = _get("python.eager.context", "eager_mode")
+
+# Functions and tapes.
+make_function_context = _patchable("python.eager.polymorphic_function.function_context", "make_function_context")
+FunctionContext = _get("core.function.polymorphism.function_cache", "FunctionContext")
+graph_transforms = _get("python.eager.polymorphic_function.transform", "FUNC_GRAPH_TRANSFORMS")
+make_forward_backward = _patchable(
+    "python.eager.polymorphic_function.concrete_function", "_create_forward_backward_with_graph"
+)
+all_concrete_functions = _patchable(
+    "python.eager.polymorphic_function.polymorphic_function", "Function._list_all_concrete_functions"
+)
+in_save_context = _get("python.saved_model.save_context", "in_save_context")
+record_gradient = _patchable("python.eager.execute", "record_gradient")
+record_gradient_of_backprop = _patchable("python.eager.backprop", "record_gradient")
+tape_gradient = _get("python.eager.backprop", "_gradient_function")
+register_tape_gradient = _get("python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
+
+_check()
+
+
+def original_op(op: Any) -> Any:
+    """The forward operator whose gradient function created this one; None: it is not known, or there is none."""
+    return op._original_op
+
+
+def is_reference(dtype: tf.DType) -> bool:
+    """Is it the type of a tensor that is a v1 variable itself?"""
+    return bool(dtype._is_ref_dtype)
+
+
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def create_node(graph: Any, node_def: Any, inputs: list[Any], control_inputs: list[Any], original: Any) -> Any:
+    """An operator as `node_def` says, outside of all scopes that are open: devices, names, loops. Errors of the program
+    in it name the operator `original`, too."""
+    with graph._mutation_lock():
+        op = Operation._from_c_op(_create_c_op(graph, node_def, inputs, control_inputs), graph)
+    op._original_op = original
+    return op
+
+
+def set_input(op: Any, index: int, tensor: Any) -> None:
+    op._update_input(index, tensor)
+
+
+def add_control_input(op: Any, before: Any) -> None:
+    op._add_control_input(before)
+
+
+def no_session_extends(graph: Any) -> Any:
+    """A context in which no session takes over new operators of the graph."""
+    return graph._mutation_lock()
+
+
+def unfinalize(graph: Any) -> None:
+    graph._unsafe_unfinalize()
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def tensor_of(graph: Any, output: Any) -> Any:
+    return graph._get_tensor_by_tf_output(output)
+
+
+def operation_of(graph: Any, c_op: Any) -> Any:
+    return graph._get_operation_by_tf_operation(c_op)
+
+
+def output_of(tensor: Any) -> Any:
+    return tensor._as_tf_output()
+
+
+def c_op_of(op: Any) -> Any:
+    return op._c_op
+
+
+def extend(session: Any) -> None:
+    """Has the session take over what was added to its graph."""
+    session._extend_graph()
+
+
+def is_remote(session: Any) -> bool:
+    return bool(session._target)
+
+
+def session_of(run: Any) -> Any:
+    """The session of a callable that was made from options."""
+    return run._session
+
+
+# ---- eager mode ------------------------------------------------------------------------------------------------------
+
+
+def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count: int) -> list[Any]:
+    """Runs an operator. `inputs`: tensors or arrays, or lists of them. `attributes`: names and values in turn."""
+    with _eager_mode():
+        flat = [tf.constant(value) for value in inputs]
+        return list(_execute(name, count, flat, attributes, _context()))

@@ -1,0 +1,149 @@
+"""Puts taps into a graph, as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from amanda import _core
+from amanda.drivers.tensorflow import nodes, op_types, originals, port
+from amanda.drivers.tensorflow.graph_site import Shown
+from amanda.drivers.tensorflow.op_types import Operand
+
+#: An operand of a tap: whether it is an input or an output, its position, and its member there.
+Address = tuple[str, int, int]
+
+
+class Wiring(NamedTuple):
+    """What a tap gets and gives. Indices are those in `op.inputs` and `op.outputs`."""
+
+    args: list[tuple[Address, int]]
+    results: list[tuple[tuple[int, int], int]]  # (position, member), index; of inputs if it is before, else of outputs
+
+
+def wiring(shown: Shown, tap: _core.Tap) -> Wiring | None:
+    """None: it is a backward operator's, and none of the gradients that the tap selects is there."""
+    if tap.point == "replace":
+        return Wiring(_addresses(shown, "input", all_of(shown.inputs)), _results(shown.op.outputs, shown.outputs))
+    side, tensors = ("input", shown.op.inputs) if tap.point == "before" else ("output", shown.op.outputs)
+    operands = shown.inputs if tap.point == "before" else shown.outputs
+    selected = [position for position in range(len(operands)) if tap.selects(position)]
+    if shown.forward and selected and all(operands[position] is None for position in selected):
+        return None
+    args = _addresses(shown, side, selected)
+    results = [] if tap.kind == "observe" else _results(tensors, operands, selected)
+    if tap.point == "after":
+        args += _addresses(shown, "input", [i for i in range(len(shown.inputs)) if tap.shows_input(i)])
+    return Wiring(args, results)
+
+
+def all_of(operands: Sequence[Operand]) -> list[int]:
+    return list(range(len(operands)))
+
+
+def _addresses(shown: Shown, side: str, positions: Sequence[int]) -> list[tuple[Address, int]]:
+    operands, tensors = (shown.inputs, shown.op.inputs) if side == "input" else (shown.outputs, shown.op.outputs)
+    return [
+        ((side, position, member), index)
+        for position in positions
+        for member, index in op_types.members(operands[position])
+        if op_types.is_value(tensors[index])
+    ]
+
+
+def _results(
+    tensors: Sequence[tf.Tensor], operands: Sequence[Operand], positions: Sequence[int] | None = None
+) -> list[tuple[tuple[int, int], int]]:
+    return [
+        ((position, member), index)
+        for position in (all_of(operands) if positions is None else positions)
+        for member, index in op_types.members(operands[position])
+        if op_types.is_value(tensors[index])
+    ]
+
+
+class Emitted(NamedTuple):
+    op: tf.Operation
+    results: dict[int, tf.Tensor]  # by index, in `op.inputs` if the tap is before the operator, else in `op.outputs`
+
+
+class TapNodes:
+    """Taps of one graph. Nodes find their halves of this process by number: keep this as long as the graph runs."""
+
+    def __init__(self, backend: _core.GraphBackend, graph: tf.Graph) -> None:
+        self._backend, self._graph = backend, graph
+        self.kept: list[Any] = []
+
+    def emit(
+        self,
+        shown: Shown,
+        tap: _core.Tap,
+        inputs: Sequence[tf.Tensor],
+        outputs: Sequence[tf.Tensor],
+        after: Sequence[tf.Operation] = (),
+    ) -> Emitted | None:
+        """`inputs`, `outputs`: of the operator, as they are where the tap is. It runs when all of `after` have run. None:
+        it has nothing to look at."""
+        wired = wiring(shown, tap)
+        if wired is None:
+            return None
+        if not wired.args:
+            wired = wired._replace(args=_anchor(shown, tap))
+        args = [inputs[index] if side == "input" else outputs[index] for (side, _, _), index in wired.args]
+        own = shown.op.inputs if tap.point == "before" else shown.op.outputs
+        likes = [own[index] for _, index in wired.results]
+        control_inputs = dict.fromkeys((*after, *(() if args else (tensor.op for tensor in inputs))))
+        node_def = self._node_def(shown, tap, wired, args, likes)
+        node_def.device = shown.op.device
+        op = nodes.of(self._graph).create(self._graph, node_def, args, list(control_inputs), shown.op)
+        results = {}
+        for output, like, (_, index) in zip(op.outputs, likes, wired.results, strict=True):
+            output.set_shape(like.shape)
+            results[index] = output
+        return Emitted(op, results)
+
+    def _node_def(
+        self, shown: Shown, tap: _core.Tap, wired: Wiring, args: Sequence[tf.Tensor], likes: Sequence[tf.Tensor]
+    ) -> Any:
+        from tensorflow.python.ops import script_ops
+
+        original = originals.Original(shown.op) if tap.point == "replace" else None
+
+        def body(*values: Any) -> list[Any]:
+            inputs, outputs = [None] * len(shown.inputs), [None] * len(shown.outputs)
+            for value, ((side, position, member), _) in zip(values, wired.args, strict=True):
+                where, operands = (inputs, shown.inputs) if side == "input" else (outputs, shown.outputs)
+                if member >= 0:
+                    if where[position] is None:
+                        where[position] = [None] * len(operands[position])
+                    where[position][member] = value
+                else:
+                    where[position] = value
+            try:
+                result = tap.run(shown.site, inputs, outputs, original=original)
+            except BaseException as error:
+                ERRORS.append(error)
+                raise
+            return [result[p] if m < 0 else result[p][m] for (p, m), _ in wired.results]
+
+        self.kept.append(body)
+        node_def = port.NodeDef(op="PyFunc")
+        node_def.attr["token"].s = script_ops._py_funcs.insert(body).encode()
+        node_def.attr["Tin"].list.type.extend([tensor.dtype.base_dtype.as_datatype_enum for tensor in args])
+        node_def.attr["Tout"].list.type.extend([tensor.dtype.base_dtype.as_datatype_enum for tensor in likes])
+        return node_def
+
+
+ERRORS: list[BaseException] = []
+
+
+def _anchor(shown: Shown, tap: _core.Tap) -> list[tuple[Address, int]]:
+    """A tap that gets nothing runs where the operator does, and as often, because it depends on one of its operands."""
+    first = "output" if tap.point == "after" else "input"
+    for side in (first, "input"):
+        operands = shown.inputs if side == "input" else shown.outputs
+        if found := _addresses(shown, side, all_of(operands)):
+            return found[:1]
+    return []
