@@ -1,6 +1,7 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test sweep stress programs bench tools-table reference setup build build-tests lint format sanitize stubs wheel clean
+.PHONY: demo test test-tensorflow sweep stress programs bench tools-table reference setup build build-tests lint format sanitize \
+  sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -19,6 +20,11 @@ test: build-tests
 	ctest --preset release
 	$(PYTHON_BIN) -m pytest
 	@echo "[test] all passed: C++ (ctest) and Python (pytest)"
+
+# The TensorFlow driver's tests, and what holds for every driver, in an environment of their own: it has no torch. Slow
+# ones, too. ARGS="-k session" and others go to pytest.
+test-tensorflow: build-tests .venv-tensorflow/requirements.txt
+	.venv-tensorflow/bin/python -m pytest -m 'slow or not slow' tests/tensorflow tests/conformance $(ARGS)
 
 # PyTorch's whole operator database in a scope; ARGS="--ops '*norm*'" and others: python tests/opinfo --help
 sweep: build
@@ -71,6 +77,14 @@ setup: .venv/requirements.txt
 	@.venv-programs/bin/pip install --disable-pip-version-check --quiet --no-deps -r $<
 	@cp $< $@
 
+# Its packages are not compiled to bytecode ahead: it takes as long as all the rest, and few of its modules are imported.
+.venv-tensorflow/requirements.txt: tests/tensorflow/requirements.txt | .venv/requirements.txt
+	@echo "[tensorflow] installing tests/tensorflow/requirements.txt into .venv-tensorflow"
+	@$(PYTHON_BIN) -m venv .venv-tensorflow
+	@echo $(CURDIR)/build/stage >$(subst $(CURDIR)/.venv,.venv-tensorflow,$(SITE))/amanda-stage.pth
+	@.venv-tensorflow/bin/pip install --disable-pip-version-check --quiet --no-deps --no-compile -r $<
+	@cp $< $@
+
 CPP_FILES = $(shell git ls-files '*.cpp' '*.h')
 lint: build
 	clang-format --dry-run --Werror $(CPP_FILES)
@@ -82,9 +96,14 @@ format: .venv/requirements.txt
 	ruff check --fix . ; ruff format .
 
 # The C++ tests under the address and undefined-behaviour sanitizers; the core's under the thread sanitizer.
-sanitize: .venv/requirements.txt
-	cmake --preset asan $(WITH_PYTHON) --log-level=WARNING && cmake --build --preset asan -j 2 && ctest --preset asan
-	cmake --preset tsan --log-level=WARNING && cmake --build --preset tsan -j 2 && ctest --preset tsan
+sanitize: sanitizers
+	ctest --preset asan
+	ctest --preset tsan
+
+# What `make sanitize` runs, compiled.
+sanitizers: .venv/requirements.txt
+	cmake --preset asan $(WITH_PYTHON) --log-level=WARNING && cmake --build --preset asan -j $(or $(JOBS),2)
+	cmake --preset tsan --log-level=WARNING && cmake --build --preset tsan -j $(or $(JOBS),2)
 
 # Python stubs of the extension modules, from what was built.
 stubs: build

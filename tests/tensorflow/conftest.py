@@ -1,0 +1,28 @@
+"""Fixtures of the tests on TensorFlow, and how it starts."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before the import: it tells of GPUs that it does not find
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
+from collections.abc import Iterator
+
+import amanda
+import numpy as np
+import pytest
+import tensorflow as tf
+from tool_fixtures import after, before, fresh_python, log, placeless, recorder, replace, says  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> Iterator[None]:
+    """Each test starts from the same random state, and must leave its thread as it found it."""
+    np.random.seed(0)
+    tf.random.set_seed(0)
+    yield
+    assert amanda.is_enabled()
+    assert amanda.is_cache_enabled()
+    assert tf.executing_eagerly()
