@@ -263,6 +263,10 @@ class GraphBackend:
         """
         The number of an operator type, the same each time for the same name.
         """
+    def name_parameters(self, name: typing.Any) -> None:
+        """
+        Tells the names of parameters to analyses: `name(symbol)` returns one, or None for any other symbol.
+        """
     def on_switch(self, callback: typing.Any) -> None:
         """
         Calls `callback()` on a thread when its scopes or tools have changed; None: no longer.

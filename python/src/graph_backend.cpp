@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "amanda/engine.h"
+#include "graph_call.h"
 #include "object_info.h"
 
 namespace amanda::python {
@@ -59,14 +60,41 @@ void PyGraphBackend::set_on_switch(const py::object& callback) {
   on_switch_ = PyRef(callback.is_none() ? nullptr : py::object(callback).release().ptr());
 }
 
+void PyGraphBackend::set_name_parameters(const py::object& name) {
+  name_parameters_ = PyRef(name.is_none() ? nullptr : py::object(name).release().ptr());
+}
+
 void PyGraphBackend::set_describe(const py::object& describe) {
   describe_ = PyRef(describe.is_none() ? nullptr : py::object(describe).release().ptr());
 }
 
 ValueInfo PyGraphBackend::describe(Value value) const {
   if (!value.ref) return {};
+  if (const NativeOperand* operand = NativeOperand::of(value)) return operand->describe();
   py::gil_scoped_acquire gil;
   return info_of(object_of(value), describe_.get());
+}
+
+std::string PyGraphBackend::parameter_name(Value tensor) const {
+  if (!tensor.ref || !name_parameters_ || NativeOperand::of(tensor)) return {};
+  py::gil_scoped_acquire gil;
+  if (PyList_Check(object_of(tensor))) return {};
+  return name_of(object_of(tensor));
+}
+
+std::vector<std::string> PyGraphBackend::parameter_names(Value list) const {
+  if (!list.ref || !name_parameters_ || NativeOperand::of(list)) return {};
+  py::gil_scoped_acquire gil;
+  if (!PyList_Check(object_of(list))) return {};
+  std::vector<std::string> names;
+  for (py::handle member : py::reinterpret_borrow<py::list>(object_of(list))) names.push_back(name_of(member));
+  return names;
+}
+
+std::string PyGraphBackend::name_of(py::handle symbol) const {
+  if (symbol.is_none()) return {};
+  const py::object name = py::handle(name_parameters_.get())(symbol);
+  return name.is_none() ? "" : text_of(name);
 }
 
 ToolsetPtr PyGraphBackend::toolset() const {
@@ -91,8 +119,9 @@ void* PyGraphBackend::begin_routines(RoutineMode) {
 void PyGraphBackend::end_routines(void*) noexcept { --this_thread.routines; }
 
 std::string PyGraphBackend::refusal(OpSite& site, const ActionInfo& action, size_t position) const {
-  const auto* refusing = dynamic_cast<const RefusingSite*>(&site);
-  return refusing ? refusing->refusal(action, position) : "";
+  if (const auto* shown = dynamic_cast<const RefusingSite*>(&site)) return shown->refusal(action, position);
+  if (const auto* call = dynamic_cast<const GraphCall*>(&site)) return call->refusal(action, position);
+  return "";
 }
 
 }  // namespace amanda::python

@@ -23,6 +23,8 @@ class PyGraphBackend final : public Backend {
   OpType intern(OpInfo info);
   /// Called with the interpreter lock on the thread whose scopes have changed; None: not called.
   void set_on_switch(const py::object& callback);
+  /// `name(symbol)` is the name of a parameter that the symbol is, or None; None: none has a name.
+  void set_name_parameters(const py::object& name);
   /// See object_info.h; None: tensors are not described.
   void set_describe(const py::object& describe);
   /// The tools in force on this thread; null: none, or a routine runs.
@@ -36,15 +38,18 @@ class PyGraphBackend final : public Backend {
   void end_routines(void* token) noexcept override;
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;
   ValueInfo describe(Value value) const override;
+  std::string parameter_name(Value tensor) const override;
+  std::vector<std::string> parameter_names(Value list) const override;
 
  private:
   PyGraphBackend(std::string name_space, Capabilities capabilities);
+  std::string name_of(py::handle symbol) const;
 
   const std::string name_space_;
   const Capabilities capabilities_;
   mutable Mutex mutex_;
   std::deque<OpInfo> infos_;  // an element stays where it is
-  PyRef on_switch_, describe_;
+  PyRef on_switch_, describe_, name_parameters_;
 };
 
 /// An operator that decides itself which actions it refuses.

@@ -5,39 +5,63 @@
 #include <map>
 
 #include "graph_backend.h"
+#include "graph_call.h"
 #include "graph_handles.h"
-#include "tap_call.h"
+#include "routine.h"
 
 namespace amanda::python {
 namespace {
 
-/// Operands already are Python objects.
+/// A graph's symbols are Python objects; what a tap runs on, its GraphCall converts.
 class ObjectBridge final : public PythonBridge {
  public:
-  PyObject* to_python(OpSite& site, Side side, size_t position) override { return shown(site.get(side, position)); }
+  PyObject* to_python(OpSite& site, Side side, size_t position) override {
+    if (GraphCall* call = call_of(site)) return call->to_python(side, position);
+    return shown(site.get(side, position));
+  }
   PyObject* forward_to_python(OpSite& site, Side side, size_t position) override {
     return shown(site.forward_get(side, position));
   }
-  void from_python(OpSite&, Side, size_t, PyObject* object, const std::function<void(Value)>& put) override {
-    put({object == Py_None ? nullptr : object});
+  // The others are for routines: their sites are taps that run.
+  void from_python(OpSite& site, Side side, size_t position, PyObject* object,
+                   const std::function<void(Value)>& put) override {
+    running(site).from_python(side, position, object, put);
   }
   PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) override {
-    return TapCall::call_original(type, id, args, kwargs);
+    try {
+      auto* call = running_call() ? call_of(*running_call()) : nullptr;
+      if (!call || call->type() != type || call->id() != id) {
+        throw Error("[graph] an operator of a graph can be called only by its own replacement, while that runs");
+      }
+      if (kwargs && PyDict_GET_SIZE(kwargs) > 0) {
+        throw Error("[graph] an operator of a graph takes no keyword arguments");
+      }
+      const size_t given = PyTuple_GET_SIZE(args), needed = call->size(Side::kInputs);
+      if (given != needed) {
+        throw Error(
+            fmt::format("[graph] {} takes {} arguments, got {}", call->backend().info(type).name, needed, given));
+      }
+      return call->call_original(args);
+    } catch (py::error_already_set& error) {
+      error.restore();
+    } catch (const std::exception& error) {
+      py::set_error(py::module_::import("amanda._core").attr("Error"), error.what());
+    }
+    return nullptr;
   }
-  bool is_list(OpSite& site, Side side, size_t position) override {
-    const Value value = site.get(side, position);
-    return value.ref && PyList_Check(object_of(value));
-  }
+  bool is_list(OpSite& site, Side side, size_t position) override { return running(site).is_list(side, position); }
   bool is_operand(OpSite& site, size_t position, PyObject* object) override {
-    return object_of(site.get(Side::kInputs, position)) == object;
+    return running(site).is_operand(position, object);
   }
   bool is_result(OpSite& site, size_t position, PyObject* object) override {
-    return site.phase() == Phase::kForward && object_of(site.get(Side::kOutputs, position)) == object;
+    return site.phase() == Phase::kForward && running(site).is_result(position, object);
   }
   PyObject* python_exception(const std::exception_ptr&) override { return nullptr; }
   [[noreturn]] void raise_error() override { throw py::error_already_set(); }
 
  private:
+  static GraphCall* call_of(OpSite& site) { return dynamic_cast<GraphCall*>(&site); }
+  static GraphCall& running(OpSite& site) { return dynamic_cast<GraphCall&>(site); }
   static PyObject* shown(Value value) { return Py_NewRef(value.ref ? object_of(value) : Py_None); }
 };
 
@@ -89,6 +113,8 @@ void bind_graph_backend(py::module_& m) {
            "Describes tensors to C++ tools: `describe(operand)` returns a dict with dtype, sizes (None: unknown), "
            "device, "
            "bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.")
+      .def("name_parameters", &PyGraphBackend::set_name_parameters, py::arg("name"),
+           "Tells the names of parameters to analyses: `name(symbol)` returns one, or None for any other symbol.")
       .def("on_switch", &PyGraphBackend::set_on_switch, py::arg("callback"),
            "Calls `callback()` on a thread when its scopes or tools have changed; None: no longer.")
       .def(

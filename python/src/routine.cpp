@@ -11,6 +11,14 @@
 namespace amanda::python {
 namespace {
 
+thread_local OpCall* current = nullptr;
+
+struct Running {
+  explicit Running(OpCall& call) : outer(std::exchange(current, &call)) {}
+  ~Running() { current = outer; }
+  OpCall* outer;
+};
+
 std::string name_of(py::handle callable) {
   py::object name = py::getattr(callable, "__name__", py::none());
   return text_of(py::isinstance<py::str>(name) ? name : py::str(py::type::of(callable).attr("__name__")));
@@ -62,6 +70,8 @@ PyObject* shown_inputs(Values& values, PythonBridge& bridge) {
 }
 
 }  // namespace
+
+OpCall* running_call() { return current; }
 
 PyRoutine::PyRoutine(py::object callable, const py::dict& kwargs, bool with_run, const char* inputs_name)
     : with_run_(with_run), shows_inputs_(inputs_name != nullptr), name_(name_of(callable)) {
@@ -121,6 +131,7 @@ void PyRoutine::operator()(Values& values) {
   for (size_t i = 0; i < given; ++i) operands.first()[selected + i] = Py_NewRef(PyTuple_GET_ITEM(kwargs.ptr(), i));
   if (shows_inputs_) operands.first()[selected + given] = shown_inputs(values, bridge);
   if (with_run_) operands.first()[selected + keywords - 1] = run_of(values);
+  const Running here(values.call());
   PyObject* result =
       PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
   if (!result) {

@@ -5,6 +5,9 @@
 
 namespace amanda::python {
 
+/// The call that a routine in Python works on, on this thread; null: none runs.
+OpCall* running_call();
+
 /// An instrumentation routine in Python.
 class PyRoutine final : public Routine {
  public:

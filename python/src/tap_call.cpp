@@ -9,15 +9,6 @@
 namespace amanda::python {
 namespace {
 
-/// The call of the tap that runs on this thread, so that get_op() finds its original.
-thread_local TapCall* current = nullptr;
-
-struct Running {
-  explicit Running(TapCall& call) : outer(std::exchange(current, &call)) {}
-  ~Running() { current = outer; }
-  TapCall* outer;
-};
-
 std::vector<py::object> objects(const py::sequence& sequence) {
   std::vector<py::object> all;
   for (py::handle object : sequence) all.push_back(py::reinterpret_borrow<py::object>(object));
@@ -101,28 +92,15 @@ py::list TapCall::result() const {
   return result;
 }
 
-PyObject* TapCall::call_original(OpType type, OpId id, PyObject* args, PyObject* kwargs) {
-  TapCall* running = current;
-  try {
-    if (!running || running->type() != type || running->id() != id) {
-      throw Error("[graph] an operator of a graph can be called only by its own replacement, while that runs");
-    }
-    if (kwargs && PyDict_GET_SIZE(kwargs) > 0) throw Error("[graph] an operator of a graph takes no keyword arguments");
-    TapCall call(running->tap_, running->site_, py::reinterpret_borrow<py::sequence>(args), py::tuple(),
-                 running->original_);
-    if (call.size(Side::kInputs) != running->size(Side::kInputs)) {
-      throw Error(fmt::format("[graph] {} takes {} arguments, got {}", call.backend().info(type).name,
-                              running->size(Side::kInputs), call.size(Side::kInputs)));
-    }
-    Engine::call_original(call);
-    if (call.size(Side::kOutputs) == 1) return call.outputs_[0].release().ptr();
-    return as_tuple(call.outputs_).release().ptr();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::exception& error) {
-    py::set_error(py::module_::import("amanda._core").attr("Error"), error.what());
-  }
-  return nullptr;
+void TapCall::from_python(Side, size_t, PyObject* object, const std::function<void(Value)>& put) {
+  put({object == Py_None ? nullptr : object});
+}
+
+PyObject* TapCall::call_original(PyObject* args) {
+  TapCall call(tap_, site_, py::reinterpret_borrow<py::sequence>(args), py::tuple(), original_);
+  Engine::call_original(call);
+  if (call.size(Side::kOutputs) == 1) return call.outputs_[0].release().ptr();
+  return as_tuple(call.outputs_).release().ptr();
 }
 
 void bind_tap(py::module_& m) {
@@ -167,7 +145,6 @@ void bind_tap(py::module_& m) {
              const py::object& original, RunState* state) {
             const TapPtr tap = h.tap;
             TapCall call(*tap, site, inputs, outputs, original);
-            const Running running(call);
             {
               py::gil_scoped_release unlocked;  // C++ routines need no lock, Python routines take it
               Engine::run(*tap, call, nullptr, state);

@@ -4,12 +4,13 @@
 #include <vector>
 
 #include "amanda/graph.h"
+#include "graph_call.h"
 #include "graph_site.h"
 
 namespace amanda::python {
 
 /// The execution of a tap: lists of Python objects in, lists out.
-class TapCall final : public OpCall {
+class TapCall final : public GraphCall {
  public:
   TapCall(const Tap& tap, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs, py::object original);
 
@@ -34,10 +35,18 @@ class TapCall final : public OpCall {
   void discard() noexcept override;
   uint64_t versions(Side) const override { return 0; }  // Python objects: changes in place cannot be detected
 
+  PyObject* to_python(Side side, size_t position) override { return Py_NewRef(object_at(side, position)); }
+  void from_python(Side side, size_t position, PyObject* object, const std::function<void(Value)>& put) override;
+  bool is_list(Side side, size_t position) override { return PyList_Check(object_at(side, position)); }
+  bool is_operand(size_t position, PyObject* object) override { return object_at(Side::kInputs, position) == object; }
+  bool is_result(size_t position, PyObject* object) override { return object_at(Side::kOutputs, position) == object; }
+  PyObject* call_original(PyObject* args) override;
+  std::string refusal(const ActionInfo& action, size_t position) const override {
+    return site_.refusal(action, position);
+  }
+
   /// The operands after the tap.
   py::list result() const;
-  /// Runs the original of the replacement that runs on this thread, on other arguments. Null: a Python error is set.
-  static PyObject* call_original(OpType type, OpId id, PyObject* args, PyObject* kwargs);
 
  private:
   struct Held {
@@ -46,6 +55,9 @@ class TapCall final : public OpCall {
     py::object value;
   };
   const std::vector<py::object>& operands(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
+  PyObject* object_at(Side side, size_t position) const {
+    return position < size(side) ? operands(side)[position].ptr() : Py_None;
+  }
   std::vector<py::object>& operands(Side side) { return side == Side::kOutputs ? outputs_ : inputs_; }
 
   const Tap& tap_;

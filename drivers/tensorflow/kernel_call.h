@@ -1,0 +1,94 @@
+// One execution of a tap's node, as the core and Python see it.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "graph_call.h"
+#include "tap_node.h"
+#include "tensor.h"
+
+namespace amanda::tensorflow {
+
+/// On the stack of the thread that runs the node. Tensors are fetched from TensorFlow when someone asks for one.
+class KernelCall final : public python::GraphCall {
+ public:
+  /// `types`: of the node's results. `context`: null for a call of the original on other arguments.
+  KernelCall(const TapNode& node, std::span<const DataType> types, TF_OpKernelContext* context);
+  KernelCall(const KernelCall&) = delete;
+  KernelCall& operator=(const KernelCall&) = delete;
+
+  Backend& backend() const override { return *node_.op().backend; }
+  OpType type() const override { return node_.op().type; }
+  Phase phase() const override { return node_.tap().phase(); }
+  OpId id() override { return node_.op().id; }
+  size_t size(Side side) const override { return node_.slots(side).size(); }
+  Value get(Side side, size_t position) override;
+  std::string detail(Detail which) override;
+  OpType forward_type() const override { return forward().type; }
+  OpId forward_id() override { return forward().id; }
+  size_t forward_size(Side) const override { return 0; }  // only at analysis
+  Value forward_get(Side, size_t) override { return {}; }
+
+  void run(RunHints hints) override;
+  void skip(RunHints hints) override;
+  bool has_results() const override { return false; }
+  void finish() override {}
+  void set(Side side, size_t position, Value value) override;
+  void commit() override;
+  void discard() noexcept override { held_.clear(); }
+  uint64_t versions(Side) const override { return 0; }  // tensors cannot be changed in place: arrays are read-only
+
+  PyObject* to_python(Side side, size_t position) override;
+  void from_python(Side side, size_t position, PyObject* object, const std::function<void(Value)>& put) override;
+  bool is_list(Side side, size_t position) override;
+  bool is_operand(size_t position, PyObject* object) override;
+  bool is_result(size_t, PyObject*) override { return false; }
+  PyObject* call_original(PyObject* args) override;
+  std::string refusal(const ActionInfo& action, size_t position) const override;
+
+  /// At the end: gives the node's results to TensorFlow.
+  void emit();
+
+ private:
+  /// A tensor, of an operand or for one.
+  struct Tensor final : python::NativeOperand {
+    ValueInfo describe() const override;
+
+    KernelCall* call = nullptr;
+    int number = Slot::kHidden;  // of an argument that was not fetched yet, or else
+    mutable TensorPtr tensor;    // null: not fetched, or not there
+  };
+  struct List final : python::NativeOperand {
+    ValueInfo describe() const override;
+
+    KernelCall* call = nullptr;
+    std::span<const int> numbers;
+    std::vector<Tensor> own;  // of an edit; those without a tensor are kept
+  };
+  struct Held {
+    size_t number;  // of a tensor
+    TensorPtr tensor;
+  };
+
+  const Operator& forward() const { return node_.op().forward ? *node_.op().forward : node_.op(); }
+  /// Null: it is not there, as a result before there are any.
+  const TensorPtr& tensor(int number) const;
+  py::object shown(int number) const;
+  void hold(int number, const TensorPtr& tensor);
+  void check_result(size_t result, const TF_Tensor* tensor) const;
+  void put_results(const py::object& results);
+
+  const TapNode& node_;
+  const std::span<const DataType> types_;
+  TF_OpKernelContext* const context_;
+  std::array<Tensor, 6> few_;
+  std::vector<Tensor> many_;  // all of them, once they are more
+  std::span<Tensor> tensors_;
+  std::vector<List> lists_;  // by position: inputs, then outputs; none if no operand is a list
+  std::vector<Held> held_;
+};
+
+}  // namespace amanda::tensorflow

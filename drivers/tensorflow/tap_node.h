@@ -1,0 +1,92 @@
+// What a node of the op AmandaTap does: its tap, and which tensor is which operand.
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "amanda/graph.h"
+#include "c_api.h"
+
+namespace amanda::tensorflow {
+
+/// An operator of a graph while it runs. Immutable, but for `refuse`.
+struct Operator {
+  Backend* backend;
+  OpType type;
+  OpId id;
+  size_t num_inputs, num_outputs;  // positions; of a backward operator grad_outputs and grad_inputs
+  std::string module_path, source;
+  std::shared_ptr<const Operator> forward;  // null: it is a forward operator
+  bool shares_runs;                         // its taps and those of its backward operators share a RunState
+  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies; null: nothing is
+  /// refused.
+  mutable PyObject* refuse = nullptr;
+};
+
+/// One tensor of an operand.
+struct Place {
+  static constexpr int kWhole = -1;
+  Side side;
+  size_t position;
+  int member;  // of a list; kWhole: the operand is no list
+};
+
+/// An operand. Tensors of a tap have numbers: first those that it gets, then the results of a replacement.
+struct Slot {
+  static constexpr int kHidden = -1;
+  std::vector<int> tensors;  // one, or one for each member of a list, of which some may be hidden; none: all is hidden
+  bool is_list = false;
+};
+
+/// What a graph knows of the shapes of some tensors: sizes may be kUnknown; none: not even their number is known.
+using Shapes = std::vector<std::optional<IntVector>>;
+
+/// Immutable, but for `original`. Kernels share it: it outlives its Python object.
+class TapNode {
+ public:
+  /// `shapes`: of the results. Throws `Error` if the tap is gone, or the places do not fit it.
+  TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<Place>& args,
+          const std::vector<Place>& results, Shapes shapes);
+
+  /// The node with that number; null: none, or of another process.
+  static std::shared_ptr<const TapNode> find(int64_t number);
+  /// Makes find() find it.
+  static void add(const std::shared_ptr<const TapNode>& node);
+
+  int64_t number() const { return number_; }
+  const Operator& op() const { return *op_; }
+  const std::shared_ptr<const Operator>& shared_op() const { return op_; }
+  const Tap& tap() const { return *tap_; }
+  const std::vector<Slot>& slots(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
+  size_t num_args() const { return num_args_; }
+  size_t num_tensors() const { return num_tensors_; }
+  /// Is any operand a list?
+  bool has_lists() const { return has_lists_; }
+  /// Results of the node: which tensor each is.
+  const std::vector<size_t>& results() const { return results_; }
+  const Shapes& shapes() const { return shapes_; }
+  /// Can the tensors of this operand be replaced?
+  bool can_edit(Side side, size_t position) const;
+
+  /// With the interpreter lock. Borrowed as Operator::refuse is; null: there is none.
+  mutable PyObject* original = nullptr;
+
+ private:
+  void put(const Place& place, size_t tensor);
+  int tensor_at(const Place& place) const;
+
+  const int64_t number_;
+  const std::shared_ptr<const Operator> op_;
+  const TapPtr tap_;
+  std::vector<Slot> inputs_, outputs_;  // by position
+  std::vector<size_t> results_;
+  Shapes shapes_;
+  size_t num_args_, num_tensors_;
+  bool has_lists_ = false;
+};
+
+}  // namespace amanda::tensorflow

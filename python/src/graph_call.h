@@ -1,0 +1,53 @@
+// Operators of a graph while it runs, for bindings: what a driver's OpCall tells Python, beyond the seam.
+#pragma once
+
+#include <Python.h>
+
+#include <functional>
+#include <string>
+
+#include "amanda/backend.h"
+
+namespace amanda::python {
+
+/// One execution of a tap of a backend that Python made (GraphBackend). Functions that take or return Python objects
+/// are called with the interpreter lock, and throw `pybind11::error_already_set` or `ConversionError`.
+class __attribute__((visibility("default"))) GraphCall : public OpCall {
+ public:
+  /// The operand as a routine gets it, a new reference; None for a null one.
+  virtual PyObject* to_python(Side side, size_t position) = 0;
+  /// Converts `object` for that operand, and passes it to `put`; the value is valid during that call.
+  virtual void from_python(Side side, size_t position, PyObject* object, const std::function<void(Value)>& put) = 0;
+  /// Is the operand a list?
+  virtual bool is_list(Side side, size_t position) = 0;
+  /// Is `object` what to_python() returned for this input?
+  virtual bool is_operand(size_t position, PyObject* object) = 0;
+  /// Is `object` what call_original() returned for this result?
+  virtual bool is_result(size_t position, PyObject* object) = 0;
+  /// Runs what the running replacement wraps on other arguments: a new reference to its result, a tuple of several.
+  virtual PyObject* call_original(PyObject* args) = 0;
+  /// As Backend::refusal(), for an edit of a routine that declared nothing. Without the interpreter lock.
+  virtual std::string refusal(const ActionInfo& action, size_t position) const = 0;
+
+ protected:
+  ~GraphCall() = default;
+};
+
+/// An operand that is no Python object. Its value is told from one that is by the lowest bit.
+class __attribute__((visibility("default"))) NativeOperand {
+ public:
+  /// For Backend::describe(). Without the interpreter lock.
+  virtual ValueInfo describe() const = 0;
+
+  Value value() { return {reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(this) | 1)}; }
+  /// Null: the value is null, or a Python object.
+  static NativeOperand* of(Value value) {
+    const auto bits = reinterpret_cast<uintptr_t>(value.ref);
+    return bits & 1 ? reinterpret_cast<NativeOperand*>(bits & ~uintptr_t{1}) : nullptr;
+  }
+
+ protected:
+  ~NativeOperand() = default;
+};
+
+}  // namespace amanda::python
