@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -103,8 +104,20 @@ class GraphSite:
             source=place.source,
             refuse=refuse,
             forward=forward.site if forward else None,
+            attribute=functools.partial(attribute, op),
         )
         return Shown(op, place, type, inputs, outputs, forward, refuse, site)
+
+
+def attribute(op: tf.Operation, name: str) -> str | None:
+    """An attribute as text; None: it has none of that name."""
+    try:
+        value = op.get_attr(name)
+    except ValueError:
+        return None
+    if isinstance(value, tf.DType):
+        return str(value.name)
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def symbols(tensors: Sequence[tf.Tensor], operands: Iterable[Operand]) -> tuple[Any, ...]:
