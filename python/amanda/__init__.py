@@ -6,6 +6,7 @@ import os
 from amanda import _build, _core, drivers, ops, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
+from amanda.drivers.tensorflow import TensorFlowDriver
 from amanda.drivers.torch import TorchDriver
 from amanda.op_context import OpContext
 from amanda.program_points import points
@@ -21,6 +22,7 @@ from amanda.unmatched import UnmatchedFilterWarning
 vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)
 drivers.register(TorchDriver())
+drivers.register(TensorFlowDriver())
 
 #: The folder in which CMake's find_package(amanda) finds this installation: an entry of CMAKE_PREFIX_PATH.
 cmake_prefix_path = os.path.normpath(os.path.join(os.path.dirname(__file__), _build.CMAKE_PREFIX))

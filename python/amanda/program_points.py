@@ -42,10 +42,11 @@ def points(program: Callable[..., Any], /, *inputs: Any, backward: bool = False,
         raise TypeError(f"[points] points takes a model, or something else to call, and its inputs; got {program!r}")
     look = PointsTool()
     with drivers.preserved(program), apply(look):
-        result = program(*inputs, **keywords)
-        if backward:
-            drivers.differentiate(result)
-        del result
+        if not backward:
+            program(*inputs, **keywords)
+        else:
+            with drivers.recorded() as differentiate:
+                differentiate(program(*inputs, **keywords))
     return look.points()
 
 

@@ -14,6 +14,13 @@ namespace {
 struct ThreadState {
   std::vector<ScopeStack*> scopes;  // by backend
   size_t routines = 0;              // running on this thread
+  /// By backend: entries of scopes, and whether an operator was called since.
+  std::vector<std::vector<std::pair<uint64_t, bool>>> awaits;
+
+  void called(size_t backend) {
+    if (backend >= awaits.size()) return;
+    for (auto& [entry, is_called] : awaits[backend]) is_called = true;
+  }
 };
 thread_local ThreadState this_thread;
 
@@ -98,9 +105,46 @@ std::string PyGraphBackend::name_of(py::handle symbol) const {
 }
 
 ToolsetPtr PyGraphBackend::toolset() const {
-  const ThreadState& here = this_thread;
-  if (here.routines > 0 || here.scopes.size() <= index() || !here.scopes[index()]) return nullptr;
+  ThreadState& here = this_thread;
+  if (here.routines > 0 || !has_scopes()) return nullptr;
+  here.called(index());
   return Engine::toolset(*here.scopes[index()]);
+}
+
+bool PyGraphBackend::has_scopes() const {
+  const ThreadState& here = this_thread;
+  return index() < here.scopes.size() && here.scopes[index()];
+}
+
+bool PyGraphBackend::wants(OpType type) const {
+  ThreadState& here = this_thread;
+  if (here.routines > 0 || !has_scopes()) return false;
+  here.called(index());
+  return Engine::wants(*here.scopes[index()], *this, type);
+}
+
+bool PyGraphBackend::is_asked_for(OpType type, bool is_backward, const std::vector<const Tool*>& tools) const {
+  if (!has_scopes()) return false;
+  const ScopeStack& scopes = *this_thread.scopes[index()];
+  return Engine::is_asked_for(scopes, *this, type, tools) && (!is_backward || Engine::asks_for_backward(scopes, tools));
+}
+
+void PyGraphBackend::await_call(uint64_t entry) {
+  auto& awaits = this_thread.awaits;
+  if (awaits.size() <= index()) awaits.resize(index() + 1);
+  awaits[index()].emplace_back(entry, false);
+}
+
+// The driver asks for the tools in force where operators are called.
+bool PyGraphBackend::end_await_call(uint64_t entry) {
+  auto& awaits = this_thread.awaits;
+  if (awaits.size() <= index()) return false;  // attached since
+  bool called = false;
+  std::erase_if(awaits[index()], [&](const auto& one) {
+    called |= one.first == entry && one.second;
+    return one.first == entry;
+  });
+  return called;
 }
 
 void PyGraphBackend::switch_to(ScopeStack* scopes) {

@@ -9,6 +9,10 @@
 #include "amanda/mutex.h"
 #include "module.h"
 
+namespace amanda {
+class Tool;
+}
+
 namespace amanda::python {
 
 /// Created once per framework, and never destroyed: the core keeps a reference.
@@ -29,11 +33,19 @@ class PyGraphBackend final : public Backend {
   void set_describe(const py::object& describe);
   /// The tools in force on this thread; null: none, or a routine runs.
   ToolsetPtr toolset() const;
+  /// Are scopes open on this thread, and not switched off? Also while a routine runs.
+  bool has_scopes() const;
+  /// Does a tool in force on this thread ask for this operator type?
+  bool wants(OpType type) const;
+  /// Does one of these tools, in force on this thread, ask for this operator type, or for its backward operators?
+  bool is_asked_for(OpType type, bool is_backward, const std::vector<const Tool*>& tools) const;
 
   std::string_view name_space() const override { return name_space_; }
   Capabilities capabilities() const override { return capabilities_; }
   const OpInfo& info(OpType type) const override;
   void switch_to(ScopeStack* scopes) override;
+  void await_call(uint64_t entry) override;
+  bool end_await_call(uint64_t entry) override;
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;

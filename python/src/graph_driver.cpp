@@ -124,7 +124,22 @@ void bind_graph_backend(py::module_& m) {
             if (!toolset) return std::nullopt;
             return ToolsetHandle{std::move(toolset)};
           },
-          "The tools in force on this thread; None: no scope is open, or a tool's routine runs.");
+          "The tools in force on this thread; None: no scope is open, or a tool's routine runs.")
+      .def("has_scopes", &PyGraphBackend::has_scopes,
+           "Are scopes open on this thread, and not switched off? Also while a routine runs.")
+      .def("wants", &PyGraphBackend::wants, py::arg("type"),
+           "Does a tool in force on this thread ask for this operator type?")
+      .def(
+          "is_asked_for",
+          [](const PyGraphBackend& backend, OpType type, bool is_backward, const std::vector<uintptr_t>& tools) {
+            std::vector<const Tool*> asked;
+            for (const uintptr_t tool : tools) asked.push_back(reinterpret_cast<const Tool*>(tool));
+            return backend.is_asked_for(type, is_backward, asked);
+          },
+          py::arg("type"), py::arg("is_backward"), py::arg("tools"),
+          "Does one of these tools, given as numbers by Scope.tools() and in force on this thread, ask for this "
+          "operator "
+          "type, or for its backward operators? For coverage reports.");
 }
 
 }  // namespace amanda::python

@@ -77,7 +77,7 @@ def test_a_weight_and_its_gradient_masked(driver):
     with amanda.apply(masks):
         for _ in range(3):
             assert result_of(model.step(X)) == neuron(mask=MASK)
-    assert masks.analyses == 2
+    assert len({*masks.analysed}) == masks.analyses >= 2
     assert result_of(model.step(X)) == neuron()
 
 
@@ -88,7 +88,7 @@ def test_what_one_regime_analysed_holds_in_the_other(driver, other_regime):
     with amanda.apply(masks):
         for regime in (other_regime, driver):
             assert result_of(regime.build(NEURON).step(X)) == neuron(mask=MASK)
-    assert masks.analyses == 2
+    assert len({*masks.analysed}) == masks.analyses == 2
 
 
 def test_an_edit_that_the_driver_cannot_make_is_refused_at_analysis(driver):

@@ -2,15 +2,21 @@
 
 Each driver is a package in this folder, and `amanda/__init__.py` registers it. Modules that import the framework are
 imported by `Driver.load`; the package itself can be imported without the framework.
+
+A driver is loaded when it is registered, or when the program has imported its framework (`Driver.loaded_with`): then scopes
+may be open already.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from amanda import _core
+from amanda import _core, _fork
+from amanda.drivers import imports
 
 
 class Option(NamedTuple):
@@ -30,11 +36,16 @@ class CoverageCounter(Protocol):
 
 
 class Driver(Protocol):
-    """What the Python package needs from a driver. Only the first four members are used before `load`."""
+    """What the Python package needs from a driver. Those down to `make_coverage_counter` are also used before `load`."""
 
     @property
     def framework(self) -> str:
         """The framework's name in messages."""
+
+    @property
+    def loaded_with(self) -> str | None:
+        """The module with which the driver is loaded when the program imports it. None: `import amanda` loads the driver,
+        and imports the framework, if that is installed."""
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -46,42 +57,57 @@ class Driver(Protocol):
     def describe(self) -> list[tuple[str, str]]:
         """What is installed, as titles and texts, for `amanda doctor`."""
 
+    def could_name(self, name: str) -> bool:
+        """Could an operator of the framework have this name, by the way it is written? Asked before `load`, when no
+        other driver knows the name."""
+
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
+        """A counter for a scope with these tools, given as numbers from `_core.Scope.tools`. None: this driver does not
+        count. It may be loaded while the counter is open."""
+
     def load(self) -> None:
         """Imports the framework and attaches the driver.
 
         Raises:
-            ImportError: the installed framework does not fit.
+            ImportError: the installed framework does not fit. With `loaded_with`, the program runs uninstrumented, after a
+                warning with this text.
         """
 
     def operators(self) -> Iterable[str] | None:
         """The operators that can run now, as "aten::add.Tensor"; None: they cannot be listed."""
 
-    def operator_named_by(self, value: object) -> str | None:
-        """The name of the operator that `value` represents in the framework, for instance a function; None: no
-        operator."""
+    def operators_named_by(self, value: object) -> Sequence[str]:
+        """The names of the operators that `value` represents in the framework, for instance of those that a function
+        calls; empty: none."""
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
         """The namespaces to which programs add no operators."""
 
+    @property
+    def namespace_of_new(self) -> str:
+        """A namespace, as an example, to which programs add operators."""
+
     def enter(self) -> None:
-        """The first scope of the process was opened. `leave` follows, even if this raises."""
+        """The first scope of the process was opened, or the driver was loaded while one is open. `leave` follows, even if
+        this raises."""
 
     def leave(self) -> None:
         """No scope of the process is open any more."""
 
-    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
-        """A counter for a scope with these tools, given as numbers from `_core.Scope.tools`. None: this driver does not
-        count."""
-
     def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
         """Around a run of `program`: puts back what that changes beside its results. See `amanda.points`."""
 
-    def differentiate(self, result: object) -> bool:
-        """Runs the backward operators of a program's result, and changes no gradient that somebody keeps.
+    def recorded(self) -> contextlib.AbstractContextManager[Callable[[object], bool]]:
+        """Around a run of a program: makes its result differentiable.
 
-        False: nothing in it requires a gradient.
+        The function, called inside with the result, runs its backward operators, and changes no gradient that somebody
+        keeps. It returns False where nothing in the result requires a gradient.
         """
+
+    @property
+    def requires_gradient(self) -> str:
+        """What has a result that requires a gradient, for messages: "call a model with ..."."""
 
     def remarks(self) -> list[str]:
         """What users should know about the scopes so far, as lines for `amanda doctor`."""
@@ -89,14 +115,39 @@ class Driver(Protocol):
 
 _registered: list[Driver] = []
 _loaded: list[Driver] = []
+_refused: list[Exception] = []  # by drivers whose framework does not fit
+_lock = _fork.rlock()  # guards `_is_entered`: a framework may be imported while another thread enters a scope
+_is_entered = False
 
 
 def register(driver: Driver) -> None:
-    """Makes a driver known, and loads it if its framework is installed."""
+    """Makes a driver known, and loads it if its framework is installed: now, or when the program imports that."""
     _registered.append(driver)
-    if driver.is_available():
+    if not driver.is_available():
+        return
+    if driver.loaded_with is None:
         driver.load()
+        _add(driver)
+    else:
+        imports.when_imported(driver.loaded_with, functools.partial(_load_late, driver))
+
+
+def _load_late(driver: Driver) -> None:
+    """The program imports the framework, and must not fail because of us."""
+    try:
+        driver.load()
+    except Exception as refused:
+        _refused.append(refused)
+        warnings.warn(str(refused), stacklevel=2)
+        return
+    _add(driver)
+
+
+def _add(driver: Driver) -> None:
+    with _lock:
         _loaded.append(driver)
+        if _is_entered:
+            driver.enter()
 
 
 def registered() -> Sequence[Driver]:
@@ -104,7 +155,13 @@ def registered() -> Sequence[Driver]:
 
 
 def loaded() -> Sequence[Driver]:
+    imports.tell()
     return _loaded
+
+
+def waiting() -> Sequence[Driver]:
+    """Those that are loaded when the program imports their framework."""
+    return [driver for driver in _registered if driver.loaded_with in imports.awaited()]
 
 
 def checked(given: Mapping[str, object]) -> dict[str, str]:
@@ -130,11 +187,13 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
     Raises:
         amanda.Error: there is none.
     """
-    made = [counter for driver in _loaded if (counter := driver.make_coverage_counter(tools)) is not None]
+    present = [*loaded(), *waiting()]
+    made = [counter for driver in present if (counter := driver.make_coverage_counter(tools)) is not None]
     if not made:
         names = " or ".join(driver.framework for driver in _registered)
+        absent = names if len(_registered) == 1 else "none of them"
         raise _core.Error(
-            f"[scope] coverage counts what {names} is asked for, and {names} is not installed, or this build has no driver "
+            f"[scope] coverage counts what {names} is asked for, and {absent} is not installed, or this build has no driver "
             "for it; apply the tools without coverage=True"
         )
     return made
@@ -144,32 +203,51 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
 def preserved(program: object) -> Iterator[None]:
     """Around a run of `program`: puts back what that changes beside its results."""
     with contextlib.ExitStack() as kept:
-        for driver in _loaded:
+        for driver in loaded():
             kept.enter_context(driver.preserved(program))
         yield
 
 
-def differentiate(result: object) -> None:
-    """Runs the backward operators of a program's result.
+@contextlib.contextmanager
+def recorded() -> Iterator[Callable[[object], None]]:
+    """Around a run of a program: makes its result differentiable. The function, called inside with the result, runs its
+    backward operators.
 
-    Raises:
-        ValueError: nothing in it requires a gradient.
+    The function raises:
+        ValueError: nothing in the result requires a gradient.
     """
-    if not any(driver.differentiate(result) for driver in _loaded):
-        raise ValueError(
-            "[points] backward=True: nothing in the result requires a gradient; call a model with parameters that require "
-            f"one, outside torch.no_grad(); the result is of type {type(result).__name__}"
-        )
+    with contextlib.ExitStack() as recordings:
+        differentiates = [recordings.enter_context(driver.recorded()) for driver in loaded()]
+
+        def differentiate(result: object) -> None:
+            if any(one(result) for one in differentiates):
+                return
+            advice = ", or ".join(driver.requires_gradient for driver in loaded())
+            raise ValueError(
+                "[points] backward=True: nothing in the result requires a gradient; "
+                f"{advice or 'no framework is imported that could compute one'}; the result is of type "
+                f"{type(result).__name__}"
+            )
+
+        yield differentiate
 
 
 def enter() -> None:
     """The first scope of the process was opened. Call `leave` even if this raises."""
-    for driver in _loaded:
-        driver.enter()
+    global _is_entered
+    imports.tell()
+    if _refused and not _loaded:
+        warnings.warn(f"[scope] tools see nothing here: {_refused[-1]}", stacklevel=2)
+    with _lock:
+        _is_entered = True
+        for driver in _loaded:
+            driver.enter()
 
 
 def leave() -> None:
     """No scope of the process is open any more."""
-    with contextlib.ExitStack() as left:
+    global _is_entered
+    with _lock, contextlib.ExitStack() as left:
+        _is_entered = False
         for driver in _loaded:
             left.callback(driver.leave)

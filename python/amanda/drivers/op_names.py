@@ -45,7 +45,7 @@ def complaint(pattern: str) -> str | None:
     if qualified and not any(namespace in driver.closed_namespaces for driver in loaded):
         return None
     spellings = _spellings(pattern)
-    if spellings is None or pattern in spellings:
+    if spellings is None or pattern in spellings or any(driver.could_name(pattern) for driver in drivers.waiting()):
         return None
     if not _NAME.fullmatch(pattern):
         return f"no operator {pattern!r}; ops= takes names, shell globs, and lists of these"
@@ -57,15 +57,15 @@ def complaint(pattern: str) -> str | None:
         return f"no operator {pattern!r}; did you mean {' or '.join(map(repr, meant))}?"
     if qualified:
         return f"no operator {pattern!r}"
-    return f"no operator {pattern!r}; if it is registered later, give its namespace as well: 'mylib::{pattern}'"
+    qualified = " or ".join(repr(f"{driver.namespace_of_new}::{pattern}") for driver in loaded)
+    return f"no operator {pattern!r}; if it is registered later, give its namespace as well: {qualified}"
 
 
 def names_for(value: object) -> list[str]:
     """Names of operators that a value may mean which is not a name, such as a function or a class; at most three."""
     for driver in drivers.loaded():
-        name = driver.operator_named_by(value)
-        if name is not None:
-            return [name]
+        if named := driver.operators_named_by(value):
+            return list(named)[:3]
     name = getattr(value, "__name__", type(value).__name__)
     return _similar(name, _spellings(name) or set()) if isinstance(name, str) and callable(value) else []
 

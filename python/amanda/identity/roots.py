@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -41,6 +41,12 @@ def is_root(frame: FrameType) -> bool:
     """Did this frame enter one of the thread's open scopes?"""
     entered = list(_entered.frames.values())
     return any(key == id(frame) and code is frame.f_code for key, code in entered)
+
+
+def entered_here() -> dict[int, CodeType]:
+    """The frames of this thread that entered a scope, by address, with their code. An address alone may be another
+    frame's."""
+    return dict(_entered.frames.values())
 
 
 @functools.cache
@@ -132,15 +138,21 @@ def listen(tell: Callable[[int, int], object]) -> None:
     """Calls `tell(frame's address, what tells its innermost block from others; 0: none)`, now and at each change."""
     _listeners.append(tell)
     for frame in list(_blocks):
-        tell(frame, _tag(frame))
+        tell(frame, tag_of(frame))
 
 
 def _tell(frame: int) -> None:
     for tell in _listeners:
-        tell(frame, _tag(frame))
+        tell(frame, tag_of(frame))
 
 
-def _tag(frame: int) -> int:
+def blocks() -> Container[int]:
+    """The addresses of the frames that are in a block."""
+    return _blocks
+
+
+def tag_of(frame: int) -> int:
+    """What tells the innermost block of the frame at this address from others; 0: it is in none."""
     blocks = _blocks.get(frame)
     return hash((blocks[-1].name, blocks[-1].offset)) % (1 << 63) * 2 + 1 if blocks else 0
 

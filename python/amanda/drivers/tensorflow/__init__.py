@@ -1,1 +1,140 @@
-"""The Python part of the TensorFlow driver. This file does not import TensorFlow."""
+"""The Python part of the TensorFlow driver. This file does not import tensorflow: it is loaded when the program does that,
+because it takes seconds, and it reports when tensorflow is not installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+
+from amanda.drivers import CoverageCounter, Option
+
+VERSION = "2.21"
+"""The minor version of TensorFlow whose private names are in `port`."""
+
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
+_NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
+
+
+class TensorFlowDriver:
+    """See `amanda.drivers.Driver`."""
+
+    framework = "TensorFlow"
+    loaded_with = "tensorflow"
+    namespace_of_new = "tensorflow"
+    requires_gradient = "call a model with trainable variables, from eager code"
+    options: Mapping[str, Option] = {}
+
+    def __init__(self) -> None:
+        self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
+
+    def is_available(self) -> bool:
+        return _is_installed() and _is_built()
+
+    def describe(self) -> list[tuple[str, str]]:
+        if not _is_installed():
+            return [("tensorflow", "not installed")]
+        version = _installed_version()
+        if not _is_built():
+            return [("tensorflow", f"{version} is installed, but this build of amanda has no driver for it")]
+        if not _fits(version):
+            return [("tensorflow", f"{version}; amanda needs TensorFlow {VERSION}, so that tools see nothing of it")]
+        if not self._patches:
+            return [("tensorflow", f"{version}; amanda is ready for it when a program imports it")]
+        return [("tensorflow", f"{version}; amanda is attached to it")]
+
+    def could_name(self, name: str) -> bool:
+        return _NAME.fullmatch(name) is not None
+
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
+        if not self.is_available():
+            return None
+        from amanda.drivers.tensorflow.coverage import TensorFlowCounter
+
+        return TensorFlowCounter(tools)
+
+    def load(self) -> None:
+        """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
+        _check_version()
+        from amanda.drivers.tensorflow import eager, links, unsupported
+
+        links.patch()
+        eager.attach()
+        self._patches = (unsupported, eager)
+
+    @property
+    def closed_namespaces(self) -> frozenset[str]:
+        """None: operators of `tf.load_op_library` are in the same registry."""
+        return frozenset()
+
+    def operators(self) -> Iterator[str]:
+        from amanda.drivers.tensorflow import port
+
+        return (f"tensorflow::{name}" for name in port.registered_operators())
+
+    def operators_named_by(self, value: object) -> Sequence[str]:
+        from amanda.drivers.tensorflow.called_operators import called_by
+
+        return called_by(value)
+
+    def enter(self) -> None:
+        for part in self._patches:
+            part.patch()
+
+    def leave(self) -> None:
+        with contextlib.ExitStack() as unpatched:
+            for part in self._patches:
+                unpatched.callback(part.unpatch)
+
+    def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
+        from amanda.drivers.tensorflow.preserved import preserved
+
+        return preserved(program)
+
+    def recorded(self) -> contextlib.AbstractContextManager[Callable[[object], bool]]:
+        from amanda.drivers.tensorflow.recording import recorded
+
+        return recorded()
+
+    def remarks(self) -> list[str]:
+        """Lists what ran uninstrumented in scopes."""
+        from amanda.drivers.tensorflow import unsupported
+
+        return unsupported.remarks()
+
+
+def _is_installed() -> bool:
+    spec = importlib.util.find_spec("tensorflow")
+    return spec is not None and spec.origin is not None  # a folder of that name is a namespace package
+
+
+def _is_built() -> bool:
+    return importlib.util.find_spec("amanda._tensorflow") is not None
+
+
+def _installed_version() -> str:
+    """Without an import of tensorflow, which takes seconds."""
+    imported = getattr(sys.modules.get("tensorflow"), "__version__", None)
+    if isinstance(imported, str):
+        return imported
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "of an unknown version"
+
+
+def _fits(version: str) -> bool:
+    return version.split(".")[:2] == VERSION.split(".")
+
+
+def _check_version() -> None:
+    version = _installed_version()
+    if not _fits(version):
+        raise ImportError(
+            f"[tensorflow] this version of amanda is for TensorFlow {VERSION}, and TensorFlow {version} is imported: it "
+            f"runs uninstrumented, and tools see nothing of it; install tensorflow=={VERSION}.*"
+        )

@@ -7,12 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import port
+from amanda.drivers.tensorflow import VERSION
 
 
 def _backend(regime: str) -> _core.GraphBackend:
     backend = _core.GraphBackend(
-        f"tensorflow/{port.VERSION}/{regime}",
+        f"tensorflow/{VERSION}/{regime}",
         backward="operators",
         can_replace=True,
         keeps_gradients=True,

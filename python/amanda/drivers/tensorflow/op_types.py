@@ -21,7 +21,7 @@ _VARIABLES = {"VarHandleOp", "VariableV2", "Variable", "ReadVariableOp"}
 _FRAMES = {"Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"}
 _FRAMES |= {f"Ref{name}" for name in _FRAMES}
 _STACKS = {"StackV2", "StackPushV2", "StackPopV2", "StackCloseV2"}
-_PLUMBING = _HOLDS | _VARIABLES | _FRAMES | _STACKS | {"NoOp", "ControlTrigger", "AmandaTap"}
+PLUMBING = _HOLDS | _VARIABLES | _FRAMES | _STACKS | {"NoOp", "ControlTrigger", "AmandaTap"}
 #: Nodes that run functions, which have operators of their own.
 _CALLS = {"If", "While", "Case", "PartitionedCall"}
 CALLS = _CALLS | {f"Stateless{name}" for name in _CALLS} | {"StatefulPartitionedCall", "SymbolicGradient"}
@@ -34,13 +34,18 @@ _types: dict[tuple[str, str], int] = {}
 
 def intern(backend: _core.GraphBackend, op: tf.Operation) -> int:
     """The number of the operator's type."""
-    key = (backend.name_space, op.type)
+    known = _types.get((backend.name_space, op.type))
+    return intern_definition(backend, definition_of(op)) if known is None else known
+
+
+def intern_definition(backend: _core.GraphBackend, definition: Any) -> int:
+    """The number of the type that an OpDef defines."""
+    key = (backend.name_space, definition.name)
     known = _types.get(key)
     if known is None:
-        definition = definition_of(op)
         known = _types[key] = backend.intern(
             NAMESPACE,
-            op.type,
+            definition.name,
             inputs=[argument.name for argument in definition.input_arg],
             outputs=[argument.name for argument in definition.output_arg],
             schema=_schema(definition),
@@ -95,7 +100,7 @@ def is_value(tensor: tf.Tensor) -> bool:
 
 def computes(op: tf.Operation) -> bool:
     """Is it an operator, as far as it alone can tell? Sums of gradients are told apart by `links`."""
-    if op.type in _PLUMBING or op.type in CALLS:
+    if op.type in PLUMBING or op.type in CALLS:
         return False
     return op.type not in _IDENTITIES or not _only_passes_on(op)
 

@@ -38,13 +38,14 @@ def place_of(op: tf.Operation, function: str = "", path: str = "") -> Place:
 def source_of(op: tf.Operation) -> str:
     """The innermost line of the program, outside libraries that build graphs, which created the operator."""
     for frame in reversed(op.traceback):
-        if not _is_library(frame.filename):
+        if not is_library(frame.filename):
             return frames.encodable(f"{frame.filename}:{frame.lineno}")
     return ""
 
 
 @functools.cache
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Is it a file of a library that builds graphs for the program?"""
     if frames.is_ours(filename):
         return True
     return any(filename.startswith(os.path.join(path, library) + os.sep) for path in _SITES for library in _LIBRARIES)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-VERSION = "2.21"
+from amanda.drivers.tensorflow import VERSION
 
 _missing: list[str] = []
 
@@ -50,12 +50,7 @@ def _patchable(module: str, name: str) -> Patchable:
 
 
 def _check() -> None:
-    """Raises an ImportError if this is another version, or if something is missing."""
-    if not tf.__version__.startswith(f"{VERSION}."):
-        raise ImportError(
-            f"[tensorflow] this is TensorFlow {tf.__version__}, and this version of amanda is for {VERSION}; install "
-            f"tensorflow {VERSION}, or a newer amanda"
-        )
+    """Raises an ImportError if something is missing."""
     if _missing:
         raise ImportError(
             f"[tensorflow] TensorFlow {tf.__version__} has no {', '.join(_missing)}, which this version of amanda relies "
@@ -99,6 +94,27 @@ record_gradient_of_backprop = _patchable("python.eager.backprop", "record_gradie
 tape_gradient = _get("python.eager.backprop", "_gradient_function")
 register_tape_gradient = _get("python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
 
+# Eager operators.
+execute = _patchable("python.eager.execute", "execute")
+execute_with_callbacks = _get("python.eager.execute", "execute_with_callbacks")
+imperative_grad = _patchable("python.eager.imperative_grad", "imperative_grad")  # all of tape.gradient
+no_tape_records = _get("python.pywrap_tfe", "TFE_Py_TapeSetIsEmpty")
+_context = _get("python.eager.context", "context")
+_EagerTensor = _get("python.framework.ops", "EagerTensor")
+_clear_kernels = _get("python.pywrap_tfe", "TFE_ContextClearCaches")
+
+# What is not supported.
+run_replicas = _patchable("python.distribute.distribute_lib", "StrategyBase.run")
+_default_strategies = (
+    _get("python.distribute.distribute_lib", "_DefaultDistributionStrategy"),
+    _get("python.distribute.distribute_lib", "_DefaultDistributionStrategyV1"),
+)
+
+_op_list = _get("python.client.pywrap_tf_session", "TF_GetAllOpList")
+_buffer = _get("python.client.pywrap_tf_session", "TF_GetBuffer")
+_delete_buffer = _get("python.client.pywrap_tf_session", "TF_DeleteBuffer")
+_OpList = _get("core.framework.op_def_pb2", "OpList")
+
 _check()
 
 
@@ -110,6 +126,74 @@ def original_op(op: Any) -> Any:
 def is_reference(dtype: tf.DType) -> bool:
     """Is it the type of a tensor that is a v1 variable itself?"""
     return bool(dtype._is_ref_dtype)
+
+
+# ---- eager operators ---------------------------------------------------------------------------------------------------
+
+
+def add_op_callback(callback: Callable[..., object]) -> None:
+    """Of this thread. `execute_with_callbacks` must be in place. (The public function also puts it there, and takes it away
+    when this thread has no callback any more, though other threads may have some.)"""
+    _context().add_op_callback(callback)
+
+
+def remove_op_callback(callback: Callable[..., object]) -> None:
+    """If the program has not removed all of its thread's."""
+    if callback in _context().op_callbacks:
+        _context().remove_op_callback(callback)
+
+
+def op_callbacks() -> list[Any]:
+    """Of this thread."""
+    return list(_context().op_callbacks)
+
+
+def name_scope() -> str:
+    """That of eager operators: "encoder/dense/"."""
+    return str(_context().scope_name)
+
+
+def is_eager(value: Any) -> bool:
+    return isinstance(value, _EagerTensor)
+
+
+def array_of(tensor: Any) -> Any:
+    """The values of an eager tensor, without a copy where its memory allows that."""
+    return tensor._numpy()
+
+
+def seeds() -> Any:
+    """What the seeds of eager random operators are made of; None: `tf.random.set_seed` was not called."""
+    return None if _context()._seed is None else _context()._rng.getstate()
+
+
+def restore_seeds(state: Any) -> None:
+    """Kernels that have a seed continue their own sequence, so that they must go."""
+    if state is None or _context()._seed is None or _context()._rng.getstate() == state:
+        return
+    _context()._rng.setstate(state)
+    _clear_kernels(_context()._handle)
+
+
+# ---- what is not supported ---------------------------------------------------------------------------------------------
+
+
+def is_default_strategy(strategy: Any) -> bool:
+    """Does it run a function as it is?"""
+    return isinstance(strategy, _default_strategies)
+
+
+# ---- names -------------------------------------------------------------------------------------------------------------
+
+
+def registered_operators() -> frozenset[str]:
+    """All operators in TensorFlow's registry, those of libraries included."""
+    buffer = _op_list()
+    try:
+        found = _OpList.FromString(_buffer(buffer))
+    finally:
+        _delete_buffer(buffer)
+    return frozenset(op.name for op in found.op)
 
 
 # ---- graphs ----------------------------------------------------------------------------------------------------------

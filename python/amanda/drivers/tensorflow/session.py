@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,10 +12,10 @@ from amanda import _core
 from amanda.drivers.tensorflow import attach, nodes, order, port
 from amanda.drivers.tensorflow.cone import Cone
 from amanda.drivers.tensorflow.graph_site import GraphSite, Plans
+from amanda.drivers.tensorflow.unsupported import warn
 
 _CACHE = "_amanda_artifacts"  # the attribute of a graph that has its ArtifactCache
 _OPTIONS = "_amanda_options"  # of a callable that was made from options
-_warned: set[str] = set()
 
 
 class Lowered(NamedTuple):
@@ -91,13 +90,6 @@ def lowered(
     artifact = cache.get(toolset, signature, attach.GRAPH, SessionSite(graph, fetches, targets, feeds))
     found: Lowered | None = artifact.lowered
     return found
-
-
-def warn(text: str) -> None:
-    """Says it once."""
-    if text not in _warned:
-        _warned.add(text)
-        logging.getLogger("amanda").warning("[tensorflow] %s", text)
 
 
 # ---- patches ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
 from amanda.drivers import CoverageCounter, Option
@@ -15,6 +15,9 @@ class TorchDriver:
     """See `amanda.drivers.Driver`."""
 
     framework = "PyTorch"
+    loaded_with = None
+    namespace_of_new = "mylib"
+    requires_gradient = "call a model with parameters that require one, outside torch.no_grad()"
     options: Mapping[str, Option] = {
         "compiled": Option(("eager", "opaque"), "what functions compiled with torch.compile do, as in amanda.apply"),
     }
@@ -27,7 +30,7 @@ class TorchDriver:
 
     def describe(self) -> list[tuple[str, str]]:
         if importlib.util.find_spec("torch") is None:
-            return [("torch", "not installed: there is nothing to see")]
+            return [("torch", "not installed")]
         if not _is_built():
             return [("torch", "installed, but this build of amanda has no driver for it")]
         import torch
@@ -43,6 +46,9 @@ class TorchDriver:
             ("typed kernels", f"{_torch.typed_kernels()} operators"),
             ("caught for filters", f"{caught} operators, for the life of this process" if caught else "nothing"),
         ]
+
+    def could_name(self, name: str) -> bool:
+        return True
 
     def load(self) -> None:
         """Raises `ImportError` if this build is for another torch, or if this torch lacks something the driver
@@ -67,15 +73,15 @@ class TorchDriver:
             classes += type.__subclasses__(cls)
         yield from (f"autograd::{cls.__name__}" for cls in classes)
 
-    def operator_named_by(self, value: object) -> str | None:
+    def operators_named_by(self, value: object) -> Sequence[str]:
         """The name of torch.ops.aten.add or torch.ops.aten.add.Tensor."""
         from amanda.drivers.torch import port
 
         if isinstance(value, port.OpOverload):
-            return str(value.name())
+            return [str(value.name())]
         if isinstance(value, port.OpOverloadPacket):
-            return str(value).replace(".", "::", 1)
-        return None
+            return [str(value).replace(".", "::", 1)]
+        return []
 
     def enter(self) -> None:
         for part in self._patches:
@@ -96,10 +102,12 @@ class TorchDriver:
 
         return preserved(program)
 
-    def differentiate(self, result: object) -> bool:
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[Callable[[object], bool]]:
+        """PyTorch records by itself."""
         from amanda.drivers.torch.differentiation import differentiate
 
-        return differentiate(result)
+        yield differentiate
 
     def remarks(self) -> list[str]:
         """Lists the functions that the program or a library compiles, and that ran eagerly."""

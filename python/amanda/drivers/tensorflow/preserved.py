@@ -1,0 +1,45 @@
+"""Puts back what a run of a program changes beside its results: variables of the model that runs, and seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from amanda import switches
+from amanda.drivers.tensorflow import port
+
+
+@contextlib.contextmanager
+def preserved(program: Any) -> Iterator[None]:
+    """Around a run of `program` in eager mode. See `amanda.points`."""
+    if not tf.executing_eagerly():
+        yield
+        return
+    with switches.disabled():
+        seeds = port.seeds()
+        before = [(variable, np.array(variable)) for variable in _variables_of(program)]
+    try:
+        yield
+    finally:
+        with switches.disabled():
+            for variable, value in before:
+                if not np.array_equal(np.array(variable), value):
+                    variable.assign(value)
+            port.restore_seeds(seeds)
+
+
+def _variables_of(program: Any) -> list[Any]:
+    """Those of the model that is called, itself or through a method, which are not trained: statistics, and the state of
+    its random numbers."""
+    while isinstance(program, functools.partial):
+        program = program.func
+    for value in (program, getattr(program, "__self__", None)):
+        held = getattr(value, "non_trainable_variables", None)
+        if isinstance(held, list | tuple):
+            return [variable for variable in held if hasattr(variable, "assign")]
+    return []
