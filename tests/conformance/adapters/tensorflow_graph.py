@@ -134,13 +134,13 @@ def append_steps(program: Program, env: dict[str, tf.Tensor]) -> None:
 
 def loop(step: Loop, given: list[tf.Tensor]) -> tf.Tensor:
     def body(count: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
-        return [tf.raw_ops.AddV2(x=count, y=1, name="count"), *run_body(step.body, list(values))]
+        return [tf.subtract(count, -1), *run_body(step.body, list(values))]
 
     return v1.while_loop(lambda count, *_: count < step.times, body, [0, *given], name=step.name)[1]
 
 
 def choice(step: If, condition: tf.Tensor, given: list[tf.Tensor]) -> tf.Tensor:
-    is_taken = tf.reshape(condition, []) != 0
+    is_taken = tf.not_equal(tf.reshape(condition, []), 0)
     taken, other = (lambda: run_body(step.taken, given)[0]), (lambda: run_body(step.other, given)[0])
     return v1.cond(is_taken, taken, other, name=step.name)
 

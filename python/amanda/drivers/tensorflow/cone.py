@@ -42,6 +42,7 @@ class Cone:
         self._seen: dict[int, tf.Tensor] = {}  # of these, after the taps behind the operator
         self._saved: dict[tuple[tf.Operation, int], tf.Tensor] = {}  # what an operator gets after the taps before it
         self._late: list[_Late] = []
+        self._last: dict[tf.Operation, tf.Operation] = {}  # of an operator's taps
         self.tap_ops: list[tf.Operation] = []
 
     @property
@@ -86,6 +87,7 @@ class Cone:
         shown, taps = self._plans.get(op, (None, ()))
         inputs = [self.value(tensor, op) for tensor in op.inputs]
         controls = [self._copies.get(before, before) for before in op.control_inputs if self._is_there(before)]
+        controls += self._taps_of_forward(op)
         chain: list[tf.Operation] = []  # the taps of an operator run in their order
         for tap in taps:
             if tap.point == "before":
@@ -108,6 +110,14 @@ class Cone:
                 for index, tensor in self._emit(shown, tap, inputs, outputs, [*chain[-1:], done], chain):
                     outputs[index] = self._seen[id(op.outputs[index])] = tensor
 
+    def _taps_of_forward(self, op: tf.Operation) -> list[tf.Operation]:
+        """A backward operator's taps run after those of its forward operator: executions may share values."""
+        gradient = self._gradients.get(op)
+        last = self._last.get(gradient.forward) if gradient else None
+        if gradient is None or last is None or self._loops.around(op) != self._loops.around(gradient.forward):
+            return []  # between loops there are no control inputs
+        return [last]
+
     def _emit(
         self,
         shown: Shown,
@@ -121,6 +131,7 @@ class Cone:
         if emitted is None:
             return []
         chain.append(emitted.op)
+        self._last[shown.op] = emitted.op
         self.tap_ops.append(emitted.op)
         return list(emitted.results.items())
 

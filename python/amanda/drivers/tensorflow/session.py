@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amanda import _core
+from amanda import _core, _tensorflow
 from amanda.drivers.tensorflow import attach, nodes, order, port
 from amanda.drivers.tensorflow.cone import Cone
 from amanda.drivers.tensorflow.graph_site import GraphSite, Plans
@@ -141,15 +141,14 @@ def _run(
     if instead is None:
         return run(self, options, feed_dict, fetch_list, target_list, run_metadata)
     port.extend(self)
-    from amanda.drivers.tensorflow import tap_nodes
-
-    del tap_nodes.ERRORS[:]
+    _tensorflow.begin_run()
     try:
         return run(self, options, feed_dict, instead.fetches, instead.targets, run_metadata)
-    except tf.errors.OpError:
-        if tap_nodes.ERRORS:
-            raise tap_nodes.ERRORS.pop()
+    except tf.errors.OpError as error:
+        _tensorflow.raise_error(error.message)
         raise
+    finally:
+        _tensorflow.end_run()
 
 
 @functools.wraps(port.run_callable.original)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from amanda import _core
+from amanda import _core, _tensorflow
 from amanda.drivers.tensorflow import nodes, op_types, originals, port
 from amanda.drivers.tensorflow.graph_site import Shown
 from amanda.drivers.tensorflow.op_types import Operand
 
 #: An operand of a tap: whether it is an input or an output, its position, and its member there.
 Address = tuple[str, int, int]
+
+
+# The attribute of an operator that holds what its taps, and those of its backward operators in other graphs, share.
+_ATTRIBUTE = "_amanda_operator"
 
 
 class Wiring(NamedTuple):
@@ -74,7 +80,7 @@ class TapNodes:
 
     def __init__(self, backend: _core.GraphBackend, graph: tf.Graph) -> None:
         self._backend, self._graph = backend, graph
-        self.kept: list[Any] = []
+        self.kept: list[_tensorflow.TapNode] = []
 
     def emit(
         self,
@@ -107,36 +113,50 @@ class TapNodes:
     def _node_def(
         self, shown: Shown, tap: _core.Tap, wired: Wiring, args: Sequence[tf.Tensor], likes: Sequence[tf.Tensor]
     ) -> Any:
-        from tensorflow.python.ops import script_ops
-
-        original = originals.Original(shown.op) if tap.point == "replace" else None
-
-        def body(*values: Any) -> list[Any]:
-            inputs, outputs = [None] * len(shown.inputs), [None] * len(shown.outputs)
-            for value, ((side, position, member), _) in zip(values, wired.args, strict=True):
-                where, operands = (inputs, shown.inputs) if side == "input" else (outputs, shown.outputs)
-                if member >= 0:
-                    if where[position] is None:
-                        where[position] = [None] * len(operands[position])
-                    where[position][member] = value
-                else:
-                    where[position] = value
-            try:
-                result = tap.run(shown.site, inputs, outputs, original=original)
-            except BaseException as error:
-                ERRORS.append(error)
-                raise
-            return [result[p] if m < 0 else result[p][m] for (p, m), _ in wired.results]
-
-        self.kept.append(body)
-        node_def = port.NodeDef(op="PyFunc")
-        node_def.attr["token"].s = script_ops._py_funcs.insert(body).encode()
+        load()
+        node = _tensorflow.TapNode(
+            self._operator(shown),
+            tap.id,
+            [address for address, _ in wired.args],
+            [address for address, _ in wired.results],
+            originals.Original(shown.op) if tap.point == "replace" else None,
+            shapes=[like.shape.as_list() if like.shape.rank is not None else None for like in likes],
+        )
+        self.kept.append(node)
+        node_def = port.NodeDef(op="AmandaTap")
+        node_def.attr["node"].i = node.number
         node_def.attr["Tin"].list.type.extend([tensor.dtype.base_dtype.as_datatype_enum for tensor in args])
         node_def.attr["Tout"].list.type.extend([tensor.dtype.base_dtype.as_datatype_enum for tensor in likes])
         return node_def
 
+    def _operator(self, shown: Shown) -> _tensorflow.Operator:
+        known: _tensorflow.Operator | None = getattr(shown.op, _ATTRIBUTE, None)
+        if known is None:
+            known = _tensorflow.Operator(
+                self._backend.name_space,
+                shown.type,
+                shown.place.id,
+                len(shown.inputs),
+                len(shown.outputs),
+                module_path=shown.place.module_path,
+                source=shown.place.source,
+                refuse=shown.refuse,
+                forward=self._operator(shown.forward) if shown.forward else None,
+                shares_runs=True,
+            )
+            setattr(shown.op, _ATTRIBUTE, known)
+        return known
 
-ERRORS: list[BaseException] = []
+
+@functools.cache
+def load() -> None:
+    """Once: what nodes need of TensorFlow."""
+    types = [dtype for name in dir(tf.dtypes) if isinstance(dtype := getattr(tf.dtypes, name), tf.DType)]
+    values = [dtype for dtype in types if dtype not in (tf.resource, tf.variant, tf.string) and not dtype.is_quantized]
+    _tensorflow.set_dtypes(
+        {dtype.as_datatype_enum: (np.dtype(dtype.as_numpy_dtype), dtype.name) for dtype in values}
+    )
+    tf.load_op_library(_tensorflow.library_path())
 
 
 def _anchor(shown: Shown, tap: _core.Tap) -> list[tuple[Address, int]]:
