@@ -93,6 +93,25 @@ record_gradient = _patchable("python.eager.execute", "record_gradient")
 record_gradient_of_backprop = _patchable("python.eager.backprop", "record_gradient")
 tape_gradient = _get("python.eager.backprop", "_gradient_function")
 register_tape_gradient = _get("python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
+stop_recording = _get("python.eager.record", "stop_recording")
+define_function = _patchable("python.eager.polymorphic_function.tracing_compilation", "_maybe_define_function")
+initialize_function = _patchable("python.eager.polymorphic_function.polymorphic_function", "Function._initialize")
+initialize_variables = _patchable(
+    "python.eager.polymorphic_function.polymorphic_function", "Function._initialize_uninitialized_variables"
+)
+build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
+concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
+AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
+DATASET_FUNCTION = _get("python.eager.polymorphic_function.attributes", "TF_DATA_FUNCTION")
+XLA_COMPILE = _get("python.eager.polymorphic_function.attributes", "XLA_COMPILE")
+in_xla = _get("python.ops.control_flow_util", "GraphOrParentsInXlaContext")
+eager_outside_functions = _get("python.framework.ops", "executing_eagerly_outside_functions")
+CONTROL_FLOW_WRAPPER = "cflow_gradient_wrapper"  # the function that a loop or conditional may be put into, for tapes
+_BODIES = tuple(
+    _get("python.ops.control_flow_v2_func_graphs", name)
+    for name in ("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph")
+)
+_EagerTensor = _get("python.framework.ops", "EagerTensor")
 
 # Eager operators.
 execute = _patchable("python.eager.execute", "execute")
@@ -266,3 +285,76 @@ def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count
     with _eager_mode():
         flat = [tf.constant(value) for value in inputs]
         return list(_execute(name, count, flat, attributes, _context()))
+
+
+# ---- functions ----------------------------------------------------------------------------------------------------
+
+
+def is_eager(tensor: Any) -> bool:
+    return isinstance(tensor, _EagerTensor)
+
+
+def set_control_inputs(op: Any, operators: list[Any]) -> None:
+    op._remove_all_control_inputs()
+    op._add_control_inputs(operators)
+
+
+def control_users(op: Any) -> list[Any]:
+    return list(op._control_outputs)
+
+
+def is_function(graph: Any) -> bool:
+    return isinstance(graph, FuncGraph)
+
+
+def is_body(graph: Any) -> bool:
+    """Is it the graph of a loop's condition or body, or of a branch?"""
+    return isinstance(graph, _BODIES)
+
+
+def created_variables(function: Any) -> bool:
+    """Has its first trace created variables?"""
+    return bool(function._created_variables)
+
+
+def inference_function(function: Any) -> Any:
+    """What a concrete function runs without gradients."""
+    return function._inference_function
+
+
+def graph_of(function: Any) -> Any:
+    """The graph that an AtomicFunction was made of; None: it was made of something else."""
+    return function._cached_graph
+
+
+def runs_eagerly(function: Any) -> bool:
+    return bool(function._bound_context.executing_eagerly())
+
+
+def function_names(op: Any) -> list[str]:
+    """Of the functions that a node runs."""
+    functions = []
+    for attribute in op.node_def.attr.values():
+        functions += [attribute.func.name, *(each.name for each in attribute.list.func)]
+    return [name for name in functions if name]
+
+
+def find_function(graph: Any, name: str) -> Any:
+    """A function that nodes of this graph may run, by its name; None: it is not there."""
+    while graph is not None:
+        found = graph._get_function(name)
+        if found is not None:
+            return found
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def cached_contexts(cache: Any) -> list[Any]:
+    """The contexts for which a function has traces."""
+    return list(cache._dispatch_dict)
+
+
+def forget_context(cache: Any, context: Any) -> None:
+    del cache._dispatch_dict[context]
+    for key in [key for key in cache._primary if key[0] == context]:
+        del cache._primary[key]
