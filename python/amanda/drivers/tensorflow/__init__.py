@@ -60,11 +60,13 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import eager, links, unsupported
+        from amanda.drivers.tensorflow import eager, exports, function, links, session, tapes, unsupported
 
-        links.patch()
+        for part in (links, tapes, exports):
+            part.patch()  # for good: graphs outlive scopes
+        session.watch()
         eager.attach()
-        self._patches = (unsupported, eager)
+        self._patches = (session, function, unsupported, eager)
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
