@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -30,6 +30,30 @@ def to_run(roots: Iterable[tf.Operation], fed: Collection[int]) -> list[tf.Opera
                 pending.extend(before for before in operands if is_back_edge(before, op))
                 stack += [(before, False) for before in op.control_inputs]
                 stack += [(before, False) for before in reversed(operands) if not is_back_edge(before, op)]
+    return found
+
+
+def forward_first(operators: list[tf.Operation], forward: Mapping[tf.Operation, tf.Operation]) -> list[tf.Operation]:
+    """The same operators, and those that are forward operators of others before these: a gradient's shapes, for example,
+    do not need the operator that it is the gradient of. `forward`: of a backward operator, its forward operator."""
+    number = {op: i for i, op in enumerate(operators)}
+    if all(number.get(forward[op], -1) < i for op, i in number.items() if op in forward):
+        return operators
+    found: list[tf.Operation] = []
+    begun: set[tf.Operation] = set()
+    for root in operators:
+        stack = [(root, False)]
+        while stack:
+            op, is_done = stack.pop()
+            if is_done:
+                found.append(op)
+            elif op not in begun and op in number:
+                begun.add(op)
+                stack.append((op, True))
+                before = [operand.op for operand in op.inputs if not is_back_edge(operand.op, op)]
+                stack += [(each, False) for each in (*op.control_inputs, *reversed(before))]
+                if op in forward:
+                    stack.append((forward[op], False))
     return found
 
 

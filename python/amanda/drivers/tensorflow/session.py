@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core, _tensorflow
-from amanda.drivers.tensorflow import attach, nodes, order, port
+from amanda.drivers.tensorflow import attach, nodes, order, port, structure
 from amanda.drivers.tensorflow.cone import Cone
 from amanda.drivers.tensorflow.graph_site import GraphSite, Plans
 from amanda.drivers.tensorflow.unsupported import warn
@@ -42,7 +42,9 @@ class SessionSite(GraphSite):
 
     def each_op(self, visitor: _core.GraphVisitor) -> None:
         roots = [tensor.op for tensor in self._fetches if id(tensor) not in self._fed]
-        self.operators = order.to_run([*roots, *self._targets], self._fed)
+        operators = order.to_run([*roots, *self._targets], self._fed)
+        gradients = structure.gradients_of(operators)
+        self.operators = order.forward_first(operators, {op: each.forward for op, each in gradients.items()})
         super().each_op(visitor)
 
     def show_call(self, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
