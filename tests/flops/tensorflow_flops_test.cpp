@@ -1,7 +1,6 @@
 // The formulas of TensorFlow's operators against sums that are written out, and what is counted without a graph.
 #include <amanda/reference/call.h>
 #include <amanda/reference/operator.h>
-#include <flops/bilinear_runs.h>
 #include <flops/flops.h>
 #include <flops/tensorflow_formulas.h>
 #include <gtest/gtest.h>
@@ -12,10 +11,12 @@ namespace {
 using reference::Array;
 using reference::Operands;
 
-std::optional<int64_t> flops_of(const std::string& name, const IntVector& a, const IntVector& b,
-                                const IntVector& output, const std::string& equation = "") {
+using Shape = std::optional<IntVector>;  // empty: not known
+
+std::optional<int64_t> flops_of(const std::string& name, const Shape& a, const Shape& b, const Shape& output,
+                                const std::string& equation = "") {
   const BilinearOperator* op = find_tensorflow_operator(name);
-  return op ? op->flops(a, b, output, equation) : std::nullopt;
+  return op ? op->flops({a, b, output}, equation) : std::nullopt;
 }
 
 // 2 images of 8x6 with 4 channels, stride 2, "SAME": each of the 4x3 places of 10 channels is a sum of 5x3x4 products.
@@ -23,8 +24,8 @@ constexpr int64_t kProducts = 2 * (4 * 3 * 10) * (5 * 3 * 4);
 
 TEST(TensorflowFormulas, AConvolutionIsTheSameInBothLayouts) {
   const IntVector filter{5, 3, 4, 10};
-  EXPECT_EQ(flops_of("Conv2D", {2, 8, 6, 4}, filter, {2, 4, 3, 10}), 2 * kProducts);
-  EXPECT_EQ(flops_of("Conv2D", {2, 4, 8, 6}, filter, {2, 10, 4, 3}), 2 * kProducts);
+  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 8, 6, 4}, filter, IntVector{2, 4, 3, 10}), 2 * kProducts);
+  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 4, 8, 6}, filter, IntVector{2, 10, 4, 3}), 2 * kProducts);
 }
 
 TEST(TensorflowFormulas, ItsGradientsTakeAsMany) {
@@ -35,8 +36,9 @@ TEST(TensorflowFormulas, ItsGradientsTakeAsMany) {
 
 TEST(TensorflowFormulas, WithGroupsAnOutputChannelSeesItsGroupAlone) {
   // 2 groups: the filter has 2 of 4 channels.
-  EXPECT_EQ(flops_of("Conv2D", {2, 8, 6, 4}, {5, 3, 2, 10}, {2, 4, 3, 10}), kProducts);
-  EXPECT_EQ(flops_of("Conv2DBackpropFilter", {2, 8, 6, 4}, {2, 4, 3, 10}, {5, 3, 2, 10}), kProducts);
+  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 8, 6, 4}, IntVector{5, 3, 2, 10}, IntVector{2, 4, 3, 10}), kProducts);
+  EXPECT_EQ(flops_of("Conv2DBackpropFilter", IntVector{2, 8, 6, 4}, IntVector{2, 4, 3, 10}, IntVector{5, 3, 2, 10}),
+            kProducts);
 }
 
 TEST(TensorflowFormulas, DepthwiseConvolutions) {
@@ -57,51 +59,68 @@ TEST(TensorflowFormulas, ConvolutionsOfVolumes) {
 }
 
 TEST(TensorflowFormulas, VectorizedLayoutsAreNotCovered) {
-  EXPECT_EQ(flops_of("Conv2D", {2, 1, 8, 6, 4}, {8, 1, 3, 3, 4}, {2, 2, 8, 6, 4}), std::nullopt);
+  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 1, 8, 6, 4}, IntVector{8, 1, 3, 3, 4}, IntVector{2, 2, 8, 6, 4}),
+            std::nullopt);
 }
 
 TEST(TensorflowFormulas, AProductIsTheSameTransposed) {
-  for (const IntVector& a : {IntVector{3, 4}, IntVector{4, 3}}) {
-    for (const IntVector& b : {IntVector{4, 5}, IntVector{5, 4}}) {
-      EXPECT_EQ(flops_of("MatMul", a, b, {3, 5}), 2 * 3 * 4 * 5);
+  for (const Shape& a : {Shape(IntVector{3, 4}), Shape(IntVector{4, 3})}) {
+    for (const Shape& b : {Shape(IntVector{4, 5}), Shape(IntVector{5, 4})}) {
+      EXPECT_EQ(flops_of("MatMul", a, b, IntVector{3, 5}), 2 * 3 * 4 * 5);
     }
   }
 }
 
 TEST(TensorflowFormulas, BatchesOfAProductBroadcast) {
-  EXPECT_EQ(flops_of("BatchMatMulV2", {7, 1, 3, 4}, {6, 4, 5}, {7, 6, 3, 5}), 2 * 7 * 6 * 3 * 4 * 5);
-  EXPECT_EQ(flops_of("BatchMatMulV2", {4, 3}, {6, 4, 5}, {6, 3, 5}), 2 * 6 * 3 * 4 * 5);
-  EXPECT_EQ(flops_of("BatchMatMulV2", {2, 0, 4}, {2, 4, 5}, {2, 0, 5}), 0);
+  EXPECT_EQ(flops_of("BatchMatMulV2", IntVector{7, 1, 3, 4}, IntVector{6, 4, 5}, IntVector{7, 6, 3, 5}),
+            2 * 7 * 6 * 3 * 4 * 5);
+  EXPECT_EQ(flops_of("BatchMatMulV2", IntVector{4, 3}, IntVector{6, 4, 5}, IntVector{6, 3, 5}), 2 * 6 * 3 * 4 * 5);
+  EXPECT_EQ(flops_of("BatchMatMulV2", IntVector{2, 0, 4}, IntVector{2, 4, 5}, IntVector{2, 0, 5}), 0);
 }
 
 TEST(TensorflowFormulas, Einsum) {
   const auto einsum = [](const std::string& equation, const IntVector& a, const IntVector& b) {
-    return flops_of("Einsum", a, b, {}, equation);
+    return flops_of("Einsum", a, b, std::nullopt, equation);
   };
-  EXPECT_EQ(einsum("bij,bjk->bik", {2, 3, 4}, {2, 4, 5}), 2 * 2 * 3 * 4 * 5);
-  EXPECT_EQ(einsum("aecd,abcd->acbe", {2, 3, 4, 5}, {2, 6, 4, 5}), 2 * (2 * 4) * 3 * 6 * 5);  // attention in Keras
-  EXPECT_EQ(einsum("i,j->ij", {3}, {4}), 2 * 3 * 4);
-  EXPECT_EQ(einsum("ijs,jk->ik", {3, 4, 9}, {4, 5}), 2 * 3 * 4 * 5);  // s is summed over first
-  EXPECT_EQ(einsum("ii,ij->j", {3, 3}, {3, 4}), 2 * 3 * 4);
-  EXPECT_EQ(einsum("...ij,jk->...ik", {7, 6, 3, 4}, {4, 5}), 2 * 7 * 6 * 3 * 4 * 5);
-  EXPECT_EQ(einsum("...ij,...jk->...ik", {7, 1, 3, 4}, {6, 4, 5}), 2 * 7 * 6 * 3 * 4 * 5);
+  EXPECT_EQ(einsum("bij,bjk->bik", IntVector{2, 3, 4}, IntVector{2, 4, 5}), 2 * 2 * 3 * 4 * 5);
+  EXPECT_EQ(einsum("aecd,abcd->acbe", IntVector{2, 3, 4, 5}, IntVector{2, 6, 4, 5}),
+            2 * (2 * 4) * 3 * 6 * 5);  // attention in Keras
+  EXPECT_EQ(einsum("i,j->ij", IntVector{3}, IntVector{4}), 2 * 3 * 4);
+  EXPECT_EQ(einsum("ijs,jk->ik", IntVector{3, 4, 9}, IntVector{4, 5}), 2 * 3 * 4 * 5);  // s is summed over first
+  EXPECT_EQ(einsum("ii,ij->j", IntVector{3, 3}, IntVector{3, 4}), 2 * 3 * 4);
+  EXPECT_EQ(einsum("...ij,jk->...ik", IntVector{7, 6, 3, 4}, IntVector{4, 5}), 2 * 7 * 6 * 3 * 4 * 5);
+  EXPECT_EQ(einsum("...ij,...jk->...ik", IntVector{7, 1, 3, 4}, IntVector{6, 4, 5}), 2 * 7 * 6 * 3 * 4 * 5);
 }
 
 TEST(TensorflowFormulas, AnEinsumThatIsNoProductIsNotCovered) {
-  EXPECT_EQ(flops_of("Einsum", {3, 4}, {}, {4, 3}, "ij->ji"), std::nullopt);
-  EXPECT_EQ(flops_of("Einsum", {3, 4}, {4, 5}, {}, "ij,jk,kl->il"), std::nullopt);
-  EXPECT_EQ(flops_of("Einsum", {3, 4, 9}, {4, 5}, {}, "ij,jk->ik"), std::nullopt);
-  EXPECT_EQ(flops_of("Einsum", {3, 4}, {4, 5}, {3, 5}, ""), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", IntVector{3, 4}, std::nullopt, IntVector{4, 3}, "ij->ji"), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", IntVector{3, 4}, IntVector{4, 5}, std::nullopt, "ij,jk,kl->il"), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", IntVector{3, 4, 9}, IntVector{4, 5}, std::nullopt, "ij,jk->ik"), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", IntVector{3, 4}, IntVector{4, 5}, IntVector{3, 5}, ""), std::nullopt);
 }
 
-TEST(BilinearRuns, AreFoundByWhatIsKnown) {
-  BilinearRuns runs;
-  runs.note({.a = IntVector{1, 3}, .b = IntVector{3, 5}, .output = IntVector{1, 5}}, 30);
-  runs.note({.a = IntVector{1, 4}, .b = IntVector{4, 5}, .output = IntVector{1, 5}}, 40);
-  EXPECT_EQ(runs.flops({.a = IntVector{1, 3}}), 30);
-  EXPECT_EQ(runs.flops({.b = IntVector{4, 5}, .output = IntVector{1, 5}}), 40);
-  EXPECT_EQ(runs.flops({.output = IntVector{1, 5}}), std::nullopt);  // they differ
-  EXPECT_EQ(runs.flops({.output = IntVector{1, 6}}), std::nullopt);  // there is none
+TEST(TensorflowFormulas, TwoOfThreeShapesAreEnoughForAProduct) {
+  const Shape a = IntVector{7, 3, 4}, b = IntVector{7, 4, 5}, output = IntVector{7, 3, 5};
+  const int64_t flops = 2 * 7 * 3 * 4 * 5;
+  EXPECT_EQ(flops_of("BatchMatMulV2", a, {}, output), flops);
+  EXPECT_EQ(flops_of("BatchMatMulV2", {}, b, output), flops);
+  EXPECT_EQ(flops_of("BatchMatMulV2", {}, {}, output), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", a, {}, output, "bij,bjk->bik"), flops);
+  EXPECT_EQ(flops_of("Einsum", {}, b, output, "bij,bjk->bik"), flops);
+  EXPECT_EQ(flops_of("Einsum", {}, b, output, "...ij,...jk->...ik"), flops);
+  EXPECT_EQ(flops_of("Einsum", {}, {}, output, "bij,bjk->bik"), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", {}, b, {}, "...ij,...jk->...ik"), std::nullopt);
+}
+
+TEST(TensorflowFormulas, UnknownSizesAreNotGuessed) {
+  const Shape batch = IntVector{kUnknown, 3, 4}, output = IntVector{7, 3, 5}, some = IntVector{kUnknown, 3, 5};
+  EXPECT_EQ(flops_of("BatchMatMulV2", batch, {}, output), 2 * 7 * 3 * 4 * 5);  // the batch's size is that of the result
+  EXPECT_EQ(flops_of("BatchMatMulV2", batch, IntVector{4, 5}, some), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", batch, IntVector{4, 5}, some, "bij,jk->bik"), std::nullopt);
+  EXPECT_EQ(flops_of("Einsum", batch, IntVector{4, 5}, output, "bij,jk->bik"), 2 * 7 * 3 * 4 * 5);
+  EXPECT_EQ(flops_of("Conv2D", {}, IntVector{3, 3, 4, 8}, IntVector{kUnknown, 5, 5, 8}), std::nullopt);
+  EXPECT_EQ(flops_of("Conv2D", {}, IntVector{3, 3, kUnknown, 8}, IntVector{2, 5, 5, 8}), std::nullopt);
+  EXPECT_EQ(flops_of("Conv2D", {}, {}, IntVector{2, 5, 5, 8}), std::nullopt);
 }
 
 TEST(TensorflowFlops, CountsWhatRunsWithoutAGraph) {
@@ -115,7 +134,7 @@ TEST(TensorflowFlops, CountsWhatRunsWithoutAGraph) {
     auto in = scope.enter();
     const Array a({4, 3}, std::vector<double>(12)), b({4, 5}, std::vector<double>(20));
     reference::call("MatMul", {a, b});
-    reference::call("MatMul", {Array{1, 2}, b});
+    reference::call("MatMul", {Array{1, 2}, Array{1, 2}});
   }
   EXPECT_EQ(flops.counts()->by_operator(), (std::map<std::string, int64_t>{{"tensorflow::MatMul", 2 * 3 * 4 * 5}}));
   EXPECT_EQ(flops.counts()->uncounted(), (std::map<std::string, int64_t>{{"tensorflow::MatMul", 1}}));

@@ -1,18 +1,15 @@
 // Counts operators that are linear in two operands, each by itself: in a graph without composite operators.
 #pragma once
 
-#include <map>
 #include <memory>
 
 #include "amanda/amanda.h"
-#include "amanda/mutex.h"
-#include "flops/bilinear_runs.h"
 #include "flops/flop_counts.h"
 #include "flops/tensorflow_formulas.h"
 
 namespace amanda::tools {
 
-/// Counts TensorFlow's operators. What is known when the graph is built is counted without looking at operands again.
+/// Counts TensorFlow's operators. What is known when the graph is built is counted without a look at its operands.
 class BilinearCounter {
  public:
   /// Adds to `counts`.
@@ -26,15 +23,7 @@ class BilinearCounter {
   void list_uncounted(OpContext& context);
 
  private:
-  void count_by_run(OpContext& context, FlopCounts::Place& place, FlopCounts::Place& unknown,
-                    const BilinearOperator& op);
-  void count_backward_by_run(OpContext& context, FlopCounts::Place& place, FlopCounts::Place& unknown,
-                             const BilinearOperator& forward);
-  std::shared_ptr<BilinearRuns> runs(OpId id);
-
   const std::shared_ptr<FlopCounts> counts_;
-  Mutex mutex_;  // of the map
-  std::map<OpId, std::shared_ptr<BilinearRuns>> runs_;
 };
 
 }  // namespace amanda::tools

@@ -1,5 +1,6 @@
 #include "flops/tensorflow_formulas.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
@@ -11,95 +12,133 @@ namespace {
 
 using Counted = std::optional<int64_t>;
 
+Counted known_product(Sizes sizes) {
+  return std::find(sizes.begin(), sizes.end(), kUnknown) == sizes.end() ? Counted(product(sizes)) : std::nullopt;
+}
+
 // A filter is (spatial..., in, out) in every layout of the images, so the images' layout does not matter: each element
-// of the forward convolution's output, of which `image` has the size, takes a product with (spatial..., in).
+// of the forward convolution's output, which is as large as `image`, takes a product with (spatial..., in).
 template <size_t kDimensions>
-Counted by_filter(const IntVector& image, const IntVector& filter) {
-  if (image.size() != kDimensions + 2 || filter.size() != kDimensions + 2) return std::nullopt;
-  return 2 * product(image) * product(Sizes(filter).first(kDimensions + 1));
+Counted by_filter(const std::optional<IntVector>& image, const std::optional<IntVector>& filter) {
+  if (!image || !filter || image->size() != kDimensions + 2 || filter->size() != kDimensions + 2) return std::nullopt;
+  const Counted elements = known_product(*image), products = known_product(Sizes(*filter).first(kDimensions + 1));
+  return elements && products ? Counted(2 * *elements * *products) : std::nullopt;
 }
 
 template <size_t kDimensions>
-Counted convolution(const IntVector&, const IntVector& filter, const IntVector& output, const std::string&) {
-  return by_filter<kDimensions>(output, filter);
+Counted convolution(const BilinearShapes& shapes, const std::string&) {
+  return by_filter<kDimensions>(shapes.output, shapes.b);
 }
 template <size_t kDimensions>
-Counted input_gradient(const IntVector& filter, const IntVector& grad, const IntVector&, const std::string&) {
-  return by_filter<kDimensions>(grad, filter);
+Counted input_gradient(const BilinearShapes& shapes, const std::string&) {
+  return by_filter<kDimensions>(shapes.b, shapes.a);
 }
 template <size_t kDimensions>
-Counted filter_gradient(const IntVector&, const IntVector& grad, const IntVector& output, const std::string&) {
-  return by_filter<kDimensions>(grad, output);
+Counted filter_gradient(const BilinearShapes& shapes, const std::string&) {
+  return by_filter<kDimensions>(shapes.b, shapes.output);
 }
 
 // The filter is (height, width, channels, multiplier): each element of the output takes a product with one channel.
-Counted by_depthwise_filter(const IntVector& image, const IntVector& filter) {
-  if (image.size() != 4 || filter.size() != 4) return std::nullopt;
-  return 2 * product(image) * filter[0] * filter[1];
+Counted by_depthwise_filter(const std::optional<IntVector>& image, const std::optional<IntVector>& filter) {
+  if (!image || !filter || image->size() != 4 || filter->size() != 4) return std::nullopt;
+  const Counted elements = known_product(*image), products = known_product(Sizes(*filter).first(2));
+  return elements && products ? Counted(2 * *elements * *products) : std::nullopt;
 }
-Counted depthwise(const IntVector&, const IntVector& filter, const IntVector& output, const std::string&) {
-  return by_depthwise_filter(output, filter);
+Counted depthwise(const BilinearShapes& shapes, const std::string&) {
+  return by_depthwise_filter(shapes.output, shapes.b);
 }
-Counted depthwise_input_gradient(const IntVector& filter, const IntVector& grad, const IntVector&, const std::string&) {
-  return by_depthwise_filter(grad, filter);
+Counted depthwise_input_gradient(const BilinearShapes& shapes, const std::string&) {
+  return by_depthwise_filter(shapes.b, shapes.a);
 }
-Counted depthwise_filter_gradient(const IntVector&, const IntVector& grad, const IntVector& output,
-                                  const std::string&) {
-  return by_depthwise_filter(grad, output);
-}
-
-// a: (..., m, k) or transposed, output: (..., m, n), with broadcast batches.
-Counted matmul(const IntVector& a, const IntVector&, const IntVector& output, const std::string&) {
-  if (a.size() < 2 || output.size() < 2) return std::nullopt;
-  const int64_t rows = output[output.size() - 2];
-  return rows == 0 ? 0 : 2 * product(output) * (a[a.size() - 2] * a[a.size() - 1] / rows);
+Counted depthwise_filter_gradient(const BilinearShapes& shapes, const std::string&) {
+  return by_depthwise_filter(shapes.b, shapes.output);
 }
 
-// The sizes of a term's labels. An ellipsis's dimensions are counted from the right; they broadcast.
-struct Labels {
-  std::map<char, int64_t> sizes;
-  std::map<size_t, int64_t> ellipsis;
+// The matrix is (..., kept, inner) or (..., inner, kept): its last two sizes, without the one that the result has.
+Counted inner_size(const std::optional<IntVector>& matrix, int64_t kept) {
+  if (!matrix || matrix->size() < 2) return std::nullopt;
+  const Counted elements = known_product(Sizes(*matrix).last(2));
+  return elements ? Counted(*elements / kept) : std::nullopt;
+}
 
-  static std::optional<Labels> of(std::string_view term, const IntVector& sizes) {
-    Labels labels;
-    const size_t dots = term.find("..."), named = term.size() - (dots == term.npos ? 0 : 3);
-    if (dots == term.npos ? sizes.size() != named : sizes.size() < named) return std::nullopt;
-    const size_t more = sizes.size() - named;
-    for (size_t i = 0, at = 0; i < term.size(); ++i) {
-      if (i == dots) {
-        for (size_t j = 0; j < more; ++j) labels.ellipsis[more - j] = sizes[at++];
-        i += 2;
+// a: (..., m, k), b: (..., k, n), both perhaps transposed; output: (..., m, n), with broadcast batches.
+Counted matmul(const BilinearShapes& shapes, const std::string&) {
+  const auto& output = shapes.output;
+  if (!output || output->size() < 2) return std::nullopt;
+  const Counted elements = known_product(*output);
+  if (!elements || *elements == 0) return elements;
+  const Counted inner = inner_size(shapes.a, (*output)[output->size() - 2]);
+  const Counted found = inner ? inner : inner_size(shapes.b, (*output)[output->size() - 1]);
+  return found ? Counted(2 * *elements * *found) : std::nullopt;
+}
+
+// One operand of an einsum: "...ij".
+struct Term {
+  Term(std::string_view text, const std::optional<IntVector>& shape) {
+    const size_t dots = text.find("...");
+    has_ellipsis = dots != text.npos;
+    labels = has_ellipsis ? std::string(text.substr(0, dots)) + std::string(text.substr(dots + 3)) : std::string(text);
+    if (!shape) return;
+    const bool fits = has_ellipsis ? shape->size() >= labels.size() : shape->size() == labels.size();
+    if (!fits) return;
+    is_known = true;
+    const size_t more = shape->size() - labels.size();
+    for (size_t i = 0; i < shape->size(); ++i) {
+      if (has_ellipsis && i >= dots && i < dots + more) {
+        ellipsis.push_back((*shape)[i]);
       } else {
-        labels.sizes[term[i]] = sizes[at++];
+        int64_t& size = sizes.try_emplace(labels[i < dots || !has_ellipsis ? i : i - more], kUnknown).first->second;
+        if (size == kUnknown) size = (*shape)[i];
       }
     }
-    return labels;
   }
+  bool has(char label) const { return labels.find(label) != labels.npos; }
+
+  std::string labels;
+  bool has_ellipsis = false, is_known = false;
+  std::map<char, int64_t> sizes;
+  IntVector ellipsis;
 };
 
-// A label of one operand alone that the result does not have is summed over first.
-Counted einsum(const IntVector& a, const IntVector& b, const IntVector&, const std::string& equation) {
+// The dimensions of the result's ellipsis, to which those of the operands broadcast from the right.
+Counted ellipsis_size(const Term& left, const Term& right, const Term& result) {
+  if (result.is_known && result.has_ellipsis) return known_product(result.ellipsis);
+  const auto needed = [](const Term& term) { return term.has_ellipsis && !term.is_known; };
+  if (needed(left) || needed(right)) return std::nullopt;
+  const IntVector &a = left.ellipsis, &b = right.ellipsis;
+  if (!known_product(a) || !known_product(b)) return std::nullopt;
+  int64_t count = 1;
+  for (size_t i = 1; i <= std::max(a.size(), b.size()); ++i) {
+    const int64_t ours = i <= a.size() ? a[a.size() - i] : 1, theirs = i <= b.size() ? b[b.size() - i] : 1;
+    count *= ours == 1 ? theirs : ours;
+  }
+  return count;
+}
+
+// A label of one operand alone that the result does not have is summed over first, so that any two of the three shapes
+// tell the sizes of all others.
+Counted einsum(const BilinearShapes& shapes, const std::string& equation) {
   const size_t comma = equation.find(','), arrow = equation.find("->");
   if (comma == equation.npos || arrow == equation.npos || equation.find(',', comma + 1) != equation.npos) {
     return std::nullopt;
   }
-  const std::string_view text = equation, result = text.substr(arrow + 2);
-  const auto left = Labels::of(text.substr(0, comma), a);
-  const auto right = Labels::of(text.substr(comma + 1, arrow - comma - 1), b);
-  if (!left || !right) return std::nullopt;
-  int64_t flops = 2;
-  for (const auto& [label, size] : left->sizes) {
-    if (right->sizes.contains(label) || result.find(label) != result.npos) flops *= size;
+  const std::string_view text = equation;
+  const Term left(text.substr(0, comma), shapes.a), right(text.substr(comma + 1, arrow - comma - 1), shapes.b);
+  const Term result(text.substr(arrow + 2), shapes.output);
+  const Counted broadcast = ellipsis_size(left, right, result);
+  if (!broadcast) return std::nullopt;
+  int64_t flops = 2 * *broadcast;
+  const std::string all = left.labels + right.labels;
+  for (const char label : std::set<char>(all.begin(), all.end())) {
+    if (!result.has(label) && !(left.has(label) && right.has(label))) continue;
+    int64_t size = kUnknown;
+    for (const Term* term : {&left, &right, &result}) {
+      const auto found = term->sizes.find(label);
+      if (found != term->sizes.end() && found->second != kUnknown) size = found->second;
+    }
+    if (size == kUnknown) return std::nullopt;
+    flops *= size;
   }
-  for (const auto& [label, size] : right->sizes) {
-    if (!left->sizes.contains(label) && result.find(label) != result.npos) flops *= size;
-  }
-  auto ellipsis = left->ellipsis;
-  for (const auto& [place, size] : right->ellipsis) {
-    int64_t& broadcast = ellipsis.try_emplace(place, size).first->second;
-    if (broadcast == 1) broadcast = size;
-  }
-  for (const auto& [place, size] : ellipsis) flops *= size;
   return flops;
 }
 

@@ -14,18 +14,15 @@
 
 namespace amanda::tools {
 
-/// The sizes of the operands of one run. Empty: not a tensor, or a size is unknown.
+/// The sizes of the operands of one run. Empty: not known; an element may be kUnknown.
 struct BilinearShapes {
   std::optional<IntVector> a{}, b{}, output{};
-
-  bool operator==(const BilinearShapes&) const = default;
 };
 
 /// A type of operator that has a formula.
 struct BilinearOperator {
-  /// `equation`: that of an Einsum. Empty: the formula does not cover these shapes.
-  std::optional<int64_t> (*flops)(const IntVector& a, const IntVector& b, const IntVector& output,
-                                  const std::string& equation);
+  /// `equation`: that of an Einsum. Empty: the formula does not cover these shapes, or needs more of them.
+  std::optional<int64_t> (*flops)(const BilinearShapes& shapes, const std::string& equation);
   int64_t a, b;  ///< positions; equal ones: the first two members of a list
 };
 
