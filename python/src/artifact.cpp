@@ -1,6 +1,8 @@
 // Instrumented graphs, and a graph's cache of them, in Python.
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "amanda/engine.h"
 #include "collected.h"
 #include "graph_handles.h"
@@ -32,7 +34,8 @@ class PyArtifactCache {
       artifact = cache_.get(toolset, signature, graph);
     }
     std::erase_if(given_, [](const auto& known) { return known.expired(); });
-    if (artifact->lowered) given_.push_back(artifact);
+    const auto is_known = [&](const auto& known) { return known.lock() == artifact; };
+    if (artifact->lowered && std::ranges::none_of(given_, is_known)) given_.push_back(artifact);
     return {std::move(artifact)};
   }
   void clear() { cache_.clear(); }

@@ -8,6 +8,7 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 v1 = tf.compat.v1
 
@@ -92,12 +93,12 @@ def looks(seen=None):
     tool = amanda.Tool("looks")
 
     def analyze(context):
-        context.insert_before_op(lambda *values: seen.append(len(values)), kind="observe")
-        context.insert_after_op(lambda *values: seen.append(len(values)), kind="observe")
+        context.insert_before_op(lambda *values: seen.append(len(values)))
+        context.insert_after_op(lambda *values: seen.append(len(values)))
 
     def analyze_backward(context):
-        context.insert_before_backward_op(lambda *values: seen.append(len(values)), kind="observe")
-        context.insert_after_backward_op(lambda *values: seen.append(len(values)), kind="observe")
+        context.insert_before_backward_op(lambda *values: seen.append(len(values)))
+        context.insert_after_backward_op(lambda *values: seen.append(len(values)))
 
     tool.add_inst_for_op(analyze)
     tool.add_inst_for_op(analyze_backward, backward=True)
@@ -226,10 +227,6 @@ def test_callables_with_feeds():
 def test_callables_made_from_options():
     """As tf_keras makes them for fit() and predict()."""
     model = Model()
-    options = tf.compat.v1.ConfigProto  # only to have the module imported
-    assert options
-    from tensorflow.core.protobuf import config_pb2
-
     callable_options = config_pb2.CallableOptions(feed=[model.x.name], fetch=[model.y.name], target=[model.train.name])
     made = model.session._make_callable_from_options(callable_options)
     with amanda.apply(edits("Relu", lambda y: y + 1)):
@@ -273,8 +270,6 @@ def test_several_threads():
 def test_the_original_in_a_replacement():
     model = Model()
     vanilla = model.run(model.z, model.y)
-    with amanda.apply(edits("MatMul", lambda: None)):
-        pass
     tool = amanda.Tool("calls")
     called = []
 
@@ -378,6 +373,6 @@ def test_partial_runs_are_vanilla_and_say_so(caplog):
         with amanda.apply(edits("Relu", lambda y: y + 1)):
             handle = session.partial_run_setup([y], [x])
             assert session.partial_run(handle, y, {x: 2.0}) == 2.0
-    assert [record.getMessage() for record in caplog.records if "partial" in record.getMessage()] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "amanda"] == [
         "[tensorflow] partial_run() runs without tools; use run()"
     ]

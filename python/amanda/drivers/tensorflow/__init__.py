@@ -60,13 +60,15 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import eager, exports, function, links, session, tapes, unsupported
+        from amanda.drivers.tensorflow import eager, exports, function, gradients, links, session, tapes, unsupported
 
         for part in (links, tapes, exports):
             part.patch()  # for good: graphs outlive scopes
+        gradients.register()
         session.watch()
-        eager.attach()
+        function.watch()
         self._patches = (session, function, unsupported, eager)
+        eager.attach()
 
     @property
     def closed_namespaces(self) -> frozenset[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import links, tap_nodes
+from amanda.drivers.tensorflow import links, op_types, tap_nodes
 from amanda.drivers.tensorflow.graph_site import Shown
 from amanda.drivers.tensorflow.order import Loops
 
@@ -33,6 +33,7 @@ class Changed:
             for before in (*(tensor.op for tensor in op.inputs if id(tensor) not in fed), *op.control_inputs):
                 self._users.setdefault(before, []).append(op)
         self._spread([op for shown, taps in plans for op in self._begin(shown, taps)])
+        self._keep_streams()
 
     def _begin(self, shown: Shown, taps: list[_core.Tap]) -> list[tf.Operation]:
         op = shown.op
@@ -66,3 +67,22 @@ class Changed:
                 if loop not in done:
                     done.add(loop)
                     work += self._loops.members(loop)
+
+    def _keep_streams(self) -> None:
+        """Operators that draw random numbers are not copied: a copy would draw others. What they need of the original runs
+        beside its copies, for a shape; so there must be no effects in that."""
+        for op in [op for op in self.found if op_types.draws(op)]:
+            if not self._loops.around(op) and not any(map(op_types.has_effects, self._needed(op))):
+                self.found.remove(op)
+
+    def _needed(self, op: tf.Operation) -> set[tf.Operation]:
+        """What is copied and the original of this operator needs."""
+        needed: set[tf.Operation] = set()
+        work = [op]
+        while work:
+            each = work.pop()
+            for before in (*(tensor.op for tensor in each.inputs), *each.control_inputs):
+                if before in self.found and before not in needed:
+                    needed.add(before)
+                    work.append(before)
+        return needed

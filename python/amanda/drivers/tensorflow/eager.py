@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _core
-from amanda.drivers.tensorflow import VERSION, coverage, eager_backward, eager_operands, port
+from amanda.drivers.tensorflow import VERSION, coverage, eager_backward, eager_operands, port, tapes
 from amanda.drivers.tensorflow.eager_backward import Forward, Gradient, Ran
 from amanda.drivers.tensorflow.eager_operands import OperatorType
 from amanda.drivers.tensorflow.eager_places import Places
@@ -133,7 +133,11 @@ class Observer:
         if found is None:
             make = functools.partial(_core.OpSite, EAGER, type.number, id, module_path=place.module_path)
             with_operands = make(
-                tuple(inputs), tuple(outputs), source=place.source, refuse=refuse, forward=forward and forward[0]
+                tuple(map(eager_operands.symbol_of, inputs)),
+                tuple(map(eager_operands.symbol_of, outputs)),
+                source=place.source,
+                refuse=refuse,
+                forward=forward and forward[0],
             )
             artifact = _core.instrument(toolset, EAGER, _OneOperator(with_operands))
             taps: list[_core.Tap] = artifact.lowered or []
@@ -192,7 +196,8 @@ def _forward_sites(gradient: Gradient) -> tuple[_core.OpSite, _core.OpSite]:
     type, place = gradient.forward.type, gradient.forward.place
     ins, outs = gradient.forward_operands()
     make = functools.partial(_core.OpSite, EAGER, type.number, place.id)
-    return make(tuple(ins), tuple(outs)), make((None,) * len(ins), (None,) * len(outs))
+    symbols = tuple(map(eager_operands.symbol_of, ins)), tuple(map(eager_operands.symbol_of, outs))
+    return make(*symbols), make((None,) * len(ins), (None,) * len(outs))
 
 
 def _run(shown: Shown, inputs: list[Any], outputs: list[Any], state: _core.RunState, is_backward: bool) -> None:
@@ -235,7 +240,7 @@ def patch() -> None:
 
 
 def unpatch() -> None:
-    port.register_tape_gradient(port.tape_gradient)
+    port.register_tape_gradient(tapes.gradient)
     port.imperative_grad.restore()
     if all(isinstance(callback, Observer) for callback in port.op_callbacks()):  # the program's own need it, too
         port.execute.restore()
@@ -260,7 +265,7 @@ def _gradient(
     """In place of the function that tapes call for each operator."""
     observer = _here.observer
     with observer.in_gradient() as ran:
-        returned = port.tape_gradient(op_name, attributes, count, inputs, outputs, incoming, skipped, scope)
+        returned = tapes.gradient(op_name, attributes, count, inputs, outputs, incoming, skipped, scope)
     forward = _links.find(attributes) if ran else None
     if forward is not None:
         observer.show_backward(Gradient(forward, attributes, inputs, outputs, incoming, returned), ran)

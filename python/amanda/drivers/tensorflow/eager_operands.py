@@ -65,12 +65,23 @@ def _count(length: Any) -> int:
     return len(length) if isinstance(length, list | tuple) else int(length)
 
 
+def is_value(operand: Any) -> bool:
+    """Can routines have it, as an array? Not resources, variants and strings."""
+    return port.is_eager(operand) and operand.dtype not in _OPAQUE
+
+
+def symbol_of(operand: Any) -> Any:
+    """What analyses are shown: the tensor, where routines will have its values."""
+    if isinstance(operand, list):
+        return [symbol_of(member) for member in operand]
+    return operand if is_value(operand) else None
+
+
 def array_of(operand: Any) -> Any:
-    """The tensor's values, as a view that cannot be written to; of a list, the list of these. None: it has none that
-    routines can have."""
+    """What routines have: the tensor's values, as a view that cannot be written to; of a list, the list of these."""
     if isinstance(operand, list):
         return [array_of(member) for member in operand]
-    if not port.is_eager(operand) or operand.dtype in _OPAQUE:
+    if not is_value(operand):
         return None
     array = np.asarray(port.array_of(operand)).view()
     array.flags.writeable = False

@@ -6,15 +6,13 @@ perhaps when the scope was left already: they belong to the tools of their forwa
 
 from __future__ import annotations
 
-import logging
-import re
 import threading
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import attach, graph_site, in_place, port, running
+from amanda.drivers.tensorflow import attach, bodies, graph_site, in_place, port, running, unsupported
 from amanda.drivers.tensorflow.running import Instrumented, instrumented
 
 
@@ -29,6 +27,9 @@ class Build(NamedTuple):
     def creates_variables(self) -> bool:
         return bool(self.creator is not None and port.created_variables(self.creator))
 
+
+# The attribute of a concrete function that has what the program asked for.
+_ASKED = "_amanda_asked"
 
 VANILLA = Build(None, is_vanilla=True)
 
@@ -60,12 +61,18 @@ class building:
                 raise own
 
 
+def watch() -> None:
+    """When the driver is loaded: concrete functions that the program asks for before it opens a scope."""
+    port.get_concrete_function.replace(_get_concrete_function)
+
+
 def patch() -> None:
     """The first scope was opened."""
     _patch_for_ever()
     port.define_function.replace(_define)
     port.make_function_context.replace(_make_context)
     port.initialize_function.replace(_initialize)
+    port.call_concrete_function.replace(_call)
 
 
 def unpatch() -> None:
@@ -73,6 +80,7 @@ def unpatch() -> None:
     port.define_function.restore()
     port.make_function_context.restore()
     port.initialize_function.restore()
+    port.call_concrete_function.restore()
 
 
 def _patch_for_ever() -> None:
@@ -111,27 +119,9 @@ def _build_of(options: Any, creator: Any) -> Build:
     if port.in_save_context() or not port.eager_outside_functions() or attributes.get(port.DATASET_FUNCTION):
         return VANILLA
     if attributes.get(port.XLA_COMPILE) or port.in_xla(tf.compat.v1.get_default_graph()):
-        _warn_once(
-            f"[tensorflow] the function '{options.name}' has jit_compile=True: XLA compiles it as a whole, and it runs "
-            "without tools; tools see it with jit_compile=False"
-        )
-        return VANILLA
-    if tf.distribute.has_strategy():
-        _warn_once(
-            f"[tensorflow] the function '{options.name}' runs under {type(tf.distribute.get_strategy()).__name__}: "
-            "functions under a distribution strategy run without tools"
-        )
+        unsupported.ran("a function with jit_compile=True", "XLA compiles it as a whole; use jit_compile=False")
         return VANILLA
     return Build(toolset, creator=creator)
-
-
-def _warn_once(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        logging.getLogger("amanda").warning(message)
-
-
-_warned: set[str] = set()
 
 
 def _make_context(scope_type: Any = None) -> Any:
@@ -164,6 +154,34 @@ def _initialize_variables(function: Any, initializers: Any) -> Any:
         return port.initialize_variables.original(function, initializers)
 
 
+# Concrete functions. The program gets vanilla ones, whose graphs it may look at and save. In a scope they run as the
+# function does from which they come.
+
+
+def _get_concrete_function(function: Any, *args: Any, **kwargs: Any) -> Any:
+    with building(VANILLA):
+        found = port.get_concrete_function.original(function, *args, **kwargs)
+    setattr(found, _ASKED, (function, *_specs((args, kwargs))))
+    return found
+
+
+def _specs(arguments: Any) -> Any:
+    """Without the values of tensors, which would be kept."""
+    return tf.nest.map_structure(
+        lambda value: tf.type_spec_from_value(value) if tf.is_tensor(value) else value, arguments
+    )
+
+
+def _call(concrete: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+    asked = getattr(concrete, _ASKED, None)
+    if asked is None or (_here.builds and _here.builds[-1].is_vanilla) or attach.FUNCTION.toolset() is None:
+        return port.call_concrete_function.original(concrete, tensor_inputs, captured_inputs)
+    found = port.concrete_function(*asked)
+    if found is not concrete:
+        captured_inputs = found.captured_inputs
+    return port.call_concrete_function.original(found, tensor_inputs, captured_inputs)
+
+
 # Graphs.
 
 
@@ -180,12 +198,12 @@ def _transform(graph: Any) -> None:
 
 
 def _instrument(graph: Any, toolset: _core.Toolset) -> None:
-    operators = in_place.running(graph)
+    operators = bodies.without_counters(graph, in_place.running(graph))
     site = graph_site.GraphSite(
         attach.FUNCTION,
         operators,
         lambda plans: _lower(graph, site, plans),
-        function=label_of(graph),
+        function=bodies.label_of(graph),
         elsewhere=_Elsewhere(),
     )
     artifact = _core.instrument(toolset, attach.FUNCTION, site)
@@ -203,23 +221,6 @@ class _Elsewhere:
     def get(self, op: tf.Operation) -> graph_site.Shown | None:
         known = instrumented(op.graph)
         return known.shown.get(op) if known else None
-
-
-def label_of(graph: Any) -> str:
-    """The function that a graph belongs to, and which part of it this is: without TensorFlow's running numbers."""
-    if graph.name == port.CONTROL_FLOW_WRAPPER:
-        return label_of(graph.outer_graph) if port.is_function(graph.outer_graph) else ""
-    if port.is_body(graph):
-        outer = label_of(graph.outer_graph) if port.is_function(graph.outer_graph) else ""
-        root = outer.partition("/")[0]
-        return f"{root}/{_unnumbered(graph.name)}"
-    if graph.name.startswith("__backward_"):
-        return _unnumbered(graph.name)
-    return str(graph.name)
-
-
-def _unnumbered(name: str) -> str:
-    return re.sub(r"_rewritten|_\d+(?=_|$)", "", name)
 
 
 # Gradients.

@@ -135,7 +135,7 @@ class Refusal:
     def __init__(
         self, op: tf.Operation, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...], is_backward: bool
     ) -> None:
-        self._is_backward = is_backward
+        self._is_backward, self._draws = is_backward, op_types.draws(op)
         self._inputs = [_kind(op.inputs, operand) for operand in inputs]
         self._outputs = [_kind(op.outputs, operand) for operand in outputs]
 
@@ -148,6 +148,8 @@ class Refusal:
                 )
             kind = next(filter(None, (*self._inputs, *self._outputs)), None)
             return kind and f"one of its operands is {kind}, which only TensorFlow's own operators can use"
+        if point == "before" and self._draws:
+            return "it is the shape of the results, which edits cannot change"
         kinds = self._inputs if point == "before" else self._outputs
         kind = kinds[position] if position < len(kinds) else None
         return kind and f"it is {kind}, which routines cannot give"

@@ -80,6 +80,7 @@ class InPlace:
         self._waits: list[tuple[tf.Operation, tf.Operation]] = []  # (operator, tap that it waits for)
         self._replaced: dict[tf.Operation, tf.Operation] = {}
         self._roots: list[tf.Operation] = []
+        self._last: dict[tf.Operation, tf.Operation] = {}
         self._taps = tap_nodes.TapNodes(attach.FUNCTION, graph)
 
     def insert(self, plans: Plans) -> tap_nodes.TapNodes:
@@ -91,12 +92,13 @@ class InPlace:
         return self._taps
 
     def _insert(self, shown: Shown, taps: Iterable[_core.Tap]) -> None:
-        last: tf.Operation | None = None
+        # Routines of a backward operator find what those of its forward operator left.
+        last = self._last.get(shown.forward.op) if shown.forward else None
         outputs = list(shown.op.outputs)
         for tap in taps:
             waits = [op for op in (last,) if op is not None]
-            if tap.point == "after" and not waits:
-                waits = [self._replaced.get(shown.op, shown.op)]
+            if tap.point == "after":
+                waits.append(self._replaced.get(shown.op, shown.op))
             node = self._taps.emit(shown, tap, self._inputs[shown.op], outputs, waits)
             if node is None:
                 continue
@@ -107,6 +109,7 @@ class InPlace:
                 self._replace(shown, node, outputs)
             else:
                 self._edit_outputs(shown, node, outputs)
+            self._last[shown.op] = node.op
 
     def _edit_inputs(self, shown: Shown, node: tap_nodes.Emitted) -> None:
         if not node.results:

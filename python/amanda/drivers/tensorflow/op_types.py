@@ -29,6 +29,9 @@ _IDENTITIES = {"Identity", "IdentityN"}
 # What an identity after them only reads or passes on.
 _PASSED_ON = _VARIABLES | {"Switch", "RefSwitch", "Merge", "RefMerge", "Exit", "RefExit"}
 
+# Their only input is a shape, which edits cannot change; copies of them would draw other numbers.
+_RANDOM = {"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"}
+
 _types: dict[tuple[str, str], int] = {}
 
 
@@ -105,13 +108,23 @@ def computes(op: tf.Operation) -> bool:
     return op.type not in _IDENTITIES or not _only_passes_on(op)
 
 
+def draws(op: tf.Operation) -> bool:
+    """Does it give random numbers, of a stream of its own, and of a shape that is its input?"""
+    return op.type in _RANDOM
+
+
+def has_effects(op: tf.Operation) -> bool:
+    """Does it change something, so that it must not run twice?"""
+    return definition_of(op).is_stateful and op.type not in _VARIABLES and not draws(op)
+
+
 def is_identity(op: tf.Operation) -> bool:
     return op.type in _IDENTITIES
 
 
 def _only_passes_on(op: tf.Operation) -> bool:
     source = op.inputs[0]
-    if source.op.type in _PASSED_ON or port.is_reference(source.dtype):
+    if source.op.type in _PASSED_ON or source.op.type in CALLS or port.is_reference(source.dtype):
         return True
     users = [user for output in op.outputs for user in output.consumers()]
     if not users:

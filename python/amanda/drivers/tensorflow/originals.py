@@ -24,14 +24,15 @@ class Original:
         self._node_def = op.node_def
         self._device = op.device
 
-    def __call__(self, *inputs: Any) -> list[Any]:
-        """`inputs` and results by position; a list's is a list."""
+    def __call__(self, *inputs: Any) -> Any:
+        """`inputs` and results by position; a list's is a list. Several results are a tuple."""
         if self._attributes is None:
             self._attributes = _attributes(self._node_def)
         flat = [member for value in inputs for member in (value if isinstance(value, (list, tuple)) else [value])]
         tensors = [np.asarray(value, dtype.as_numpy_dtype) for value, dtype in zip(flat, self._inputs, strict=True)]
         results = [np.asarray(tensor) for tensor in self._run(tensors)]
-        return [_at(results, position) for position in self._outputs]
+        found = tuple(_at(results, position) for position in self._outputs)
+        return found[0] if len(found) == 1 else found
 
     def _run(self, tensors: Sequence[Any]) -> Sequence[Any]:
         try:

@@ -99,6 +99,10 @@ initialize_function = _patchable("python.eager.polymorphic_function.polymorphic_
 initialize_variables = _patchable(
     "python.eager.polymorphic_function.polymorphic_function", "Function._initialize_uninitialized_variables"
 )
+get_concrete_function = _patchable(
+    "python.eager.polymorphic_function.polymorphic_function", "Function.get_concrete_function"
+)
+call_concrete_function = _patchable("python.eager.polymorphic_function.concrete_function", "ConcreteFunction._call_flat")
 build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
 concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
 AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
@@ -312,9 +316,22 @@ def is_body(graph: Any) -> bool:
     return isinstance(graph, _BODIES)
 
 
+def is_loop(graph: Any) -> bool:
+    """Is it the graph of a loop's condition or body?"""
+    return isinstance(graph, _BODIES[1:])
+
+
 def created_variables(function: Any) -> bool:
     """Has its first trace created variables?"""
     return bool(function._created_variables)
+
+
+def concrete_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As Function.get_concrete_function(), of which it is the part that looks for a trace."""
+    found = function._get_concrete_function_garbage_collected(*args, **kwargs)
+    if found._garbage_collector is not None:
+        found._garbage_collector.release()
+    return found
 
 
 def inference_function(function: Any) -> Any:

@@ -22,13 +22,13 @@ def preserved(program: Any) -> Iterator[None]:
         return
     with switches.disabled():
         seeds = port.seeds()
-        before = [(variable, np.array(variable)) for variable in _variables_of(program)]
+        before = [(variable, variable.numpy()) for variable in _variables_of(program)]
     try:
         yield
     finally:
         with switches.disabled():
             for variable, value in before:
-                if not np.array_equal(np.array(variable), value):
+                if not np.array_equal(variable.numpy(), value):
                     variable.assign(value)
             port.restore_seeds(seeds)
 

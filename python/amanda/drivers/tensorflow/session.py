@@ -19,10 +19,10 @@ _OPTIONS = "_amanda_options"  # of a callable that was made from options
 
 
 class Lowered(NamedTuple):
-    """What runs instead: as TensorFlow's C API takes it."""
+    """What runs instead."""
 
-    fetches: list[Any]
-    targets: list[Any]
+    fetches: list[Any]  # as TensorFlow's C API takes them
+    targets: list[tf.Operation]  # in the C API's form they would keep the graph alive
     kept: list[object]
 
 
@@ -69,7 +69,7 @@ class SessionSite(GraphSite):
         targets = [cone.operation(op) for op in self._targets] + cone.tap_ops
         return Lowered(
             [port.output_of(cone.value(tensor)) for tensor in self._fetches],
-            [port.c_op_of(op) for op in dict.fromkeys(targets)],
+            list(dict.fromkeys(targets)),
             cone.kept,
         )
 
@@ -145,7 +145,7 @@ def _run(
     port.extend(self)
     _tensorflow.begin_run()
     try:
-        return run(self, options, feed_dict, instead.fetches, instead.targets, run_metadata)
+        return run(self, options, feed_dict, instead.fetches, list(map(port.c_op_of, instead.targets)), run_metadata)
     except tf.errors.OpError as error:
         _tensorflow.raise_error(error.message)
         raise

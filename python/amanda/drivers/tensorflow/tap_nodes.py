@@ -39,7 +39,8 @@ def wiring(shown: Shown, tap: _core.Tap) -> Wiring | None:
     if shown.forward and selected and all(operands[position] is None for position in selected):
         return None
     args = _addresses(shown, side, selected)
-    results = [] if tap.kind == "observe" else _results(tensors, operands, selected)
+    looks = tap.kind == "observe" or (tap.point == "before" and op_types.draws(shown.op))
+    results = [] if looks else _results(tensors, operands, selected)
     if tap.point == "after":
         args += _addresses(shown, "input", [i for i in range(len(shown.inputs)) if tap.shows_input(i)])
     return Wiring(args, results)

@@ -20,7 +20,7 @@ def patch() -> None:
     """Links what tapes compute from now on."""
     for patchable in (port.record_gradient, port.record_gradient_of_backprop):
         patchable.replace(_record)
-    port.register_tape_gradient(_gradient)
+    port.register_tape_gradient(gradient)
 
 
 def _record(op_name: str, inputs: Sequence[Any], attributes: Any, outputs: Any) -> Any:
@@ -30,7 +30,7 @@ def _record(op_name: str, inputs: Sequence[Any], attributes: Any, outputs: Any) 
     return port.record_gradient.original(op_name, inputs, attributes, outputs)
 
 
-def _gradient(
+def gradient(
     op_name: str,
     attributes: tuple[Any, ...],
     number_of_inputs: int,
@@ -40,6 +40,8 @@ def _gradient(
     skipped: Any,
     scope: Any,
 ) -> Any:
+    """What a tape calls for each operator."""
+
     def call(attributes: tuple[Any, ...]) -> Any:
         return port.tape_gradient(
             op_name, attributes, number_of_inputs, inputs, outputs, incoming, skipped, scope
