@@ -1,6 +1,7 @@
 // The formulas of TensorFlow's operators against sums that are written out, and what is counted without a graph.
 #include <amanda/reference/call.h>
 #include <amanda/reference/operator.h>
+#include <flops/bilinear_runs.h>
 #include <flops/flops.h>
 #include <flops/tensorflow_formulas.h>
 #include <gtest/gtest.h>
@@ -121,6 +122,43 @@ TEST(TensorflowFormulas, UnknownSizesAreNotGuessed) {
   EXPECT_EQ(flops_of("Conv2D", {}, IntVector{3, 3, 4, 8}, IntVector{kUnknown, 5, 5, 8}), std::nullopt);
   EXPECT_EQ(flops_of("Conv2D", {}, IntVector{3, 3, kUnknown, 8}, IntVector{2, 5, 5, 8}), std::nullopt);
   EXPECT_EQ(flops_of("Conv2D", {}, {}, IntVector{2, 5, 5, 8}), std::nullopt);
+}
+
+class BilinearRunsTest : public ::testing::Test {
+ protected:
+  void note(const IntVector& a, const IntVector& b, int64_t flops) { runs_.note({a, b, IntVector{1, 5}}, flops); }
+  void count(const BilinearShapes& shapes) {
+    runs_.count(shapes, counts_.place("op", "", true), counts_.uncounted_place("op"));
+  }
+  int64_t unknown() { return counts_.uncounted().contains("op") ? counts_.uncounted().at("op") : 0; }
+
+  FlopCounts counts_;
+  BilinearRuns runs_;
+};
+
+TEST_F(BilinearRunsTest, AreFoundByWhatABackwardOperatorShows) {
+  note({1, 3}, {3, 5}, 30);
+  note({1, 4}, {4, 5}, 40);
+  count({.a = IntVector{1, 3}});
+  EXPECT_EQ(counts_.total(), 30);
+  count({.b = IntVector{4, 5}, .output = IntVector{1, 5}});
+  EXPECT_EQ(counts_.total(), 30 + 40);
+  EXPECT_EQ(unknown(), 0);
+  count({.output = IntVector{1, 5}});  // they differ
+  EXPECT_EQ(counts_.total(), 30 + 40);
+  EXPECT_EQ(unknown(), 1);
+}
+
+TEST_F(BilinearRunsTest, MayBeNotedLater) {
+  count({.a = IntVector{1, 4}});
+  EXPECT_EQ(unknown(), 1);
+  note({1, 3}, {3, 5}, 30);
+  EXPECT_EQ(counts_.total(), 0);
+  note({1, 4}, {4, 5}, 40);
+  EXPECT_EQ(counts_.total(), 40);
+  EXPECT_EQ(unknown(), 0);
+  note({1, 4}, {4, 5}, 40);
+  EXPECT_EQ(counts_.total(), 40);
 }
 
 TEST(TensorflowFlops, CountsWhatRunsWithoutAGraph) {

@@ -74,7 +74,7 @@ def test_a_gradient_takes_as_many_operations_as_the_operator_in_a_function(case:
     with amanda.apply(flops):
         step(*arrays(a, b))
     assert flops.total == 3 * 2 * products
-    assert [row.backward for row in flops.rows("op") if row.flops].count(False) == 1
+    assert sum(row.flops for row in flops.rows() if not row.backward) == 2 * products
     assert not products_left(flops)
 
 
@@ -138,7 +138,7 @@ def test_operators_without_a_formula_are_listed() -> None:
 
     flops = Flops()
     with amanda.apply(flops):
-        run(tf.ones((2, 3)))
+        run(np.ones((2, 3), np.float32))
     assert flops.total == 0
     assert flops.uncounted == {"tensorflow::Einsum": 1, "tensorflow::Relu": 1}
 
@@ -156,21 +156,22 @@ def test_rows_have_the_modules_of_keras() -> None:
     flops = Flops()
     with amanda.apply(flops):
         step(tf.ones((3, 4)))
-    by_layer = {path.rpartition(".")[2]: count for path, count in flops.by_module().items()}
-    assert by_layer["first"] + by_layer["second"] < flops.total + 1
     first, second = 2 * 3 * 4 * 8, 2 * 3 * 8 * 2
     assert flops.total == 2 * first + 3 * second  # the input needs no gradient
-    assert {row.flops for row in flops.rows("op") if not row.backward and row.flops} == {first + second}
+    counts = flops.by_module()
+    (layers,) = {path.rpartition(".")[0] for path in counts if path.endswith((".first", ".second"))} or {""}
+    prefix = layers and f"{layers}."
+    assert (counts[f"{prefix}first"], counts[f"{prefix}second"]) == (2 * first, 3 * second)
 
 
 def test_as_tensorflows_profiler_counts() -> None:
     """It counts what a graph's shapes tell, at most four dimensions."""
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, (2, 8, 6, 4))
-        image, depthwise, dense = map(tf.constant, arrays((5, 3, 4, 10), (3, 3, 10, 2), (2 * 1 * 20, 7)))
+        image, depthwise, dense = map(tf.constant, arrays((5, 3, 4, 10), (3, 3, 10, 2), (80, 7)))
         h = tf.nn.conv2d(x, image, 2, "SAME")
         h = tf.nn.depthwise_conv2d(h, depthwise, [1, 2, 2, 1], "SAME")
-        y = tf.matmul(tf.reshape(h, (2, -1)), tf.reshape(dense, (-1, 7))[:80])
+        y = tf.matmul(tf.reshape(h, (2, -1)), dense)
         options = v1.profiler.ProfileOptionBuilder.float_operation()
         options["output"] = "none"
         theirs = v1.profiler.profile(graph, options=options).total_float_ops

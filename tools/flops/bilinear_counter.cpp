@@ -24,17 +24,6 @@ void put_input(BilinearShapes& shapes, const BilinearOperator& op, int64_t posit
   }
 }
 
-/// The sizes of the (forward) operator's operands, as far as they are known when its graph is built.
-BilinearShapes shapes_of(OpContext& context, const BilinearOperator& op) {
-  BilinearShapes shapes;
-  if (!context.is_symbolic()) return shapes;  // they are those of this run
-  const Backend& backend = context.backend();
-  for (const int64_t position : {op.a, op.b})
-    put_input(shapes, op, position, backend.describe(context.input(position)));
-  put(shapes.output, backend.describe(context.site().forward_get(Side::kOutputs, 0)));
-  return shapes;
-}
-
 /// Those of the positions that exist: of a backward operator, gradients that it takes or gives itself.
 Positions existing(OpContext& context, Side side, std::initializer_list<int64_t> wanted) {
   OpSite& site = context.site();
@@ -60,57 +49,61 @@ struct Count {
 void BilinearCounter::analyze(OpContext& context) {
   const BilinearOperator* op = find_tensorflow_operator(context.op().name);
   if (!op) return;
-  const std::string name = name_of(context.op()), equation = context.attribute("equation");
+  const std::string name = name_of(context.op());
   const Count count{counts_, counts_->place(name, context.module_path(), false), counts_->uncounted_place(name)};
-  const BilinearShapes known = shapes_of(context, *op);
-  if (const auto flops = op->flops(known, equation)) {
-    context.insert_after_op([count, flops](Values&) { count.add(flops); }, {.outputs = Positions::none()});
-    return;
-  }
-  const auto count_run = [count, known, op, equation](Values& values) {
+  const auto count_run = [count, op, equation = context.attribute("equation"),
+                          runs = runs(context.op_id())](Values& values) {
     const Backend& backend = values.call().backend();
-    BilinearShapes shapes = known;
+    BilinearShapes shapes;
     put(shapes.output, backend.describe(values[0]));
     for (size_t i = 0; i < values.num_inputs(); ++i) {
       put_input(shapes, *op, values.input_position(i), backend.describe(values.input(i)));
     }
-    count.add(op->flops(shapes, equation));
+    const auto flops = op->flops(shapes, equation);
+    count.add(flops);
+    if (flops) runs->note(std::move(shapes), *flops);
   };
   context.insert_after_op(
       count_run,
       {.outputs = {0}, .kind = RoutineKind::kObserve, .inputs = existing(context, Side::kInputs, {op->a, op->b})});
 }
 
-// A gradient has the shape of its operand. Those that the backward operator itself takes and gives are enough, with
-// what is known of the forward operator when the graph is built.
 void BilinearCounter::analyze_backward(OpContext& context) {
   const OpInfo& backward = *context.backward_op();
   if (!find_tensorflow_operator(backward.name)) return;
   // An einsum's gradient may also take an Einsum of one operand, which is no product.
-  if (backward.name == "Einsum" && context.backward_attribute("equation").find(',') == std::string::npos) return;
-  const BilinearOperator* op = find_tensorflow_operator(context.op().name);
-  const std::string name = name_of(backward), equation = context.attribute("equation");
+  const std::string own = context.backward_attribute("equation");
+  if (!own.empty() && own.find(',') == std::string::npos) return;
+  const std::string name = name_of(backward);
   const Count count{counts_, counts_->place(name, context.module_path(), true), counts_->uncounted_place(name)};
-  const BilinearShapes known = op ? shapes_of(context, *op) : BilinearShapes();
-  const auto flops = op ? op->flops(known, equation) : std::nullopt;
-  if (flops || !op) {
-    context.insert_after_backward_op([count, flops](Values&) { count.add(flops); },
+  const BilinearOperator* op = find_tensorflow_operator(context.op().name);
+  if (!op) {
+    context.insert_after_backward_op([count](Values&) { count.add(std::nullopt); },
                                      {.grad_inputs = Positions::none(), .with_run = false});
     return;
   }
-  const auto count_run = [count, known, op, equation](Values& values) {
+  const auto count_run = [count, op, equation = context.attribute("equation"),
+                          runs = runs(context.op_id())](Values& values) {
     const Backend& backend = values.call().backend();
-    BilinearShapes shapes = known;
+    BilinearShapes shapes;
     if (values.num_inputs() > 0) put(shapes.output, backend.describe(values.input(0)));
     for (size_t i = 0; i < values.size(); ++i) {
       put_input(shapes, *op, values.position(i), backend.describe(values[i]));
     }
-    count.add(op->flops(shapes, equation));
+    if (const auto flops = op->flops(shapes, equation)) return count.add(flops);
+    runs->count(std::move(shapes), count.place, count.unknown);
   };
   context.insert_after_backward_op(count_run, {.grad_inputs = existing(context, Side::kOutputs, {op->a, op->b}),
                                                .kind = RoutineKind::kObserve,
                                                .grad_outputs = existing(context, Side::kInputs, {0}),
                                                .with_run = false});
+}
+
+std::shared_ptr<BilinearRuns> BilinearCounter::runs(OpId id) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<BilinearRuns>& runs = runs_[id];
+  if (!runs) runs = std::make_shared<BilinearRuns>();
+  return runs;
 }
 
 void BilinearCounter::list_uncounted(OpContext& context) {

@@ -1,15 +1,19 @@
 // Counts operators that are linear in two operands, each by itself: in a graph without composite operators.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "amanda/amanda.h"
+#include "amanda/mutex.h"
+#include "flops/bilinear_runs.h"
 #include "flops/flop_counts.h"
 #include "flops/tensorflow_formulas.h"
 
 namespace amanda::tools {
 
-/// Counts TensorFlow's operators. What is known when the graph is built is counted without a look at its operands.
+/// Counts TensorFlow's operators, by the shapes of each run: an analysis may be of several nodes, in graphs for other
+/// shapes.
 class BilinearCounter {
  public:
   /// Adds to `counts`.
@@ -23,7 +27,11 @@ class BilinearCounter {
   void list_uncounted(OpContext& context);
 
  private:
+  std::shared_ptr<BilinearRuns> runs(OpId id);
+
   const std::shared_ptr<FlopCounts> counts_;
+  Mutex mutex_;  // of the map
+  std::map<OpId, std::shared_ptr<BilinearRuns>> runs_;
 };
 
 }  // namespace amanda::tools

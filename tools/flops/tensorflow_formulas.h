@@ -17,6 +17,8 @@ namespace amanda::tools {
 /// The sizes of the operands of one run. Empty: not known; an element may be kUnknown.
 struct BilinearShapes {
   std::optional<IntVector> a{}, b{}, output{};
+
+  bool operator==(const BilinearShapes&) const = default;
 };
 
 /// A type of operator that has a formula.
