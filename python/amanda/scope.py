@@ -234,6 +234,8 @@ def _opened(entry: int, scope: Scope) -> None:
         _open[entry] = scope
         if first:
             drivers.enter()
+            if (refusal := drivers.refusal()) is not None:
+                unmatched.warn_here(f"[scope] tools see nothing here: {refusal}", UserWarning)
 
 
 def _left(entry: int) -> None:

@@ -164,6 +164,11 @@ def waiting() -> Sequence[Driver]:
     return [driver for driver in _registered if driver.loaded_with in imports.awaited()]
 
 
+def refusal() -> str | None:
+    """Why tools see nothing: a framework is imported that does not fit, and no other driver is loaded. None: they may."""
+    return str(_refused[-1]) if _refused and not _loaded else None
+
+
 def checked(given: Mapping[str, object]) -> dict[str, str]:
     """Checks the options of all drivers, loaded or not, and fills in defaults.
 
@@ -191,10 +196,10 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
     made = [counter for driver in present if (counter := driver.make_coverage_counter(tools)) is not None]
     if not made:
         names = " or ".join(driver.framework for driver in _registered)
-        absent = names if len(_registered) == 1 else "none of them"
+        absent = f"{names} is not" if len(_registered) == 1 else "neither is"
         raise _core.Error(
-            f"[scope] coverage counts what {names} is asked for, and {absent} is not installed, or this build has no driver "
-            "for it; apply the tools without coverage=True"
+            f"[scope] coverage counts what {names} is asked for, and {absent} installed, or this build has no driver for it; "
+            "apply the tools without coverage=True"
         )
     return made
 
@@ -236,8 +241,6 @@ def enter() -> None:
     """The first scope of the process was opened. Call `leave` even if this raises."""
     global _is_entered
     imports.tell()
-    if _refused and not _loaded:
-        warnings.warn(f"[scope] tools see nothing here: {_refused[-1]}", stacklevel=2)
     with _lock:
         _is_entered = True
         for driver in _loaded:

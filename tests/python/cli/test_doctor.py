@@ -54,7 +54,9 @@ def test_without_a_program_it_prints_the_installation(doctor):
         "walk over frames",
         "typed kernels",
         "caught for filters",
+        "tensorflow",
     ]
+    assert lines["tensorflow"] == "not installed"
     assert (
         lines["torch"]
         == f"{torch.__version__}; this build is for {_build.TORCH_VERSION}, compiled by {_build.COMPILER}"

@@ -144,8 +144,8 @@ def test_errors_say_what_to_do(says, monkeypatch):
     monkeypatch.setattr(amanda.drivers, "_loaded", [])
     with says(
         amanda.Error,
-        "[scope] coverage counts what PyTorch is asked for, and PyTorch is not installed, or this build has no driver for "
-        "it; apply the tools without coverage=True",
+        "[scope] coverage counts what PyTorch or TensorFlow is asked for, and neither is installed, or this build has no "
+        "driver for it; apply the tools without coverage=True",
     ):
         amanda.apply(tool(), coverage=True)
 

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
 from amanda.drivers import CoverageCounter, Option
-
-VERSION = "2.21"
-"""The minor version of TensorFlow whose private names are in `port`."""
+from amanda.drivers.tensorflow import version as required
 
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
 _NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
@@ -42,7 +40,7 @@ class TensorFlowDriver:
         if not _is_built():
             return [("tensorflow", f"{version} is installed, but this build of amanda has no driver for it")]
         if not _fits(version):
-            return [("tensorflow", f"{version}; amanda needs TensorFlow {VERSION}, so that tools see nothing of it")]
+            return [("tensorflow", f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it")]
         if not self._patches:
             return [("tensorflow", f"{version}; amanda is ready for it when a program imports it")]
         return [("tensorflow", f"{version}; amanda is attached to it")]
@@ -132,13 +130,13 @@ def _installed_version() -> str:
 
 
 def _fits(version: str) -> bool:
-    return version.split(".")[:2] == VERSION.split(".")
+    return version.split(".")[:2] == required.VERSION.split(".")
 
 
 def _check_version() -> None:
     version = _installed_version()
     if not _fits(version):
         raise ImportError(
-            f"[tensorflow] this version of amanda is for TensorFlow {VERSION}, and TensorFlow {version} is imported: it "
-            f"runs uninstrumented, and tools see nothing of it; install tensorflow=={VERSION}.*"
+            f"[tensorflow] this version of amanda is for TensorFlow {required.VERSION}, and TensorFlow {version} is imported: it "
+            f"runs uninstrumented, and tools see nothing of it; install tensorflow=={required.VERSION}.*"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import VERSION
+from amanda.drivers.tensorflow.version import VERSION
 
 
 def _backend(regime: str) -> _core.GraphBackend:

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _core
-from amanda.drivers.tensorflow import VERSION, coverage, eager_backward, eager_operands, port, tapes
+from amanda.drivers.tensorflow import coverage, eager_backward, eager_operands, port, tapes
 from amanda.drivers.tensorflow.eager_backward import Forward, Gradient, Ran
 from amanda.drivers.tensorflow.eager_operands import OperatorType
 from amanda.drivers.tensorflow.eager_places import Places
 from amanda.drivers.tensorflow.places import Place
+from amanda.drivers.tensorflow.version import VERSION
 from amanda.identity import frames
 
 _MOST_TOOLSETS = 16

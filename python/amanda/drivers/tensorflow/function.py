@@ -119,7 +119,10 @@ def _build_of(options: Any, creator: Any) -> Build:
     if port.in_save_context() or not port.eager_outside_functions() or attributes.get(port.DATASET_FUNCTION):
         return VANILLA
     if attributes.get(port.XLA_COMPILE) or port.in_xla(tf.compat.v1.get_default_graph()):
-        unsupported.ran("a function with jit_compile=True", "XLA compiles it as a whole; use jit_compile=False")
+        unsupported.warn(
+            "a function with jit_compile=True runs uninstrumented, and tools do not see its operators: XLA compiles it as a "
+            "whole; use jit_compile=False"
+        )
         return VANILLA
     return Build(toolset, creator=creator)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amanda.drivers.tensorflow import VERSION
+from amanda.drivers.tensorflow.version import VERSION
 
 _missing: list[str] = []
 
