@@ -1,0 +1,168 @@
+"""The cost of instrumentation on TensorFlow: ratios to the same program without a scope, measured in turn.
+
+    make bench-tensorflow                            # writes the tables of docs/performance_tensorflow.md
+    python tests/bench_tensorflow --rounds 3         # fewer rounds; prints
+
+Time is CPU time of the process: what other processes use does not count.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+
+import amanda
+import markdown_page
+import tensorflow as tf
+import workloads
+
+import tools
+
+TARGETS = {
+    "nobody asks": 1.01,
+    "C++ routine on each convolution": 1.02,
+    "Python routine on each convolution": 1.10,
+}
+CHAIN = 50  # operators in the workload whose rows are told per operator
+
+
+def timed(run, count):
+    start = time.process_time_ns()
+    for _ in range(count):
+        run()
+    return (time.process_time_ns() - start) / count
+
+
+def opened(tool, run, count):
+    """Nanoseconds of a run in a scope that has run before, and of the first."""
+    with amanda.apply(tool):
+        first = timed(run, 1)
+        run()
+        return timed(run, count), first
+
+
+def measured(make, rows, rounds):
+    """Of each row: the median ratio to the program without a scope, its spread, and the median of the first run."""
+    run, count = make()
+    for _ in range(3):
+        run()
+    tools = {name: row() for name, row in rows.items()}
+    ratios, firsts, baseline = {name: [] for name in rows}, {name: [] for name in rows}, []
+    for _ in range(rounds):
+        before = timed(run, count)
+        for name, tool in tools.items():
+            ns, first = opened(tool, run, count)
+            after = timed(run, count)
+            ratios[name].append(2 * ns / (before + after))
+            firsts[name].append(first)
+            baseline.append(after)
+            before = after
+    return {
+        "baseline": statistics.median(baseline),
+        "rows": {name: (statistics.median(ratios[name]), spread(ratios[name]), firsts[name][0]) for name in rows},
+    }
+
+
+def spread(values):
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / 2
+
+
+def peers(make, rounds):
+    """Nanoseconds that TensorFlow's own ways to call Python add, per call."""
+    run, count = make(None)
+    found = {}
+    for name, call in tools.PEERS.items():
+        other, _ = make(call)
+        other()
+        added = []
+        for _ in range(rounds):
+            before, ns, after = timed(run, count), timed(other, count), timed(run, count)
+            added.append((ns - (before + after) / 2) / CHAIN)
+        found[name] = statistics.median(added)
+    return found
+
+
+def step_table(results):
+    headings = ["", *results]
+    lines = [["baseline", *(f"{found['baseline'] / 1e6:.2f} ms" for found in results.values())]]
+    for name in tools.STEP_ROWS:
+        cells = [found["rows"][name] for found in results.values()]
+        lines.append([name, *(f"{ratio:.3f} ±{half:.3f}" for ratio, half, _ in cells)])
+        if name in TARGETS:
+            lines.append(
+                [f"{name}: at most {TARGETS[name]}", *(verdict(ratio, half, TARGETS[name]) for ratio, half, _ in cells)]
+            )
+    for name in tools.STEP_ROWS:
+        lines.append(
+            [
+                f"first run in a scope: {name}",
+                *(f"{found['rows'][name][2] / found['baseline']:.1f} steps" for found in results.values()),
+            ]
+        )
+    return markdown_page.table(headings, lines)
+
+
+def verdict(ratio, half, limit):
+    return "noise" if abs(ratio - limit) <= half else "yes" if ratio <= limit else "no"
+
+
+def call_table(results, others):
+    lines = []
+    for name, _ in tools.CALL_ROWS.items():
+        lines.append(
+            [
+                name,
+                *(
+                    f"{(found['rows'][name][0] - 1) * found['baseline'] / CHAIN / 1e3:.2f} µs"
+                    for found in results.values()
+                ),
+            ]
+        )
+    lines += [[name, *(f"{others[front][name] / 1e3:.2f} µs" for front in results)] for name in tools.PEERS]
+    return markdown_page.table(["", *results], lines)
+
+
+def machine_line():
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("model name")]
+    return (
+        f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores, one thread for operators; Python "
+        f"{platform.python_version()}, TensorFlow {tf.__version__}, amanda {amanda.__version__}."
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python tests/bench_tensorflow", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, help="fewer rounds than 9; prints the tables")
+    asked = parser.parse_args().rounds
+    rounds = asked or 9
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    steps = {name: measured(make, tools.STEP_ROWS, rounds) for name, make in workloads.STEPS.items()}
+    chains = {
+        name: measured(lambda make=make: make(None), tools.CALL_ROWS, rounds) for name, make in workloads.CHAINS.items()
+    }
+    others = {name: peers(make, rounds) for name, make in workloads.CHAINS.items()}
+    texts = {
+        "steps": f"{step_table(steps)}\n\n{machine_line()}",
+        "calls": f"{call_table(chains, others)}\n\n{machine_line()}",
+    }
+    if asked:
+        print("\n\n".join(texts.values()))
+    else:
+        markdown_page.write(ROOT / "docs" / "performance_tensorflow.md", "bench-tensorflow", texts)
+
+
+if __name__ == "__main__":
+    main()
