@@ -10,21 +10,15 @@ import argparse
 import os
 import platform
 import statistics
-import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "bench"))
-
 import amanda
+import folders
 import markdown_page
+import rows
 import tensorflow as tf
 import workloads
-
-import tools
 
 TARGETS = {
     "nobody asks": 1.01,
@@ -49,13 +43,13 @@ def opened(tool, run, count):
         return timed(run, count), first
 
 
-def measured(make, rows, rounds):
+def measured(make, makers, rounds):
     """Of each row: the median ratio to the program without a scope, its spread, and the median of the first run."""
     run, count = make()
     for _ in range(3):
         run()
-    tools = {name: row() for name, row in rows.items()}
-    ratios, firsts, baseline = {name: [] for name in rows}, {name: [] for name in rows}, []
+    tools = {name: make_tool() for name, make_tool in makers.items()}
+    ratios, firsts, baseline = {name: [] for name in makers}, {name: [] for name in makers}, []
     for _ in range(rounds):
         before = timed(run, count)
         for name, tool in tools.items():
@@ -67,7 +61,7 @@ def measured(make, rows, rounds):
             before = after
     return {
         "baseline": statistics.median(baseline),
-        "rows": {name: (statistics.median(ratios[name]), spread(ratios[name]), firsts[name][0]) for name in rows},
+        "rows": {name: (statistics.median(ratios[name]), spread(ratios[name]), firsts[name][0]) for name in makers},
     }
 
 
@@ -80,7 +74,7 @@ def peers(make, rounds):
     """Nanoseconds that TensorFlow's own ways to call Python add, per call."""
     run, count = make(None)
     found = {}
-    for name, call in tools.PEERS.items():
+    for name, call in rows.PEERS.items():
         other, _ = make(call)
         other()
         added = []
@@ -94,14 +88,14 @@ def peers(make, rounds):
 def step_table(results):
     headings = ["", *results]
     lines = [["baseline", *(f"{found['baseline'] / 1e6:.2f} ms" for found in results.values())]]
-    for name in tools.STEP_ROWS:
+    for name in rows.STEP_ROWS:
         cells = [found["rows"][name] for found in results.values()]
         lines.append([name, *(f"{ratio:.3f} ±{half:.3f}" for ratio, half, _ in cells)])
         if name in TARGETS:
             lines.append(
                 [f"{name}: at most {TARGETS[name]}", *(verdict(ratio, half, TARGETS[name]) for ratio, half, _ in cells)]
             )
-    for name in tools.STEP_ROWS:
+    for name in rows.STEP_ROWS:
         lines.append(
             [
                 f"first run in a scope: {name}",
@@ -116,18 +110,12 @@ def verdict(ratio, half, limit):
 
 
 def call_table(results, others):
-    lines = []
-    for name, _ in tools.CALL_ROWS.items():
-        lines.append(
-            [
-                name,
-                *(
-                    f"{(found['rows'][name][0] - 1) * found['baseline'] / CHAIN / 1e3:.2f} µs"
-                    for found in results.values()
-                ),
-            ]
-        )
-    lines += [[name, *(f"{others[front][name] / 1e3:.2f} µs" for front in results)] for name in tools.PEERS]
+    def added(found, name):
+        ratio = found["rows"][name][0]
+        return f"{(ratio - 1) * found['baseline'] / CHAIN / 1e3:.2f} µs"
+
+    lines = [[name, *(added(found, name) for found in results.values())] for name in rows.CALL_ROWS]
+    lines += [[name, *(f"{others[front][name] / 1e3:.2f} µs" for front in results)] for name in rows.PEERS]
     return markdown_page.table(["", *results], lines)
 
 
@@ -149,19 +137,17 @@ def main():
     rounds = asked or 9
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    steps = {name: measured(make, tools.STEP_ROWS, rounds) for name, make in workloads.STEPS.items()}
+    steps = {name: measured(make, rows.STEP_ROWS, rounds) for name, make in workloads.STEPS.items()}
     chains = {
-        name: measured(lambda make=make: make(None), tools.CALL_ROWS, rounds) for name, make in workloads.CHAINS.items()
+        name: measured(lambda make=make: make(None), rows.CALL_ROWS, rounds) for name, make in workloads.CHAINS.items()
     }
     others = {name: peers(make, rounds) for name, make in workloads.CHAINS.items()}
-    texts = {
-        "steps": f"{step_table(steps)}\n\n{machine_line()}",
-        "calls": f"{call_table(chains, others)}\n\n{machine_line()}",
-    }
+    about = machine_line()
+    texts = {"steps": f"{step_table(steps)}\n\n{about}", "calls": f"{call_table(chains, others)}\n\n{about}"}
     if asked:
         print("\n\n".join(texts.values()))
     else:
-        markdown_page.write(ROOT / "docs" / "performance_tensorflow.md", "bench-tensorflow", texts)
+        markdown_page.write(folders.ROOT / "docs" / "performance_tensorflow.md", "bench-tensorflow", texts)
 
 
 if __name__ == "__main__":

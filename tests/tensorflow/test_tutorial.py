@@ -124,7 +124,7 @@ class Forward(amanda.Tool):
 # need: 53 convolutions, and for the gradient of x no gradient of a filter.
 @pytest.mark.slow
 @both_tools
-@pytest.mark.parametrize("of, filters, inputs", [("x", 0, 53), ("weights", 53, 52)])
+@pytest.mark.parametrize(("of", "filters", "inputs"), [("x", 0, 53), ("weights", 53, 52)])
 def test_a_session_runs_53_of_both(count: Any, of: str, filters: int, inputs: int) -> None:
     ResNet50, v1 = tf_keras.applications.ResNet50, tf.compat.v1
     with tf.Graph().as_default():
