@@ -11,6 +11,7 @@ import os
 import platform
 import statistics
 import time
+import warnings
 from pathlib import Path
 
 import amanda
@@ -25,6 +26,7 @@ TARGETS = {
     "C++ routine on each convolution": 1.02,
     "Python routine on each convolution": 1.10,
 }
+ROUNDS = 5
 CHAIN = 50  # operators in the workload whose rows are told per operator
 
 
@@ -35,9 +37,9 @@ def timed(run, count):
     return (time.process_time_ns() - start) / count
 
 
-def opened(tool, run, count):
-    """Nanoseconds of a run in a scope that has run before, and of the first."""
-    with amanda.apply(tool):
+def opened(scope, run, count):
+    """Nanoseconds of a run in the scope, and of the first since it was entered."""
+    with scope:
         first = timed(run, 1)
         run()
         return timed(run, count), first
@@ -48,12 +50,12 @@ def measured(make, makers, rounds):
     run, count = make()
     for _ in range(3):
         run()
-    tools = {name: make_tool() for name, make_tool in makers.items()}
+    scopes = {name: amanda.apply(make_tool()) for name, make_tool in makers.items()}  # a new one is a new trace
     ratios, firsts, baseline = {name: [] for name in makers}, {name: [] for name in makers}, []
     for _ in range(rounds):
         before = timed(run, count)
-        for name, tool in tools.items():
-            ns, first = opened(tool, run, count)
+        for name, scope in scopes.items():
+            ns, first = opened(scope, run, count)
             after = timed(run, count)
             ratios[name].append(2 * ns / (before + after))
             firsts[name].append(first)
@@ -132,9 +134,10 @@ def main():
     parser = argparse.ArgumentParser(
         prog="python tests/bench_tensorflow", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, help="fewer rounds than 9; prints the tables")
+    parser.add_argument("--rounds", type=int, help=f"fewer rounds than {ROUNDS}; prints the tables")
     asked = parser.parse_args().rounds
-    rounds = asked or 9
+    rounds = asked or ROUNDS
+    warnings.simplefilter("ignore", amanda.UnmatchedFilterWarning)  # "nobody asks"
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     steps = {name: measured(make, rows.STEP_ROWS, rounds) for name, make in workloads.STEPS.items()}
