@@ -111,10 +111,11 @@ class Forward(amanda.Tool):
         super().__init__()
         self.filters: set[int] = set()
         self.inputs: set[int] = set()
-        self.add_inst_for_op(self.analyze, ops="Conv2DBackprop*", backward=True)
+        self.add_inst_for_op(self.analyze, ops="Conv2D", backward=True)
 
     def analyze(self, context: amanda.OpContext) -> None:
-        assert context.op.name == "tensorflow::Conv2D"
+        if not context.backward_op.name.startswith("tensorflow::Conv2DBackprop"):
+            return
         ids = self.filters if context.backward_op.name.endswith("Filter") else self.inputs
         assert context.op_id not in ids
         ids.add(context.op_id)
