@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow sweep stress programs bench tools-table reference setup build build-tests lint format sanitize \
+.PHONY: demo test test-tensorflow sweep stress programs bench bench-tensorflow tools-table reference setup build build-tests lint format sanitize \
   sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
@@ -41,6 +41,10 @@ programs: build .venv-programs/requirements.txt
 # Writes the tables of docs/performance.md; ARGS="--callgrind" and others: python tests/bench --help
 bench: build
 	$(PYTHON_BIN) tests/bench $(ARGS)
+
+# The same for TensorFlow: docs/performance_tensorflow.md; ARGS="--rounds 3" prints.
+bench-tensorflow: build .venv-tensorflow/requirements.txt
+	.venv-tensorflow/bin/python tests/bench_tensorflow $(ARGS)
 
 # Writes the tables of docs/tools_comparison.md; ARGS="--lines" and others: python tests/tools_table --help
 tools-table: build

@@ -121,6 +121,13 @@ Value OpContext::output(size_t position) const {
   return session("outputs").site.forward_get(Side::kOutputs, position);
 }
 
+std::string OpContext::attribute(std::string_view name) const {
+  return session("attribute").site.forward_attribute(name);
+}
+std::string OpContext::backward_attribute(std::string_view name) const {
+  return is_backward() ? session("backward_attribute").site.attribute(name) : "";
+}
+
 size_t OpContext::num_grad_outputs() const {
   return is_backward() ? session("grad_outputs").site.size(Side::kInputs) : 0;
 }

@@ -15,7 +15,7 @@
 namespace amanda {
 
 /// Version of the interface between core and drivers; Engine::attach() compares it.
-inline constexpr int kSeamVersion = 4;
+inline constexpr int kSeamVersion = 5;
 
 /// Identifies a place in the program; 0: not identified.
 using OpId = uint64_t;
@@ -79,6 +79,9 @@ class OpSite {
   virtual Value get(Side side, size_t position) = 0;
   /// Called while analyses run, and for messages while routines do.
   virtual std::string detail(Detail which) = 0;
+  /// What a framework fixes when it creates the operator, and does not pass as an operand, as text: "NHWC". "": it has
+  /// no such attribute. Called during analysis only.
+  virtual std::string attribute(std::string_view /*name*/) { return {}; }
 
   /// The forward operator's type: a backward operator has one, a forward operator is its own.
   virtual OpType forward_type() const { return type(); }
@@ -88,6 +91,8 @@ class OpSite {
   virtual size_t forward_size(Side side) const { return size(side); }
   /// The forward operator's operand, borrowed; null if it is no longer alive. Called during analysis only.
   virtual Value forward_get(Side side, size_t position) { return get(side, position); }
+  /// The forward operator's attribute. Called during analysis only.
+  virtual std::string forward_attribute(std::string_view name) { return attribute(name); }
 
   /// Backward only: what OpCall::bind_backward() was given.
   virtual const Subscription* subscription() const { return nullptr; }

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "amanda/action.h"
@@ -105,6 +106,11 @@ class OpContext {
   size_t num_outputs() const;
   /// An output of the (forward) operator, as input(). Throws `Error` if there are none yet.
   Value output(size_t position) const;
+  /// An attribute of the (forward) operator: what is fixed when a graph is built and is no operand, as text: "NHWC".
+  /// "": it has no such attribute.
+  std::string attribute(std::string_view name) const;
+  /// An attribute of the backward operator; "" in a forward context.
+  std::string backward_attribute(std::string_view name) const;
   /// How many incoming gradients the backward operator has. Its positions are the framework's own.
   size_t num_grad_outputs() const;
   /// An incoming gradient, borrowed; null or None if it is undefined.

@@ -308,9 +308,9 @@ class OpSite:
     """
     One operator of a graph, as tools see it.
     """
-    def __init__(self, backend: GraphBackend, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, inputs: tuple, outputs: tuple, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: typing.Any = None) -> None:
+    def __init__(self, backend: GraphBackend, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, inputs: tuple, outputs: tuple, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: typing.Any = None, attribute: typing.Any = None) -> None:
         """
-        `inputs`, `outputs`: symbols of the graph; for a backward operator (with `forward=`), its grad_outputs and grad_inputs. `refuse(point, position)` returns why an edit or a replacement is impossible, or None.
+        `inputs`, `outputs`: symbols of the graph; for a backward operator (with `forward=`), its grad_outputs and grad_inputs. `refuse(point, position)` returns why an edit or a replacement is impossible, or None. `attribute(name)` returns what is fixed when the graph is built and is no operand, as text, or None.
         """
 class Operator:
     """

@@ -27,7 +27,8 @@ GraphVisitor& visitor_of(const VisitorHandle& handle) {
 }  // namespace
 
 PyOpSite::PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inputs, py::tuple outputs,
-                   std::string module_path, std::string source, py::object refuse, py::object forward)
+                   std::string module_path, std::string source, py::object refuse, py::object forward,
+                   py::object attribute)
     : backend_(backend),
       type_(type),
       id_(id),
@@ -36,6 +37,7 @@ PyOpSite::PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inpu
       module_path_(std::move(module_path)),
       source_(std::move(source)),
       refuse_(refuse.is_none() ? nullptr : owned(std::move(refuse))),
+      attribute_(attribute.is_none() ? nullptr : owned(std::move(attribute))),
       forward_object_(forward.is_none() ? nullptr : owned(forward)),
       forward_(forward_of(forward)) {
   backend.info(type);  // it must be known
@@ -62,6 +64,13 @@ std::string PyOpSite::detail(Detail which) {
   return "";
 }
 
+std::string PyOpSite::attribute(std::string_view name) {
+  if (!attribute_) return "";
+  py::gil_scoped_acquire gil;
+  const py::object found = py::reinterpret_borrow<py::object>(attribute_.get())(name);
+  return found.is_none() ? "" : text_of(py::str(found));
+}
+
 std::string PyOpSite::refusal(const ActionInfo& action, size_t position) const {
   if (!refuse_) return "";
   py::gil_scoped_acquire gil;  // at analysis only
@@ -73,6 +82,7 @@ int PyOpSite::traverse(visitproc visit, void* arg) const {
   Py_VISIT(inputs_.get());
   Py_VISIT(outputs_.get());
   Py_VISIT(refuse_.get());
+  Py_VISIT(attribute_.get());
   Py_VISIT(forward_object_.get());
   return 0;
 }
@@ -81,6 +91,7 @@ void PyOpSite::clear() {
   inputs_.reset();
   outputs_.reset();
   refuse_.reset();
+  attribute_.reset();
 }
 
 void PyGraphSite::each_op(GraphVisitor& visitor) {
@@ -114,12 +125,13 @@ std::shared_ptr<void> PyGraphSite::lower(const std::vector<SitePlan>& sites) {
 void bind_graph_site(py::module_& m) {
   py::class_<PyOpSite>(m, "OpSite", "One operator of a graph, as tools see it.", collected<PyOpSite>())
       .def(py::init<PyGraphBackend&, OpType, OpId, py::tuple, py::tuple, std::string, std::string, py::object,
-                    py::object>(),
+                    py::object, py::object>(),
            py::arg("backend"), py::arg("type"), py::arg("id"), py::arg("inputs"), py::arg("outputs"), py::kw_only(),
            py::arg("module_path") = "", py::arg("source") = "", py::arg("refuse") = py::none(),
-           py::arg("forward") = py::none(),
+           py::arg("forward") = py::none(), py::arg("attribute") = py::none(),
            "`inputs`, `outputs`: symbols of the graph; for a backward operator (with `forward=`), its grad_outputs and "
-           "grad_inputs. `refuse(point, position)` returns why an edit or a replacement is impossible, or None.");
+           "grad_inputs. `refuse(point, position)` returns why an edit or a replacement is impossible, or None. "
+           "`attribute(name)` returns what is fixed when the graph is built and is no operand, as text, or None.");
   py::class_<VisitorHandle, std::shared_ptr<VisitorHandle>>(m, "GraphVisitor",
                                                             "The argument of each_op(): receives a graph's operators.")
       .def(

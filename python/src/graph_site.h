@@ -14,7 +14,7 @@ class PyOpSite final : public RefusingSite {
  public:
   /// `forward`: a PyOpSite; None for a forward operator.
   PyOpSite(PyGraphBackend& backend, OpType type, OpId id, py::tuple inputs, py::tuple outputs, std::string module_path,
-           std::string source, py::object refuse, py::object forward);
+           std::string source, py::object refuse, py::object forward, py::object attribute);
 
   Backend& backend() const override { return backend_; }
   OpType type() const override { return type_; }
@@ -23,11 +23,15 @@ class PyOpSite final : public RefusingSite {
   size_t size(Side side) const override { return operands(side) ? PyTuple_GET_SIZE(operands(side)) : 0; }
   Value get(Side side, size_t position) override;
   std::string detail(Detail which) override;
+  std::string attribute(std::string_view name) override;
   OpType forward_type() const override { return forward_ ? forward_->type_ : type_; }
   OpId forward_id() override { return forward_ ? forward_->id_ : id_; }
   size_t forward_size(Side side) const override { return forward_ ? forward_->size(side) : size(side); }
   Value forward_get(Side side, size_t position) override {
     return forward_ ? forward_->get(side, position) : get(side, position);
+  }
+  std::string forward_attribute(std::string_view name) override {
+    return forward_ ? forward_->attribute(name) : attribute(name);
   }
 
   std::string refusal(const ActionInfo& action, size_t position) const override;
@@ -44,6 +48,7 @@ class PyOpSite final : public RefusingSite {
   PyRef inputs_, outputs_;  // tuples
   const std::string module_path_, source_;
   PyRef refuse_;          // null: nothing is refused
+  PyRef attribute_;       // null: it has no attributes
   PyRef forward_object_;  // keeps forward_ alive
   PyOpSite* const forward_;
 };

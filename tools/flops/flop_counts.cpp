@@ -42,7 +42,7 @@ std::map<std::string, int64_t> FlopCounts::uncounted() const {
   std::lock_guard lock(mutex_);
   std::map<std::string, int64_t> runs;
   for (const auto& [op, place] : uncounted_) {
-    if (place.runs_) runs[op] = place.runs_;
+    if (place.runs_ > 0) runs[op] = place.runs_;
   }
   return runs;
 }

@@ -47,6 +47,9 @@ class FlopCounts {
       flops_.fetch_add(flops, std::memory_order_relaxed);
     }
 
+    /// Removes a run of no operations. On any thread.
+    void take_back() { runs_.fetch_sub(1, std::memory_order_relaxed); }
+
    private:
     friend class FlopCounts;
     std::atomic<int64_t> runs_{0}, flops_{0};

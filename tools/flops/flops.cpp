@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "flops/bilinear_counter.h"
 #include "flops/formulas.h"
 #include "flops/forward_runs.h"
 #include "flops/operator_flops.h"
@@ -57,7 +58,8 @@ std::optional<Formula> find(const Formulas& formulas, const std::string& name) {
 
 // FlopCounterMode has no formula for in-place operators, but counts their backward operators.
 std::vector<std::string> forward_types(bool in_place) {
-  std::vector<std::string> types = {std::string("aten::") + kCpuAttention};
+  std::vector<std::string> types = tensorflow_operators();
+  types.push_back(std::string("aten::") + kCpuAttention);
   for (const auto& [name, formula] : kForward) types.push_back("aten::" + name);
   if (in_place) types.insert(types.end(), {"aten::addmm_", "aten::baddbmm_"});
   return types;
@@ -70,6 +72,8 @@ uint8_t& counted_inside(size_t index) {
   return flags[index];
 }
 
+bool is_tensorflow(const OpInfo& op) { return op.ns == "tensorflow"; }
+
 bool is_view(const OpInfo& op) {
   const size_t returns = op.schema.rfind("->");
   return returns != std::string::npos && op.schema.find("(a)", returns) != std::string::npos;
@@ -81,11 +85,18 @@ bool is_view(const OpInfo& op) {
 class Flops::Counter final : public Tool {
  public:
   Counter(size_t index, bool cpu_attention, std::shared_ptr<FlopCounts> counts)
-      : Tool("flops.counter"), index_(index), cpu_attention_(cpu_attention), counts_(std::move(counts)) {
+      : Tool("flops.counter"),
+        index_(index),
+        cpu_attention_(cpu_attention),
+        counts_(std::move(counts)),
+        bilinear_(std::make_shared<BilinearCounter>(counts_)) {
     add_inst_for_op([this](OpContext& context) { analyze(context); }, {.ops = OpFilter(forward_types(false))});
     add_inst_for_op([this](OpContext& context) { analyze_backward(context); },
                     {.backward = true, .ops = OpFilter(forward_types(true))});
   }
+
+  /// Of TensorFlow's operators.
+  const std::shared_ptr<BilinearCounter>& bilinear() const { return bilinear_; }
 
  private:
   struct GradOutput {
@@ -109,6 +120,7 @@ class Flops::Counter final : public Tool {
   const size_t index_;  // of the flag in counted_inside()
   const bool cpu_attention_;
   const std::shared_ptr<FlopCounts> counts_;
+  const std::shared_ptr<BilinearCounter> bilinear_;
   Mutex mutex_;  // of the map
   std::map<OpId, std::shared_ptr<ForwardRuns>> forward_runs_;
 };
@@ -120,8 +132,9 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
   counter_ = std::make_unique<Counter>(index, options.cpu_attention, counts_);
   depends_on(*counter_);
   if (!options.uncounted) return;
-  add_inst_for_op([index, counts = counts_](OpContext& context) {
+  add_inst_for_op([index, counts = counts_, bilinear = counter_->bilinear()](OpContext& context) {
     const OpInfo& op = context.op();
+    if (is_tensorflow(op)) return bilinear->list_uncounted(context);
     if (is_view(op)) return;
     context.insert_after_op(
         [index, counts, &place = counts->uncounted_place(op.ns + "::" + op.name)](Values&) {
@@ -134,6 +147,7 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
 Flops::~Flops() = default;
 
 void Flops::Counter::analyze(OpContext& context) {
+  if (is_tensorflow(context.op())) return bilinear_->analyze(context);
   const std::string& name = context.op().name;
   const auto formula = name == kCpuAttention && cpu_attention_ ? kAttention : find(kForward, name);
   if (!formula) return;
@@ -175,6 +189,7 @@ void Flops::Counter::count(OpContext& context, Positions inputs,
 }
 
 void Flops::Counter::analyze_backward(OpContext& context) {
+  if (is_tensorflow(*context.backward_op())) return bilinear_->analyze_backward(context);
   const std::string& name = context.backward_op()->name;
   if (name.ends_with("BackwardBackward0")) {
     context.insert_before_backward_op(

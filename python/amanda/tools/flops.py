@@ -23,7 +23,7 @@ class Row:
     By "op": of one operator type. By "module": of one module with its submodules, forward and backward.
     """
 
-    op: str  # "aten::addmm"; in backward the autograd node, "AddmmBackward0"; by "module": ""
+    op: str  # "aten::addmm"; in PyTorch's backward pass the autograd node, "AddmmBackward0"; by "module": ""
     module_path: str  # by "op": ""
     backward: bool | None  # by "module": None
     runs: int
@@ -46,8 +46,9 @@ class Flops(Results[Row, GroupBy], NativeTool):
 
     A multiplication and an addition are two operations. Matrix products, convolutions and fused attention are counted,
     also inside other operators; biases, masks, normalization and pointwise operators are not. Gradients are
-    counted if they are computed. The tool is written in C++ and reads only shapes. Counts accumulate over all runs,
-    scopes and threads in which the tool is used. What checkpointing recomputes is counted again.
+    counted if they are computed. The conventions are the same on TensorFlow, except that there the gradient of a filter
+    with groups takes as many operations as the convolution. The tool is written in C++ and reads only shapes. Counts
+    accumulate over all runs, scopes and threads in which the tool is used. What checkpointing recomputes is counted again.
 
     Rows are by "both" (the default: operator type and innermost module), by "op", or by "module", where each module
     includes its submodules and "" is the whole program. See `Results` for `rows`, `table`, `to_pandas` and `reset`.

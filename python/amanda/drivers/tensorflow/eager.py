@@ -113,7 +113,7 @@ class Observer:
         if shown is None or shown.before or shown.after:
             ins, outs = type.grouped_inputs(inputs, attributes), type.grouped_outputs(outputs, attributes)
         if shown is None:
-            shown = self._show(toolset, place.id, type, place, place.id, ins, outs, None)
+            shown = self._show(toolset, place.id, type, place, place.id, ins, outs, None, attributes)
         state = None
         if not port.no_tape_records():
             state = _core.RunState()
@@ -131,6 +131,7 @@ class Observer:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         forward: tuple[_core.OpSite, _core.OpSite] | None,
+        attributes: Sequence[Any],
     ) -> Shown:
         """`forward`: its site with operands, and without."""
         table = self._shown.get(toolset)
@@ -145,6 +146,7 @@ class Observer:
                 source=place.source,
                 refuse=refuse,
                 forward=forward and forward[0],
+                attribute=functools.partial(eager_operands.attribute, attributes),
             )
             artifact = _core.instrument(toolset, EAGER, _OneOperator(with_operands))
             taps: list[_core.Tap] = artifact.lowered or []
@@ -192,7 +194,15 @@ class Observer:
             ins, outs = gradient.grad_outputs(each), gradient.grad_inputs(each)
             id = frames.hash_of((forward.place.id, name, index)) or 1
             shown = self._show(
-                toolset, (id, len(ins), len(outs)), each.type, forward.place, id, ins, outs, _forward_sites(gradient)
+                toolset,
+                (id, len(ins), len(outs)),
+                each.type,
+                forward.place,
+                id,
+                ins,
+                outs,
+                _forward_sites(gradient),
+                each.attributes,
             )
             _run(shown, ins, outs, _core.RunState(forward.state), is_backward=True)
 
@@ -202,7 +212,8 @@ def _forward_sites(gradient: Gradient) -> tuple[_core.OpSite, _core.OpSite]:
     ins, outs = gradient.forward_operands()
     make = functools.partial(_core.OpSite, EAGER, type.number, place.id)
     symbols = tuple(map(eager_operands.symbol_of, ins)), tuple(map(eager_operands.symbol_of, outs))
-    return make(*symbols), make((None,) * len(ins), (None,) * len(outs))
+    attribute = functools.partial(eager_operands.attribute, gradient.attributes)
+    return make(*symbols, attribute=attribute), make((None,) * len(ins), (None,) * len(outs))
 
 
 def _run(shown: Shown, inputs: list[Any], outputs: list[Any], state: _core.RunState, is_backward: bool) -> None:

@@ -98,3 +98,15 @@ def describe(value: Any) -> dict[str, Any] | None:
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.name, "device": "cpu", "sizes": list(value.shape), "bytes": value.nbytes}
     return attach.describe(value)
+
+
+def attribute(attributes: Sequence[Any], name: str) -> str | None:
+    """One of `attributes`, names and values in turn, as text; None: it is not there."""
+    for key, value in zip(attributes[::2], attributes[1::2], strict=True):
+        if _text(key) == name:
+            return _text(value)
+    return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -109,6 +110,7 @@ class GraphSite:
             source=place.source,
             refuse=refuse,
             forward=forward.site if forward else None,
+            attribute=functools.partial(attribute, op),
         )
         return Shown(op, place, type, inputs, outputs, forward, refuse, site)
 
@@ -131,6 +133,17 @@ def _forward_first(
                 later.discard(now)
                 yield now
                 ready += reversed(waiting.pop(now, ()))
+
+
+def attribute(op: tf.Operation, name: str) -> str | None:
+    """An attribute as text; None: it has none of that name."""
+    try:
+        value = op.get_attr(name)
+    except ValueError:
+        return None
+    if isinstance(value, tf.DType):
+        return str(value.name)
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def symbols(tensors: Sequence[tf.Tensor], operands: Iterable[Operand]) -> tuple[Any, ...]:

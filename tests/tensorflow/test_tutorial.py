@@ -1,0 +1,168 @@
+"""The TensorFlow part of the original tutorial, its tools word for word, on the ResNet-50 of three fronts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import amanda
+import amanda.tool
+import keras
+import pytest
+import tensorflow as tf
+import tf_keras
+from amanda.tools.mapping import MappingTool
+
+# fmt: off
+# ruff: noqa: W293 -- as printed
+
+
+class CountOPTool(amanda.Tool):
+    def __init__(self, op_name: str, backward_op_name: str):
+        super().__init__()
+        self.counter = 0
+        self.backward_counter = 0
+        self.op_name = op_name
+        self.backward_op_name = backward_op_name
+        self.add_inst_for_op(self.callback)
+        self.add_inst_for_op(self.backward_callback, backward=True, require_outputs=True)
+
+    # analysis routine, filter conv2d operators
+    def callback(self, context: amanda.OpContext):
+        op = context.get_op()
+        if self.op_name in op.name:
+            context.insert_before_op(self.counter_op)
+
+    # analysis routine, filter conv2d operators
+    def backward_callback(self, context: amanda.OpContext):
+        op = context.get_backward_op()
+        if self.backward_op_name in op.name:
+            context.insert_after_backward_op(self.counter_backward_op)
+
+    # instrumentation routine: op for counting
+    def counter_op(self, *inputs):
+        self.counter += 1
+        return inputs
+    
+    def counter_backward_op(self, *inputs):
+        self.backward_counter += 1
+        return inputs
+
+
+def torch_op_name_rule(context: amanda.OpContext):
+    context["op_name"] = context.get_op().__name__
+    context["backward_op_name"] = context.get_backward_op().__name__ if context.get_backward_op() is not None else None
+
+
+def tf_op_name_rule(context: amanda.OpContext):
+    context["op_name"] = context.get_op().name if context.get_op() is not None else None
+    context["backward_op_name"] = context.get_backward_op().name if context.get_backward_op() is not None else None
+
+mapping_tool = MappingTool(
+    rules=[
+        ["pytorch", torch_op_name_rule],
+        ["tensorflow", tf_op_name_rule],
+    ]
+)
+
+
+# The tutorial prints two classes of one name; the later one is renamed here.
+class MappedCountOPTool(amanda.Tool):
+    def __init__(self, op_name: str, backward_op_name: str):
+        super().__init__()
+
+        # specify tool dependencies
+        self.depends_on(mapping_tool)
+
+        self.counter = 0
+        self.backward_counter = 0
+        self.op_name = op_name
+        self.backward_op_name = backward_op_name
+        self.add_inst_for_op(self.callback)
+        self.add_inst_for_op(self.backward_callback, backward=True, require_outputs=True)
+
+    # analysis routine, filter conv2d operators
+    def callback(self, context: amanda.OpContext):
+        if self.op_name in context["op_name"]:
+            context.insert_before_op(self.counter_op)
+
+    # analysis routine, filter conv2d operators
+    def backward_callback(self, context: amanda.OpContext):
+        if self.backward_op_name in context["backward_op_name"]:
+            context.insert_after_backward_op(self.counter_backward_op)
+
+    # instrumentation routine: op for counting
+    def counter_op(self, *inputs):
+        self.counter += 1
+        return inputs
+    
+    def counter_backward_op(self, *inputs):
+        self.backward_counter += 1
+        return inputs
+# fmt: on
+
+
+both_tools = pytest.mark.parametrize("count", [CountOPTool, MappedCountOPTool])
+
+
+class Forward(amanda.Tool):
+    """The forward operators that convolutions of the backward pass are for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters: set[int] = set()
+        self.inputs: set[int] = set()
+        self.add_inst_for_op(self.analyze, ops="Conv2D", backward=True)
+
+    def analyze(self, context: amanda.OpContext) -> None:
+        if not context.backward_op.name.startswith("tensorflow::Conv2DBackprop"):
+            return
+        ids = self.filters if context.backward_op.name.endswith("Filter") else self.inputs
+        assert context.op_id not in ids
+        ids.add(context.op_id)
+
+
+# The printed counts, 106 and 53, are of the whole graph: `model(x)` copies the model. A session runs what its fetches
+# need: 53 convolutions, and for the gradient of x no gradient of a filter.
+@pytest.mark.slow
+@both_tools
+@pytest.mark.parametrize(("of", "filters", "inputs"), [("x", 0, 53), ("weights", 53, 52)])
+def test_a_session_runs_53_of_both(count: Any, of: str, filters: int, inputs: int) -> None:
+    ResNet50, v1 = tf_keras.applications.ResNet50, tf.compat.v1
+    with tf.Graph().as_default():
+        model = ResNet50(weights=None)
+        x = tf.random.uniform(shape=[1, 224, 224, 3])
+
+        tool = count(op_name="Conv2D", backward_op_name="Conv2DBackpropFilter")
+        to_input, links = count(op_name="none", backward_op_name="Conv2DBackpropInput"), Forward()
+
+        with amanda.tool.apply(tool, to_input, links):
+            y = model(x)
+            with v1.Session() as session:
+                session.run(v1.initialize_all_variables())
+                g = tf.gradients(y, x if of == "x" else model.trainable_weights)
+
+                session.run(g)
+    assert (tool.counter, tool.backward_counter, to_input.backward_counter) == (53, filters, inputs)
+    assert (len(links.filters), len(links.inputs)) == (filters, inputs)
+
+
+@pytest.mark.slow
+@both_tools
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_a_train_step_runs_53_of_both(count: Any, library: Any) -> None:
+    model = library.applications.ResNet50(weights=None, input_shape=(64, 64, 3))
+
+    @tf.function
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            y = model(x, training=True)
+        return tape.gradient(y, model.trainable_variables)
+
+    tool, links = count(op_name="Conv2D", backward_op_name="Conv2DBackpropFilter"), Forward()
+    with amanda.tool.apply(tool, links):
+        for _ in range(2):
+            step(tf.random.uniform(shape=[1, 64, 64, 3]))
+    assert (tool.counter, tool.backward_counter) == (2 * 53, 2 * 53)
+    assert len(links.filters) == 53
+    assert len(links.inputs) == 52  # no one needs that of the image
+    assert links.inputs < links.filters

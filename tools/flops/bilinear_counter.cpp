@@ -1,0 +1,116 @@
+#include "flops/bilinear_counter.h"
+
+#include <initializer_list>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace amanda::tools {
+namespace {
+
+std::string name_of(const OpInfo& op) { return op.ns + "::" + op.name; }
+
+/// Puts sizes where the formula has them, as far as they are known: of an operand, or of its gradient.
+void put(std::optional<IntVector>& sizes, const ValueInfo& info) {
+  if (info.kind == ValueKind::kTensor && info.sizes) sizes = info.sizes;
+}
+
+void put_input(BilinearShapes& shapes, const BilinearOperator& op, int64_t position, const ValueInfo& info) {
+  if (op.a == op.b) {
+    if (!info.elements.empty()) put(shapes.a, info.elements[0]);
+    if (info.elements.size() > 1) put(shapes.b, info.elements[1]);
+  } else {
+    put(position == op.a ? shapes.a : shapes.b, info);
+  }
+}
+
+/// Those of the positions that exist: of a backward operator, gradients that it takes or gives itself.
+Positions existing(OpContext& context, Side side, std::initializer_list<int64_t> wanted) {
+  OpSite& site = context.site();
+  std::vector<std::variant<int64_t, std::string>> found;
+  for (const int64_t position : wanted) {
+    const bool is_there = static_cast<size_t>(position) < site.size(side) && site.get(side, position).ref;
+    if (is_there && (found.empty() || found.back() != decltype(found)::value_type(position))) found.push_back(position);
+  }
+  return Positions(std::move(found));
+}
+
+/// Adds up runs of one operator.
+struct Count {
+  std::shared_ptr<FlopCounts> counts;  // keeps the places
+  FlopCounts::Place& place;
+  FlopCounts::Place& unknown;
+
+  void add(std::optional<int64_t> flops) const { flops ? place.add(*flops) : unknown.add(0); }
+};
+
+}  // namespace
+
+void BilinearCounter::analyze(OpContext& context) {
+  const BilinearOperator* op = find_tensorflow_operator(context.op().name);
+  if (!op) return;
+  const std::string name = name_of(context.op());
+  const Count count{counts_, counts_->place(name, context.module_path(), false), counts_->uncounted_place(name)};
+  const auto count_run = [count, op, equation = context.attribute("equation"),
+                          runs = runs(context.op_id())](Values& values) {
+    const Backend& backend = values.call().backend();
+    BilinearShapes shapes;
+    put(shapes.output, backend.describe(values[0]));
+    for (size_t i = 0; i < values.num_inputs(); ++i) {
+      put_input(shapes, *op, values.input_position(i), backend.describe(values.input(i)));
+    }
+    const auto flops = op->flops(shapes, equation);
+    count.add(flops);
+    if (flops) runs->note(std::move(shapes), *flops);
+  };
+  context.insert_after_op(
+      count_run,
+      {.outputs = {0}, .kind = RoutineKind::kObserve, .inputs = existing(context, Side::kInputs, {op->a, op->b})});
+}
+
+void BilinearCounter::analyze_backward(OpContext& context) {
+  const OpInfo& backward = *context.backward_op();
+  if (!find_tensorflow_operator(backward.name)) return;
+  // An einsum's gradient may also take an Einsum of one operand, which is no product.
+  const std::string own = context.backward_attribute("equation");
+  if (!own.empty() && own.find(',') == std::string::npos) return;
+  const std::string name = name_of(backward);
+  const Count count{counts_, counts_->place(name, context.module_path(), true), counts_->uncounted_place(name)};
+  const BilinearOperator* op = find_tensorflow_operator(context.op().name);
+  if (!op) {
+    context.insert_after_backward_op([count](Values&) { count.add(std::nullopt); },
+                                     {.grad_inputs = Positions::none(), .with_run = false});
+    return;
+  }
+  const auto count_run = [count, op, equation = context.attribute("equation"),
+                          runs = runs(context.op_id())](Values& values) {
+    const Backend& backend = values.call().backend();
+    BilinearShapes shapes;
+    if (values.num_inputs() > 0) put(shapes.output, backend.describe(values.input(0)));
+    for (size_t i = 0; i < values.size(); ++i) {
+      put_input(shapes, *op, values.position(i), backend.describe(values[i]));
+    }
+    if (const auto flops = op->flops(shapes, equation)) return count.add(flops);
+    runs->count(std::move(shapes), count.place, count.unknown);
+  };
+  context.insert_after_backward_op(count_run, {.grad_inputs = existing(context, Side::kOutputs, {op->a, op->b}),
+                                               .kind = RoutineKind::kObserve,
+                                               .grad_outputs = existing(context, Side::kInputs, {0}),
+                                               .with_run = false});
+}
+
+std::shared_ptr<BilinearRuns> BilinearCounter::runs(OpId id) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<BilinearRuns>& runs = runs_[id];
+  if (!runs) runs = std::make_shared<BilinearRuns>();
+  return runs;
+}
+
+void BilinearCounter::list_uncounted(OpContext& context) {
+  if (find_tensorflow_operator(context.op().name) || is_tensorflow_view(context.op().name)) return;
+  context.insert_after_op(
+      [counts = counts_, &place = counts_->uncounted_place(name_of(context.op()))](Values&) { place.add(0); },
+      {.outputs = Positions::none()});
+}
+
+}  // namespace amanda::tools

@@ -1,0 +1,38 @@
+// How many operations an operator of TensorFlow needs, computed from shapes.
+//
+// Each of them is linear in two operands, as products and convolutions are. A gradient of such an operator takes as
+// many operations as the operator itself. This also holds for a filter's gradient with groups, where PyTorch's
+// convention is another: see convolution_backward_flops().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "amanda/value.h"
+
+namespace amanda::tools {
+
+/// The sizes of the operands of one run. Empty: not known; an element may be kUnknown.
+struct BilinearShapes {
+  std::optional<IntVector> a{}, b{}, output{};
+
+  bool operator==(const BilinearShapes&) const = default;
+};
+
+/// A type of operator that has a formula.
+struct BilinearOperator {
+  /// `equation`: that of an Einsum. Empty: the formula does not cover these shapes, or needs more of them.
+  std::optional<int64_t> (*flops)(const BilinearShapes& shapes, const std::string& equation);
+  int64_t a, b;  ///< positions; equal ones: the first two members of a list
+};
+
+/// Null: it has no formula.
+const BilinearOperator* find_tensorflow_operator(const std::string& name);
+/// Their names, with "tensorflow::".
+std::vector<std::string> tensorflow_operators();
+/// Does it compute nothing: does it pass its input on, or only tell of its shape?
+bool is_tensorflow_view(const std::string& name);
+
+}  // namespace amanda::tools
