@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import dis
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 OPTIONS = {
@@ -133,3 +136,31 @@ def _takes(signature: inspect.Signature, keywords: Iterable[str]) -> tuple[int, 
         most += 1
         fewest += parameter.default is parameter.empty
     return fewest, most
+
+
+def returns_nothing(fn: Any) -> bool:
+    """Is it certain that a routine returns None only, as a function without a value in its return statements does?"""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if inspect.ismethod(fn):
+        fn = fn.__func__
+    elif callable(fn) and not inspect.isroutine(fn) and not isinstance(fn, type):
+        fn = type(fn).__call__
+    return inspect.isfunction(fn) and _code_returns_nothing(fn.__code__)
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_returns_nothing(code: CodeType) -> bool:
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return False
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RETURN_CONST":
+            if instruction.argval is not None:
+                return False
+        elif instruction.opname.startswith("RETURN_VALUE"):
+            constant = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+            if not constant or instruction.is_jump_target:
+                return False
+        before = instruction
+    return True

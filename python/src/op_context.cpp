@@ -307,28 +307,30 @@ void bind_operands(ContextClass& context) {
       });
 }
 
+RoutineKind kind_of(bool looks) { return looks ? RoutineKind::kObserve : RoutineKind::kUnknown; }
+
 void bind_forward_actions(ContextClass& context) {
   context.def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
       .def(
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
-             bool allow_view, const py::dict& kwargs) {
+             bool allow_view, bool looks, const py::dict& kwargs) {
             return h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
-                                            {positions(inputs, "inputs"), differentiable, allow_view});
+                                            {positions(inputs, "inputs"), differentiable, allow_view, kind_of(looks)});
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
-          py::arg("kwargs"))
+          py::arg("looks"), py::arg("kwargs"))
       .def(
           "insert_after_op",
           [](const ContextHandle& h, py::object fn, const py::object& outputs, const py::object& inputs, bool with_run,
-             bool differentiable, bool allow_view, const py::dict& kwargs) {
+             bool differentiable, bool allow_view, bool looks, const py::dict& kwargs) {
             const Positions shown = positions(inputs, "inputs");
             return h.get().insert_after_op(
                 routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
-                {positions(outputs, "outputs"), differentiable, allow_view, RoutineKind::kUnknown, shown});
+                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(looks), shown});
           },
           py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
-          py::arg("allow_view"), py::arg("kwargs"))
+          py::arg("allow_view"), py::arg("looks"), py::arg("kwargs"))
       .def(
           "replace_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view,
@@ -344,22 +346,24 @@ void bind_backward_actions(ContextClass& context) {
       .def(
           "insert_before_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run, bool differentiable,
-             const py::dict& kwargs) {
-            return h.get().insert_before_backward_op(routine("insert_before_backward_op", fn, kwargs, with_run),
-                                                     {positions(grad_outputs, "grad_outputs"), differentiable});
+             bool looks, const py::dict& kwargs) {
+            return h.get().insert_before_backward_op(
+                routine("insert_before_backward_op", fn, kwargs, with_run),
+                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(looks)});
           },
-          py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("kwargs"))
+          py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("looks"),
+          py::arg("kwargs"))
       .def(
           "insert_after_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_inputs, const py::object& grad_outputs,
-             bool with_run, bool differentiable, const py::dict& kwargs) {
+             bool with_run, bool differentiable, bool looks, const py::dict& kwargs) {
             const Positions shown = positions(grad_outputs, "grad_outputs");
             return h.get().insert_after_backward_op(
                 routine("insert_after_backward_op", fn, kwargs, with_run, selects(shown) ? "grad_outputs" : nullptr),
-                {positions(grad_inputs, "grad_inputs"), differentiable, RoutineKind::kUnknown, shown});
+                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(looks), shown});
           },
           py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
-          py::arg("differentiable"), py::arg("kwargs"))
+          py::arg("differentiable"), py::arg("looks"), py::arg("kwargs"))
       .def(
           "replace_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run,

@@ -28,8 +28,6 @@ class Shown(NamedTuple):
     site: _core.OpSite
 
 
-
-
 #: What `lower` is given: the operators that have taps, with them.
 Plans = list[tuple[Shown, list[_core.Tap]]]
 
