@@ -71,7 +71,14 @@ def test_edges_around_a_conditional_of_a_function():
     with amanda.apply(tracing):
         program(tf.constant([-1.0, -2.0]))
     found = edges(tracing)
-    assert found >= {("input", "Neg"), ("Neg", "Sum"), ("Sum", "Greater"), ("Neg", "Relu"), ("Relu", "Mul"), ("Mul", "Exp")}
+    assert found >= {
+        ("input", "Neg"),
+        ("Neg", "Sum"),
+        ("Sum", "Greater"),
+        ("Neg", "Relu"),
+        ("Relu", "Mul"),
+        ("Mul", "Exp"),
+    }
     assert ("parameter", "Mul") in found
     assert "Sin" not in {node for edge in found for node in edge}
 

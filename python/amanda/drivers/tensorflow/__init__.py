@@ -154,6 +154,6 @@ def _check_version() -> None:
     version = _installed_version()
     if not _fits(version):
         raise ImportError(
-            f"[tensorflow] this version of amanda is for TensorFlow {required.VERSION}, and TensorFlow {version} is imported: "
-            f"it runs uninstrumented, and tools see nothing of it; install tensorflow=={required.VERSION}.*"
+            f"[tensorflow] this version of amanda is for TensorFlow {required.VERSION}, and TensorFlow {version} is "
+            f"imported: it runs uninstrumented, and tools see nothing of it; install tensorflow=={required.VERSION}.*"
         )
