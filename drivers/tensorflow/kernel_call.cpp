@@ -77,7 +77,10 @@ Value KernelCall::get(Side side, size_t position) {
     const bool exists = phase() == Phase::kForward && (side == Side::kInputs || node_.tap().point() == Point::kAfter);
     return exists ? hidden.value() : Value{};  // a gradient may be undefined
   }
-  const bool not_yet = static_cast<size_t>(slot.tensors[0]) >= node_.num_args() && !tensors_[slot.tensors[0]].tensor;
+  const auto first = std::find_if(slot.tensors.begin(), slot.tensors.end(),
+                                  [](int number) { return number != Slot::kHidden; });  // of a list, some may be
+  const bool not_yet =
+      first != slot.tensors.end() && static_cast<size_t>(*first) >= node_.num_args() && !tensors_[*first].tensor;
   if (not_yet) return {};
   if (slot.is_list) return lists_[(side == Side::kOutputs ? size(Side::kInputs) : 0) + position].value();
   return tensors_[slot.tensors[0]].value();

@@ -21,8 +21,8 @@ class Look(amanda.Tool):
         self.hand_back = hand_back
         self.clear()
         for backward in (False, True):
-            for require_outputs in (False, True):
-                self.add_inst_for_op(self.analyze, ops=ops, backward=backward, require_outputs=require_outputs)
+            self.add_inst_for_op(self.analyze, ops=ops, backward=backward)
+            self.add_inst_for_op(self.analyze_outputs, ops=ops, backward=backward, require_outputs=True)
 
     def clear(self) -> None:
         self.count: Counter[str] = Counter()
@@ -33,14 +33,15 @@ class Look(amanda.Tool):
         _ = (context.inputs, context.module_path, context.source, context.op_id)
         self.namespaces[context.namespace] += 1
         if context.is_backward():
-            if context.has_grad_inputs():
-                return
             counts, name = self.backward, context.backward_op.__name__
             context.insert_before_backward_op(self.before, counts=counts, name=name)
             context.insert_after_backward_op(self.after)
-        elif not context.has_outputs():
+        else:
             context.insert_before_op(self.before, counts=self.count, name=context.op.__name__)
             context.insert_after_op(self.after)
+
+    def analyze_outputs(self, context: amanda.OpContext) -> None:
+        _ = context.grad_inputs if context.is_backward() else context.outputs
 
     def before(self, *operands: Any, counts: Counter[str], name: str) -> Any:
         counts[name] += 1

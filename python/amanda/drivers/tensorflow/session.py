@@ -51,8 +51,8 @@ class SessionSite(GraphSite):
         coverage.skipped(op.type, "graph")
         warn(
             "a Session runs a graph that calls functions, by tf.function or by control flow of TensorFlow 2: tools are not "
-            f"shown the operators in them ({op.name}, {op.type}); run the function itself, or call "
-            "tf.compat.v1.disable_control_flow_v2() before the graph is built"
+            "shown the operators in them; run the function itself, or call tf.compat.v1.disable_control_flow_v2() before "
+            "the graph is built"
         )
 
     def _build(self, plans: Plans) -> Lowered:
