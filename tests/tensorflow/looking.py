@@ -32,23 +32,31 @@ class Look(amanda.Tool):
     def analyze(self, context: amanda.OpContext) -> None:
         _ = (context.inputs, context.module_path, context.source, context.op_id)
         self.namespaces[context.namespace] += 1
+        before, after = (self.count_and_give, self.give) if self.hand_back else (self.count_and_look, self.look)
         if context.is_backward():
             counts, name = self.backward, context.backward_op.__name__
-            context.insert_before_backward_op(self.before, counts=counts, name=name)
-            context.insert_after_backward_op(self.after)
+            context.insert_before_backward_op(before, counts=counts, name=name)
+            context.insert_after_backward_op(after)
         else:
-            context.insert_before_op(self.before, counts=self.count, name=context.op.__name__)
-            context.insert_after_op(self.after)
+            context.insert_before_op(before, counts=self.count, name=context.op.__name__)
+            context.insert_after_op(after)
 
     def analyze_outputs(self, context: amanda.OpContext) -> None:
         _ = context.grad_inputs if context.is_backward() else context.outputs
 
-    def before(self, *operands: Any, counts: Counter[str], name: str) -> Any:
-        counts[name] += 1
-        return self.after(*operands)
-
-    def after(self, *operands: Any) -> Any:
+    def look(self, *operands: Any) -> None:
         for operand in operands:
             for value in operand if isinstance(operand, list) else [operand]:
                 _ = None if value is None else np.array(value)  # reads all of it
-        return operands if self.hand_back else None
+
+    def give(self, *operands: Any) -> Any:
+        self.look(*operands)
+        return operands
+
+    def count_and_look(self, *operands: Any, counts: Counter[str], name: str) -> None:
+        counts[name] += 1
+        self.look(*operands)
+
+    def count_and_give(self, *operands: Any, counts: Counter[str], name: str) -> Any:
+        self.count_and_look(*operands, counts=counts, name=name)
+        return operands

@@ -25,7 +25,7 @@ TOPICS: list[types.ModuleType] = [graph_programs, function_programs, keras_progr
 
 # In these, TensorFlow's optimizer does arithmetic in another order if no tool looks at what is between.
 REGROUPED = [graph_programs.sparse_embedding, function_programs.gathered, function_programs.mapped]
-REGROUPED += keras_programs.PROGRAMS
+REGROUPED += [keras_programs.transformer, keras_programs.gru, keras_programs.convolutions, keras_programs.adversarial]
 
 
 @pytest.fixture(autouse=True)

@@ -139,6 +139,23 @@ def test_looking_changes_no_bit():
     assert vanilla.step() == model.step()
 
 
+def test_routines_that_return_nothing_copy_nothing():
+    model, runs, tool = Model(), [], amanda.Tool("looks")
+    vanilla = set(model.graph.get_operations())
+
+    def look(*values):
+        runs.append(len(values))
+
+    tool.add_inst_for_op(lambda context: context.insert_after_op(look))
+    tool.add_inst_for_op(lambda context: context.insert_before_backward_op(look), backward=True)
+    with amanda.apply(tool):
+        model.step()
+    taps = set(model.graph.get_operations()) - vanilla
+    assert {op.type for op in taps} == {"AmandaTap"}
+    assert [op.outputs for op in taps if op.outputs] == []
+    assert len(runs) == len(taps)
+
+
 def test_nothing_is_built_for_the_second_run():
     model, analyses = Model(), []
     tool = masks()
