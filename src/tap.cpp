@@ -37,6 +37,7 @@ struct ActionsTap final : Tap {
     for (const ScheduledPtr& action : actions) {
       if (kind_of(*action) != kind_) kind_ = RoutineKind::kTransform;  // two replacements of different kinds
       all_ |= action->all_positions;
+      shares_run_ |= action->with_run;
       shows_all_ |= action->shows_all;
       shows_.insert(shows_.end(), action->shows.begin(), action->shows.end());
       positions_.insert(positions_.end(), action->positions.begin(), action->positions.end());

@@ -41,7 +41,7 @@ class Kernel {
   void compute(TF_OpKernelContext* context) const {
     KernelCall call(*node_, types_, context);
     RunStatePtr state;
-    if (node_->op().shares_runs) {
+    if (node_->tap().shares_run()) {
       state = run_state(node_->shared_op(),
                         {c_api().TF_GetStepId(context), c_api().TF_GetFrameId(context), c_api().TF_GetIterId(context)});
     }

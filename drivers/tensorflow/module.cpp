@@ -76,12 +76,12 @@ Backend& backend_named(const std::string& name) {
 
 std::unique_ptr<PyOperator> make_operator(const std::string& backend, OpType type, OpId id, size_t num_inputs,
                                           size_t num_outputs, std::string module_path, std::string source,
-                                          py::object refuse, const PyOperator* forward, bool shares_runs) {
+                                          py::object refuse, const PyOperator* forward) {
   Backend& known = backend_named(backend);
   known.info(type);  // it must be known
   auto made =
       std::make_shared<const Operator>(Operator{&known, type, id, num_inputs, num_outputs, std::move(module_path),
-                                                std::move(source), forward ? forward->op : nullptr, shares_runs});
+                                                std::move(source), forward ? forward->op : nullptr});
   return std::make_unique<PyOperator>(std::move(made), std::move(refuse),
                                       forward ? py::cast(forward) : py::object(py::none()));
 }
@@ -127,10 +127,8 @@ void bind_nodes(py::module_& m) {
       .def(py::init(&make_operator), py::arg("backend"), py::arg("type"), py::arg("id"), py::arg("num_inputs"),
            py::arg("num_outputs"), py::kw_only(), py::arg("module_path") = "", py::arg("source") = "",
            py::arg("refuse") = py::none(), py::arg("forward") = static_cast<PyOperator*>(nullptr),
-           py::arg("shares_runs") = false,
            "`num_inputs`, `num_outputs`: positions; of a backward operator (with `forward=`), its grad_outputs and "
-           "grad_inputs. `refuse(point, position)`: as of OpSite. `shares_runs`: routines of its taps, and of its "
-           "backward operators, share what with_run gives them.");
+           "grad_inputs. `refuse(point, position)`: as of OpSite.");
   py::class_<PyTapNode>(m, "TapNode", "A tap, and the tensors of its node.", python::collected<PyTapNode>())
       .def(py::init(&make_tap_node), py::arg("operator"), py::arg("tap_id"), py::arg("args"), py::arg("results"),
            py::arg("original") = py::none(), py::kw_only(),

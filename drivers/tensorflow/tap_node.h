@@ -21,7 +21,6 @@ struct Operator {
   size_t num_inputs, num_outputs;  // positions; of a backward operator grad_outputs and grad_inputs
   std::string module_path, source;
   std::shared_ptr<const Operator> forward;  // null: it is a forward operator
-  bool shares_runs;                         // its taps and those of its backward operators share a RunState
   /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies; null: nothing is
   /// refused.
   mutable PyObject* refuse = nullptr;

@@ -69,6 +69,8 @@ class Tap {
   bool shows_input(size_t position) const;
   /// Do gradients flow through its routines? If not, they pass it unchanged.
   bool differentiable() const { return differentiable_; }
+  /// Do its routines share values with others of the same execution? If not, Engine::run() needs no RunState.
+  bool shares_run() const { return shares_run_; }
 
  protected:
   /// @cond
@@ -79,7 +81,7 @@ class Tap {
   const Phase phase_;
   const Point point_;
   RoutineKind kind_ = RoutineKind::kUnknown;
-  bool differentiable_ = false, all_ = false, shows_all_ = false;
+  bool differentiable_ = false, shares_run_ = false, all_ = false, shows_all_ = false;
   std::vector<size_t> positions_, shows_;  // unless all
   /// @endcond
 };

@@ -9,9 +9,9 @@ class Operator:
     """
     An operator of a graph while it runs.
     """
-    def __init__(self, backend: str, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, num_inputs: typing.SupportsInt | typing.SupportsIndex, num_outputs: typing.SupportsInt | typing.SupportsIndex, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: Operator | None = None, shares_runs: bool = False) -> None:
+    def __init__(self, backend: str, type: typing.SupportsInt | typing.SupportsIndex, id: typing.SupportsInt | typing.SupportsIndex, num_inputs: typing.SupportsInt | typing.SupportsIndex, num_outputs: typing.SupportsInt | typing.SupportsIndex, *, module_path: str = '', source: str = '', refuse: typing.Any = None, forward: Operator | None = None) -> None:
         """
-        `num_inputs`, `num_outputs`: positions; of a backward operator (with `forward=`), its grad_outputs and grad_inputs. `refuse(point, position)`: as of OpSite. `shares_runs`: routines of its taps, and of its backward operators, share what with_run gives them.
+        `num_inputs`, `num_outputs`: positions; of a backward operator (with `forward=`), its grad_outputs and grad_inputs. `refuse(point, position)`: as of OpSite.
         """
 class TapNode:
     """

@@ -321,7 +321,7 @@ class OpContext(dict[str, Any]):
         inputs = _listed(inputs)
         _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view)
         action = self._handle.insert_before_op(
-            fn, inputs, with_run, differentiable, allow_view, self._looks(fn), kwargs
+            fn, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing(fn), kwargs
         )
         return self._checked("insert_before_op", action, fn, inputs, with_run, kwargs)
 
@@ -351,7 +351,7 @@ class OpContext(dict[str, Any]):
         outputs, inputs = _listed(outputs), _listed(inputs)
         _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view)
         action = self._handle.insert_after_op(
-            fn, outputs, inputs, with_run, differentiable, allow_view, self._looks(fn), kwargs
+            fn, outputs, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing(fn), kwargs
         )
         return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs, shown=inputs)
 
@@ -405,7 +405,7 @@ class OpContext(dict[str, Any]):
         grad_outputs = _listed(grad_outputs)
         _check_flags(with_run=with_run, differentiable=differentiable)
         action = self._handle.insert_before_backward_op(
-            fn, grad_outputs, with_run, differentiable, self._looks(fn), kwargs
+            fn, grad_outputs, with_run, differentiable, routine_checks.returns_nothing(fn), kwargs
         )
         return self._checked("insert_before_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
@@ -432,7 +432,7 @@ class OpContext(dict[str, Any]):
         grad_inputs, grad_outputs = _listed(grad_inputs), _listed(grad_outputs)
         _check_flags(with_run=with_run, differentiable=differentiable)
         action = self._handle.insert_after_backward_op(
-            fn, grad_inputs, grad_outputs, with_run, differentiable, self._looks(fn), kwargs
+            fn, grad_inputs, grad_outputs, with_run, differentiable, routine_checks.returns_nothing(fn), kwargs
         )
         return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs, shown=grad_outputs)
 
@@ -456,10 +456,6 @@ class OpContext(dict[str, Any]):
         _check_flags(with_run=with_run)
         action = self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
         return self._checked("replace_backward_op", action, fn, grad_outputs, with_run, kwargs)
-
-    def _looks(self, fn: Callable[..., Any]) -> bool:
-        """Is it certain that the routine only looks? A graph then stays as it is beside it."""
-        return self._handle.is_symbolic() and routine_checks.returns_nothing(fn)
 
     def may_mutate(self) -> None:
         """Allows the routines that this analysis schedules to modify their arguments in place."""

@@ -307,7 +307,10 @@ void bind_operands(ContextClass& context) {
       });
 }
 
-RoutineKind kind_of(bool looks) { return looks ? RoutineKind::kObserve : RoutineKind::kUnknown; }
+/// A graph stays as it is beside a routine that only looks. Eager calls find out when it runs.
+RoutineKind kind_of(const OpContext& context, bool looks) {
+  return looks && context.backend().capabilities().symbolic_analysis ? RoutineKind::kObserve : RoutineKind::kUnknown;
+}
 
 void bind_forward_actions(ContextClass& context) {
   context.def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
@@ -315,8 +318,9 @@ void bind_forward_actions(ContextClass& context) {
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
              bool allow_view, bool looks, const py::dict& kwargs) {
-            return h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
-                                            {positions(inputs, "inputs"), differentiable, allow_view, kind_of(looks)});
+            return h.get().insert_before_op(
+                routine("insert_before_op", fn, kwargs, with_run),
+                {positions(inputs, "inputs"), differentiable, allow_view, kind_of(h.get(), looks)});
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
           py::arg("looks"), py::arg("kwargs"))
@@ -327,7 +331,7 @@ void bind_forward_actions(ContextClass& context) {
             const Positions shown = positions(inputs, "inputs");
             return h.get().insert_after_op(
                 routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
-                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(looks), shown});
+                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(h.get(), looks), shown});
           },
           py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
           py::arg("allow_view"), py::arg("looks"), py::arg("kwargs"))
@@ -349,7 +353,7 @@ void bind_backward_actions(ContextClass& context) {
              bool looks, const py::dict& kwargs) {
             return h.get().insert_before_backward_op(
                 routine("insert_before_backward_op", fn, kwargs, with_run),
-                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(looks)});
+                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(h.get(), looks)});
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("looks"),
           py::arg("kwargs"))
@@ -360,7 +364,7 @@ void bind_backward_actions(ContextClass& context) {
             const Positions shown = positions(grad_outputs, "grad_outputs");
             return h.get().insert_after_backward_op(
                 routine("insert_after_backward_op", fn, kwargs, with_run, selects(shown) ? "grad_outputs" : nullptr),
-                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(looks), shown});
+                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(h.get(), looks), shown});
           },
           py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
           py::arg("differentiable"), py::arg("looks"), py::arg("kwargs"))

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import torch
+from process_groups import destroy_group
 from torch.utils.checkpoint import checkpoint
 
 REGIMES = ["autocast", "checkpointing", "compiled code", "distributed training"]  # as the pages of docs/tools name them
@@ -33,6 +34,6 @@ def in_regime(name: str, model: torch.nn.Module) -> Iterator[Callable[..., objec
         try:
             yield torch.nn.parallel.DistributedDataParallel(model)
         finally:
-            torch.distributed.destroy_process_group()
+            destroy_group()
     else:
         raise ValueError(f"no regime {name!r}; there are {', '.join(REGIMES)}")

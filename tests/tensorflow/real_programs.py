@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import sklearn.datasets
 import tensorflow as tf
-from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+_OFF = "disable_meta_optimizer"
 
 Arrays = dict[str, np.ndarray]
 
@@ -30,24 +31,21 @@ class Program:
 
 
 @contextlib.contextmanager
-def without_regrouping() -> Iterator[None]:
-    """TensorFlow's optimizer does not replace arithmetic by other arithmetic that is equal but for rounding, as it does
-    where no other node takes a value that lies between."""
-    options = tf.config.optimizer.get_experimental_options()
-    off = dict.fromkeys(("constant_folding", "arithmetic_optimization"), False)
-    tf.config.optimizer.set_experimental_options(off)
+def without_optimizer() -> Iterator[None]:
+    """Graphs run as they are. TensorFlow's optimizer replaces arithmetic by other arithmetic, equal but for rounding, where
+    no other node takes a value that lies between."""
+    tf.config.optimizer.set_experimental_options({_OFF: True})
     try:
         yield
     finally:
-        tf.config.optimizer.set_experimental_options(dict.fromkeys(off, True) | options)
+        tf.config.optimizer.set_experimental_options({_OFF: False})
 
 
 def session_config() -> Any:
     """What sessions need to optimize graphs as functions do."""
     config = tf.compat.v1.ConfigProto()
-    for name, is_on in tf.config.optimizer.get_experimental_options().items():
-        if name in ("constant_folding", "arithmetic_optimization"):
-            setattr(config.graph_options.rewrite_options, name, RewriterConfig.ON if is_on else RewriterConfig.OFF)
+    is_off = tf.config.optimizer.get_experimental_options().get(_OFF, False)
+    config.graph_options.rewrite_options.disable_meta_optimizer = is_off
     return config
 
 

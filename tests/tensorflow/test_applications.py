@@ -9,7 +9,7 @@ import applications
 import keras
 import pytest
 from looking import Look
-from real_programs import Program, without_regrouping
+from real_programs import Program, without_optimizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -19,7 +19,7 @@ def test_a_model_trains_alike_in_a_scope_and_after_it(make: Callable[[], Program
     keras.utils.set_random_seed(0)
     program = make()
     look = Look(ops="Conv2D")
-    with without_regrouping():
+    with without_optimizer():
         vanilla = program.run()
         with amanda.apply(look):
             inside = program.run()

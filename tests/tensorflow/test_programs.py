@@ -14,7 +14,7 @@ import keras_programs
 import numpy as np
 import pytest
 from looking import Look
-from real_programs import Arrays, Program, without_regrouping
+from real_programs import Arrays, Program, without_optimizer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.tf.(layers|nn.rnn_cell).* is deprecated:UserWarning"),
@@ -23,15 +23,15 @@ pytestmark = [
 TOPICS: list[types.ModuleType] = [graph_programs, function_programs, keras_programs]
 
 
-# In these, TensorFlow's optimizer does arithmetic in another order if no tool looks at what is between.
-REGROUPED = [graph_programs.sparse_embedding, function_programs.gathered, function_programs.mapped]
-REGROUPED += [keras_programs.transformer, keras_programs.gru, keras_programs.convolutions, keras_programs.adversarial]
+# In these, TensorFlow's optimizer changes arithmetic if no tool looks at what is between.
+OPTIMIZED = [graph_programs.sparse_embedding, function_programs.gathered, function_programs.mapped]
+OPTIMIZED += [keras_programs.transformer, keras_programs.gru, keras_programs.convolutions, keras_programs.adversarial]
 
 
 @pytest.fixture(autouse=True)
 def exact(request: pytest.FixtureRequest) -> Iterator[None]:
-    regrouped = request.node.callspec.params["make"] in REGROUPED
-    with without_regrouping() if regrouped else contextlib.nullcontext():
+    optimized = request.node.callspec.params["make"] in OPTIMIZED
+    with without_optimizer() if optimized else contextlib.nullcontext():
         yield
 
 

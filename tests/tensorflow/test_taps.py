@@ -102,6 +102,7 @@ def test_an_edit_is_a_copy(run):
 
     def spoil(x):
         kept[:] = -1
+        return x
 
     scope = taps(
         Graph(),
@@ -416,7 +417,7 @@ def test_routines_of_one_execution_share_a_run(run):
 
     _scope, artifact = taps(Graph(), tool(analysis))
     first, second = artifact.lowered[0]
-    op = operator(shares_runs=True)
+    op = operator()
     nodes = [
         _tensorflow.TapNode(op, first.id, [("input", 0, -1)], []),
         _tensorflow.TapNode(op, second.id, [("output", 0, -1)], []),
@@ -453,7 +454,7 @@ def test_a_run_that_ends_leaves_those_of_others():
         context.insert_after_op(lambda z, run: seen.append(run["x"]), with_run=True)
 
     scope, artifact = taps(Graph(), tool(analysis))
-    op = operator(shares_runs=True)
+    op = operator()
     one, two = (tap.id for tap in artifact.lowered[0])
     nodes = [
         _tensorflow.TapNode(op, one, [("input", 0, -1)], [(0, -1)]),
@@ -492,8 +493,8 @@ def test_the_last_execution_of_a_loop_has_the_first_backward_one():
     made.add_inst_for_op(backward, backward=True)
     _scope, artifact = taps(Graph(backward=True), made)
     [[first], [second]] = artifact.lowered[0], artifact.lowered[1]
-    op = operator(shares_runs=True)
-    gradient = _tensorflow.Operator("taps/1/graph", ADD_GRADIENT, 8, 1, 2, forward=op, shares_runs=True)
+    op = operator()
+    gradient = _tensorflow.Operator("taps/1/graph", ADD_GRADIENT, 8, 1, 2, forward=op)
     nodes = [
         _tensorflow.TapNode(op, first.id, [("input", 0, -1)], [(0, -1)]),
         _tensorflow.TapNode(gradient, second.id, [("input", 0, -1)], [(0, -1)]),

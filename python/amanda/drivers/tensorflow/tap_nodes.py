@@ -143,7 +143,6 @@ class TapNodes:
                 source=shown.place.source,
                 refuse=shown.refuse,
                 forward=self._operator(shown.forward) if shown.forward else None,
-                shares_runs=True,
             )
             setattr(shown.op, _ATTRIBUTE, known)
         return known
