@@ -251,6 +251,19 @@ def test_a_removed_action_falls_silent() -> None:
     assert function.builds == 1
 
 
+def test_a_routine_that_returns_nothing_observes() -> None:
+    def looks(x: object) -> None:
+        del x
+
+    def analyze(context: amanda.OpContext) -> None:
+        context.insert_before_op(lambda x: x)
+        context.insert_after_op(looks)
+
+    _scope, toolset = toolset_of(tool(analyze, ops="sin"))
+    taps = _core.instrument(toolset, BACKEND, Graph()).lowered[1].taps
+    assert [(tap.point, tap.kind) for tap in taps] == [("before", "unknown"), ("after", "observe")]
+
+
 def test_taps_are_known_by_number() -> None:
     _scope, toolset = toolset_of(tool(lambda c: c.insert_before_op(lambda x: x), ops="sin"))
     lowered = _core.instrument(toolset, BACKEND, Graph()).lowered
