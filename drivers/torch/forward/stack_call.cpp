@@ -46,7 +46,9 @@ bool clone_changes_strides(const at::Tensor& tensor) {
 at::Tensor copy_with_strides(const at::Tensor& tensor) {
   const at::Tensor detached = tensor.detach();
   if (!clone_changes_strides(tensor)) return detached.clone();
-  return detached.as_strided({extent_of(tensor)}, {1}).clone().as_strided(tensor.sizes(), tensor.strides(), 0);
+  const at::Tensor copy = detached.as_strided({extent_of(tensor)}, {1}).clone();
+  // No view: autograd refuses in-place operators on views that were made without gradient recording.
+  return copy.as_strided(tensor.sizes(), tensor.strides(), 0).variable_data();
 }
 
 at::Tensor private_copy(const at::Tensor& tensor) {

@@ -34,17 +34,28 @@ def assign_items(x, w):
     return z * 2
 
 
+def fill_a_column(x, w):
+    y = torch.zeros(len(x), 3)
+    y[:, 1] = (x @ w)[:, 0]
+    return y * 2
+
+
 def chain(x, w):
     return (x @ w).mul_(2).add_(1).sub_(0.5).relu_()
 
 
-PROGRAMS = [relu_in_place, add_to_itself, relu_a_view, assign_items, chain]
+PROGRAMS = [relu_in_place, add_to_itself, relu_a_view, assign_items, fill_a_column, chain]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("nested", [False, True])
 def test_looking_changes_nothing(program, nested, recorder):
     assert_same(recorder(nested=nested), program, program)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_looking_at_results_changes_nothing(program, after):
+    assert_same(after("*", lambda *results: None), program, program)
 
 
 def test_an_edit_after_is_straight_through(after):
