@@ -41,7 +41,7 @@ class Call:
     index: int  # among the calls of its node
     op: port.OpOverload
     #: Refs for tensors and for numbers that are symbols, lists of them, and plain values. None: one could not be traced
-    #: to a symbol; `untraced` says which.
+    #: to a symbol, and `unseen` says which.
     args: tuple[Any, ...] | None
     #: What analyses see. Fake tensors; parameters and buffers are themselves.
     inputs: tuple[Any, ...]
@@ -60,7 +60,6 @@ class Call:
     result_is_view: bool = False
     #: Positions that require a gradient: of arguments, and of results.
     differentiable: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-    untraced: str = ""
     #: Why tools cannot be shown it at all; "": they can.
     unseen: str = ""
 

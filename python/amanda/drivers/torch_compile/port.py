@@ -75,6 +75,8 @@ shares_memory = _get("torch._C", "_is_alias_of")
 takes_numbers_as_tensors = _get("torch._C", "_should_allow_numbers_as_tensors")
 functorch_level = _get("torch._C._functorch", "maybe_current_level")
 is_functorch_wrapper = _get("torch._C._functorch", "is_functorch_wrapped_tensor")
+pop_functorch_level = _get("torch._C._functorch", "pop_dynamic_layer_stack")
+unset_fake_temporarily = _get("torch._subclasses.fake_tensor", "unset_fake_temporarily")
 enter_autocast = _get("torch.amp.autocast_mode", "_enter_autocast")
 exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
 
