@@ -37,7 +37,7 @@ class CompiledFunction:
         self._lock = threading.RLock()
         self._built: dict[tuple[_core.Toolset | None, Hashable], _Built] = {}
         self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs; None: as it was
-        self._program: Program | None = None
+        self._programs: dict[Hashable, Program] = {}  # by instance: an operator's operands are its parameters
         self._late: late.Inputs | None = None  # once Dynamo is done with the graph
 
     def prepare(self, example_inputs: Sequence[Any]) -> None:
@@ -76,9 +76,9 @@ class CompiledFunction:
         return built
 
     def _lowered(self, toolset: _core.Toolset, instance: Hashable, args: Sequence[Any]) -> Any:
-        if self._program is None:
-            self._program = Program(self._gm, args)
-        program = self._program
+        program = self._programs.get(instance)
+        if program is None:
+            program = self._programs[instance] = Program(self._gm, args)
         site = GraphSite(program, Places(program, instance), lambda plans: lower(program, plans))
         return _core.instrument(toolset, attach.COMPILE, site).lowered
 
