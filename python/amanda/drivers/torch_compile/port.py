@@ -1,0 +1,50 @@
+"""The undocumented names of torch's compiler that the driver uses. All are checked when the driver is loaded."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._guards
+
+_missing: list[str] = []
+
+
+def _get(module: str, name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        _missing.append(f"{module}.{name}")
+        return None  # all missing names are reported together
+
+
+# ---- operators and fake tensors --------------------------------------------------------------------------------------
+
+OpOverload = _get("torch._ops", "OpOverload")
+HigherOrderOperator = _get("torch._ops", "HigherOrderOperator")
+FakeTensor = _get("torch._subclasses.fake_tensor", "FakeTensor")
+FakeTensorMode = _get("torch._subclasses.fake_tensor", "FakeTensorMode")
+TracingContext = _get("torch._guards", "TracingContext")
+tracing = _get("torch._guards", "tracing")
+free_unbacked_symbols = _get("torch.fx.experimental.symbolic_shapes", "free_unbacked_symbols")
+is_traceable_wrapper_subclass = _get("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")
+# A context: no tensor's own __torch_function__, nor that of any mode.
+WithoutTorchFunctions = _get("torch._C", "DisableTorchFunction")
+shares_memory = _get("torch._C", "_is_alias_of")
+# Does an operator of this name take a number where its schema has a tensor?
+takes_numbers_as_tensors = _get("torch._C", "_should_allow_numbers_as_tensors")
+functorch_level = _get("torch._C._functorch", "maybe_current_level")
+is_functorch_wrapper = _get("torch._C._functorch", "is_functorch_wrapped_tensor")
+pop_functorch_level = _get("torch._C._functorch", "pop_dynamic_layer_stack")
+unset_fake_temporarily = _get("torch._subclasses.fake_tensor", "unset_fake_temporarily")
+enter_autocast = _get("torch.amp.autocast_mode", "_enter_autocast")
+exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
+
+if _missing:
+    raise ImportError(
+        f"[compile] torch {torch.__version__} has no {', '.join(_missing)}, which this version of amanda relies on to "
+        "instrument compiled functions; install torch 2.13, or a newer amanda"
+    )
