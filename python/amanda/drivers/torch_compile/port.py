@@ -80,6 +80,18 @@ unset_fake_temporarily = _get("torch._subclasses.fake_tensor", "unset_fake_tempo
 enter_autocast = _get("torch.amp.autocast_mode", "_enter_autocast")
 exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
 
+# ---- where the nodes of Dynamo's graphs come from -----------------------------------------------------------------------
+
+SubgraphTracer = _get("torch._dynamo.output_graph", "SubgraphTracer")
+InliningInstructionTranslator = _get("torch._dynamo.symbolic_convert", "InliningInstructionTranslator")
+UnspecializedNNModuleVariable = _get("torch._dynamo.variables.nn_module", "UnspecializedNNModuleVariable")
+CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "CheckpointHigherOrderVariable")
+# The code of a compiled frame, by the code that Dynamo has made of it.
+original_codes = _get("torch._dynamo.utils", "orig_code_map")
+# What the expressions that Dynamo finds things by may call.
+names_in_sources = _get("torch._dynamo.guards", "_get_closure_vars")
+RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.__code__")
+
 if _missing:
     raise ImportError(
         f"[compile] torch {torch.__version__} has no {', '.join(_missing)}, which this version of amanda relies on to "
