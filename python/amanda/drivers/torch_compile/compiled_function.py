@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from amanda import _core, _torch
-from amanda.drivers.torch_compile import attach, copies, instances, late, port, uninstrumented
+from amanda.drivers.torch_compile import attach, copies, coverage, instances, late, port, uninstrumented
 from amanda.drivers.torch_compile.graph_site import GraphSite
 from amanda.drivers.torch_compile.lowering import lower
 from amanda.drivers.torch_compile.places import Places
@@ -50,39 +50,41 @@ class CompiledFunction:
         toolset = attach.COMPILE.toolset()
         key = toolset, instances.instance_key(args)
         built = self._built.get(key) or self._build_late(*key, args)
-        _torch.enter_compiled()
+        _torch.enter_graph()
         try:
             return built.function(*args, *built.extra)
         finally:
-            _torch.leave_compiled()
+            _torch.leave_graph()
 
     def _build_late(self, toolset: _core.Toolset | None, instance: Hashable, args: Sequence[Any]) -> _Built:
         with port.compile_lock, self._lock:  # in the order in which Dynamo takes them
-            _torch.enter_compiled()
+            _torch.enter_graph()
             try:
                 return self._built.get((toolset, instance)) or late.compiling(self._build, toolset, instance, args)
             finally:
-                _torch.leave_compiled()
+                _torch.leave_graph()
 
     def _build(self, toolset: _core.Toolset | None, instance: Hashable, args: Sequence[Any]) -> _Built:
-        lowered = None if toolset is None else self._lowered(toolset, instance, args)
-        built = None
-        if lowered is not None:
-            built = self._instrumented(lowered, args)
+        built = None if toolset is None else self._instrumented(toolset, instance, args)
         if built is None:
             built = _Built(self._vanilla(args), ())
         self._forget()
         self._built[toolset, instance] = built
         return built
 
-    def _lowered(self, toolset: _core.Toolset, instance: Hashable, args: Sequence[Any]) -> Any:
+    def _instrumented(self, toolset: _core.Toolset, instance: Hashable, args: Sequence[Any]) -> _Built | None:
+        """None: as it was."""
         program = self._programs.get(instance)
         if program is None:
             program = self._programs[instance] = Program(self._gm, args)
         site = GraphSite(program, Places(program, instance), lambda plans: lower(program, plans))
-        return _core.instrument(toolset, attach.COMPILE, site).lowered
+        artifact = _core.instrument(toolset, attach.COMPILE, site)
+        built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
+        coverage.count(site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None))
+        return built
 
-    def _instrumented(self, lowered: Any, args: Sequence[Any]) -> _Built | None:
+    def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built | None:
+        """None: the program's backend could not compile it."""
         compiled = self._compiled.get(lowered.structure)
         if compiled is None:
             try:
