@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from amanda.drivers.torch import call_path
 from amanda.drivers.torch import port as torch_port
 from amanda.drivers.torch_compile import port
 from amanda.identity import frames
@@ -155,7 +156,7 @@ def _steps(tx: Any) -> tuple[Traced, ...]:
             running.append(len(steps))
             steps.append(None)
         else:
-            steps.append(Traced(tx.f_code, _offset(tx), frames.name_of_module(tx.f_globals.get("__name__"))))
+            steps.append(Traced(*call_path.original_of(tx.f_code, _offset(tx)), frames.name_of_module(tx.f_globals.get("__name__"))))
         tx = tx.parent if isinstance(tx, port.InliningInstructionTranslator) else None
     return tuple(step for step in steps if step is not None)
 
