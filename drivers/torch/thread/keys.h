@@ -38,6 +38,7 @@ struct ThreadKeys {
   // (torch.func restores them at each of its levels).
   size_t unobserved = 0;
   bool recording = false;  // a CallRecorder takes the calls of a program that is traced: all of them are caught
+  size_t uncounted = 0;  // graphs that run, or are compiled, whose operators coverage reports count in another way
 
   /// Sets the thread's key bits according to `role`; guards that save and restore all bits may have changed them.
   void restore() const { include_keys(recording ? KeyRole::kAll : role); }
