@@ -46,8 +46,8 @@ class Traced(NamedTuple):
 
 _origins: weakref.WeakKeyDictionary[fx.Node, tuple[Traced, ...]] = weakref.WeakKeyDictionary()
 # What the traced frames call and Dynamo shows no frame of: the translator of the calling frame, and the step; None: a step
-# that counts as none. One thread traces at a time.
-_calls: list[tuple[Any, Traced | None]] = []
+# that counts as none; and is it a step only where `Module.__call__` runs? One thread traces at a time.
+_calls: list[tuple[Any, Traced | None, bool]] = []
 _lock = threading.Lock()
 _capturing = 0
 
@@ -116,14 +116,14 @@ def _noting_modules(call: Any) -> Any:
             known = Traced(
                 torch_port.RUN_MODULE, 0, "torch.nn.modules.module", Module(module, self.source.name if self.source else "")
             )
-        with _calling(tx, known):
+        with _calling(tx, known, within=type(module).__call__ is not torch.nn.Module.__call__):
             return call(self, tx, *args, **kwargs)
 
     return call_function
 
 
 def _noting_checkpoints(call: Any) -> Any:
-    boundary = Traced(torch.utils.checkpoint.checkpoint.__code__, 0, "torch.utils.checkpoint")
+    boundary = Traced(torch_port.CHECKPOINT, 0, "torch.utils.checkpoint")
 
     def _call_function(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         with _calling(tx, boundary):
@@ -133,8 +133,8 @@ def _noting_checkpoints(call: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _calling(tx: Any, step: Traced | None) -> Iterator[None]:
-    _calls.append((tx, step))
+def _calling(tx: Any, step: Traced | None, within: bool = False) -> Iterator[None]:
+    _calls.append((tx, step, within))
     try:
         yield
     finally:
@@ -147,12 +147,12 @@ def _steps(tx: Any) -> tuple[Traced, ...]:
     steps: list[Traced | None] = []
     running: list[int] = []  # where frames of Module.__call__ are among the steps
     while tx is not None:
-        for caller, step in reversed(_calls):
+        for caller, step, within in reversed(_calls):
             if caller is not tx:
                 continue
             if running and (step is None or step.runs is not None):
                 steps[running.pop()] = step
-            else:
+            elif not within:
                 steps.append(step)
         if tx.f_code is torch_port.RUN_MODULE:
             running.append(len(steps))
