@@ -181,6 +181,17 @@ void bind_threads(py::module_& m) {
       "enter_compiled", [] { ++pytorch::thread_keys().unobserved; },
       "This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().");
   m.def("leave_compiled", [] { --pytorch::thread_keys().unobserved; });
+  m.def(
+      "enter_graph",
+      [] {
+        ++pytorch::thread_keys().unobserved;
+        ++pytorch::thread_keys().uncounted;
+      },
+      "As enter_compiled(), for a graph that is instrumented; coverage counters do not count what it calls either.");
+  m.def("leave_graph", [] {
+    --pytorch::thread_keys().unobserved;
+    --pytorch::thread_keys().uncounted;
+  });
 }
 
 void bind_numbers(py::module_& m) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import sys
 from typing import Any
 
 import torch
@@ -19,6 +20,42 @@ def _get(module: str, name: str) -> Any:
     except (ImportError, AttributeError):
         _missing.append(f"{module}.{name}")
         return None  # all missing names are reported together
+
+
+# ---- Dynamo's callbacks -------------------------------------------------------------------------------------------------
+
+config = _get("torch._dynamo", "config")
+compile_lock = _get("torch._dynamo.convert_frame", "compile_lock")
+CatchErrorsWrapper = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper")
+catch_errors_wrapper = _get("torch._dynamo.convert_frame", "catch_errors_wrapper")
+ConvertFrameReturn = _get("torch._dynamo.types", "ConvertFrameReturn")
+preserve_global_state = _get("torch._dynamo.convert_frame", "preserve_global_state")
+innermost_backend = _get("torch._dynamo.eval_frame", "innermost_backend")
+RestartAnalysis = _get("torch._dynamo.exc", "RestartAnalysis")
+SkipFrame = _get("torch._dynamo.exc", "SkipFrame")
+_nonrecursively_disabled = _get("torch._dynamo.decorators", "_nonrecursive_disable_wrapper_code")
+region = _get("torch._C._dynamo.eval_frame", "get_eval_frame_isolate_recompiles_id")
+set_region = _get("torch._C._dynamo.eval_frame", "set_eval_frame_isolate_recompiles_id")
+_regions = _get("torch._dynamo.eval_frame", "_next_isolate_recompiles_id")
+metrics = _get("torch._dynamo.utils", "get_metrics_context")
+disable_current_modes = _get("torch.utils._python_dispatch", "_disable_current_modes")
+
+
+def new_region() -> int:
+    return next(_regions)
+
+
+def is_export(callback: Any) -> bool:
+    return bool(getattr(callback._torchdynamo_orig_backend, "_export", False))
+
+
+def skipped_by_caller() -> Any:
+    """What Dynamo answers if @torch._dynamo.disable(recursive=False) has called the frame that is to be compiled, which it
+    tells by the frame that has called its own callback; None: it is to be compiled."""
+    caller = sys._getframe(2)
+    if caller.f_code is not _nonrecursively_disabled:
+        return None
+    return ConvertFrameReturn(apply_to_code=False, skip_reason="tracing is non-recursively disabled for this frame")
 
 
 # ---- operators and fake tensors --------------------------------------------------------------------------------------
