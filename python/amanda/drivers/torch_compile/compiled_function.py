@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from amanda import _core, _torch
-from amanda.drivers.torch_compile import attach, copies, coverage, late, port, uninstrumented
+from amanda.drivers.torch_compile import attach, copies, coverage, late, origins, port, uninstrumented
 from amanda.drivers.torch_compile.graph_site import GraphSite
 from amanda.drivers.torch_compile.instances import Instance, Instances
 from amanda.drivers.torch_compile.lowering import lower
 from amanda.drivers.torch_compile.places import Places
-from amanda.drivers.torch_compile.program import Program
+from amanda.drivers.torch_compile.shared_program import SharedProgram
 
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CompiledFunction:
         self._built: weakref.WeakKeyDictionary[Instance, dict[_core.Toolset, _Built]] = weakref.WeakKeyDictionary()
         self._vanilla: _Built | None = None
         self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs
-        self._programs: weakref.WeakKeyDictionary[Instance, Program] = weakref.WeakKeyDictionary()
+        self._program: SharedProgram | None = None
         self._late: late.Inputs | None = None  # once Dynamo is done with the graph
 
     def prepare(self, example_inputs: Sequence[Any]) -> None:
@@ -96,11 +96,13 @@ class CompiledFunction:
 
     def _instrumented(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built | None:
         """None: as it was."""
-        program = self._programs.get(instance)
-        if program is None:
-            program = self._programs[instance] = Program(self._gm, args)
-        site = GraphSite(program, Places(program, instance), lambda plans: lower(program, plans))
-        artifact = _core.instrument(toolset, attach.COMPILE, site)
+        if self._program is None:
+            self._program = SharedProgram(self._gm, args)
+        with self._program.on(args) as program:
+            places = Places(program, instance)
+            site = GraphSite(program, places, lambda plans: lower(program, plans))
+            with origins.of(program, places):
+                artifact = _core.instrument(toolset, attach.COMPILE, site)
         built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
         coverage.count(site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None))
         return built
