@@ -93,8 +93,8 @@ def test_operators_of_a_region_that_is_compiled_once_for_all_layers():
         def forward(self, x):
             return self.linear(x).relu()
 
-    net = nn.Sequential(Layer(), Layer())
-    _, recorded = record(net, torch.rand(2, 4), rewrite=False)
+    net = nn.Sequential(Layer(), Layer(), Layer())
+    _, recorded = record(net, torch.rand(2, 4, requires_grad=True), rewrite=False)
     shared = "it is inside invoke_subgraph, in a graph that several calls share"
     assert compiled_operators(recorded) == []
     assert set(recorded.unseen) == {("aten::linear", shared), ("aten::relu", shared)}
