@@ -19,6 +19,7 @@
 #include "python/errors.h"
 #include "python/framework_probe.h"
 #include "python/numbers.h"
+#include "python/recording.h"
 #include "thread/engine_threads.h"
 #include "thread/keys.h"
 #include "torch_backend.h"
@@ -232,6 +233,14 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "framework_probe", [] { return py::capsule(&python::torch_probe(), kFrameworkProbeCapsule); },
       "For profilers: what is allocated, which other profilers are on.");
+  m.def(
+      "record_calls",
+      [](const py::object& see, const py::object& function, const py::tuple& args, const py::dict& kwargs) {
+        return python::record_calls(bridge, see, function, args, kwargs);
+      },
+      py::arg("see"), py::arg("function"), py::arg("args"), py::arg("kwargs"),
+      "Calls `function(*args, **kwargs)` on traced tensors. Before each outermost operator, calls `see(namespace, name, "
+      "overload, inputs)`, and after it what that returned, unless None, with (outputs, result_is_view).");
   bind_installation(m);
   bind_operators(m);
   bind_functions(m);

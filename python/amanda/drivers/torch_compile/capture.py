@@ -1,0 +1,169 @@
+"""Where the nodes of Dynamo's graphs come from in the program, noted while Dynamo traces it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from amanda.drivers.torch import port as torch_port
+from amanda.drivers.torch_compile import port
+from amanda.identity import frames
+
+
+class Module:
+    """An nn.Module whose call was inlined. `source`: the expression by which Dynamo finds it from the compiled frame;
+    "": it was made in there."""
+
+    def __init__(self, module: Any, source: str) -> None:
+        self._made = None if source else module  # without parameters: Dynamo refuses to make them
+        self._known = weakref.ref(module)
+        self.source = source
+
+    def traced(self) -> Any:
+        """The one that was traced; None: it has died."""
+        return self._known() if self._made is None else self._made
+
+
+class Traced(NamedTuple):
+    """A call that Dynamo has inlined, or the frame that it compiles."""
+
+    code: CodeType
+    offset: int
+    python_module: str
+    runs: Module | None = None
+
+
+_origins: weakref.WeakKeyDictionary[fx.Node, tuple[Traced, ...]] = weakref.WeakKeyDictionary()
+# What the traced frames call and Dynamo shows no frame of: the translator of the calling frame, and the step; None: a step
+# that counts as none. One thread traces at a time.
+_calls: list[tuple[Any, Traced | None]] = []
+_lock = threading.Lock()
+_capturing = 0
+
+
+def place_data(node: fx.Node) -> tuple[Traced, ...]:
+    """The calls around a node of Dynamo's, innermost first; the last one is the compiled frame. Empty: Dynamo has added
+    the node by itself."""
+    return _origins.get(node, ())
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """Around Dynamo's callback."""
+    global _capturing
+    with _lock:
+        _capturing += 1
+        if _capturing == 1:
+            _patch()
+    try:
+        yield
+    finally:
+        with _lock:
+            _capturing -= 1
+            if _capturing == 0:
+                _unpatch()
+
+
+# ---- what Dynamo does -------------------------------------------------------------------------------------------------
+
+_patched: list[tuple[type, str, Any]] = []
+
+
+def _patch() -> None:
+    _replace(port.SubgraphTracer, "create_node", _noting_nodes)
+    _replace(port.UnspecializedNNModuleVariable, "call_function", _noting_modules)
+    _replace(port.CheckpointVariable, "_call_function", _noting_checkpoints)
+
+
+def _unpatch() -> None:
+    while _patched:
+        cls, name, function = _patched.pop()
+        setattr(cls, name, function)
+
+
+def _replace(cls: type, name: str, wrap: Callable[[Any], Any]) -> None:
+    function = cls.__dict__[name]
+    _patched.append((cls, name, function))
+    setattr(cls, name, functools.wraps(function)(wrap(function)))
+
+
+def _noting_nodes(create: Any) -> Any:
+    def create_node(self: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
+        node = create(self, kind, *args, **kwargs)
+        if kind.startswith("call"):
+            _origins[node] = _steps(self.output_graph.current_tx)
+        return node
+
+    return create_node
+
+
+def _noting_modules(call: Any) -> Any:
+    def call_function(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        module = self.value
+        known = None
+        if torch_port.without_compiler(module) is module:
+            known = Traced(
+                torch_port.RUN_MODULE, 0, "torch.nn.modules.module", Module(module, self.source.name if self.source else "")
+            )
+        with _calling(tx, known):
+            return call(self, tx, *args, **kwargs)
+
+    return call_function
+
+
+def _noting_checkpoints(call: Any) -> Any:
+    boundary = Traced(torch.utils.checkpoint.checkpoint.__code__, 0, "torch.utils.checkpoint")
+
+    def _call_function(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        with _calling(tx, boundary):
+            return call(self, tx, *args, **kwargs)
+
+    return _call_function
+
+
+@contextlib.contextmanager
+def _calling(tx: Any, step: Traced | None) -> Iterator[None]:
+    _calls.append((tx, step))
+    try:
+        yield
+    finally:
+        _calls.pop()
+
+
+def _steps(tx: Any) -> tuple[Traced, ...]:
+    """From what Dynamo traces outwards. A module runs where `Module.__call__` would be: inside a `__call__` of its
+    class."""
+    steps: list[Traced | None] = []
+    running: list[int] = []  # where frames of Module.__call__ are among the steps
+    while tx is not None:
+        for caller, step in reversed(_calls):
+            if caller is not tx:
+                continue
+            if running and (step is None or step.runs is not None):
+                steps[running.pop()] = step
+            else:
+                steps.append(step)
+        if tx.f_code is torch_port.RUN_MODULE:
+            running.append(len(steps))
+            steps.append(None)
+        else:
+            steps.append(Traced(tx.f_code, _offset(tx), frames.name_of_module(tx.f_globals.get("__name__"))))
+        tx = tx.parent if isinstance(tx, port.InliningInstructionTranslator) else None
+    return tuple(step for step in steps if step is not None)
+
+
+def _offset(tx: Any) -> int:
+    """Of the instruction that is traced. Dynamo has added some, which have none."""
+    index = tx.instructions.index(tx.current_instruction) if tx.current_instruction.offset is None else -1
+    while index >= 0 and tx.instructions[index].offset is None:
+        index -= 1
+    offset = tx.instructions[index].offset if index >= 0 else tx.current_instruction.offset
+    return offset or 0
