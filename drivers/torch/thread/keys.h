@@ -37,6 +37,7 @@ struct ThreadKeys {
   // The number of running routines and calls of compiled functions: nothing inside is observed, even if the keys are on
   // (torch.func restores them at each of its levels).
   size_t unobserved = 0;
+  size_t uncounted = 0;  // graphs that run, or are compiled, whose operators coverage reports count in another way
 
   /// Sets the thread's key bits according to `role`; guards that save and restore all bits may have changed them.
   void restore() const { include_keys(role); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import itertools
@@ -45,6 +46,21 @@ def place_of(module: str, code: CodeType, offset: int) -> tuple[object, ...]:
 def module_of(frame: FrameType) -> str:
     """The name of the Python module that the frame's code belongs to."""
     return name_of_module(dict.get(frame.f_globals, "__name__"))
+
+
+def same_place(original: CodeType, code: CodeType, offset: int) -> int:
+    """An instruction of the original code that has the source position of one of `code`, which is made from it.
+
+    Where that has no position, it is as far from the end.
+    """
+    position = position_of(code, offset)
+    if len(position) > 1:
+        for index, known in enumerate(original.co_positions()):
+            if known == position:
+                return index * 2
+    after = sum(1 for each in dis.get_instructions(code) if each.offset > offset)
+    behind = [each.offset for each in dis.get_instructions(original)]
+    return behind[-1 - after] if after < len(behind) else 0
 
 
 def line_of(code: CodeType, offset: int) -> int:

@@ -105,19 +105,28 @@ def _not_traced() -> Iterator[None]:
         port.set_tracing_state(state)
 
 
-def steps_from(frame: FrameType | None) -> list[Step]:
-    """The frame and its callers, innermost first. Not to be kept: the modules live as long as it."""
-    return [
-        Step(
-            each.f_code,
-            each.f_lasti,
-            frames.module_of(each),
-            _module_run_by(each),
-            roots.mark_of(each),
-            roots.is_root(each),
-        )
-        for each in frames.outwards(frame)
-    ]
+def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
+    """The frame and its callers, innermost first. Not to be kept: the modules live as long as it.
+
+    A function that the compiler has split at a graph break is one step: the frame of its last part, which those of the
+    parts before have called. `resumed`: `frame` has called such a part.
+    """
+    steps: list[Step] = []
+    for each in frames.outwards(frame):
+        code, offset = original_of(each.f_code, each.f_lasti)
+        mark, enters = roots.mark_of(each), roots.is_root(each)
+        if resumed:
+            steps[-1:] = [step._replace(mark=step.mark or mark, enters=step.enters or enters) for step in steps[-1:]]
+        else:
+            steps.append(Step(code, offset, frames.module_of(each), _module_run_by(each), mark, enters))
+        resumed = code is not each.f_code
+    return steps
+
+
+def original_of(code: CodeType, offset: int) -> tuple[CodeType, int]:
+    """The function that a part of it continues after a graph break, and the instruction there; any other code itself."""
+    original = port.resumed_code(code)
+    return (code, offset) if original is None else (original, frames.same_place(original, code, offset))
 
 
 def path_of(steps: Sequence[Step]) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dis
 import functools
 import threading
 import weakref
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from amanda.drivers.torch import call_path
 from amanda.drivers.torch import port as torch_port
 from amanda.drivers.torch_compile import port
 from amanda.identity import frames
@@ -155,15 +158,36 @@ def _steps(tx: Any) -> tuple[Traced, ...]:
             running.append(len(steps))
             steps.append(None)
         else:
-            steps.append(Traced(tx.f_code, _offset(tx), frames.name_of_module(tx.f_globals.get("__name__"))))
+            steps.append(Traced(*call_path.original_of(tx.f_code, _offset(tx)), frames.name_of_module(tx.f_globals.get("__name__"))))
         tx = tx.parent if isinstance(tx, port.InliningInstructionTranslator) else None
     return tuple(step for step in steps if step is not None)
 
 
 def _offset(tx: Any) -> int:
-    """Of the instruction that is traced. Dynamo has added some, which have none."""
-    index = tx.instructions.index(tx.current_instruction) if tx.current_instruction.offset is None else -1
-    while index >= 0 and tx.instructions[index].offset is None:
+    """Of the instruction that is traced, which Dynamo has numbered anew."""
+    index = tx.instructions.index(tx.current_instruction)
+    while index > 0 and tx.instructions[index].positions is None:  # added by Dynamo
         index -= 1
-    offset = tx.instructions[index].offset if index >= 0 else tx.current_instruction.offset
-    return offset or 0
+    what = _kind(tx.instructions[index])
+    offsets = _offsets(tx.f_code).get(what) or _offsets(tx.f_code).get(("", what[1]), [0])
+    ordinal = sum(_kind(other) == what for other in tx.instructions[:index])
+    return offsets[min(ordinal, len(offsets) - 1)]
+
+
+def _kind(instruction: Any) -> tuple[str, tuple[int | None, ...] | None]:
+    positions = instruction.positions
+    return instruction.opname, None if positions is None else tuple(positions)
+
+
+_offsets_of: weakref.WeakKeyDictionary[CodeType, dict[Any, list[int]]] = weakref.WeakKeyDictionary()
+
+
+def _offsets(code: CodeType) -> dict[Any, list[int]]:
+    """By kind and source position, and by source position."""
+    if code not in _offsets_of:
+        found = _offsets_of[code] = collections.defaultdict(list)
+        for instruction in dis.get_instructions(code):
+            opname, positions = _kind(instruction)
+            found[opname, positions].append(instruction.offset)
+            found["", positions].append(instruction.offset)
+    return _offsets_of[code]

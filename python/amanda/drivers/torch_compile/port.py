@@ -90,6 +90,7 @@ CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "Checkpoin
 original_codes = _get("torch._dynamo.utils", "orig_code_map")
 # What the expressions that Dynamo finds things by may call.
 names_in_sources = _get("torch._dynamo.guards", "_get_closure_vars")
+STATIC_INPUT = "_dynamo_static_input_type"  # an attribute of parameters and buffers that are inputs of a graph
 RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.__code__")
 
 if _missing:
