@@ -41,6 +41,8 @@ RUN_MODULE = _get("nn.Module.__call__.__code__", _missing)  # tracers replace it
 RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__", _missing)
 FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)  # swaps a module's tensors for a call
 
+CHECKPOINT = _get("utils.checkpoint.checkpoint.__wrapped__.__code__", _missing)
+
 # What runs the engine for Python, and what recomputes a checkpointed region that is not reentrant.
 Variable = _get("autograd.variable.Variable", _missing)
 engine = _get("autograd.variable.Variable._execution_engine", _missing)

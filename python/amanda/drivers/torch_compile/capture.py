@@ -46,8 +46,8 @@ class Traced(NamedTuple):
 
 _origins: weakref.WeakKeyDictionary[fx.Node, tuple[Traced, ...]] = weakref.WeakKeyDictionary()
 # What the traced frames call and Dynamo shows no frame of: the translator of the calling frame, and the step; None: a step
-# that counts as none. One thread traces at a time.
-_calls: list[tuple[Any, Traced | None]] = []
+# that counts as none; and is it a step only where `Module.__call__` runs? One thread traces at a time.
+_calls: list[tuple[Any, Traced | None, bool]] = []
 _lock = threading.Lock()
 _capturing = 0
 
@@ -84,6 +84,7 @@ def _patch() -> None:
     _replace(port.SubgraphTracer, "create_node", _noting_nodes)
     _replace(port.UnspecializedNNModuleVariable, "call_function", _noting_modules)
     _replace(port.CheckpointVariable, "_call_function", _noting_checkpoints)
+    _replace(port.UserDefinedClassVariable, "_call_cross_entropy_loss", _noting_losses)
 
 
 def _unpatch() -> None:
@@ -113,17 +114,15 @@ def _noting_modules(call: Any) -> Any:
         module = self.value
         known = None
         if torch_port.without_compiler(module) is module:
-            known = Traced(
-                torch_port.RUN_MODULE, 0, "torch.nn.modules.module", Module(module, self.source.name if self.source else "")
-            )
-        with _calling(tx, known):
+            known = _run_of(Module(module, self.source.name if self.source else ""))
+        with _calling(tx, known, within=type(module).__call__ is not torch.nn.Module.__call__):
             return call(self, tx, *args, **kwargs)
 
     return call_function
 
 
 def _noting_checkpoints(call: Any) -> Any:
-    boundary = Traced(torch.utils.checkpoint.checkpoint.__code__, 0, "torch.utils.checkpoint")
+    boundary = Traced(torch_port.CHECKPOINT, 0, "torch.utils.checkpoint")
 
     def _call_function(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         with _calling(tx, boundary):
@@ -132,9 +131,41 @@ def _noting_checkpoints(call: Any) -> Any:
     return _call_function
 
 
+def _noting_losses(construct: Any) -> Any:
+    """An nn.CrossEntropyLoss that the program makes while it is traced is a function of Dynamo's: it has no module."""
+    forward = torch.nn.CrossEntropyLoss.forward
+    runs = Traced(forward.__code__, _last_call(forward.__code__), forward.__module__)
+
+    def _call_cross_entropy_loss(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = construct(self, tx, *args, **kwargs)
+        compute = loss.fn
+        module = Module(torch.nn.CrossEntropyLoss.__new__(torch.nn.CrossEntropyLoss), "")
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            caller = tx.output.current_tx
+            with _calling(caller, _run_of(module)), _calling(caller, runs):
+                return compute(*args, **kwargs)
+
+        loss.fn = run
+        return loss
+
+    return _call_cross_entropy_loss
+
+
+def _run_of(module: Module) -> Traced:
+    return Traced(torch_port.RUN_MODULE, 0, torch.nn.Module.__module__, module)
+
+
+def _last_call(code: CodeType) -> int:
+    """The offset of the call whose result the function returns."""
+    instructions = list(dis.get_instructions(code))
+    returned = next(i for i, instruction in enumerate(instructions) if instruction.opname == "RETURN_VALUE")
+    return instructions[returned - 1].offset
+
+
 @contextlib.contextmanager
-def _calling(tx: Any, step: Traced | None) -> Iterator[None]:
-    _calls.append((tx, step))
+def _calling(tx: Any, step: Traced | None, within: bool = False) -> Iterator[None]:
+    _calls.append((tx, step, within))
     try:
         yield
     finally:
@@ -147,12 +178,12 @@ def _steps(tx: Any) -> tuple[Traced, ...]:
     steps: list[Traced | None] = []
     running: list[int] = []  # where frames of Module.__call__ are among the steps
     while tx is not None:
-        for caller, step in reversed(_calls):
+        for caller, step, within in reversed(_calls):
             if caller is not tx:
                 continue
             if running and (step is None or step.runs is not None):
                 steps[running.pop()] = step
-            else:
+            elif not within:
                 steps.append(step)
         if tx.f_code is torch_port.RUN_MODULE:
             running.append(len(steps))
