@@ -49,7 +49,8 @@ def _device(device: torch.device) -> str:
 def _known(size: int | torch.SymInt) -> int | None:
     if isinstance(size, int):
         return size
-    return size.node.maybe_as_int()
+    known: int | None = size.node.maybe_as_int()
+    return known
 
 
 def name_of(symbol: Any) -> str | None:
