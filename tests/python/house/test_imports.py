@@ -35,6 +35,7 @@ LAYERS = [
     ["scope"],
     ["program_points"],
     ["drivers.tensorflow", "drivers.torch"],
+    ["drivers.torch_compile"],
     ["tools"],
     [""],  # amanda itself, where all is put together
     ["cli"],
