@@ -95,6 +95,12 @@ names_in_sources = _get("torch._dynamo.guards", "_get_closure_vars")
 STATIC_INPUT = "_dynamo_static_input_type"  # an attribute of parameters and buffers that are inputs of a graph
 RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.__code__")
 
+# ---- operators of lowered graphs --------------------------------------------------------------------------------------
+
+ConstantSource = _get("torch._dynamo.source", "ConstantSource")
+register_effectful_op = _get("torch.library", "_register_effectful_op")
+EffectType = _get("torch.library", "EffectType")
+
 if _missing:
     raise ImportError(
         f"[compile] torch {torch.__version__} has no {', '.join(_missing)}, which this version of amanda relies on to "
