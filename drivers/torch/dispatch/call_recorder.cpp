@@ -11,20 +11,29 @@ namespace {
 
 thread_local constinit CallRecorder* this_threads = nullptr;
 
+// Of our keys.
+void set_bits(c10::DispatchKeySet included, c10::DispatchKeySet excluded) {
+  c10::impl::LocalDispatchKeySet bits = c10::impl::tls_local_dispatch_key_set();
+  bits.included_ = (bits.included_ - keys().both) | included;
+  bits.excluded_ = (bits.excluded_ - keys().both) | excluded;
+  c10::impl::_force_tls_local_dispatch_key_set(bits);
+}
+
 }  // namespace
 
 Recording::Recording(CallRecorder& recorder)
     : outer_(std::exchange(this_threads, &recorder)),
-      included_(c10::impl::tls_is_dispatch_key_included(keys().all)),
-      excluded_(c10::impl::tls_is_dispatch_key_excluded(keys().all)) {
-  c10::impl::tls_set_dispatch_key_included(keys().all, true);
-  c10::impl::tls_set_dispatch_key_excluded(keys().all, false);
+      outer_recording_(std::exchange(thread_keys().recording, true)),
+      included_(c10::impl::tls_local_dispatch_key_set().included_ & keys().both),
+      excluded_(c10::impl::tls_local_dispatch_key_set().excluded_ & keys().both) {
+  set_bits({}, {});
+  thread_keys().restore();
 }
 
 Recording::~Recording() {
-  c10::impl::tls_set_dispatch_key_included(keys().all, included_);
-  c10::impl::tls_set_dispatch_key_excluded(keys().all, excluded_);
   this_threads = outer_;
+  thread_keys().recording = outer_recording_;
+  set_bits(included_, excluded_);
 }
 
 bool run_recorded(ForwardCall& call) {

@@ -25,7 +25,8 @@ class Recording {
 
  private:
   CallRecorder* const outer_;
-  const bool included_, excluded_;
+  const bool outer_recording_;
+  const c10::DispatchKeySet included_, excluded_;  // of our keys
 };
 
 /// For a call that is no operator of the running program: runs it under this thread's recorder. False: there is none, or

@@ -116,8 +116,10 @@ class TorchDriver:
 
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter:
         from amanda import _torch
+        from amanda.drivers.torch.coverage import Counters
 
-        return _torch.CoverageCounter(tools)
+        own = _torch.CoverageCounter(tools)
+        return Counters(own, self._compiled.make_coverage_counter(tools)) if self._compiled.is_built() else own
 
     def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
         from amanda.drivers.torch.preserved import preserved

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import torch
-
 from amanda import _core
 from amanda.drivers.torch import parameter_names
 from amanda.drivers.torch_compile import port
@@ -49,7 +48,8 @@ def _device(device: torch.device) -> str:
 def _known(size: int | torch.SymInt) -> int | None:
     if isinstance(size, int):
         return size
-    return size.node.maybe_as_int()
+    known: int | None = size.node.maybe_as_int()
+    return known
 
 
 def name_of(symbol: Any) -> str | None:

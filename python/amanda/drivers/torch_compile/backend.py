@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
-from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile import failures, port
 from amanda.drivers.torch_compile.compiled_function import CompiledFunction
 
 
 class InstrumentingBackend:
     """Equal for equal backends: then Dynamo takes what it has compiled before, which knows by itself what tools are in
-    force when it runs.
+    force when it runs."""
 
-    An error of an analysis is left in `failed`, which is this thread's, since Dynamo would wrap it.
-    """
-
-    def __init__(self, inner: Any, failed: threading.local) -> None:
-        self.inner, self._failed = inner, failed
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
         self.__name__ = getattr(inner, "__name__", type(inner).__name__)
         self._key = port.innermost_backend(inner)
 
@@ -28,9 +24,8 @@ class InstrumentingBackend:
         except port.RestartAnalysis:
             raise
         except Exception as error:
-            if compiled.inner_failed:
-                raise
-            self._failed.error = error
+            if not compiled.inner_failed:
+                failures.note(error)
             raise
         return compiled.run
 

@@ -6,9 +6,8 @@ import dataclasses
 from types import CodeType
 from typing import Any
 
-from torch import fx
-
 from amanda.drivers.torch_compile import port
+from torch import fx
 
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
@@ -48,6 +47,8 @@ class Call:
     outputs: tuple[Any, ...]
     #: As `inputs`, but fake also for parameters.
     fakes: tuple[Any, ...]
+    #: As `fakes`, but what the operator has written to is as it was left.
+    run_inputs: tuple[Any, ...]
     #: Python frames, as code and f_lasti, from the call outwards to the node. Empty: the node itself is the call.
     frames: tuple[tuple[CodeType, int], ...]
     #: The autograd node of the first differentiable result, as "AddmmBackward0". "": nothing is recorded.
@@ -60,8 +61,15 @@ class Call:
     result_is_view: bool = False
     #: Positions that require a gradient: of arguments, and of results.
     differentiable: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    #: Positions of arguments, and of results, whose memory is written to by later operators.
+    written_later: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    #: Of the arguments that it writes to, those through which others see that: inputs of the graph, and tensors that are
+    #: used again, not as a result of this operator. If there are none, it may run on a copy.
+    writes_seen: frozenset[int] = frozenset()
     #: Why tools cannot be shown it at all; "": they can.
     unseen: str = ""
+    #: Why tools cannot be shown its backward operator; "": they can, if there is one.
+    backward_unseen: str = ""
 
     @property
     def name(self) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from amanda import _core, _torch
-from amanda.drivers.torch_compile import attach, copies, instances, late, port, uninstrumented
+from amanda.drivers.torch_compile import attach, copies, coverage, late, origins, port, uninstrumented
 from amanda.drivers.torch_compile.graph_site import GraphSite
+from amanda.drivers.torch_compile.instances import Instance, Instances
 from amanda.drivers.torch_compile.lowering import lower
 from amanda.drivers.torch_compile.places import Places
-from amanda.drivers.torch_compile.program import Program
+from amanda.drivers.torch_compile.shared_program import SharedProgram
 
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
@@ -35,54 +37,78 @@ class CompiledFunction:
         self._gm, self._inner, self._name = gm, inner, name
         self.inner_failed = False
         self._lock = threading.RLock()
-        self._built: dict[tuple[_core.Toolset | None, Hashable], _Built] = {}
-        self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs; None: as it was
-        self._programs: dict[Hashable, Program] = {}  # by instance: an operator's operands are its parameters
+        self._instances = Instances(gm, example_inputs)
+        self._built: weakref.WeakKeyDictionary[Instance, dict[_core.Toolset, _Built]] = weakref.WeakKeyDictionary()
+        self._vanilla: _Built | None = None
+        self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs
+        self._program: SharedProgram | None = None
         self._late: late.Inputs | None = None  # once Dynamo is done with the graph
 
     def prepare(self, example_inputs: Sequence[Any]) -> None:
         """Builds it for what is in force now, while Dynamo compiles."""
         toolset = attach.COMPILE.toolset()
-        self._build(toolset, instances.instance_key(example_inputs), example_inputs)
+        if toolset is None:
+            self._vanilla = self._build_vanilla(example_inputs)
+        else:
+            self._build(toolset, self._instances.of(example_inputs), example_inputs)
         self._late = late.Inputs(self._gm)
 
     def run(self, *args: Any) -> Any:
         toolset = attach.COMPILE.toolset()
-        key = toolset, instances.instance_key(args)
-        built = self._built.get(key) or self._build_late(*key, args)
-        _torch.enter_compiled()
+        if toolset is None:
+            built = self._vanilla or self._build_late(self._build_vanilla, args)
+        else:
+            instance = self._instances.of(args)
+            known = self._built.get(instance)
+            built = known.get(toolset) if known else None
+            built = built or self._build_late(self._build, toolset, instance, args)
+        _torch.enter_graph()
         try:
             return built.function(*args, *built.extra)
         finally:
-            _torch.leave_compiled()
+            _torch.leave_graph()
 
-    def _build_late(self, toolset: _core.Toolset | None, instance: Hashable, args: Sequence[Any]) -> _Built:
+    def _build_late(self, build: Callable[..., _Built], *args: Any) -> _Built:
         with port.compile_lock, self._lock:  # in the order in which Dynamo takes them
-            _torch.enter_compiled()
+            _torch.enter_graph()
             try:
-                return self._built.get((toolset, instance)) or late.compiling(self._build, toolset, instance, args)
+                return self._late.compiling(build, *args)
             finally:
-                _torch.leave_compiled()
+                _torch.leave_graph()
 
-    def _build(self, toolset: _core.Toolset | None, instance: Hashable, args: Sequence[Any]) -> _Built:
-        lowered = None if toolset is None else self._lowered(toolset, instance, args)
-        built = None
-        if lowered is not None:
-            built = self._instrumented(lowered, args)
-        if built is None:
-            built = _Built(self._vanilla(args), ())
-        self._forget()
-        self._built[toolset, instance] = built
+    def _build(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built:
+        known = self._built.setdefault(instance, {})
+        if toolset not in known:  # another thread may have built it
+            for over in [other for other in known if other.is_over()]:
+                del known[over]
+            known[toolset] = self._instrumented(toolset, instance, args) or self._build_vanilla(args)
+        return known[toolset]
+
+    def _build_vanilla(self, args: Sequence[Any]) -> _Built:
+        if self._vanilla is None:
+            try:
+                compiled = self._inner(copies.copy_of(self._gm), self._inputs(args, ()))
+            except Exception:
+                self.inner_failed = True
+                raise
+            self._vanilla = _Built(compiled, ())
+        return self._vanilla
+
+    def _instrumented(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built | None:
+        """None: as it was."""
+        if self._program is None:
+            self._program = SharedProgram(self._gm, args)
+        with self._program.on(args) as program:
+            places = Places(program, instance)
+            site = GraphSite(program, places, lambda plans: lower(program, plans))
+            with origins.of(program, places):
+                artifact = _core.instrument(toolset, attach.COMPILE, site)
+        built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
+        coverage.count(site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None))
         return built
 
-    def _lowered(self, toolset: _core.Toolset, instance: Hashable, args: Sequence[Any]) -> Any:
-        program = self._programs.get(instance)
-        if program is None:
-            program = self._programs[instance] = Program(self._gm, args)
-        site = GraphSite(program, Places(program, instance), lambda plans: lower(program, plans))
-        return _core.instrument(toolset, attach.COMPILE, site).lowered
-
-    def _instrumented(self, lowered: Any, args: Sequence[Any]) -> _Built | None:
+    def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built | None:
+        """None: the program's backend could not compile it."""
         compiled = self._compiled.get(lowered.structure)
         if compiled is None:
             try:
@@ -95,21 +121,5 @@ class CompiledFunction:
             self._compiled[lowered.structure] = compiled
         return _Built(compiled, tuple(lowered.extra), lowered.keep)
 
-    def _vanilla(self, args: Sequence[Any]) -> Callable[..., Any]:
-        compiled = self._compiled.get(None)
-        if compiled is None:
-            try:
-                compiled = self._inner(copies.copy_of(self._gm), self._inputs(args, ()))
-            except Exception:
-                self.inner_failed = True
-                raise
-            self._compiled[None] = compiled
-        return compiled
-
     def _inputs(self, args: Sequence[Any], extra: Sequence[Any]) -> list[Any]:
         return [*args, *extra] if self._late is None else self._late.of(args, extra)
-
-    def _forget(self) -> None:
-        """Releases what no toolset will ask for again."""
-        for key in [key for key in self._built if key[0] is not None and key[0].is_over()]:
-            del self._built[key]

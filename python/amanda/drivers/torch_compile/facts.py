@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.calls import Call
-from amanda.drivers.torch_compile.recorder import Seen
+from amanda.drivers.torch_compile.recorder import Seen, tensors_in
 from amanda.drivers.torch_compile.symbols import Symbols, UntracedError
 
 
@@ -24,14 +22,6 @@ def traced(seen: Seen, symbols: Symbols) -> tuple[tuple[Any, ...] | None, str]:
         except UntracedError as error:
             return None, f"its operand {argument.name} is {error}"
     return tuple(found), ""
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for member in value:
-            yield from tensors_in(member)
 
 
 def result_is(call: Call) -> tuple[int | None, ...]:

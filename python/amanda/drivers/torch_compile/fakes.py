@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-
 from amanda.drivers.torch_compile import port
 
 
@@ -18,6 +17,7 @@ def fake_run(fake_mode: Any) -> Iterator[None]:
         stack.enter_context(port.tracing(None))
         stack.enter_context(port.WithoutTorchFunctions())
         stack.enter_context(fake_mode)
+        stack.enter_context(port.enable_python_dispatcher())  # as Dynamo: it keeps sizes symbolic
         if fake_mode.shape_env is not None:
             stack.enter_context(fake_mode.shape_env.ignore_fresh_unbacked_symbols())
             stack.enter_context(fake_mode.shape_env.suppress_guards())

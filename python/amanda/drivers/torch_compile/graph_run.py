@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
-from torch import fx
-
-from amanda.drivers.torch_compile import bodies, facts, fakes, port, recorder
+from amanda.drivers.torch_compile import aliasing, bodies, facts, fakes, port, recorder, refusals
 from amanda.drivers.torch_compile.calls import Call, Origin, Ref
 from amanda.drivers.torch_compile.recorder import Seen
 from amanda.drivers.torch_compile.symbols import Numbers, Symbols, UntracedError
+from torch import fx
 
 _CALLS = ("call_function", "call_method", "call_module")
 
@@ -30,6 +30,7 @@ class GraphRun:
         self.made: dict[fx.Node, list[Call]] = {}
         self.values: dict[fx.Node, Any] = {}
         self.bodies: list[bodies.Body] = []
+        self._own: dict[fx.Node, list[Call]] = {}  # without those of bodies
         self._env: dict[fx.Node, Any] = {}
         self._numbers = Numbers()
         self._tensors: dict[int, Any] = {}  # the real tensor that a fake one stands for, by the fake one's address
@@ -40,6 +41,9 @@ class GraphRun:
             for node in self.gm.graph.nodes:
                 value = self._env[node] = self._value(node)
                 self._numbers.add(value, Ref(node))
+            aliasing.settle(self.gm.graph, self._env, self._own)
+            for call in itertools.chain.from_iterable(self._own.values()):
+                call.backward_unseen = refusals.backward_unseen(call)
         finally:
             for mode in reversed(self._autocast):
                 port.exit_autocast(mode)
@@ -111,7 +115,7 @@ class GraphRun:
             self.values[node] = symbols.ref_of(value)
         except UntracedError as error:
             reason = reason or f"the result of {what}, which calls it, is {error}"
-        self.made[node] = made
+        self.made[node] = self._own[node] = made
         for call in made:
             call.unseen = call.unseen or reason
             if call.unseen:
@@ -130,6 +134,7 @@ class GraphRun:
             inputs,
             seen.outputs,
             seen.inputs,
+            seen.args,
             seen.frames,
             origins=tuple(self._origins(seen.args)),
             result_is_view=seen.is_view,

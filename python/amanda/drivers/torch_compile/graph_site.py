@@ -47,7 +47,9 @@ class GraphSite:
         for call in self._program.calls:
             place = self._places.place_of(call)
             forward = self._show(visitor, call, place, None)
-            if call.backward:
+            if call.backward and call.backward_unseen:
+                visitor.unseen(f"autograd::{call.backward}", call.backward_unseen)
+            elif call.backward:
                 self._show(visitor, call, place, forward.site)
         for what, reason in self._program.unseen:
             visitor.unseen(what, reason)
@@ -55,9 +57,7 @@ class GraphSite:
     def lower(self, sites: list[tuple[int, list[_core.Tap]]]) -> object:
         return self._lower([(self.shown[index], taps) for index, taps in sites])
 
-    def _show(
-        self, visitor: _core.GraphVisitor, call: Call, place: Place, forward_site: _core.OpSite | None
-    ) -> Shown:
+    def _show(self, visitor: _core.GraphVisitor, call: Call, place: Place, forward_site: _core.OpSite | None) -> Shown:
         is_backward = forward_site is not None
         refuse = refusals.Refusal(call, is_backward)
         type = attach.intern_backward(call.backward) if is_backward else attach.intern(call.op)

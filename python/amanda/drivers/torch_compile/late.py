@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from amanda.drivers.torch_compile import port
 
 
@@ -18,14 +16,13 @@ class Inputs:
         modes = (symbol.fake_mode for symbol in self._symbols if isinstance(symbol, port.FakeTensor))
         self.fake_mode = next(modes, None)
 
+    def compiling(self, build: Callable[..., Any], *args: Any) -> Any:
+        """Calls it as Dynamo calls a backend."""
+        with port.disable_current_modes(), port.metrics(), port.tracing(port.TracingContext(self.fake_mode)):
+            return port.preserve_global_state(build)(*args)
+
     def of(self, args: Sequence[Any], extra: Sequence[Any]) -> list[Any]:
         if self.fake_mode is None:
             return [*args, *extra]
         return [*self._symbols, *(self.fake_mode.from_tensor(value, static_shapes=True) for value in extra)]
 
-
-def compiling(build: Callable[..., Any], *args: Any) -> Any:
-    """Calls it as Dynamo calls a backend."""
-    inputs = build.__self__._late  # type: ignore[attr-defined]
-    with port.disable_current_modes(), port.metrics(), port.tracing(port.TracingContext(inputs.fake_mode)):
-        return port.preserve_global_state(build)(*args)

@@ -65,6 +65,7 @@ HigherOrderOperator = _get("torch._ops", "HigherOrderOperator")
 FakeTensor = _get("torch._subclasses.fake_tensor", "FakeTensor")
 FakeTensorMode = _get("torch._subclasses.fake_tensor", "FakeTensorMode")
 TracingContext = _get("torch._guards", "TracingContext")
+enable_python_dispatcher = _get("torch._dispatch.python", "enable_python_dispatcher")
 tracing = _get("torch._guards", "tracing")
 free_unbacked_symbols = _get("torch.fx.experimental.symbolic_shapes", "free_unbacked_symbols")
 is_traceable_wrapper_subclass = _get("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")
@@ -84,6 +85,20 @@ exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
 
 make_fx = _get("torch.fx.experimental.proxy_tensor", "make_fx")
 statically_known_true = _get("torch.fx.experimental.symbolic_shapes", "statically_known_true")
+
+# ---- where the nodes of Dynamo's graphs come from -----------------------------------------------------------------------
+
+SubgraphTracer = _get("torch._dynamo.output_graph", "SubgraphTracer")
+InliningInstructionTranslator = _get("torch._dynamo.symbolic_convert", "InliningInstructionTranslator")
+UnspecializedNNModuleVariable = _get("torch._dynamo.variables.nn_module", "UnspecializedNNModuleVariable")
+UserDefinedClassVariable = _get("torch._dynamo.variables.user_defined", "UserDefinedClassVariable")
+CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "CheckpointHigherOrderVariable")
+# The code of a compiled frame, by the code that Dynamo has made of it.
+original_codes = _get("torch._dynamo.utils", "orig_code_map")
+# What the expressions that Dynamo finds things by may call.
+names_in_sources = _get("torch._dynamo.guards", "_get_closure_vars")
+STATIC_INPUT = "_dynamo_static_input_type"  # an attribute of parameters and buffers that are inputs of a graph
+RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.__code__")
 
 if _missing:
     raise ImportError(

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
-
 from amanda.drivers.torch_compile import fakes, port
 from amanda.drivers.torch_compile.calls import Call, Ref, arguments_of
 from amanda.drivers.torch_compile.graph_run import GraphRun
+from torch import fx
 
 
 class Program:
@@ -72,6 +71,23 @@ class Program:
         node.meta = {name: value for name, value in call.node.meta.items() if name != "example_value"}
         count = len(call.op._schema.returns)
         return (node,) if count == 1 else tuple(graph.call_function(operator.getitem, (node, i)) for i in range(count))
+
+
+def private_copies(graph: fx.Graph, call: Call, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments for an in-place operator that has taps: copies of what it writes to, so that its results are new
+    tensors, which edits can replace. What others are to see of them, `publish` assigns."""
+    copy = torch.ops.aten.clone.default
+    return tuple(graph.call_function(copy, (arg,)) if i in call.result_is else arg for i, arg in enumerate(args))
+
+
+def publish(graph: fx.Graph, call: Call, args: tuple[Any, ...], results: Sequence[Any]) -> tuple[Any, ...]:
+    """After such an operator and its taps: writes the results to the program's tensors, as far as others see them, and
+    returns what stands for the results. `args`: as they were before `private_copies`."""
+    published = list(results)
+    for i, argument in enumerate(call.result_is):
+        if argument is not None and argument in call.writes_seen:
+            published[i] = graph.call_function(torch.ops.aten.copy_.default, (args[argument], results[i]))
+    return tuple(published)
 
 
 def member_of(graph: fx.Graph, value: Any, i: int) -> Any:

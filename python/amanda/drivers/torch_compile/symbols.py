@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
-
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.calls import Call, Ref
+from torch import fx
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
