@@ -7,11 +7,12 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from torch import fx
+
 from amanda import _torch
 from amanda.drivers.torch_compile import fakes
 from amanda.drivers.torch_compile.calls import Call
 from amanda.drivers.torch_compile.recorder import tensors_in
-from torch import fx
 
 _UNDECLARED = frozenset(_torch.undeclared_writes())
 

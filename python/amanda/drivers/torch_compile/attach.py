@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+
 from amanda import _core
 from amanda.drivers.torch import parameter_names
 from amanda.drivers.torch_compile import port

@@ -6,8 +6,9 @@ import dataclasses
 from types import CodeType
 from typing import Any
 
-from amanda.drivers.torch_compile import port
 from torch import fx
+
+from amanda.drivers.torch_compile import port
 
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
@@ -18,6 +19,14 @@ class Ref:
     node: fx.Node | None
     path: tuple[int, ...] = ()
     call: Call | None = None
+
+
+@dataclasses.dataclass(eq=False, frozen=True, slots=True)
+class Constant:
+    """A number that PyTorch makes a tensor of, where an operator takes tensors only, as in `x[0] = 3`."""
+
+    value: Any
+    dtype: Any
 
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
@@ -39,7 +48,7 @@ class Call:
     node: fx.Node
     index: int  # among the calls of its node
     op: port.OpOverload
-    #: Refs for tensors and for numbers that are symbols, lists of them, and plain values. None: one could not be traced
+    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None: one could not be traced
     #: to a symbol, and `unseen` says which.
     args: tuple[Any, ...] | None
     #: What analyses see. Fake tensors; parameters and buffers are themselves.

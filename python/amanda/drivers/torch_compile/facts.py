@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.calls import Call
 from amanda.drivers.torch_compile.recorder import Seen, tensors_in

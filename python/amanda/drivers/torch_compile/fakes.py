@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
 from amanda.drivers.torch_compile import port
 
 

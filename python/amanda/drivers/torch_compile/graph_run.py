@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
+from torch import fx
+
 from amanda.drivers.torch_compile import aliasing, bodies, facts, fakes, port, recorder, refusals
 from amanda.drivers.torch_compile.calls import Call, Origin, Ref
 from amanda.drivers.torch_compile.recorder import Seen
 from amanda.drivers.torch_compile.symbols import Numbers, Symbols, UntracedError
-from torch import fx
 
 _CALLS = ("call_function", "call_method", "call_module")
 

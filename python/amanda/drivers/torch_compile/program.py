@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from amanda.drivers.torch_compile import fakes, port
-from amanda.drivers.torch_compile.calls import Call, Ref, arguments_of
-from amanda.drivers.torch_compile.graph_run import GraphRun
 from torch import fx
+
+from amanda.drivers.torch_compile import fakes, port
+from amanda.drivers.torch_compile.calls import Call, Constant, Ref, arguments_of
+from amanda.drivers.torch_compile.graph_run import GraphRun
 
 
 class Program:
@@ -55,6 +56,8 @@ class Program:
                 for i in value.path:
                     found = member_of(graph, found, i)
                 return found
+            if isinstance(value, Constant):
+                return graph.call_function(torch.tensor, (value.value,), {"dtype": value.dtype})
             if type(value) in (tuple, list):
                 return type(value)(map(stand_in, value))
             return value

@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+
 from amanda import _torch
 from amanda.drivers.torch_compile import fakes, port
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from amanda.drivers.torch_compile import port
-from amanda.drivers.torch_compile.calls import Call, Ref
 from torch import fx
+
+from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile.calls import Call, Constant, Ref
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -89,7 +90,10 @@ class Symbols:
             return self.ref_of(number)
         if takes_numbers and is_number(tensor):
             return number_of(tensor)
-        raise UntracedError("a tensor that is no value of the graph")
+        constant = getattr(tensor, "constant", None)
+        if isinstance(tensor, port.FakeTensor) and constant is not None and constant.dim() == 0:
+            return Constant(number_of(constant), constant.dtype)
+        raise UntracedError("a constant, or another tensor that no node of the graph computes")
 
 
 def is_number(tensor: torch.Tensor) -> bool:
