@@ -81,6 +81,11 @@ unset_fake_temporarily = _get("torch._subclasses.fake_tensor", "unset_fake_tempo
 enter_autocast = _get("torch.amp.autocast_mode", "_enter_autocast")
 exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
 
+# ---- tracing of routines ---------------------------------------------------------------------------------------------
+
+make_fx = _get("torch.fx.experimental.proxy_tensor", "make_fx")
+statically_known_true = _get("torch.fx.experimental.symbolic_shapes", "statically_known_true")
+
 # ---- where the nodes of Dynamo's graphs come from -----------------------------------------------------------------------
 
 SubgraphTracer = _get("torch._dynamo.output_graph", "SubgraphTracer")
