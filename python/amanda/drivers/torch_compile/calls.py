@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from types import CodeType
 from typing import Any
 
@@ -31,11 +32,16 @@ class Constant:
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
 class Origin:
-    """A tensor of the program, known when it is compiled, that an operand is, or is a view of."""
+    """An input of the graph that may be a part of ids: a parameter, a buffer, or another leaf that requires a gradient.
+    An operand is that tensor, or a view of it. It is not kept alive."""
 
     position: int
-    tensor: Any
+    reference: weakref.ref[Any]
     is_view: bool
+
+    @property
+    def tensor(self) -> Any:
+        return self.reference()
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -160,7 +161,8 @@ class GraphRun:
                 for candidate, is_view in ((tensor, False), (tensor._base, True)):
                     real = self._tensors.get(id(candidate)) if candidate is not None else None
                     if real is not None:
-                        yield Origin(position, real, is_view)
+                        if id(real) in self._state or (real.requires_grad and real.is_leaf):
+                            yield Origin(position, weakref.ref(real), is_view)
                         break
 
     # ---- bodies -------------------------------------------------------------------------------------------------------
