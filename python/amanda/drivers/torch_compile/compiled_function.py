@@ -104,7 +104,9 @@ class CompiledFunction:
             with origins.of(program, places):
                 artifact = _core.instrument(toolset, attach.COMPILE, site)
         built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
-        coverage.count(site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None))
+        coverage.count(
+            site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None)
+        )
         return built
 
     def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built | None:

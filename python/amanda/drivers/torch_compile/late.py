@@ -41,4 +41,3 @@ class Inputs:
             return (compiled if fits else uncompiled)(*args)
 
         return run
-

@@ -37,7 +37,7 @@ def test_an_analysis_that_raises(fullgraph, suppress):
     tool.add_inst_for_op(failing, ops="relu")
     with torch._dynamo.config.patch(suppress_errors=suppress):
         for _ in range(2):
-            with pytest.raises(Mine, match="^of the tool$") as raised, amanda.apply(tool, compiled="graph"):
+            with pytest.raises(Mine, match="of the tool") as raised, amanda.apply(tool, compiled="graph"):
                 compiled(X)
             assert raised.value.__context__ is None
     assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
