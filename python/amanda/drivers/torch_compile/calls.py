@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from types import CodeType
 from typing import Any
 
@@ -33,15 +32,11 @@ class Constant:
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
 class Origin:
     """An input of the graph that may be a part of ids: a parameter, a buffer, or another leaf that requires a gradient.
-    An operand is that tensor, or a view of it. It is not kept alive."""
+    An operand is that tensor, or a view of it."""
 
     position: int
-    reference: weakref.ref[Any]
+    tensor: Any
     is_view: bool
-
-    @property
-    def tensor(self) -> Any:
-        return self.reference()
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -162,7 +161,7 @@ class GraphRun:
                     real = self._tensors.get(id(candidate)) if candidate is not None else None
                     if real is not None:
                         if id(real) in self._state or (real.requires_grad and real.is_leaf):
-                            yield Origin(position, weakref.ref(real), is_view)
+                            yield Origin(position, real, is_view)
                         break
 
     # ---- bodies -------------------------------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ class Program:
     `unseen`: what tools are not shown, and why. `bodies`: the graphs inside, each after the one around it."""
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        """`gm` is not changed. Of `example_inputs`, the parameters and buffers are kept."""
+        """`gm` is not changed."""
         self.fake_mode = _fake_mode_of(gm)
         inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         real = dict(zip(inputs, example_inputs, strict=True))
         state = {id(tensor) for node, tensor in real.items() if _is_state(node, tensor)}
         self.gm = gm
-        self.example_inputs = [tensor if id(tensor) in state else None for tensor in example_inputs]
+        self.example_inputs = list(example_inputs)
         run = GraphRun(gm, real, state)
         with fakes.fake_run(self.fake_mode):
             run.run()
