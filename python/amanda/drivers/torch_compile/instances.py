@@ -111,11 +111,19 @@ def _around(compiled: capture.Traced | None) -> tuple[FrameType | None, list[cal
     """The compiled frame, and the steps around it. The frame is None while it is being compiled."""
     for frame in frames.outwards(sys._getframe(1)):
         if frame.f_code is port.RUN_CALLBACK:
-            return None, call_path.steps_from(frame.f_back, compiled is not None and compiled.resumes)
+            return None, _steps_around_callback(frame.f_back, compiled)
         if compiled is not None and _compiled_from(frame.f_code) is compiled.code:
             lifetimes.watch(frame.f_code)
             return frame, call_path.steps_from(frame)[1:]
     return None, []
+
+
+def _steps_around_callback(frame: FrameType | None, compiled: capture.Traced | None) -> list[call_path.Step]:
+    if compiled is None or not compiled.resumes:
+        return call_path.steps_from(frame)
+    while frame is not None and _compiled_from(frame.f_code) is not compiled.code:
+        frame = frame.f_back
+    return call_path.steps_from(frame, resumed=True)
 
 
 def _compiled_from(code: CodeType) -> CodeType | None:
