@@ -102,6 +102,18 @@ def test_sizes_that_are_symbols():
     assert isinstance(size, torch.SymInt)
 
 
+def test_sizes_that_depend_on_data():
+    def function(x):
+        count = x.sum().long().item()
+        torch._check(count > 0)
+        return x[x > 0.5] * 2, torch.zeros(count) + 1
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        recorded = same_operators(function, torch.rand(3, 4))
+    assert len(recorded.programs) == 1
+    assert recorded.unseen == []
+
+
 def test_python_functions_between_a_node_and_its_operator_are_known():
     _, recorded = record(lambda x: nn.functional.relu(x) + (1 - x), torch.rand(3))
     relu = recorded.call("aten::relu")
