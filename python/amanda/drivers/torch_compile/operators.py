@@ -10,6 +10,7 @@ import torch
 import amanda._torch_compile  # noqa: F401  registers them
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.layout import Layout
+from amanda.drivers.torch_compile.symbols import is_number, number_of
 
 LOOK = torch.ops.amanda.look_v1.default
 EDGE = torch.ops.amanda.edge_v1.default
@@ -62,4 +63,6 @@ def _operand(layout: Layout, values: Sequence[torch.Tensor], numbers: Sequence[i
     if isinstance(layout, list):
         return [_operand(member, values, numbers) for member in layout]
     kind, value = layout
-    return values[value] if kind == "tensor" else numbers[value] if kind == "number" else value
+    if kind == "constant":
+        return number_of(value) if is_number(value) else value
+    return values[value] if kind == "tensor" else numbers[value]
