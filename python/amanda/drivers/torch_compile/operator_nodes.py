@@ -123,7 +123,9 @@ class OperatorNodes:
             watched,
             point == "after" and bool(self._call.written_later[1]),
         )
-        return [layout.put(value, chosen.get((point, i)), made) for i, value in enumerate(own)]
+        # The node's results require a gradient, also those that are as they were, such as running statistics.
+        after = [made[i] if i in edited or i in watched else tensor for i, tensor in enumerate(values.tensors)]
+        return [layout.put(value, chosen.get((point, i)), after) for i, value in enumerate(own)]
 
     def _chosen(
         self, point: str, taps: list[_core.Tap], inputs: Sequence[Any], outputs: Sequence[Any], values: Values
