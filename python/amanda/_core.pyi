@@ -209,11 +209,11 @@ class ContextHandle:
         ...
     def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: bool, kwargs: dict) -> Action:
         ...
-    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: bool, kwargs: dict) -> Action:
+    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: bool, traceable: bool, kwargs: dict) -> Action:
         ...
     def insert_before_backward_op(self, fn: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: bool, kwargs: dict) -> Action:
         ...
-    def insert_before_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: bool, kwargs: dict) -> Action:
+    def insert_before_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: bool, traceable: bool, kwargs: dict) -> Action:
         ...
     def is_forward(self) -> bool:
         ...
@@ -237,7 +237,7 @@ class ContextHandle:
         ...
     def replace_backward_op(self, fn: typing.Any, grad_outputs: typing.Any, with_run: bool, kwargs: dict) -> Action:
         ...
-    def replace_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, allow_view: bool, kwargs: dict) -> Action:
+    def replace_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, allow_view: bool, traceable: bool, kwargs: dict) -> Action:
         ...
     def source(self) -> str:
         ...
@@ -439,6 +439,11 @@ class Tap:
     def point(self) -> str:
         """
         "before", "replace" or "after": where it runs.
+        """
+    @property
+    def shares_run(self) -> bool:
+        """
+        Do its routines share values with others of the same execution?
         """
 class Tool:
     """
