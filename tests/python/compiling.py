@@ -44,7 +44,7 @@ class Looks(amanda.Tool):
             self.recomputed[context.op.__name__] += 1
         context.insert_before_op(self.look)
         context.insert_after_op(self.look)
-        context.insert_after_op(self.ran, outputs=[], name=context.op.__name__)
+        context.insert_after_op(self.ran, outputs=[], with_run=True, name=context.op.__name__)
 
     def analyze_backward(self, context: amanda.OpContext) -> None:
         if context.backward_op.__name__ == "AccumulateGrad":
@@ -57,7 +57,7 @@ class Looks(amanda.Tool):
     def look(self, *values: Any) -> None:
         self.values += len(values)
 
-    def ran(self, *, name: str) -> None:
+    def ran(self, *, name: str, run: Any) -> None:
         self.forward[name] += 1
 
     def ran_backward(self, *, name: str, op_id: int, run: Any) -> None:

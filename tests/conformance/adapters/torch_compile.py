@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib.util
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,16 +24,17 @@ if importlib.util.find_spec("amanda._torch_compile") is None:
 class Model(torch_values.Model):
     def __init__(self, program: Program, beside: torch_values.Model | None = None) -> None:
         super().__init__(program, beside)
-        self.compiled = 0
+        self.compiled: list[tuple[int, str]] = []
         torch._dynamo.reset()  # all programs have their code in common, and a code is compiled a limited number of times
         self.call = torch.compile(self.module, backend=self._backend)
 
     def builds(self) -> int:
-        """All graphs but the vanilla one."""
-        return max(0, self.compiled - 1)
+        """All graphs but the vanilla one. Threads compile the same at once: Dynamo does not wait for another's graph."""
+        each = collections.Counter(thread for thread, _ in self.compiled)
+        return max([0, *(count - 1 for count in each.values()), len({code for _, code in self.compiled}) - 1])
 
     def _backend(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        self.compiled += 1
+        self.compiled.append((threading.get_ident(), graph.code))
         return lookup_backend("aot_eager")(graph, inputs)
 
 

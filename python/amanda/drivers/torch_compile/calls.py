@@ -63,6 +63,8 @@ class Call:
     frames: tuple[tuple[CodeType, int], ...]
     #: The autograd node of the first differentiable result, as "AddmmBackward0". "": nothing is recorded.
     backward: str = ""
+    #: See backward_ids.form_of().
+    backward_form: tuple[int, int] = (0, 0)
     #: The inputs of the graph among the operands, in bodies, too: parts of ids.
     origins: tuple[Origin, ...] = ()
     #: For each result, the argument that it is, because the operator writes to it; None: it is new, or a view.

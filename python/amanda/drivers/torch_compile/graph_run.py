@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from amanda.drivers.torch_compile import aliasing, bodies, facts, fakes, port, recorder, refusals
+from amanda.drivers.torch_compile import aliasing, backward_ids, bodies, facts, fakes, port, recorder, refusals
 from amanda.drivers.torch_compile.calls import Call, Origin, Ref
 from amanda.drivers.torch_compile.recorder import Seen
 from amanda.drivers.torch_compile.symbols import Numbers, Symbols, UntracedError
@@ -142,7 +142,10 @@ class GraphRun:
         )
         call.result_is = facts.result_is(call)
         call.differentiable = facts.requiring(seen.inputs), facts.recorded(seen)
-        call.backward = facts.backward_of(seen)
+        node = facts.backward_of(seen)
+        if node is not None:
+            call.backward = str(node.name()).removeprefix("torch::autograd::")
+            call.backward_form = backward_ids.form_of(node, facts.tensors_in(seen.inputs))
         call.unseen = facts.unshowable(seen) or untraced
         return call
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from amanda.drivers.torch_compile.symbols import is_number
+
 #: An operand for amanda._torch_compile.Slot: None, ("tensor", number), ("number", number), ("constant", value), or a list
 #: of these.
 Layout = Any
@@ -24,12 +26,14 @@ class Values:
 
     def add(self, value: Any, example: Any) -> Layout:
         """Adds an operand. `example`: a fake one."""
-        if isinstance(example, torch.Tensor) and isinstance(value, fx.Node):
+        if isinstance(example, torch.Tensor) and not isinstance(value, fx.Node | None):
+            return "constant", example  # a number, as PyTorch passes it
+        if isinstance(example, torch.Tensor) and isinstance(value, fx.Node) and not is_number(example):
             self.tensors.append(value)
             self.examples.append(example)
             return "tensor", len(self.tensors) - 1
         if isinstance(value, fx.Node):
-            if not isinstance(example, int | torch.SymInt):
+            if not isinstance(example, int | torch.SymInt) and not is_number(example):
                 raise NotImplementedError(f"an operand is a {type(example).__name__} that is known only at run time")
             self.numbers.append(value)
             return "number", len(self.numbers) - 1

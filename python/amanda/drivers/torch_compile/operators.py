@@ -10,6 +10,7 @@ import torch
 import amanda._torch_compile  # noqa: F401  registers them
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.layout import Layout
+from amanda.drivers.torch_compile.symbols import is_number, number_of
 
 LOOK = torch.ops.amanda.look_v1.default
 EDGE = torch.ops.amanda.edge_v1.default
@@ -29,7 +30,6 @@ def name_original(op: port.OpOverload, inputs: list[Layout]) -> str:
     return name
 
 
-@torch.library.register_fake("amanda::run_v1")
 def _run(
     values: Sequence[torch.Tensor],
     numbers: Sequence[int],
@@ -49,6 +49,9 @@ def _run(
     return [*fresh, torch.empty_like(table)]
 
 
+torch.library.register_fake("amanda::run_v1", _run)
+
+
 def _call(op: port.OpOverload, operands: list[Any]) -> Any:
     arguments = op._schema.arguments
     positional = [value for a, value in zip(arguments, operands, strict=True) if not a.kwarg_only]
@@ -62,4 +65,6 @@ def _operand(layout: Layout, values: Sequence[torch.Tensor], numbers: Sequence[i
     if isinstance(layout, list):
         return [_operand(member, values, numbers) for member in layout]
     kind, value = layout
-    return values[value] if kind == "tensor" else numbers[value] if kind == "number" else value
+    if kind == "constant":
+        return number_of(value) if is_number(value) else value
+    return values[value] if kind == "tensor" else numbers[value]

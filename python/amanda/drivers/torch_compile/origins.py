@@ -25,12 +25,12 @@ _here = _Here()
 def origins(symbol: object) -> Sequence[Origin] | None:
     """See `amanda.drivers.Driver.origins`."""
     known = _here.known
-    if known is None or not isinstance(symbol, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+    if known is None:
         return None
     found = known.get(id(symbol))
     if found is not None:
         return [found]
-    # From outside; or a number that the compiler computes from sizes.
+    # From outside; or a number, which is a part of the program or computed by the compiler.
     return (
         [Origin(None, id(symbol), not isinstance(symbol, port.FakeTensor))] if isinstance(symbol, torch.Tensor) else []
     )

@@ -96,9 +96,11 @@ class Symbols:
         raise UntracedError("a constant, or another tensor that no node of the graph computes")
 
 
-def is_number(tensor: torch.Tensor) -> bool:
+def is_number(value: Any) -> bool:
     """Is it what PyTorch makes of a number among an operator's operands?"""
-    return not isinstance(tensor, port.FakeTensor) and tensor.dim() == 0 and tensor.device.type == "cpu"
+    if not isinstance(value, torch.Tensor) or isinstance(value, port.FakeTensor):
+        return False
+    return value.dim() == 0 and value.device.type == "cpu"
 
 
 def number_of(tensor: torch.Tensor) -> Any:
