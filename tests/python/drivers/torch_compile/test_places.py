@@ -307,7 +307,7 @@ def test_nothing_keeps_a_compiled_model_alive():
     assert backend.count == 1
 
 
-@pytest.mark.parametrize("name", ["bert", "vit", "resnet"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "resnet")] + ["vit"])
 def test_an_architecture_has_the_same_ids_compiled(name):
     model, inputs = getattr(zoo, name)()
     check(model, *inputs.values())

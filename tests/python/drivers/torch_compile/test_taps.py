@@ -67,12 +67,13 @@ class Look(amanda.Tool):
 
     def __init__(self):
         super().__init__("look")
-        self.forward, self.backward = [], []
+        self.forward, self.backward, self.is_symbolic = [], [], set()
         self.add_inst_for_op(self.analyze)
         self.add_inst_for_op(self.analyze_backward, backward=True)
 
     def analyze(self, context):
         name = context.op.__name__
+        self.is_symbolic.add(context.is_symbolic)
         context.insert_before_op(self.saw, name=name)
         context.insert_after_op(self.saw, name=name)
 
@@ -106,6 +107,7 @@ def test_looking_changes_nothing_and_sees_what_eager_mode_shows(backend):
     assert tool.forward == eager.forward
     assert tool.backward
     assert len(tool.forward) > 10
+    assert (tool.is_symbolic, eager.is_symbolic) == ({True}, {False})
 
 
 @pytest.mark.parametrize(
