@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,18 +25,27 @@ class Values:
 
     def add(self, value: Any, example: Any) -> Layout:
         """Adds an operand. `example`: a fake one."""
-        if isinstance(example, torch.Tensor) and isinstance(value, fx.Node):
+        if isinstance(example, torch.Tensor) and not isinstance(
+            value, fx.Node | tuple | list | torch.Tensor | types.NoneType
+        ):
+            # In the place of a tensor, as in `x * 2`: the dispatcher makes one of it.
+            return "constant", torch.scalar_tensor(value, dtype=example.dtype, device=example.device)
+        if isinstance(example, torch.Tensor) and isinstance(value, fx.Node) and not _is_number(value):
             self.tensors.append(value)
             self.examples.append(example)
             return "tensor", len(self.tensors) - 1
         if isinstance(value, fx.Node):
-            if not isinstance(example, int | torch.SymInt):
+            if not isinstance(example, int | torch.SymInt) and not _is_number(value):
                 raise NotImplementedError(f"an operand is a {type(example).__name__} that is known only at run time")
             self.numbers.append(value)
             return "number", len(self.numbers) - 1
         if isinstance(value, tuple | list) and _has_node(value):
             return [self.add(one, each) for one, each in zip(value, example, strict=True)]
         return None if value is None else ("constant", list(value) if isinstance(value, tuple) else value)
+
+
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), int | torch.SymInt)
 
 
 def _has_node(value: Any) -> bool:
