@@ -211,7 +211,9 @@ class _OperatorNodes:
             watched,
             point == "after" and bool(self._call.written_later[1]),
         )
-        return [layout.put(value, chosen.get((point, i)), made) for i, value in enumerate(own)]
+        # What the node gives requires a gradient if anything that it got does: running statistics must not.
+        kept = [made[i] if i in edited or i in watched else tensor for i, tensor in enumerate(values.tensors)]
+        return [layout.put(value, chosen.get((point, i)), kept) for i, value in enumerate(own)]
 
     def _chosen(
         self, point: str, taps: list[_core.Tap], inputs: Sequence[Any], outputs: Sequence[Any], values: Values
