@@ -14,6 +14,7 @@ from unharmed import bits
 nn = torch.nn
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
     pytest.mark.usefixtures("no_compiled_code"),
 ]
@@ -61,7 +62,7 @@ LARGE = [
 ]  # fmt: skip
 OTHER_CODE_WHEN_COMPILED = {zoo.gpt2, zoo.deberta, zoo.bart, zoo.mixtral, zoo.mamba}  # they ask is_compiling()
 MODELS = [pytest.param(make, id=make.__name__) for make in SMALL]
-MODELS += [pytest.param(make, id=make.__name__, marks=pytest.mark.slow) for make in LARGE]
+MODELS += [pytest.param(make, id=make.__name__) for make in LARGE]
 
 
 class Trained:

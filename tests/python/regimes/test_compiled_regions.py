@@ -12,6 +12,7 @@ from unharmed import bits, thread_state
 nn = torch.nn
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("no_compiled_code"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),  # Dynamo's
 ]
