@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from amanda.drivers.torch_compile import port
+
 #: An operand for amanda._torch_compile.Slot: None, ("tensor", number), ("number", number), ("constant", value), or a list
 #: of these.
 Layout = Any
@@ -35,6 +37,9 @@ class Values:
             return "number", len(self.numbers) - 1
         if isinstance(value, tuple | list) and _has_node(value):
             return [self.add(one, each) for one, each in zip(value, example, strict=True)]
+        if isinstance(example, torch.Tensor) and isinstance(value, bool | int | float | complex):
+            with port.unset_fake_temporarily():
+                return "constant", torch.tensor(value)  # as PyTorch passes a number to such an operator
         return None if value is None else ("constant", list(value) if isinstance(value, tuple) else value)
 
 

@@ -64,4 +64,7 @@ def _operand(layout: Layout, values: Sequence[torch.Tensor], numbers: Sequence[i
     if isinstance(layout, list):
         return [_operand(member, values, numbers) for member in layout]
     kind, value = layout
-    return values[value] if kind == "tensor" else numbers[value] if kind == "number" else value
+    if kind == "constant":
+        with port.unset_fake_temporarily():
+            return value.item() if isinstance(value, torch.Tensor) else value
+    return values[value] if kind == "tensor" else numbers[value]
