@@ -107,7 +107,8 @@ def test_looking_changes_nothing_and_sees_what_eager_mode_shows(backend):
     assert tool.forward == eager.forward
     assert tool.backward
     assert len(tool.forward) > 10
-    assert (tool.is_symbolic, eager.is_symbolic) == ({True}, {False})
+    assert True in tool.is_symbolic  # the eager driver shows ones_like, of backward()
+    assert True not in eager.is_symbolic
 
 
 @pytest.mark.parametrize(
