@@ -14,6 +14,7 @@ from amanda import _torch_compile
 from amanda.drivers.torch_compile import bodies, port
 from amanda.drivers.torch_compile.calls import Call
 from amanda.drivers.torch_compile.graph_site import Plans
+from amanda.drivers.torch_compile.operator_nodes import OperatorNodes
 from amanda.drivers.torch_compile.program import Program
 from amanda.drivers.torch_compile.tap_nodes import Planned, TapNodes
 
@@ -53,7 +54,7 @@ class _Lowering:
         return Lowered(gm, [table.tensor, *self.constants], (_text(gm), forms), table)
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.program.fake_mode.from_tensor(tensor, static_shapes=True)  # type: ignore[no-any-return]
+        return self.program.fake_mode.from_tensor(tensor, static_shapes=True)
 
     def bodies_with_taps(self, node: fx.Node) -> list[bodies.Body]:
         """The graphs that a higher-order operator runs, if there are taps in any of them."""
@@ -94,7 +95,7 @@ class _GraphCopy:
         for name in "_param_name_to_source", "_source_to_user_stacks":
             if hasattr(self._gm, name):
                 setattr(made, name, getattr(self._gm, name))
-        return made  # type: ignore[no-any-return]
+        return made
 
     def _input(self, name: str, tensor: torch.Tensor) -> fx.Node:
         with self.graph.inserting_after(self._inputs[-1]) if self._inputs else self._at_start():
@@ -127,8 +128,8 @@ class _GraphCopy:
         lowering = self._lowering
         if any(call in lowering.planned for call in lowering.program.calls_of(node)):
             return lowering.program.as_nodes(self.graph, node, self._env, self._emit)
-        if node.target is operator.getitem and isinstance(self._env.get(node.args[0]), tuple | list):  # type: ignore
-            return self._env[node.args[0]][node.args[1]]  # type: ignore[index]
+        if node.target is operator.getitem and isinstance(self._env.get(node.args[0]), tuple | list):
+            return self._env[node.args[0]][node.args[1]]
         found = lowering.bodies_with_taps(node)
         return self._with_bodies(node, found) if found else self._copied(node)
 
@@ -136,7 +137,7 @@ class _GraphCopy:
         planned = self._lowering.planned.get(call)
         if planned is None:
             return self._lowering.program.emit_call(self.graph, call, args)
-        return self._nodes.emit(self._lowering.program, call, planned, args)
+        return OperatorNodes(self._nodes, self._lowering.program, call, planned).emit(args)
 
     def _with_bodies(self, node: fx.Node, found: list[bodies.Body]) -> fx.Node:
         for body in found:

@@ -29,7 +29,6 @@ def name_original(op: port.OpOverload, inputs: list[Layout]) -> str:
     return name
 
 
-@torch.library.register_fake("amanda::run_v1")
 def _run(
     values: Sequence[torch.Tensor],
     numbers: Sequence[int],
@@ -47,6 +46,9 @@ def _run(
         results = [leaf for leaf in torch.utils._pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
     fresh = [torch.empty(result.shape, dtype=result.dtype, device=result.device) for result in results]
     return [*fresh, torch.empty_like(table)]
+
+
+torch.library.register_fake("amanda::run_v1", _run)
 
 
 def _call(op: port.OpOverload, operands: list[Any]) -> Any:
