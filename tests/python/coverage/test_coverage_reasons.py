@@ -225,7 +225,7 @@ def test_a_guard_that_takes_the_keys_off_is_noticed():
 
 
 def test_the_driver_s_reasons_have_sentences():
-    assert {*_torch.skip_reasons(), "graph"} == set(REASONS)  # that one is TensorFlow's
+    assert {*_torch.skip_reasons(), "graph", "compiled"} == set(REASONS)  # those are of drivers of graphs
 
 
 def test_the_page_on_limitations_has_the_reasons():

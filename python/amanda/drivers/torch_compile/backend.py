@@ -14,8 +14,9 @@ class InstrumentingBackend:
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.__name__ = getattr(inner, "__name__", type(inner).__name__)
-        self._key = port.innermost_backend(inner)
+        self._key = key = port.innermost_backend(inner)
+        named = (getattr(key, name, None) for name in ("compiler_name", "__name__"))
+        self.__name__ = next(filter(None, named), type(key).__name__)
 
     def __call__(self, gm: Any, example_inputs: list[Any]) -> Any:
         compiled = CompiledFunction(gm, example_inputs, self.inner, self.__name__)

@@ -150,7 +150,7 @@ def test_scopes_with_other_tools_inside():
                 compiled(X)
     assert outer.ran == ["aten::relu", "aten::add"] * 4
     assert inner.ran == ["aten::relu", "aten::add"] * 2
-    assert backend.count == 3
+    assert backend.count == 2  # with taps, and without: what a tap runs is no part of the graph
 
 
 def test_another_thread_s_functions_run_without_tools():
