@@ -440,6 +440,11 @@ class Tap:
         """
         "before", "replace" or "after": where it runs.
         """
+    @property
+    def shares_run(self) -> bool:
+        """
+        Do its routines share values with others of the same execution?
+        """
 class Tool:
     """
     The core's side of a tool; amanda.Tool holds one.

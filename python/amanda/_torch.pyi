@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'number_of', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_path', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -71,6 +71,10 @@ def enter_compiled() -> None:
     """
     This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().
     """
+def enter_graph() -> None:
+    """
+    As enter_compiled(), for a graph that is instrumented; coverage counters do not count what it calls either.
+    """
 def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
     """
     After torch.utils.swap_tensors: the Python objects keep their numbers.
@@ -93,9 +97,19 @@ def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
 def leave_compiled() -> None:
     ...
+def leave_graph() -> None:
+    ...
+def name_hash(name: str, overload: str) -> int:
+    """
+    What an operator's name counts as in ids.
+    """
 def number_of(tensor: torch.Tensor) -> int:
     """
     A tensor's number, by which places are found; 0: none.
+    """
+def raw_path() -> tuple[int, int]:
+    """
+    The epoch, and a hash of this thread's Python frames, which holds in it.
     """
 def record_callbacks() -> int:
     """

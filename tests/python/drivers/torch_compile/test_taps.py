@@ -51,13 +51,13 @@ def close(results, expected):
     return all(torch.allclose(a, b, atol=1e-6) for a, b in zip(results, expected, strict=True))
 
 
-def only_linear(method, fn, **options):
+def only_linear(method, fn, ops="linear", **options):
     """A tool that schedules one action on each linear layer."""
 
     class Only(amanda.Tool):
         def __init__(self):
             super().__init__("only")
-            self.add_inst_for_op(lambda context: getattr(context, method)(fn, **options), ops="linear")
+            self.add_inst_for_op(lambda context: getattr(context, method)(fn, **options), ops=ops)
 
     return Only
 
@@ -109,15 +109,15 @@ def test_looking_changes_nothing_and_sees_what_eager_mode_shows(backend):
 
 
 @pytest.mark.parametrize(
-    ("method", "fn"),
+    ("ops", "method", "fn"),
     [
-        ("insert_before_op", lambda x, w, b: (x * 0.5, w * 2, b + 1)),
-        ("insert_after_op", lambda y: y * 3 + 1),
-        ("insert_before_backward_op", lambda g: g * 2),
+        ("linear", "insert_before_op", lambda x, w, b: (x * 0.5, w * 2, b + 1)),
+        ("linear", "insert_after_op", lambda y: y * 3 + 1),
+        ("relu", "insert_before_backward_op", lambda g: g * 2),
     ],
 )
-def test_edits_do_what_they_do_in_eager_mode(method, fn):
-    compiled, eager = both(only_linear(method, fn))
+def test_edits_do_what_they_do_in_eager_mode(ops, method, fn):
+    compiled, eager = both(only_linear(method, fn, ops=ops))
     assert close(compiled, eager)
     assert not close(eager, both(lambda: amanda.Tool("none"))[1])
 
@@ -249,7 +249,8 @@ def test_bodies_of_cond_run_taps():
     tool = Look()
     with amanda.apply(tool, compiled="graph"), torch.no_grad():
         torch._dynamo.reset()
-        assert torch.equal(compiled(torch.ones(3)), torch.sin(torch.ones(3)))
+        result = compiled(torch.ones(3))
+    assert torch.equal(result, torch.sin(torch.ones(3)))
     assert [name for name, _ in tool.forward if name in ("sin", "cos")] == ["sin", "sin"]
 
 
