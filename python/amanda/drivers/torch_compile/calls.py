@@ -31,7 +31,8 @@ class Constant:
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
 class Origin:
-    """A tensor of the program, known when it is compiled, that an operand is, or is a view of."""
+    """An input of the graph that may be a part of ids: a parameter, a buffer, or another leaf that requires a gradient.
+    An operand is that tensor, or a view of it."""
 
     position: int
     tensor: Any
@@ -48,8 +49,8 @@ class Call:
     node: fx.Node
     index: int  # among the calls of its node
     op: port.OpOverload
-    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None: one could not be traced
-    #: to a symbol, and `unseen` says which.
+    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None: one could not
+    #: be traced to a symbol, and `unseen` says which.
     args: tuple[Any, ...] | None
     #: What analyses see. Fake tensors; parameters and buffers are themselves.
     inputs: tuple[Any, ...]
@@ -62,6 +63,8 @@ class Call:
     frames: tuple[tuple[CodeType, int], ...]
     #: The autograd node of the first differentiable result, as "AddmmBackward0". "": nothing is recorded.
     backward: str = ""
+    #: See backward_ids.form_of().
+    backward_form: tuple[int, int] = (0, 0)
     #: The inputs of the graph among the operands, in bodies, too: parts of ids.
     origins: tuple[Origin, ...] = ()
     #: For each result, the argument that it is, because the operator writes to it; None: it is new, or a view.

@@ -55,12 +55,9 @@ def _is_recorded(seen: Seen, result: torch.Tensor) -> bool:
     return all(a is not before for a, before in returned)
 
 
-def backward_of(seen: Seen) -> str:
-    """The name of the autograd node of the first result that has one."""
-    for result in tensors_in(seen.outputs):
-        if _is_recorded(seen, result):
-            return str(result.grad_fn.name()).removeprefix("torch::autograd::")
-    return ""
+def backward_of(seen: Seen) -> Any:
+    """The autograd node of the first result that has one; None: nothing is recorded."""
+    return next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
 
 
 def unshowable(seen: Seen) -> str:

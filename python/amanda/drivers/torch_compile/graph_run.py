@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from amanda.drivers.torch_compile import aliasing, bodies, facts, fakes, port, recorder, refusals
+from amanda.drivers.torch_compile import aliasing, backward_ids, bodies, facts, fakes, port, recorder, refusals
 from amanda.drivers.torch_compile.calls import Call, Origin, Ref
 from amanda.drivers.torch_compile.recorder import Seen
 from amanda.drivers.torch_compile.symbols import Numbers, Symbols, UntracedError
@@ -142,7 +142,10 @@ class GraphRun:
         )
         call.result_is = facts.result_is(call)
         call.differentiable = facts.requiring(seen.inputs), facts.recorded(seen)
-        call.backward = facts.backward_of(seen)
+        node = facts.backward_of(seen)
+        if node is not None:
+            call.backward = str(node.name()).removeprefix("torch::autograd::")
+            call.backward_form = backward_ids.form_of(node, facts.tensors_in(seen.inputs))
         call.unseen = facts.unshowable(seen) or untraced
         return call
 
@@ -160,17 +163,17 @@ class GraphRun:
                 for candidate, is_view in ((tensor, False), (tensor._base, True)):
                     real = self._tensors.get(id(candidate)) if candidate is not None else None
                     if real is not None:
-                        yield Origin(position, real, is_view)
+                        if id(real) in self._state or (real.requires_grad and real.is_leaf):
+                            yield Origin(position, real, is_view)
                         break
 
     # ---- bodies -------------------------------------------------------------------------------------------------------
 
     def _run_bodies(self, node: fx.Node) -> Any:
-        what = bodies.name_of(node)
         found = bodies.bodies_of(self.gm, node)
-        if found is None:
-            self.unseen.append((what, bodies.UNKNOWN))
-        for body in found or ():
+        if not found:
+            self.unseen.append((bodies.name_of(node), "it is an operator of higher order, which tools are not shown"))
+        for body in found:
             real = {
                 placeholder: self._tensors[id(self._env[operand])]
                 for placeholder, operand in body.operands.items()
@@ -178,9 +181,13 @@ class GraphRun:
             }
             inner = GraphRun(body.gm, real, self._state)
             inner.run()
+            self.unseen += inner.unseen
+            reason = bodies.unseen(self.gm, body)
+            if reason:
+                self.unseen += [(call.name, reason) for call in inner.calls]
+                continue
             self.bodies += [body, *inner.bodies]
             self.calls += inner.calls
-            self.unseen += inner.unseen
             self.made |= inner.made
             self.values |= inner.values
         return fakes.fresh(node.meta.get("example_value"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from amanda import _core
-from amanda.drivers.torch_compile import attach, refusals
+from amanda.drivers.torch_compile import attach, backward_ids, refusals
 from amanda.drivers.torch_compile.calls import Call
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class GraphSite:
         site = _core.OpSite(
             self.backend,
             type,
-            place.id,
+            backward_ids.id_of(place.id, call.backward, call.backward_form) if is_backward else place.id,
             inputs,
             outputs,
             module_path=place.module_path,

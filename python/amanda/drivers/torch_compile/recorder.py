@@ -14,6 +14,9 @@ import torch
 from amanda import _torch
 from amanda.drivers.torch_compile import fakes, port
 
+# Operators that Dynamo adds for sizes that it does not know: no operators of the program.
+_COMPILERS_OWN = ("sym_", "_assert_scalar", "_assert_tensor_metadata")
+
 Frames = tuple[tuple[CodeType, int], ...]
 
 
@@ -35,7 +38,9 @@ def run(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
 
     def see(
         namespace: str, name: str, overload: str, inputs: tuple[Any, ...]
-    ) -> Callable[[tuple[Any, ...], bool], None]:
+    ) -> Callable[[tuple[Any, ...], bool], None] | None:
+        if namespace == "aten" and name.startswith(_COMPILERS_OWN):
+            return None
         op = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
         one = Seen(op, inputs, _before(op, inputs), _frames(sys._getframe(1)), port.functorch_level() is not None)
         seen.append(one)
