@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from amanda import _core, _fork
 
 
@@ -17,8 +19,11 @@ class CompiledIn:
             self._actions.append(action)
 
     def renew(self) -> None:
-        """The tool has changed: such functions are compiled again when they run next, and analyzed again before."""
+        """The tool has changed. Analyses run once in a scope, so functions keep what they have taken in."""
         with self._lock:
             actions, self._actions = self._actions, []
-        for action in actions:
-            action.remove()
+        if actions:
+            logging.getLogger("amanda").warning(
+                "[tools] compiled functions keep the masks and ranges that they were compiled with in this scope; call "
+                "cache_clear() of the scope, or apply the tool again"
+            )

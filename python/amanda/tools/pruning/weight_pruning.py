@@ -82,8 +82,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     derivatives and recomputed regions.
 
     In functions that are compiled with taps (``compiled="graph"``), the masks become part of the compiled code. An
-    operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask until `reset`. With
-    a `SparsitySchedule` the mask is applied by a call in each run.
+    operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask until `reset`.
+    With a `SparsitySchedule` the mask is applied by a call in each run.
 
     In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
     backward operator is linked to the input whose gradient it computes. An analysis sees symbols, so the mask is made when
