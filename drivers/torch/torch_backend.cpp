@@ -7,6 +7,7 @@
 #include "backward/node_call.h"
 #include "backward/node_override.h"
 #include "backward/running_node.h"
+#include "base/compiled_operand.h"
 #include "base/op_types.h"
 #include "base/port.h"
 #include "base/python_hooks.h"
@@ -126,6 +127,12 @@ const bool tried = [] {
 
 const c10::IValue& ivalue(Value value) {
   if (!value.ref) throw Error("[torch] this operand is no longer alive");
+  if (const auto* operand = dynamic_cast<CompiledOperand*>(python::NativeOperand::of(value))) return operand->value;
+  if (python::ObjectOperand::of(value)) {
+    throw Error(
+        "[torch] this operand is a symbol of a function that is being compiled, without a value; describe() tells its "
+        "shape and dtype, and its value is known where routines run");
+  }
   return *static_cast<const c10::IValue*>(value.ref);
 }
 

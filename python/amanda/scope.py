@@ -285,7 +285,7 @@ def entered_here() -> list[Scope]:
 def apply(
     *tools: Tool,
     on_error: Literal["raise", "disable"] = "raise",
-    compiled: Literal["eager", "opaque"] = "eager",
+    compiled: Literal["eager", "graph", "opaque"] = "eager",
     coverage: bool = False,
 ) -> Scope:
     """Creates a scope in which `tools`, and the tools they depend on, apply::
@@ -298,8 +298,9 @@ def apply(
         on_error: what happens when a routine fails. ``"raise"``: its exception is raised in the program. ``"disable"``:
             the tool and its dependents stop for the rest of the scope, with one log line, and the program continues.
         compiled: how functions compiled with `torch.compile` run in the scope. ``"eager"``: uncompiled, so that tools
-            see their operators, with the results of the eager run. ``"opaque"``: compiled; tools do not see their
-            operators. Functions of TensorFlow are always seen.
+            see their operators, with the results of the eager run. ``"graph"``: compiled, with taps where tools ask for
+            their operators. ``"opaque"``: compiled; tools do not see their operators. Functions of TensorFlow are always
+            seen.
         coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a microsecond per
             call, inner calls included. An operator of a TensorFlow graph counts once for each graph that is instrumented.
 

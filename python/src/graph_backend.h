@@ -8,6 +8,7 @@
 #include "amanda/graph.h"
 #include "amanda/mutex.h"
 #include "module.h"
+#include "native_operand.h"
 
 namespace amanda {
 class Tool;
@@ -73,7 +74,8 @@ class RefusingSite : public OpSite {
   ~RefusingSite() = default;
 };
 
-/// A Python object as an operand; borrowed.
-inline PyObject* object_of(Value value) { return static_cast<PyObject*>(value.ref); }
+/// A Python object as an operand; borrowed. None is no operand.
+inline PyObject* object_of(Value value) { return ObjectOperand::of(value); }
+inline Value value_of(PyObject* object) { return object == Py_None ? Value{} : ObjectOperand::value(object); }
 
 }  // namespace amanda::python

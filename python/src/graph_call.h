@@ -7,6 +7,7 @@
 #include <string>
 
 #include "amanda/backend.h"
+#include "native_operand.h"
 
 namespace amanda::python {
 
@@ -26,28 +27,13 @@ class __attribute__((visibility("default"))) GraphCall : public OpCall {
   virtual bool is_result(size_t position, PyObject* object) = 0;
   /// Runs what the running replacement wraps on other arguments: a new reference to its result, a tuple of several.
   virtual PyObject* call_original(PyObject* args) = 0;
+  /// Throws the current Python error in the form in which the framework carries it, if it has one.
+  virtual void raise_error() {}
   /// As Backend::refusal(), for an edit of a routine that declared nothing. Without the interpreter lock.
   virtual std::string refusal(const ActionInfo& action, size_t position) const = 0;
 
  protected:
   ~GraphCall() = default;
-};
-
-/// An operand that is no Python object. Its value is told from one that is by the lowest bit.
-class __attribute__((visibility("default"))) NativeOperand {
- public:
-  /// For Backend::describe(). Without the interpreter lock.
-  virtual ValueInfo describe() const = 0;
-
-  Value value() { return {reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(this) | 1)}; }
-  /// Null: the value is null, or a Python object.
-  static NativeOperand* of(Value value) {
-    const auto bits = reinterpret_cast<uintptr_t>(value.ref);
-    return bits & 1 ? reinterpret_cast<NativeOperand*>(bits & ~uintptr_t{1}) : nullptr;
-  }
-
- protected:
-  ~NativeOperand() = default;
 };
 
 }  // namespace amanda::python

@@ -57,7 +57,10 @@ class ObjectBridge final : public PythonBridge {
     return site.phase() == Phase::kForward && running(site).is_result(position, object);
   }
   PyObject* python_exception(const std::exception_ptr&) override { return nullptr; }
-  [[noreturn]] void raise_error() override { throw py::error_already_set(); }
+  [[noreturn]] void raise_error() override {
+    if (GraphCall* call = running_call() ? call_of(*running_call()) : nullptr) call->raise_error();
+    throw py::error_already_set();
+  }
 
  private:
   static GraphCall* call_of(OpSite& site) { return dynamic_cast<GraphCall*>(&site); }

@@ -52,7 +52,7 @@ PyOpSite* PyOpSite::forward_of(const py::object& forward) {
 Value PyOpSite::get(Side side, size_t position) {
   if (position >= size(side)) return {};
   PyObject* operand = PyTuple_GET_ITEM(operands(side), position);
-  return {operand == Py_None ? nullptr : operand};
+  return value_of(operand);
 }
 
 std::string PyOpSite::detail(Detail which) {

@@ -32,7 +32,7 @@ TapCall::TapCall(const Tap& tap, PyOpSite& site, const py::sequence& inputs, con
 Value TapCall::get(Side side, size_t position) {
   if (position >= size(side)) return {};
   PyObject* operand = operands(side)[position].ptr();
-  return {operand == Py_None ? nullptr : operand};
+  return value_of(operand);
 }
 
 void TapCall::run(RunHints) {
@@ -93,7 +93,7 @@ py::list TapCall::result() const {
 }
 
 void TapCall::from_python(Side, size_t, PyObject* object, const std::function<void(Value)>& put) {
-  put({object == Py_None ? nullptr : object});
+  put(value_of(object));
 }
 
 PyObject* TapCall::call_original(PyObject* args) {

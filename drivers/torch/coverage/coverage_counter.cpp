@@ -134,7 +134,7 @@ std::optional<Skipped> state_of(const Call& call, const ScopeStack* scopes) {
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   const Counters* counters = counting_here();
-  if (!counters) return nullptr;
+  if (!counters || thread_keys().uncounted != 0) return nullptr;
   auto call = std::make_unique<Call>();
   if (!identify(*call, function)) return nullptr;
   call->outer = innermost;

@@ -9,6 +9,7 @@
 #include "base/port.h"
 #include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
+#include "dispatch/call_recorder.h"
 #include "forward/stack_call.h"
 #include "thread/engine_threads.h"
 #include "thread/tracing.h"
@@ -56,7 +57,10 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
   const c10::DispatchKeySet rest = below(role, key_set);
   const OpRecord& record = op_types().of(op);
   StackCall call(record, op, rest, *stack);
-  if (!is_observed(call, rest)) return op.redispatchBoxed(rest, stack);
+  if (!is_observed(call, rest)) {
+    if (!run_recorded(call)) op.redispatchBoxed(rest, stack);
+    return;
+  }
   CurrentScopes held;
   ScopeStack* scopes = observers(role, held);
   if (C10_UNLIKELY(!scopes)) return op.redispatchBoxed(rest, stack);

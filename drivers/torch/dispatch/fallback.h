@@ -18,8 +18,10 @@ bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set);
 void observe(ScopeStack& scopes, ForwardCall& call);
 /// The keys with which a call continues that was caught on the key of `role`.
 inline c10::DispatchKeySet below(KeyRole role, c10::DispatchKeySet key_set) {
-  // The other key may be in the set if a guard restored its bit, but one call must be one event.
-  return (key_set & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, keys().of(role))) - keys().both;
+  // The other key may be in the set if a guard restored its bit, but one call must be one event. Tracers choose kernels
+  // in Python, with a key above all others.
+  const c10::DispatchKeySet rest(c10::DispatchKeySet::FULL_AFTER, keys().of(role));
+  return (key_set & rest.add(c10::DispatchKey::PythonDispatcher)) - keys().both;
 }
 
 void catch_all(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -59,6 +59,7 @@
 #include <ATen/ops/where_ops.h>
 
 #include "base/op_types.h"
+#include "dispatch/call_recorder.h"
 #include "dispatch/fallback.h"
 #include "forward/typed_call.h"
 
@@ -117,6 +118,8 @@ struct Typed<Op, Result(Args...)> {
         observe(*scopes, call);
         return call.take_result();
       }
+    } else if (run_recorded(call)) {
+      return call.take_result();
     }
     return handle->redispatch(rest, std::forward<Args>(args)...);
   }

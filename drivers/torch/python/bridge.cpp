@@ -1,11 +1,8 @@
 #include "python/bridge.h"
 
-#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
-#include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include "amanda/engine.h"
 #include "amanda/torch.h"
@@ -14,62 +11,17 @@
 #include "base/tensor_handle.h"
 #include "forward/stack_call.h"
 #include "python/errors.h"
+#include "python/operands.h"
 #include "thread/guards.h"
 
 namespace amanda::python {
 namespace {
-
-// NOTE: [showing a tensor] A tensor that already has a Python object is shown as that object. A tensor without one must
-// not get one: it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object").
-// Such a tensor is shown through another handle on the same memory, with the same gradient edge.
-PyObject* show(const at::Tensor& tensor) {
-  if (!tensor.defined()) return Py_NewRef(Py_None);
-  if (pytorch::py_object(tensor)) return THPVariable_Wrap(tensor);
-  at::Tensor handle = pytorch::alias_of(tensor);
-  pytorch::take_over_edge(tensor, handle);
-  return THPVariable_Wrap(handle);
-}
 
 // A gradient is shown as itself, as by PyTorch's own hooks. The engine then knows whether it is still referenced, and
 // neither takes it over as a leaf's .grad nor adds to it in place. (Gradients include no result that the program could
 // pass to nn.Parameter.)
 PyObject* show_gradient(const c10::IValue& value) {
   return value.isTensor() ? THPVariable_Wrap(value.toTensor()) : Py_NewRef(Py_None);
-}
-
-// The schema's own type of an argument; dtypes and the like are integers on the stack.
-const c10::Type* element(const c10::TypePtr& type) {
-  const auto optional = type->cast<c10::OptionalType>();
-  return optional ? optional->getElementType().get() : type.get();
-}
-
-PyObject* show(const c10::IValue& value, const c10::Argument& argument) {
-  if (value.isNone()) return Py_NewRef(Py_None);
-  if (value.isTensor()) return show(value.toTensor());
-  if (value.isList()) {
-    const auto members = value.toListRef();
-    const bool tensors = std::all_of(members.begin(), members.end(),
-                                     [](const c10::IValue& member) { return member.isTensor() || member.isNone(); });
-    if (tensors && !members.empty()) {
-      PyObject* list = PyList_New(members.size());
-      for (size_t i = 0; i < members.size(); ++i) {
-        PyList_SET_ITEM(list, i, members[i].isNone() ? Py_NewRef(Py_None) : show(members[i].toTensor()));
-      }
-      return list;
-    }
-  }
-  if (value.isInt()) {
-    switch (element(argument.real_type())->kind()) {
-      case c10::TypeKind::ScalarTypeType:
-        return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
-      case c10::TypeKind::LayoutType:
-        return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value.toInt()))));
-      case c10::TypeKind::MemoryFormatType:
-        return Py_NewRef(torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(value.toInt())));
-      default: break;
-    }
-  }
-  return torch::jit::toPyObject(value).release().ptr();
 }
 
 const c10::Argument& forward_argument_of(const OpSite& site, Side side, size_t position) {
@@ -84,16 +36,6 @@ const c10::Argument& argument_of(const OpSite& site, Side side, size_t position)
   if (site.phase() == Phase::kBackward) return *gradient;
   const c10::FunctionSchema& schema = static_cast<const pytorch::ForwardCall&>(site).record().schema;
   return side == Side::kOutputs ? schema.returns()[position] : schema.arguments()[position];
-}
-
-c10::IValue take(PyObject* object, const c10::Argument& argument) {
-  try {
-    // The tool may keep a wrapped tensor: the driver copies the handle, never the object.
-    return torch::jit::toIValue(object, argument.type());
-  } catch (const std::exception&) {
-    PyErr_Clear();
-    throw ConversionError(c10::str("got ", Py_TYPE(object)->tp_name, " where ", argument.type()->str(), " is needed"));
-  }
 }
 
 PyObject* show_results(const torch::jit::Stack& stack, const pytorch::OpRecord& record) {

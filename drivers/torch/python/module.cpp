@@ -19,6 +19,7 @@
 #include "python/errors.h"
 #include "python/framework_probe.h"
 #include "python/numbers.h"
+#include "python/recording.h"
 #include "thread/engine_threads.h"
 #include "thread/keys.h"
 #include "torch_backend.h"
@@ -180,6 +181,17 @@ void bind_threads(py::module_& m) {
       "enter_compiled", [] { ++pytorch::thread_keys().unobserved; },
       "This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().");
   m.def("leave_compiled", [] { --pytorch::thread_keys().unobserved; });
+  m.def(
+      "enter_graph",
+      [] {
+        ++pytorch::thread_keys().unobserved;
+        ++pytorch::thread_keys().uncounted;
+      },
+      "As enter_compiled(), for a graph that is instrumented; coverage counters do not count what it calls either.");
+  m.def("leave_graph", [] {
+    --pytorch::thread_keys().unobserved;
+    --pytorch::thread_keys().uncounted;
+  });
 }
 
 void bind_numbers(py::module_& m) {
@@ -205,6 +217,20 @@ void bind_places(py::module_& m) {
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");
+  m.def(
+      "raw_path",
+      [] {
+        const pytorch::PythonHooks& hooks = pytorch::python_hooks;
+        const auto raw_path = hooks.raw_path.load(std::memory_order_relaxed);
+        return py::make_tuple(hooks.epoch.load(std::memory_order_acquire), raw_path ? raw_path() : 0);
+      },
+      "The epoch, and a hash of this thread's Python frames, which holds in it.");
+  m.def(
+      "name_hash",
+      [](const char* name, const char* overload) {
+        return pytorch::op_types().of(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)).name_hash;
+      },
+      py::arg("name"), py::arg("overload"), "What an operator's name counts as in ids.");
   m.def("start_new_epoch", &python::start_new_epoch, "What ids were found by has changed.");
   m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
   m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),
@@ -232,6 +258,14 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "framework_probe", [] { return py::capsule(&python::torch_probe(), kFrameworkProbeCapsule); },
       "For profilers: what is allocated, which other profilers are on.");
+  m.def(
+      "record_calls",
+      [](const py::object& see, const py::object& function, const py::tuple& args, const py::dict& kwargs) {
+        return python::record_calls(bridge, see, function, args, kwargs);
+      },
+      py::arg("see"), py::arg("function"), py::arg("args"), py::arg("kwargs"),
+      "Calls `function(*args, **kwargs)` on traced tensors. Before each outermost operator, calls `see(namespace, name, "
+      "overload, inputs)`, and after it what that returned, unless None, with (outputs, result_is_view).");
   bind_installation(m);
   bind_operators(m);
   bind_functions(m);

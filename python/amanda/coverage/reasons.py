@@ -13,6 +13,10 @@ REASONS = {
     "noise": "it is bookkeeping of the framework: `profiler::*`, `prim::*`, `lift_fresh`",
     "backward": "a backward operator is made of it; tools see the autograd node as a whole",
     "graph": "it is inside a function that a v1 graph of TensorFlow calls",
+    "compiled": (
+        'it is inside a compiled function, under `apply(..., compiled="graph")`, where tools cannot be shown it; or the '
+        "function runs without tools, and a warning says why"
+    ),
     "traced": "the program is being traced: `FakeTensorMode`, `make_fx`, `torch.export`, `torch.jit.trace`",
     "unasked": "no tool of the scope asks for it: not for operators of its type (`ops=`), or not for backward operators",
     "unowned": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import itertools
@@ -34,12 +35,38 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(_PACKAGE) and not filename.startswith(_TOOLS)
 
 
-def place_of(frame: FrameType) -> tuple[object, ...]:
-    """The module, file, function and source position of the call that the frame is in.
+def place_of(module: str, code: CodeType, offset: int) -> tuple[object, ...]:
+    """The module, file, function and source position of the instruction at this offset: of a call that a frame is in.
 
-    Once the frame's code has died, `forget` must be called before this is called again.
+    Once the code has died, `forget` must be called before this is called again.
     """
-    return (*_file(frame), frame.f_code.co_qualname, position_of(frame.f_code, frame.f_lasti))
+    return (*_file(module, code.co_filename), code.co_qualname, position_of(code, offset))
+
+
+def module_of(frame: FrameType) -> str:
+    """The name of the Python module that the frame's code belongs to."""
+    return name_of_module(dict.get(frame.f_globals, "__name__"))
+
+
+def same_place(original: CodeType, code: CodeType, offset: int) -> int:
+    """An instruction of the original code that has the source position of one of `code`, which is made from it.
+
+    Where that has no position, it is as far from the end.
+    """
+    position = position_of(code, offset)
+    if len(position) > 1:
+        for index, known in enumerate(original.co_positions()):
+            if known == position:
+                return index * 2
+    after = sum(1 for each in dis.get_instructions(code) if each.offset > offset)
+    behind = [each.offset for each in dis.get_instructions(original)]
+    return behind[-1 - after] if after < len(behind) else 0
+
+
+def line_of(code: CodeType, offset: int) -> int:
+    """The line of the instruction at this offset; where it has none, as frames have it, the code's first one."""
+    position = next(itertools.islice(code.co_positions(), offset // 2, None), None)
+    return (position and position[0]) or code.co_firstlineno
 
 
 def forget(code: int) -> None:
@@ -63,13 +90,11 @@ def encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _file(frame: FrameType) -> tuple[str, str]:
-    """Names a frame's file the same in every process and checkout: by the module, and the name without its folder.
+def _file(module: str, path: str) -> tuple[str, str]:
+    """Names a file the same in every process and checkout: by the module, and the name without its folder.
 
     Files that share both, such as several scripts run in one process, are numbered in order of appearance.
     """
-    module = name_of_module(dict.get(frame.f_globals, "__name__"))
-    path = frame.f_code.co_filename
     name = os.path.basename(path)
     paths = _files.setdefault((module, name), {})
     ordinal = paths.setdefault(path, len(paths)) if len(paths) < _MOST_FILES else paths.get(path, _MOST_FILES)

@@ -162,17 +162,22 @@ def mark_of(frame: FrameType) -> Mark | None:
     code = frame.f_code
     for block in reversed(_blocks.get(id(frame), ())):
         if block.code is code:
-            return Mark(_place(block.name, frame, frames.position_of(code, block.offset)))
+            return Mark(_place(block.name, code, frame.f_lasti, frames.position_of(code, block.offset)))
+    return mark_of_function(code, frame.f_lasti)
+
+
+def mark_of_function(code: CodeType, offset: int) -> Mark | None:
+    """What makes call paths begin at a function of this code that is at this instruction."""
     name = _name_in(code)
     if name is None:
         return None
-    return Mark(_place(name, frame, (code.co_firstlineno, code.co_firstlineno, 0, 0)) if name else ())
+    return Mark(_place(name, code, offset, (code.co_firstlineno, code.co_firstlineno, 0, 0)) if name else ())
 
 
-def _place(name: str, frame: FrameType, start: tuple[int, ...]) -> tuple[object, ...]:
+def _place(name: str, code: CodeType, offset: int, start: tuple[int, ...]) -> tuple[object, ...]:
     """A root that has a name counts by it, and by where the call is from the root's start on: the same wherever in a
     file the root is, and in whichever."""
-    position = frames.position_of(frame.f_code, frame.f_lasti)
+    position = frames.position_of(code, offset)
     if len(position) == 1:  # without columns; a function's start is a line in any case
         return _MARK, name, position[0] - (start[0] if len(start) == 1 else 0)
     line, column = start[0], start[2]

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "python" / "amanda"
 
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
-    ["_build", "_core", "_cupti", "_fork", "_rematerialization", "_tensorflow", "_tools", "_torch"],
+    ["_build", "_core", "_cupti", "_fork", "_rematerialization", "_tensorflow", "_tools", "_torch", "_torch_compile"],
     ["drivers"],  # what all drivers have in common
     [
         "coverage",
@@ -35,13 +35,14 @@ LAYERS = [
     ["scope"],
     ["program_points"],
     ["drivers.tensorflow", "drivers.torch"],
+    ["drivers.torch_compile"],
     ["tools"],
     [""],  # amanda itself, where all is put together
     ["cli"],
     ["__main__"],
 ]
 # Modules that are built, not written.
-EXTENSIONS = {"_build", "_core", "_cupti", "_rematerialization", "_tensorflow", "_tools", "_torch"}
+EXTENSIONS = {"_build", "_core", "_cupti", "_rematerialization", "_tensorflow", "_tools", "_torch", "_torch_compile"}
 
 
 def modules(package):

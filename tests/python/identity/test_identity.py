@@ -736,8 +736,8 @@ def test_memory_is_flat_over_many_iterations_of_new_tensors_and_functions():
 
 def test_a_loss_module_made_anew_in_each_step_has_nothing_named_again(monkeypatch):
     named = []
-    name = call_path.call_path
-    monkeypatch.setattr(call_path, "call_path", lambda frame: named.append(1) or name(frame))
+    name = call_path.path_of
+    monkeypatch.setattr(call_path, "path_of", lambda steps: named.append(1) or name(steps))
     model, x, target = torch.nn.Linear(3, 2), torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
     ids = []
     tool = amanda.Tool()

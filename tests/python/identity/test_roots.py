@@ -268,8 +268,8 @@ def test_a_closure_that_is_decorated_in_each_step_has_nothing_named_again(monkey
     from amanda.drivers.torch import call_path
 
     named = []
-    name = call_path.call_path
-    monkeypatch.setattr(call_path, "call_path", lambda frame: named.append(1) or name(frame))
+    name = call_path.path_of
+    monkeypatch.setattr(call_path, "path_of", lambda steps: named.append(1) or name(steps))
 
     def step():
         @amanda.root

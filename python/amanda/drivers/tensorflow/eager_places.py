@@ -56,7 +56,7 @@ def _resolve(operator: str, scope: str, stack: list[FrameType]) -> places.Place:
         if mark is not None and mark.place:
             path.append(mark.place)
         elif not _is_machinery(each.f_code.co_filename):
-            path.append(frames.place_of(each))
+            path.append(frames.place_of(frames.module_of(each), each.f_code, each.f_lasti))
         if mark is not None:
             break
     module_path = frames.encodable(scope.strip("/").replace("/", "."))

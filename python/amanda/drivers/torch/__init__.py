@@ -7,8 +7,21 @@ import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import Protocol
 
-from amanda.drivers import CoverageCounter, Option
+from amanda.drivers import CoverageCounter, Option, Origin
+
+
+class CompiledFunctions(Protocol):
+    """What the driver asks of the part that instruments compiled functions as graphs. See `amanda.drivers.Driver`, whose
+    methods these are."""
+
+    def is_built(self) -> bool: ...
+    def load(self) -> None: ...
+    def describe(self) -> str: ...
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter: ...
+    def origins(self, symbol: object) -> Sequence[Origin] | None: ...
+    def remarks(self) -> list[str]: ...
 
 
 class TorchDriver:
@@ -19,10 +32,13 @@ class TorchDriver:
     namespace_of_new = "mylib"
     requires_gradient = "call a model with parameters that require one, outside torch.no_grad()"
     options: Mapping[str, Option] = {
-        "compiled": Option(("eager", "opaque"), "what functions compiled with torch.compile do, as in amanda.apply"),
+        "compiled": Option(
+            ("eager", "graph", "opaque"), "what functions compiled with torch.compile do, as in amanda.apply"
+        ),
     }
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: CompiledFunctions) -> None:
+        self._compiled = compiled
         self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
 
     def is_available(self) -> bool:
@@ -45,6 +61,7 @@ class TorchDriver:
             ("walk over frames", walk),
             ("typed kernels", f"{_torch.typed_kernels()} operators"),
             ("caught for filters", f"{caught} operators, for the life of this process" if caught else "nothing"),
+            ("torch.compile", self._compiled.describe()),
         ]
 
     def could_name(self, name: str) -> bool:
@@ -57,6 +74,8 @@ class TorchDriver:
         from amanda.drivers.torch import attach, backward_pass, compiled, functions
 
         attach.attach()
+        if self._compiled.is_built():
+            self._compiled.load()
         self._patches = (functions, backward_pass, compiled)
 
     @property
@@ -83,8 +102,8 @@ class TorchDriver:
             return [str(value).replace(".", "::", 1)]
         return []
 
-    def origins(self, symbol: object) -> None:
-        """None: this driver has no graphs."""
+    def origins(self, symbol: object) -> Sequence[Origin] | None:
+        return self._compiled.origins(symbol)
 
     def enter(self) -> None:
         for part in self._patches:
@@ -97,8 +116,10 @@ class TorchDriver:
 
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter:
         from amanda import _torch
+        from amanda.drivers.torch.coverage import Counters
 
-        return _torch.CoverageCounter(tools)
+        own = _torch.CoverageCounter(tools)
+        return Counters(own, self._compiled.make_coverage_counter(tools)) if self._compiled.is_built() else own
 
     def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
         from amanda.drivers.torch.preserved import preserved
@@ -118,10 +139,10 @@ class TorchDriver:
 
         functions = compiled.functions_run_eagerly()
         if not functions:
-            return []
+            return self._compiled.remarks()
         consequence = "results may differ from the compiled ones in the last bits"
         head = f"compiled with torch.compile, but run eagerly here: {consequence}"
-        return [head, *(f"  {function}" for function in functions)]
+        return [*self._compiled.remarks(), head, *(f"  {function}" for function in functions)]
 
 
 def _is_built() -> bool:

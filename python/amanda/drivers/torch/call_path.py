@@ -1,7 +1,7 @@
 """The place of an operator call in a Python program, from which its id and its context's texts are computed.
 
 Called once per place; afterwards the driver finds the place by the addresses of the frames' code, their instruction
-offsets and modules.
+offsets and modules. Compiled programs are named here, too: their steps come from the compiler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,21 @@ _COMPILER = os.path.join(_TORCH, "_dynamo") + os.sep
 _lock = _fork.rlock()  # two threads that run a model for the first time must agree on its name
 
 
+class Step(NamedTuple):
+    """A Python frame on the way from an operator outwards, or a call that a compiler has inlined instead of one."""
+
+    code: CodeType
+    offset: int  # of the instruction that it is at
+    python_module: str  # that the code belongs to
+    runs: Any = None  # the nn.Module, if it is the frame of a module's call
+    mark: roots.Mark | None = None  # of amanda.root
+    enters: bool = False  # it entered an open scope
+
+    @property
+    def line(self) -> int:
+        return frames.line_of(self.code, self.offset)
+
+
 class Path(NamedTuple):
     """From an operator outwards to its root."""
 
@@ -34,25 +49,38 @@ class Path(NamedTuple):
     source: str
 
 
+class Identity(NamedTuple):
+    """Of an operator: its id, the name of the module that runs, and the source line."""
+
+    id: int
+    module_path: str
+    source: str
+
+
 def resolve(
     frame: FrameType | None, name_hash: int, tensors: Sequence[tuple[int, Any, bool]], recomputing: bool
-) -> tuple[int, str, str]:
-    """The id, module name and source line of the operator that `frame` calls.
-
-    Arguments: frame: the innermost Python frame. name_hash: of the operator's name. tensors: for each tensor operand:
-        (position, tensor, does it count as a parameter by its type). recomputing: is a backward operator recomputing a
-        checkpointed region?
-    """
+) -> Identity:
+    """Identifies the operator that `frame` calls; see identify()."""
     with naming():
-        path = call_path(frame)
-        place = frames.hash_of((name_hash, path.places))
-        named = []
-        for position, tensor, counts in tensors:
-            name = operands.operand(tensor, counts, path.modules, place, recomputing)
-            if name is not None:
-                named.append((position, name))
-        module_path = frames.encodable(models.names_in(path.modules))
-        return frames.hash_of((place, named)) or 1, module_path, frames.encodable(path.source)
+        return identify(path_of(steps_from(frame)), name_hash, tensors, recomputing)
+
+
+def identify(
+    path: Path, name_hash: int, tensors: Sequence[tuple[int, Any, bool]], recomputing: bool = False
+) -> Identity:
+    """Identifies an operator on a path, inside naming().
+
+    Arguments: name_hash: of the operator's name. tensors: for each tensor operand: (position, tensor, does it count as a
+        parameter by its type). recomputing: is a backward operator recomputing a checkpointed region?
+    """
+    place = frames.hash_of((name_hash, path.places))
+    named = []
+    for position, tensor, counts in tensors:
+        name = operands.operand(tensor, counts, path.modules, place, recomputing)
+        if name is not None:
+            named.append((position, name))
+    module_path = frames.encodable(models.names_in(path.modules))
+    return Identity(frames.hash_of((place, named)) or 1, module_path, frames.encodable(path.source))
 
 
 @contextlib.contextmanager
@@ -77,17 +105,40 @@ def _not_traced() -> Iterator[None]:
         port.set_tracing_state(state)
 
 
-def call_path(frame: FrameType | None) -> Path:
-    """The frames from the operator to the root, each as its function and the source position of the call in it.
+def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
+    """The frame and its callers, innermost first. Not to be kept: the modules live as long as it.
 
-    A frame that runs a module is represented by the module's name in its model. The root is a `torch.utils.checkpoint`
+    A function that the compiler has split at a graph break is one step: the frame of its last part, which those of the
+    parts before have called. `resumed`: `frame` has called such a part.
+    """
+    steps: list[Step] = []
+    for each in frames.outwards(frame):
+        code, offset = original_of(each.f_code, each.f_lasti)
+        mark, enters = roots.mark_of(each), roots.is_root(each)
+        if resumed:
+            steps[-1:] = [step._replace(mark=step.mark or mark, enters=step.enters or enters) for step in steps[-1:]]
+        else:
+            steps.append(Step(code, offset, frames.module_of(each), _module_run_by(each), mark, enters))
+        resumed = code is not each.f_code
+    return steps
+
+
+def original_of(code: CodeType, offset: int) -> tuple[CodeType, int]:
+    """The function that a part of it continues after a graph break, and the instruction there; any other code itself."""
+    original = port.resumed_code(code)
+    return (code, offset) if original is None else (original, frames.same_place(original, code, offset))
+
+
+def path_of(steps: Sequence[Step]) -> Path:
+    """The steps from the operator to the root, each as its function and the source position of the call in it.
+
+    A step that runs a module is represented by the module's name in its model. The root is a `torch.utils.checkpoint`
     boundary, so that a recomputation has the ids of the first run; otherwise the outermost module that has state, so
     that ids do not depend on the loop around a model; otherwise the innermost frame that `amanda.root` marks; otherwise
     the innermost frame that entered a scope, so that ids do not depend on frames further out.
     """
-    stack = list(frames.outwards(frame))
-    modules = [module for module in map(_module_run_by, stack) if module is not None]
-    lent = any(each.f_code is port.FUNCTIONAL_CALL for each in stack)
+    modules = [step.runs for step in steps if step.runs is not None]
+    lent = any(step.code is port.FUNCTIONAL_CALL for step in steps)
     for module in reversed(modules):
         models.register_model(module)
         if not lent:
@@ -96,34 +147,32 @@ def call_path(frame: FrameType | None) -> Path:
     root = entered = 0
     mark: roots.Mark | None = None
     marked: tuple[object, ...] = ()
-    for each in stack:
-        code = each.f_code
-        lifetimes.watch(code)
+    for step in steps:
+        lifetimes.watch(step.code)
         outside = len(places)
-        module = _module_run_by(each)
-        if module is not None:
-            known = models.name_of(module)
+        if step.runs is not None:
+            known = models.name_of(step.runs)
             places.append((known.model, known.name))
             if known.has_state:
                 root = len(places)
-        elif code.co_filename == _CHECKPOINT_FILE:
+        elif step.code.co_filename == _CHECKPOINT_FILE:
             root = len(places)
             break
-        elif not _is_machinery(code.co_filename):
-            places.append(frames.place_of(each))
-        if mark is None and (mark := roots.mark_of(each)) is not None:
+        elif not is_machinery(step.code.co_filename):
+            places.append(frames.place_of(step.python_module, step.code, step.offset))
+        if mark is None and (mark := step.mark) is not None:
             marked = (*places[:outside], mark.place) if mark.place else tuple(places)
-        if not entered and roots.is_root(each):
+        if not entered and step.enters:
             entered = len(places)
     path = tuple(places[:root]) if root else marked or tuple(places[: entered or None])
-    return Path(path, modules, _source(stack))
+    return Path(path, modules, _source(steps))
 
 
 lifetimes.objects.listen(frames.forget)
 
 
 @functools.cache
-def _is_machinery(filename: str) -> bool:
+def is_machinery(filename: str) -> bool:
     """Is it a frame between a module or a compiled function and its code, or one of Amanda's, such as its replacements
     of torch's functions?"""
     return filename == _MODULE_FILE or filename.startswith(_COMPILER) or frames.is_ours(filename)
@@ -137,10 +186,10 @@ def _module_run_by(frame: FrameType) -> Any:
     return module if runs else None
 
 
-def _source(stack: list[FrameType]) -> str:
+def _source(steps: Sequence[Step]) -> str:
     """The innermost line outside torch and Amanda."""
-    for frame in stack:
-        filename = frame.f_code.co_filename
-        if not filename.startswith(_TORCH) and not _is_machinery(filename):
-            return f"{filename}:{frame.f_lineno}"
+    for step in steps:
+        filename = step.code.co_filename
+        if not filename.startswith(_TORCH) and not is_machinery(filename):
+            return f"{filename}:{step.line}"
     return ""

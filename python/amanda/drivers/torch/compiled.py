@@ -1,4 +1,4 @@
-"""Functions compiled with `torch.compile` run eagerly in scopes, or compiled and unseen.
+"""Functions compiled with `torch.compile` run eagerly in scopes, or compiled and instrumented, or compiled and unseen.
 
 torch.compiler.set_stance("force_eager") would affect other threads, and torch.cond, which can only run compiled.
 
@@ -69,17 +69,27 @@ _open = False
 _finder: _WhenImported | None = None
 _lock = _fork.rlock()
 _run_eagerly: dict[str, None] = {}  # the functions that a warning was about, in order
+_said: set[str] = set()  # the policies that a log line has named
 _callback_of_torch: Any = None
+# Answers for it, under "graph": given the function's callback and torch's own _callback_from_stance; None: run it eagerly.
+_graphs: Callable[[Any, Callable[[Any], Any]], Any] | None = None
+
+
+def instrument_graphs_with(callback_for: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
+    """Registers what chooses the compiler's callback under `compiled="graph"`."""
+    global _graphs
+    _graphs = callback_for
 
 
 def _policy() -> str | None:
     """The policy of this thread's scopes for the compiled function that is about to run; None: no scope.
 
-    If any open scope asks for eager, eager wins.
+    If any open scope asks for eager, eager wins; then graph.
     """
     if not _torch.has_scopes() or _called_by_torch():
         return None
-    return "eager" if any(entered.options["compiled"] == "eager" for entered in scope.entered_here()) else "opaque"
+    asked = {entered.options["compiled"] for entered in scope.entered_here()}
+    return next(policy for policy in ("eager", "graph", "opaque") if policy in asked)
 
 
 def _called_by_torch() -> bool:
@@ -112,9 +122,24 @@ def _warn(function: str) -> None:
     logging.getLogger("amanda").warning(
         "[scope] %s is compiled with torch.compile, and runs eagerly in this scope: its results may differ in the last "
         "bits from those of the compiled function, and its random numbers are others. Apply the tools with "
-        'compiled="opaque" to run compiled functions as they are, unseen (said once for each function)',
+        'compiled="graph" to instrument compiled functions, or with compiled="opaque" to run them as they are, unseen '
+        "(said once for each function)",
         function,
     )
+
+
+_IN_FORCE = {
+    "graph": 'they run compiled, with taps where tools ask for their operators (compiled="graph")',
+    "opaque": "they run as they are, and tools see none of their operators (compiled=\"opaque\"); compiled=\"graph\" "
+    "instruments them",
+}
+
+
+def _say(policy: str) -> None:
+    """Says once what is in force, when a compiled function is met."""
+    if policy not in _said:
+        _said.add(policy)
+        logging.getLogger("amanda").info("[scope] functions compiled with torch.compile: %s", _IN_FORCE[policy])
 
 
 def _name_of(frame: Any) -> str:
@@ -134,13 +159,18 @@ def _name_of(frame: Any) -> str:
 def _enter_compiled() -> Callable[[], None]:
     if _policy() != "opaque" or port.runs_eagerly():
         return lambda: None
+    _say("opaque")
     _torch.enter_compiled()
     return _torch.leave_compiled
 
 
 def _callback(callback: Any) -> Any:
     """Replaces `_callback_from_stance`; returning None runs the function eagerly."""
-    if callback in (None, False) or _policy() != "eager":
+    policy = None if callback in (None, False) else _policy()
+    if policy == "graph" and _graphs is not None:
+        _say(policy)
+        return _graphs(callback, _callback_of_torch)
+    if policy in (None, "opaque"):
         return _callback_of_torch(callback)
     _warn(_name_of(_frame_of_compiled()))
     port.satisfy_fullgraph()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from types import CodeType
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ _missing: list[str] = []
 RUN_MODULE = _get("nn.Module.__call__.__code__", _missing)  # tracers replace it temporarily
 RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__", _missing)
 FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)  # swaps a module's tensors for a call
+
+CHECKPOINT = _get("utils.checkpoint.checkpoint.__wrapped__.__code__", _missing)
 
 # What runs the engine for Python, and what recomputes a checkpointed region that is not reentrant.
 Variable = _get("autograd.variable.Variable", _missing)
@@ -112,6 +115,7 @@ ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls a
 # They can only run compiled.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
 COMPILED_FUNCTION = "compile_wrapper"  # the function that torch.compile returns
+_RESUMES = "torch_dynamo_resume_in_"  # begins the name of what follows a graph break
 FUNCTION = "fn"  # and its variable that holds the compiled function
 
 
@@ -128,6 +132,17 @@ def eval_frame() -> Any:
     found = [name for name in names if _has(module, name)]
     _check([f"{DYNAMO}.eval_frame.{name}" for name in names if name not in found])
     return module
+
+
+def resumed_code(code: CodeType) -> CodeType | None:
+    """The code of the function that this code continues, where the compiler has split it; None: it is no such code."""
+    if not code.co_name.startswith(_RESUMES):
+        return None
+    transformed = sys.modules[f"{DYNAMO}.utils"].orig_code_map
+    known = sys.modules[f"{DYNAMO}.resume_execution"].ContinueExecutionCache.generated_code_metadata.get(
+        transformed.get(code, code)
+    )
+    return None if known is None else known.code
 
 
 def without_compiler(module: Any) -> Any:

@@ -200,14 +200,15 @@ def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
     assert caplog.messages == [
         f"[scope] {place} is compiled with torch.compile, and runs eagerly in this scope: its results may differ in the "
         "last bits from those of the compiled function, and its random numbers are others. Apply the tools with "
-        'compiled="opaque" to run compiled functions as they are, unseen (said once for each function)'
+        'compiled="graph" to instrument compiled functions, or with compiled="opaque" to run them as they are, unseen '
+        "(said once for each function)"
         for place in places
     ]
     assert functions_run_eagerly() == places
 
 
 def test_an_unknown_policy():
-    with pytest.raises(ValueError, match=r"\[scope\] compiled is \"eager\" or \"opaque\", got 'inductor'"):
+    with pytest.raises(ValueError, match=r"\[scope\] compiled is \"eager\" or \"graph\" or \"opaque\", got 'inductor'"):
         amanda.apply(Names(), compiled="inductor")
 
 

@@ -1,0 +1,15 @@
+// Shows Python the operators that a function calls while it is traced.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace amanda::python {
+
+class TorchBridge;
+
+/// Calls `function(*args, **kwargs)`. Before each outermost operator, calls `see(namespace, name, overload, inputs)`, and
+/// after it what that returned, with `(outputs, result_is_view)`, unless it is None.
+py::object record_calls(TorchBridge& bridge, const py::object& see, const py::object& function, const py::tuple& args,
+                        const py::dict& kwargs);
+
+}  // namespace amanda::python

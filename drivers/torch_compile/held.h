@@ -1,0 +1,35 @@
+// Tensors that hold an object: how a compiled graph passes on what it cannot look into.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace amanda::pytorch {
+
+/// An object with a number. Its tensors keep it alive: as operands, in code that runs, and saved for a backward pass.
+class Held : public std::enable_shared_from_this<Held> {
+ public:
+  Held();
+  virtual ~Held();
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  /// A new 0-dim int64 tensor that holds the number.
+  at::Tensor tensor();
+  /// What a tensor, or a copy of one, stands for; null: nothing that is alive.
+  template <class T>
+  static std::shared_ptr<T> of(const at::Tensor& tensor) {
+    return std::dynamic_pointer_cast<T>(find(tensor));
+  }
+
+  int64_t number() const { return number_; }
+
+ private:
+  static std::shared_ptr<Held> find(const at::Tensor& tensor);
+
+  int64_t number_;  // never used again in this process
+};
+
+}  // namespace amanda::pytorch

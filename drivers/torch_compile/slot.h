@@ -1,0 +1,72 @@
+// What a node of a compiled graph does: which taps it runs, of which operator, on which operands.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <Python.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "amanda/graph.h"
+#include "operand.h"
+
+namespace amanda::pytorch {
+
+/// An operator of a compiled program while it runs. Immutable, but for `refuse`.
+struct Operator {
+  Backend* backend;
+  OpType type;
+  OpId id;
+  c10::OperatorHandle op;  // of a backward operator: what it is the derivative of
+  std::string module_path, source;
+  std::shared_ptr<const Operator> forward;  // null: it is a forward operator
+  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies; null: nothing is
+  /// refused.
+  mutable PyObject* refuse = nullptr;
+};
+
+/// What a replacement's result must be like.
+struct Form {
+  at::ScalarType dtype;
+  std::vector<std::optional<int64_t>> sizes;  // none: left open
+};
+
+/// Where a tensor of a node belongs.
+struct TensorPlace {
+  Side side;
+  size_t position, member;  // member: of a list; else 0
+};
+
+/// Immutable.
+class Slot {
+ public:
+  /// `num_tensors`: of the node; `forms`: of a replacement's results, by tensor. Throws `Error` if a tap is gone.
+  Slot(std::shared_ptr<const Operator> op, const std::vector<uint64_t>& tap_ids, std::vector<Operand> inputs,
+       std::vector<Operand> outputs, size_t num_tensors, std::vector<Form> forms);
+
+  const Operator& op() const { return *op_; }
+  const std::vector<TapPtr>& taps() const { return taps_; }
+  Phase phase() const { return op_->forward ? Phase::kBackward : Phase::kForward; }
+  const std::vector<Operand>& operands(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
+  const c10::Argument& argument(Side side, size_t position) const;
+  /// Where each tensor belongs; one may belong nowhere.
+  const std::vector<std::optional<TensorPlace>>& places() const { return places_; }
+  /// Null: nothing is known.
+  const Form* form(size_t tensor) const {
+    return tensor < forms_.size() && forms_[tensor].dtype != at::ScalarType::Undefined ? &forms_[tensor] : nullptr;
+  }
+  bool replaces() const { return !taps_.empty() && taps_[0]->point() == Point::kReplace; }
+
+ private:
+  void place(Side side, const std::vector<Operand>& operands);
+
+  const std::shared_ptr<const Operator> op_;
+  std::vector<TapPtr> taps_;
+  const std::vector<Operand> inputs_, outputs_;
+  std::vector<std::optional<TensorPlace>> places_;
+  const std::vector<Form> forms_;
+};
+
+}  // namespace amanda::pytorch

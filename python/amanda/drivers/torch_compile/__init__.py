@@ -1,0 +1,48 @@
+"""Compiled functions of PyTorch, instrumented as graphs: `apply(..., compiled="graph")`.
+
+A part of the PyTorch driver, which calls it through `CompiledFunctions`. Nothing here imports torch or torch._dynamo: the
+first does not have to be installed, the second takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+from amanda.drivers import CoverageCounter, Origin
+
+
+class CompiledFunctions:
+    """See `amanda.drivers.torch.CompiledFunctions`."""
+
+    def is_built(self) -> bool:
+        return importlib.util.find_spec("amanda._torch_compile") is not None
+
+    def load(self) -> None:
+        from amanda.drivers.torch import compiled
+        from amanda.drivers.torch_compile import front
+
+        compiled.instrument_graphs_with(front.callback_for)
+
+    def describe(self) -> str:
+        if not self.is_built():
+            return "this build of amanda has no driver for compiled functions"
+        from amanda.drivers.torch_compile import front
+
+        return front.describe()
+
+    def make_coverage_counter(self, tools: list[int]) -> CoverageCounter:
+        from amanda.drivers.torch_compile.coverage import CompiledCounter
+
+        return CompiledCounter(tools)
+
+    def origins(self, symbol: object) -> Sequence[Origin] | None:
+        module = sys.modules.get("amanda.drivers.torch_compile.origins")  # imported with the first graph
+        found: Sequence[Origin] | None = module.origins(symbol) if module else None
+        return found
+
+    def remarks(self) -> list[str]:
+        module = sys.modules.get("amanda.drivers.torch_compile.uninstrumented")
+        lines: list[str] = module.remarks() if module else []
+        return lines

@@ -1,0 +1,63 @@
+"""The graphs inside a graph: what higher-order operators run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import fx
+
+#: How the operands of a higher-order operator become the inputs of its graphs: as they are, all of them; or only the last
+#: ones, those of a named argument.
+_PASSED = {
+    "tag_activation_checkpoint": "all",
+    "wrap_activation_checkpoint": "all",
+    "wrap": "all",
+    "invoke_subgraph": "all",
+    "wrap_with_set_grad_enabled": "all",
+    "cond": "all",
+    "while_loop": "additional",
+}
+UNKNOWN = "it is a higher-order operator, whose graphs are run in a way that the driver does not know"
+
+
+@dataclasses.dataclass(eq=False, frozen=True, slots=True)
+class Body:
+    """A graph that a higher-order operator runs."""
+
+    gm: fx.GraphModule
+    name: str  # in the graph around it: the target of its get_attr
+    node: fx.Node  # the higher-order operator, in the graph around it
+    operands: dict[fx.Node, fx.Node]  # by placeholder of `gm`: the node whose value it always is
+
+
+def name_of(node: fx.Node) -> str:
+    """Of a higher-order operator."""
+    return str(getattr(node.target, "_name", None) or getattr(node.target, "__name__", node.target))
+
+
+def bodies_of(gm: fx.GraphModule, node: fx.Node) -> list[Body] | None:
+    """The graphs that a higher-order operator runs; None: it is not known how it runs them."""
+    passed = _PASSED.get(name_of(node))
+    if passed is None:
+        return None
+    operands: list[Any] = []
+    graphs: list[fx.Node] = []
+    fx.map_arg((node.args, dict(node.kwargs)), lambda each: (graphs if _is_graph(gm, each) else operands).append(each))
+    if passed == "additional":
+        last = node.args[-1]
+        operands = list(last) if isinstance(last, tuple | list) else []
+    return [_body(gm, node, graph, operands) for graph in graphs]
+
+
+def _is_graph(gm: fx.GraphModule, node: fx.Node) -> bool:
+    return node.op == "get_attr" and isinstance(getattr(gm, str(node.target), None), fx.GraphModule)
+
+
+def _body(gm: fx.GraphModule, node: fx.Node, graph: fx.Node, operands: list[Any]) -> Body:
+    body = getattr(gm, str(graph.target))
+    placeholders = [each for each in body.graph.nodes if each.op == "placeholder"]
+    # The last operands, if there are more: cond has its predicate before them.
+    count = min(len(placeholders), len(operands))
+    pairs = zip(placeholders[len(placeholders) - count :], operands[len(operands) - count :], strict=True)
+    return Body(body, str(graph.target), node, {p: o for p, o in pairs if isinstance(o, fx.Node)})

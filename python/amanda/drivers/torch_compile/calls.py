@@ -1,0 +1,104 @@
+"""The operators of Dynamo's graph: the dispatcher calls that its nodes make."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import CodeType
+from typing import Any
+
+from torch import fx
+
+from amanda.drivers.torch_compile import port
+
+
+@dataclasses.dataclass(eq=False, frozen=True, slots=True)
+class Ref:
+    """A symbol: the value of a node of Dynamo's graph, a result of an earlier call of the same node, or, with a path, a
+    member of such a tuple or list."""
+
+    node: fx.Node | None
+    path: tuple[int, ...] = ()
+    call: Call | None = None
+
+
+@dataclasses.dataclass(eq=False, frozen=True, slots=True)
+class Constant:
+    """A number that PyTorch makes a tensor of, where an operator takes tensors only, as in `x[0] = 3`."""
+
+    value: Any
+    dtype: Any
+
+
+@dataclasses.dataclass(eq=False, frozen=True, slots=True)
+class Origin:
+    """A tensor of the program, known when it is compiled, that an operand is, or is a view of."""
+
+    position: int
+    tensor: Any
+    is_view: bool
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Call:
+    """An operator, as eager mode shows it: an outermost call of the dispatcher.
+
+    Results come by schema position, as `outputs`; so do `args` and `inputs`.
+    """
+
+    node: fx.Node
+    index: int  # among the calls of its node
+    op: port.OpOverload
+    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None: one could not be traced
+    #: to a symbol, and `unseen` says which.
+    args: tuple[Any, ...] | None
+    #: What analyses see. Fake tensors; parameters and buffers are themselves.
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    #: As `inputs`, but fake also for parameters.
+    fakes: tuple[Any, ...]
+    #: As `fakes`, but what the operator has written to is as it was left.
+    run_inputs: tuple[Any, ...]
+    #: Python frames, as code and f_lasti, from the call outwards to the node. Empty: the node itself is the call.
+    frames: tuple[tuple[CodeType, int], ...]
+    #: The autograd node of the first differentiable result, as "AddmmBackward0". "": nothing is recorded.
+    backward: str = ""
+    #: The inputs of the graph among the operands, in bodies, too: parts of ids.
+    origins: tuple[Origin, ...] = ()
+    #: For each result, the argument that it is, because the operator writes to it; None: it is new, or a view.
+    result_is: tuple[int | None, ...] = ()
+    #: A result shares memory with an argument that the operator does not write to.
+    result_is_view: bool = False
+    #: Positions that require a gradient: of arguments, and of results.
+    differentiable: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    #: Positions of arguments, and of results, whose memory is written to by later operators.
+    written_later: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    #: Of the arguments that it writes to, those through which others see that: inputs of the graph, and tensors that are
+    #: used again, not as a result of this operator. If there are none, it may run on a copy.
+    writes_seen: frozenset[int] = frozenset()
+    #: Why tools cannot be shown it at all; "": they can.
+    unseen: str = ""
+    #: Why tools cannot be shown its backward operator; "": they can, if there is one.
+    backward_unseen: str = ""
+
+    @property
+    def name(self) -> str:
+        """As "aten::linear"."""
+        return str(self.op._schema.name)
+
+    @property
+    def mutated(self) -> tuple[int, ...]:
+        """Positions of the arguments that it writes to."""
+        arguments = self.op._schema.arguments
+        return tuple(i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)
+
+
+def arguments_of(call: Call, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by schema position, as Python passes them."""
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for argument, value in zip(call.op._schema.arguments, args, strict=True):
+        if argument.kwarg_only:
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    return tuple(positional), named

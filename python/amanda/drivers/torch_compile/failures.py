@@ -1,0 +1,28 @@
+"""Errors of analyses: Dynamo would show them as failures of its backend."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Failure:
+    """What an analysis raised while a frame was compiled."""
+
+    error: Exception | None = None
+
+
+class _Here(threading.local):
+    expected = Failure()
+
+
+_here = _Here()
+
+
+def expect() -> Failure:
+    """Where the next error of this thread goes."""
+    _here.expected = Failure()
+    return _here.expected
+
+
+def note(error: Exception) -> None:
+    _here.expected.error = error

@@ -1,0 +1,133 @@
+"""The instances of a compiled graph: the layers that share it, and the places that the compiled function is called from.
+
+The ids of the graph's operators depend on the instance. Nothing here keeps a module or a parameter alive.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import fx
+
+from amanda import _torch
+from amanda.drivers.torch import call_path, lifetimes
+from amanda.drivers.torch import port as torch_port
+from amanda.drivers.torch_compile import capture, port
+from amanda.identity import frames
+
+_MOST = 4096  # call stacks that are remembered; after that, all are looked at again
+
+
+class Instance:
+    """Equal instances are the same object."""
+
+    def __init__(self, callers: Iterable[call_path.Step], inputs: dict[int, Any], modules: dict[str, Any]) -> None:
+        self._callers = [
+            (step._replace(runs=None), None if step.runs is None else weakref.ref(step.runs)) for step in callers
+        ]
+        self._inputs = {i: weakref.ref(tensor) for i, tensor in inputs.items()}
+        self._modules = {source: weakref.ref(module) for source, module in modules.items()}
+
+    def callers(self) -> list[call_path.Step]:
+        """The steps around the compiled frame."""
+        return [step if runs is None else step._replace(runs=runs()) for step, runs in self._callers]
+
+    def inputs(self, examples: Sequence[Any]) -> dict[int, Any]:
+        """Its parameters and buffers, by the addresses of those that the graph was traced with."""
+        return {id(examples[i]): tensor for i, known in self._inputs.items() if (tensor := known()) is not None}
+
+    def module(self, traced: capture.Module) -> Any:
+        """Its module in the place of one that was traced; None: not found."""
+        known = self._modules.get(traced.source)
+        return traced.traced() if known is None else known()
+
+
+class Instances:
+    """The instances of one graph."""
+
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self._lasting = [i for i, example in enumerate(example_inputs) if _is_lasting(example)]
+        steps = [step for node in _nodes(gm) for step in capture.place_data(node)[-1:]]
+        self._compiled: CodeType | None = steps[0].code if steps else None
+        self._modules = {
+            step.runs.source: step.runs
+            for node in _nodes(gm)
+            for step in capture.place_data(node)
+            if step.runs is not None and step.runs.source
+        }
+        self._epoch = 0
+        self._found: dict[object, Instance] = {}  # in this epoch, by addresses
+        self._known: dict[object, Instance] = {}
+
+    def of(self, args: Sequence[Any]) -> Instance:
+        """The instance that runs, or is compiled, on these inputs.
+
+        To be called below the compiled frame, or below Dynamo's callback that compiles it.
+        """
+        epoch, path = _torch.raw_path()
+        if epoch != self._epoch or len(self._found) > _MOST:
+            self._epoch, self._found = epoch, {}
+        tensors = tuple([id(args[i]) for i in self._lasting])
+        key = path, tensors
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._find(args, tensors)
+        return found
+
+    def _find(self, args: Sequence[Any], tensors: tuple[int, ...]) -> Instance:
+        frame, callers = _around(self._compiled)
+        with call_path.naming():
+            path = call_path.path_of(callers)
+        key = path.places, tensors
+        known = self._known.get(key)
+        if known is None:
+            inputs = {i: args[i] for i in self._lasting}
+            modules = {
+                source: traced.traced() if frame is None else _evaluate(source, frame)
+                for source, traced in self._modules.items()
+            }
+            found = {source: module for source, module in modules.items() if module is not None}
+            known = self._known[key] = Instance(callers, inputs, found)
+            for tensor in inputs.values():  # another one may get its address
+                weakref.finalize(tensor, self._forget, key).atexit = False
+        return known
+
+    def _forget(self, key: object) -> None:
+        self._known.pop(key, None)
+        self._epoch = 0
+
+
+def _is_lasting(example: Any) -> bool:
+    """Is it a parameter or a buffer? Other inputs are others in each run."""
+    return isinstance(example, torch.nn.Parameter) or hasattr(example, port.STATIC_INPUT)
+
+
+def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    for module in gm.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _around(compiled: CodeType | None) -> tuple[FrameType | None, list[call_path.Step]]:
+    """The compiled frame, and the steps around it. The frame is None while it is being compiled."""
+    for frame in frames.outwards(sys._getframe(1)):
+        if frame.f_code is port.RUN_CALLBACK:
+            resumes = compiled is not None and torch_port.resumed_code(compiled) is not None
+            return None, call_path.steps_from(frame.f_back, resumes)
+        if compiled is not None and port.original_codes.get(frame.f_code) is compiled:
+            lifetimes.watch(frame.f_code)
+            return frame, call_path.steps_from(frame)[1:]
+    return None, []
+
+
+def _evaluate(source: str, frame: FrameType) -> Any:
+    """What one of Dynamo's expressions is in a compiled frame; None: that cannot be told."""
+    try:
+        return eval(source, dict(port.names_in_sources()), {"L": frame.f_locals, "G": frame.f_globals})
+    except Exception:  # whatever the program's own items and attributes raise
+        return None

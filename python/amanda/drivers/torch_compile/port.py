@@ -1,0 +1,102 @@
+"""The undocumented names of torch's compiler that the driver uses. All are checked when the driver is loaded."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import sys
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._guards
+
+_missing: list[str] = []
+
+
+def _get(module: str, name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        _missing.append(f"{module}.{name}")
+        return None  # all missing names are reported together
+
+
+# ---- Dynamo's callbacks -------------------------------------------------------------------------------------------------
+
+config = _get("torch._dynamo", "config")
+compile_lock = _get("torch._dynamo.convert_frame", "compile_lock")
+CatchErrorsWrapper = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper")
+catch_errors_wrapper = _get("torch._dynamo.convert_frame", "catch_errors_wrapper")
+ConvertFrameReturn = _get("torch._dynamo.types", "ConvertFrameReturn")
+preserve_global_state = _get("torch._dynamo.convert_frame", "preserve_global_state")
+innermost_backend = _get("torch._dynamo.eval_frame", "innermost_backend")
+RestartAnalysis = _get("torch._dynamo.exc", "RestartAnalysis")
+SkipFrame = _get("torch._dynamo.exc", "SkipFrame")
+_nonrecursively_disabled = _get("torch._dynamo.decorators", "_nonrecursive_disable_wrapper_code")
+region = _get("torch._C._dynamo.eval_frame", "get_eval_frame_isolate_recompiles_id")
+set_region = _get("torch._C._dynamo.eval_frame", "set_eval_frame_isolate_recompiles_id")
+_regions = _get("torch._dynamo.eval_frame", "_next_isolate_recompiles_id")
+metrics = _get("torch._dynamo.utils", "get_metrics_context")
+disable_current_modes = _get("torch.utils._python_dispatch", "_disable_current_modes")
+
+
+def new_region() -> int:
+    return next(_regions)
+
+
+def is_export(callback: Any) -> bool:
+    return bool(getattr(callback._torchdynamo_orig_backend, "_export", False))
+
+
+def skipped_by_caller() -> Any:
+    """What Dynamo answers if @torch._dynamo.disable(recursive=False) has called the frame that is to be compiled, which it
+    tells by the frame that has called its own callback; None: it is to be compiled."""
+    caller = sys._getframe(2)
+    if caller.f_code is not _nonrecursively_disabled:
+        return None
+    return ConvertFrameReturn(apply_to_code=False, skip_reason="tracing is non-recursively disabled for this frame")
+
+
+# ---- operators and fake tensors --------------------------------------------------------------------------------------
+
+OpOverload = _get("torch._ops", "OpOverload")
+HigherOrderOperator = _get("torch._ops", "HigherOrderOperator")
+FakeTensor = _get("torch._subclasses.fake_tensor", "FakeTensor")
+FakeTensorMode = _get("torch._subclasses.fake_tensor", "FakeTensorMode")
+TracingContext = _get("torch._guards", "TracingContext")
+enable_python_dispatcher = _get("torch._dispatch.python", "enable_python_dispatcher")
+tracing = _get("torch._guards", "tracing")
+free_unbacked_symbols = _get("torch.fx.experimental.symbolic_shapes", "free_unbacked_symbols")
+is_traceable_wrapper_subclass = _get("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")
+# A context: no tensor's own __torch_function__, nor that of any mode.
+WithoutTorchFunctions = _get("torch._C", "DisableTorchFunction")
+shares_memory = _get("torch._C", "_is_alias_of")
+# Does an operator of this name take a number where its schema has a tensor?
+takes_numbers_as_tensors = _get("torch._C", "_should_allow_numbers_as_tensors")
+functorch_level = _get("torch._C._functorch", "maybe_current_level")
+is_functorch_wrapper = _get("torch._C._functorch", "is_functorch_wrapped_tensor")
+pop_functorch_level = _get("torch._C._functorch", "pop_dynamic_layer_stack")
+unset_fake_temporarily = _get("torch._subclasses.fake_tensor", "unset_fake_temporarily")
+enter_autocast = _get("torch.amp.autocast_mode", "_enter_autocast")
+exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
+
+# ---- where the nodes of Dynamo's graphs come from -----------------------------------------------------------------------
+
+SubgraphTracer = _get("torch._dynamo.output_graph", "SubgraphTracer")
+InliningInstructionTranslator = _get("torch._dynamo.symbolic_convert", "InliningInstructionTranslator")
+UnspecializedNNModuleVariable = _get("torch._dynamo.variables.nn_module", "UnspecializedNNModuleVariable")
+UserDefinedClassVariable = _get("torch._dynamo.variables.user_defined", "UserDefinedClassVariable")
+CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "CheckpointHigherOrderVariable")
+# The code of a compiled frame, by the code that Dynamo has made of it.
+original_codes = _get("torch._dynamo.utils", "orig_code_map")
+# What the expressions that Dynamo finds things by may call.
+names_in_sources = _get("torch._dynamo.guards", "_get_closure_vars")
+STATIC_INPUT = "_dynamo_static_input_type"  # an attribute of parameters and buffers that are inputs of a graph
+RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.__code__")
+
+if _missing:
+    raise ImportError(
+        f"[compile] torch {torch.__version__} has no {', '.join(_missing)}, which this version of amanda relies on to "
+        "instrument compiled functions; install torch 2.13, or a newer amanda"
+    )
