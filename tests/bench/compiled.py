@@ -8,7 +8,6 @@ import contextlib
 import resource
 import sys
 
-import models
 import process
 import torch
 from configurations import BASELINE
@@ -23,6 +22,8 @@ def transformer_layer():
 
 
 def bert():
+    import models
+
     model, ids = models.small_bert(), models.token_batch(8, 64)
     labels = torch.zeros(8, dtype=torch.long)
     return model, lambda compiled: compiled(input_ids=ids, labels=labels).loss
