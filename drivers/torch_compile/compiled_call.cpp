@@ -1,12 +1,11 @@
 // torch's pybind11 and Python headers come first.
-#include <torch/csrc/utils/pybind.h>
-
 #include "compiled_call.h"
 
 #include <ATen/core/stack.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 

@@ -80,9 +80,7 @@ class CompiledCall final : public python::GraphCall {
   };
   const Operator& op() const { return slot_.op(); }
   std::vector<CompiledOperand>& operands(Side side) { return side == Side::kOutputs ? outputs_ : inputs_; }
-  const std::vector<CompiledOperand>& operands(Side side) const {
-    return side == Side::kOutputs ? outputs_ : inputs_;
-  }
+  const std::vector<CompiledOperand>& operands(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
   void run_forward();
   void run_backward();
   std::vector<at::Tensor> tensors_of(Side side) const;

@@ -185,17 +185,16 @@ Tensors call_edit(at::TensorList values, at::IntArrayRef which, c10::SymIntArray
 
 Tensors call_run(at::TensorList values, c10::SymIntArrayRef numbers, const Node& node, at::IntArrayRef recorded,
                  c10::string_view original) {
-  static const auto op =
-      operator_named<Tensors(at::TensorList, c10::SymIntArrayRef, at::TensorList, const at::Tensor&, int64_t,
-                             at::IntArrayRef, c10::string_view)>("amanda::run_v1");
+  static const auto op = operator_named<Tensors(at::TensorList, c10::SymIntArrayRef, at::TensorList, const at::Tensor&,
+                                                int64_t, at::IntArrayRef, c10::string_view)>("amanda::run_v1");
   return op.call(values, numbers, node.run, node.table, node.slot, recorded, original);
 }
 
 Tensors call_replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor& recorded, at::TensorList likes,
                     at::IntArrayRef wanted, const Node& node) {
-  static const auto op = operator_named<Tensors(at::TensorList, at::IntArrayRef, const at::Tensor&, at::TensorList,
-                                                at::IntArrayRef, at::TensorList, const at::Tensor&, int64_t)>(
-      "amanda::replay_v1");
+  static const auto op =
+      operator_named<Tensors(at::TensorList, at::IntArrayRef, const at::Tensor&, at::TensorList, at::IntArrayRef,
+                             at::TensorList, const at::Tensor&, int64_t)>("amanda::replay_v1");
   return op.call(gradients, which, recorded, likes, wanted, node.run, node.table, node.slot);
 }
 

@@ -1,9 +1,8 @@
 // amanda._torch_compile: the operators that run taps in compiled code, and what they look up there.
 // torch's pybind11 and Python headers come first.
-#include <torch/csrc/utils/pybind.h>
-
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
@@ -48,11 +47,10 @@ std::unique_ptr<PyOperator> make_operator(const std::string& backend, OpType typ
   const Backend* known = Engine::find_backend(backend);
   if (!known) throw Error("[compile] no driver '" + backend + "' is attached");
   known->info(type);  // it must be known
-  auto made = std::make_shared<const Operator>(Operator{const_cast<Backend*>(known), type, id,
-                                                        c10::Dispatcher::singleton().findSchemaOrThrow(
-                                                            name.c_str(), overload.c_str()),
-                                                        std::move(module_path), std::move(source),
-                                                        forward ? forward->op : nullptr});
+  auto made = std::make_shared<const Operator>(
+      Operator{const_cast<Backend*>(known), type, id,
+               c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()), std::move(module_path),
+               std::move(source), forward ? forward->op : nullptr});
   return std::make_unique<PyOperator>(std::move(made), std::move(refuse),
                                       forward ? py::cast(forward) : py::object(py::none()));
 }
@@ -95,9 +93,8 @@ PySlot make_slot(const PyOperator& op, const std::vector<uint64_t>& taps, const 
                  const py::list& outputs, size_t num_tensors, const std::vector<PyForm>& forms) {
   std::vector<Form> known;
   for (const auto& [dtype, sizes] : forms) {
-    known.push_back({dtype.is_none() ? at::ScalarType::Undefined
-                                     : reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type,
-                     sizes});
+    known.push_back(
+        {dtype.is_none() ? at::ScalarType::Undefined : reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type, sizes});
   }
   return {std::make_shared<const Slot>(op.op, taps, operands_from(inputs, op, Side::kInputs),
                                        operands_from(outputs, op, Side::kOutputs), num_tensors, std::move(known))};

@@ -16,8 +16,8 @@ struct Operand {
   c10::IValue value(c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<int64_t> numbers, const c10::TypePtr& type) const;
 
   Kind kind = Kind::kHidden;
-  size_t index = 0;              // of a tensor, or of a number
-  c10::IValue constant{};        // known when the graph was made
+  size_t index = 0;                // of a tensor, or of a number
+  c10::IValue constant{};          // known when the graph was made
   std::vector<Operand> members{};  // of a list
 };
 

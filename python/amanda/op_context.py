@@ -297,6 +297,7 @@ class OpContext(dict[str, Any]):
         with_run: bool = False,
         differentiable: bool = False,
         allow_view: bool = False,
+        traceable: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
         """Calls ``fn(*selected_inputs, **kwargs)`` before the operator, each time it runs.
@@ -310,18 +311,24 @@ class OpContext(dict[str, Any]):
             differentiable: autograd records the routine. By default, a value takes over the gradient edge of the value
                 it replaces.
             allow_view: `fn` may replace a tensor that the operator's result is a view of; they share no memory then.
+            traceable: a compiled function (``compiled="graph"``) may take in the operators that `fn` calls, and compile
+                them with its own, instead of calling `fn` each time. `fn` is called when the function is compiled, with
+                tensors that have a shape and no elements. Tensors of `fn` itself, such as a mask, are read when the
+                function runs; all else that it reads is fixed until the action is removed. If PyTorch cannot trace it,
+                it is called each time. Elsewhere it makes no difference.
             kwargs: passed to `fn`.
 
         Raises:
             TypeError: `fn` cannot be called, or cannot take what it will be given; `inputs` is no list of positions and
-                names; a keyword is a misspelt option.
+                names; a keyword is a misspelt option; `traceable` and `with_run` are both set.
             ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
         inputs = _listed(inputs)
-        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view)
+        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
+        _check_traceable(traceable, with_run)
         action = self._handle.insert_before_op(
-            fn, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing(fn), kwargs
+            fn, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing(fn), traceable, kwargs
         )
         return self._checked("insert_before_op", action, fn, inputs, with_run, kwargs)
 
@@ -334,6 +341,7 @@ class OpContext(dict[str, Any]):
         with_run: bool = False,
         differentiable: bool = False,
         allow_view: bool = False,
+        traceable: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
         """Calls ``fn(*selected_outputs, **kwargs)`` after the operator; with `inputs`, ``fn(*selected_outputs,
@@ -349,9 +357,11 @@ class OpContext(dict[str, Any]):
             amanda.Error: the framework shows the outputs alone after an operator, as graphs may do.
         """
         outputs, inputs = _listed(outputs), _listed(inputs)
-        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view)
+        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
+        _check_traceable(traceable, with_run)
+        looks = routine_checks.returns_nothing(fn)
         action = self._handle.insert_after_op(
-            fn, outputs, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing(fn), kwargs
+            fn, outputs, inputs, with_run, differentiable, allow_view, looks, traceable, kwargs
         )
         return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs, shown=inputs)
 
@@ -362,6 +372,7 @@ class OpContext(dict[str, Any]):
         *,
         with_run: bool = False,
         allow_view: bool = False,
+        traceable: bool = False,
         **kwargs: Any,
     ) -> _core.Action:
         """Calls ``fn(*selected_inputs, **kwargs)`` instead of the operator; what it returns is the result.
@@ -373,8 +384,9 @@ class OpContext(dict[str, Any]):
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
         inputs = _listed(inputs)
-        _check_flags(with_run=with_run, allow_view=allow_view)
-        action = self._handle.replace_op(fn, inputs, with_run, allow_view, kwargs)
+        _check_flags(with_run=with_run, allow_view=allow_view, traceable=traceable)
+        _check_traceable(traceable, with_run)
+        action = self._handle.replace_op(fn, inputs, with_run, allow_view, traceable, kwargs)
         return self._checked("replace_op", action, fn, inputs, with_run, kwargs)
 
     def insert_before_backward_op(
@@ -500,6 +512,14 @@ def _check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, int):
             raise TypeError(f"[context] {name}= is True or False, got {value!r}")
+
+
+def _check_traceable(traceable: bool, with_run: bool) -> None:
+    if traceable and with_run:
+        raise TypeError(
+            "[context] traceable=True and with_run=True exclude each other: a routine that becomes part of a compiled "
+            "function is not called in each execution; leave out one of them"
+        )
 
 
 def _asked(question: Callable[[], str]) -> str:

@@ -12,9 +12,9 @@ from types import CodeType
 from typing import Any
 
 OPTIONS = {
-    "insert_before_op": ("inputs", "with_run", "differentiable", "allow_view"),
-    "insert_after_op": ("outputs", "inputs", "with_run", "differentiable", "allow_view"),
-    "replace_op": ("inputs", "with_run", "allow_view"),
+    "insert_before_op": ("inputs", "with_run", "differentiable", "allow_view", "traceable"),
+    "insert_after_op": ("outputs", "inputs", "with_run", "differentiable", "allow_view", "traceable"),
+    "replace_op": ("inputs", "with_run", "allow_view", "traceable"),
     "insert_before_backward_op": ("grad_outputs", "with_run", "differentiable"),
     "insert_after_backward_op": ("grad_inputs", "grad_outputs", "with_run", "differentiable"),
     "replace_backward_op": ("grad_outputs", "with_run"),

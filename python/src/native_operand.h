@@ -31,9 +31,7 @@ class __attribute__((visibility("default"))) NativeOperand {
 
 /// A Python object as an operand: a symbol of a graph, where analyses run. Borrowed.
 struct ObjectOperand {
-  static Value value(_object* object) {
-    return {reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(object) | kBit)};
-  }
+  static Value value(_object* object) { return {reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(object) | kBit)}; }
   /// Null: the value is null, or something else.
   static _object* of(Value value) {
     const auto bits = reinterpret_cast<uintptr_t>(value.ref);

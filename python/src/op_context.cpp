@@ -307,9 +307,11 @@ void bind_operands(ContextClass& context) {
       });
 }
 
-/// A graph stays as it is beside a routine that only looks. Eager calls find out when it runs.
-RoutineKind kind_of(const OpContext& context, bool looks) {
-  return looks && context.backend().capabilities().symbolic_analysis ? RoutineKind::kObserve : RoutineKind::kUnknown;
+/// A graph stays as it is beside a routine that only looks, and can take in what a traceable one does. Eager calls find
+/// out when it runs.
+RoutineKind kind_of(const OpContext& context, bool looks, bool traceable) {
+  if (!context.backend().capabilities().symbolic_analysis) return RoutineKind::kUnknown;
+  return looks ? RoutineKind::kObserve : traceable ? RoutineKind::kTraceable : RoutineKind::kUnknown;
 }
 
 void bind_forward_actions(ContextClass& context) {
@@ -317,32 +319,33 @@ void bind_forward_actions(ContextClass& context) {
       .def(
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
-             bool allow_view, bool looks, const py::dict& kwargs) {
+             bool allow_view, bool looks, bool traceable, const py::dict& kwargs) {
             return h.get().insert_before_op(
                 routine("insert_before_op", fn, kwargs, with_run),
-                {positions(inputs, "inputs"), differentiable, allow_view, kind_of(h.get(), looks)});
+                {positions(inputs, "inputs"), differentiable, allow_view, kind_of(h.get(), looks, traceable)});
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
-          py::arg("looks"), py::arg("kwargs"))
+          py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
       .def(
           "insert_after_op",
           [](const ContextHandle& h, py::object fn, const py::object& outputs, const py::object& inputs, bool with_run,
-             bool differentiable, bool allow_view, bool looks, const py::dict& kwargs) {
+             bool differentiable, bool allow_view, bool looks, bool traceable, const py::dict& kwargs) {
             const Positions shown = positions(inputs, "inputs");
             return h.get().insert_after_op(
                 routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
-                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(h.get(), looks), shown});
+                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(h.get(), looks, traceable), shown});
           },
           py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
-          py::arg("allow_view"), py::arg("looks"), py::arg("kwargs"))
+          py::arg("allow_view"), py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
       .def(
           "replace_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view,
-             const py::dict& kwargs) {
+             bool traceable, const py::dict& kwargs) {
             return h.get().replace_op(routine("replace_op", fn, kwargs, with_run),
-                                      {positions(inputs, "inputs"), allow_view});
+                                      {positions(inputs, "inputs"), allow_view, kind_of(h.get(), false, traceable)});
           },
-          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("kwargs"));
+          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("traceable"),
+          py::arg("kwargs"));
 }
 
 void bind_backward_actions(ContextClass& context) {
@@ -353,7 +356,7 @@ void bind_backward_actions(ContextClass& context) {
              bool looks, const py::dict& kwargs) {
             return h.get().insert_before_backward_op(
                 routine("insert_before_backward_op", fn, kwargs, with_run),
-                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(h.get(), looks)});
+                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(h.get(), looks, false)});
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("looks"),
           py::arg("kwargs"))
@@ -364,7 +367,7 @@ void bind_backward_actions(ContextClass& context) {
             const Positions shown = positions(grad_outputs, "grad_outputs");
             return h.get().insert_after_backward_op(
                 routine("insert_after_backward_op", fn, kwargs, with_run, selects(shown) ? "grad_outputs" : nullptr),
-                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(h.get(), looks), shown});
+                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(h.get(), looks, false), shown});
           },
           py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
           py::arg("differentiable"), py::arg("looks"), py::arg("kwargs"))

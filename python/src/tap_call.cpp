@@ -133,6 +133,9 @@ void bind_tap(py::module_& m) {
       .def_property_readonly(
           "differentiable", [](const TapHandle& h) { return h.tap->differentiable(); },
           "Do gradients flow through its routines? If not, they pass it unchanged.")
+      .def_property_readonly(
+          "shares_run", [](const TapHandle& h) { return h.tap->shares_run(); },
+          "Do its routines share values with others of the same execution?")
       .def(
           "selects", [](const TapHandle& h, size_t position) { return h.tap->selects(position); }, py::arg("position"),
           "Does it get this operand (of its own side)?")

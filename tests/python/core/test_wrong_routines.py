@@ -247,9 +247,9 @@ def test_an_unknown_keyword_of_the_routine(before, says):
 MISSPELT = [
     ("insert_before_op", "input", "did you mean inputs=?"),
     ("insert_before_op", "with_runs", "did you mean with_run=?"),
-    ("insert_before_op", "outputs", "its options are inputs, with_run, differentiable, allow_view"),
+    ("insert_before_op", "outputs", "its options are inputs, with_run, differentiable, allow_view, traceable"),
     ("insert_after_op", "output", "did you mean outputs=?"),
-    ("replace_op", "differentiable", "its options are inputs, with_run, allow_view"),
+    ("replace_op", "differentiable", "its options are inputs, with_run, allow_view, traceable"),
     ("insert_before_backward_op", "grad_output", "did you mean grad_outputs=?"),
     ("insert_before_backward_op", "grad_out", "did you mean grad_outputs=?"),
     ("insert_after_backward_op", "grad_input", "did you mean grad_inputs=?"),

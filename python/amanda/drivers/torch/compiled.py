@@ -130,7 +130,7 @@ def _warn(function: str) -> None:
 
 _IN_FORCE = {
     "graph": 'they run compiled, with taps where tools ask for their operators (compiled="graph")',
-    "opaque": "they run as they are, and tools see none of their operators (compiled=\"opaque\"); compiled=\"graph\" "
+    "opaque": 'they run as they are, and tools see none of their operators (compiled="opaque"); compiled="graph" '
     "instruments them",
 }
 

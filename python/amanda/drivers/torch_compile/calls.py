@@ -31,7 +31,8 @@ class Constant:
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
 class Origin:
-    """A tensor of the program, known when it is compiled, that an operand is, or is a view of."""
+    """An input of the graph that may be a part of ids: a parameter, a buffer, or another leaf that requires a gradient.
+    An operand is that tensor, or a view of it."""
 
     position: int
     tensor: Any

@@ -87,7 +87,7 @@ class CompiledFunction:
     def _build_vanilla(self, args: Sequence[Any]) -> _Built:
         if self._vanilla is None:
             try:
-                compiled = self._inner(copies.copy_of(self._gm), self._inputs(args, ()))
+                compiled = self._compile(copies.copy_of(self._gm), args, ())
             except Exception:
                 self.inner_failed = True
                 raise
@@ -104,7 +104,9 @@ class CompiledFunction:
             with origins.of(program, places):
                 artifact = _core.instrument(toolset, attach.COMPILE, site)
         built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
-        coverage.count(site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None))
+        coverage.count(
+            site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None)
+        )
         return built
 
     def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built | None:
@@ -112,7 +114,7 @@ class CompiledFunction:
         compiled = self._compiled.get(lowered.structure)
         if compiled is None:
             try:
-                compiled = self._inner(lowered.gm, self._inputs(args, lowered.extra))
+                compiled = self._compile(lowered.gm, args, lowered.extra)
             except port.RestartAnalysis:
                 raise
             except Exception as error:
@@ -121,5 +123,7 @@ class CompiledFunction:
             self._compiled[lowered.structure] = compiled
         return _Built(compiled, tuple(lowered.extra), lowered.keep)
 
-    def _inputs(self, args: Sequence[Any], extra: Sequence[Any]) -> list[Any]:
-        return [*args, *extra] if self._late is None else self._late.of(args, extra)
+    def _compile(self, gm: Any, args: Sequence[Any], extra: Sequence[Any]) -> Callable[..., Any]:
+        if self._late is None:
+            return self._inner(gm, [*args, *extra])  # type: ignore[no-any-return]
+        return self._late.compile(self._inner, gm, args, extra)

@@ -8,7 +8,7 @@ from torch import fx
 
 
 def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
-    """Node by node, with what Dynamo has noted of each."""
+    """Node by node, with what Dynamo has noted of each, and of the graph; also of the graphs inside."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
@@ -16,8 +16,10 @@ def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
         if hasattr(node, "_dynamo_source"):
             copied[node]._dynamo_source = node._dynamo_source
     copy: Any = fx.GraphModule(gm, graph)
+    for name, value in vars(gm).items():
+        vars(copy).setdefault(name, value)
     copy.meta = dict(gm.meta)
-    for name in "_param_name_to_source", "_source_to_user_stacks":
-        if hasattr(gm, name):
-            setattr(copy, name, getattr(gm, name))
+    for name, part in gm.named_children():
+        if isinstance(part, fx.GraphModule):
+            setattr(copy, name, copy_of(part))
     return copy

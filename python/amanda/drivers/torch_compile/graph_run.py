@@ -160,7 +160,8 @@ class GraphRun:
                 for candidate, is_view in ((tensor, False), (tensor._base, True)):
                     real = self._tensors.get(id(candidate)) if candidate is not None else None
                     if real is not None:
-                        yield Origin(position, real, is_view)
+                        if id(real) in self._state or (real.requires_grad and real.is_leaf):
+                            yield Origin(position, real, is_view)
                         break
 
     # ---- bodies -------------------------------------------------------------------------------------------------------

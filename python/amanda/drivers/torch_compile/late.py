@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile import copies, port
 
 
 class Inputs:
@@ -21,8 +21,23 @@ class Inputs:
         with port.disable_current_modes(), port.metrics(), port.tracing(port.TracingContext(self.fake_mode)):
             return port.preserve_global_state(build)(*args)
 
-    def of(self, args: Sequence[Any], extra: Sequence[Any]) -> list[Any]:
+    def compile(self, backend: Any, gm: Any, args: Sequence[Any], extra: Sequence[Any]) -> Callable[..., Any]:
+        """What the program's backend makes of a graph with these inputs."""
         if self.fake_mode is None:
-            return [*args, *extra]
-        return [*self._symbols, *(self.fake_mode.from_tensor(value, static_shapes=True) for value in extra)]
+            return backend(gm, [*args, *extra])  # type: ignore[no-any-return]
+        inputs = [*self._symbols, *(self.fake_mode.from_tensor(value, static_shapes=True) for value in extra)]
+        shapes = self.fake_mode.shape_env
+        if shapes is None:
+            return backend(gm, inputs)  # type: ignore[no-any-return]
+        known, uncompiled = len(shapes.guards), copies.copy_of(gm)
+        compiled: Callable[..., Any] = backend(gm, inputs)
+        if len(shapes.guards) == known:
+            return compiled
+        # Dynamo has made its guards, and would not check these.
+        holds = shapes.produce_guards_expression(inputs, guards=shapes.guards[known:], ignore_static=False)
 
+        def run(*args: Any) -> Any:
+            fits = holds is None or shapes.evaluate_guards_expression(holds, args)
+            return (compiled if fits else uncompiled)(*args)
+
+        return run

@@ -31,7 +31,9 @@ def origins(symbol: object) -> Sequence[Origin] | None:
     if found is not None:
         return [found]
     # From outside; or a number that the compiler computes from sizes.
-    return [Origin(None, id(symbol), not isinstance(symbol, port.FakeTensor))] if isinstance(symbol, torch.Tensor) else []
+    return (
+        [Origin(None, id(symbol), not isinstance(symbol, port.FakeTensor))] if isinstance(symbol, torch.Tensor) else []
+    )
 
 
 @contextlib.contextmanager

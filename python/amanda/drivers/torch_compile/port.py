@@ -81,6 +81,11 @@ unset_fake_temporarily = _get("torch._subclasses.fake_tensor", "unset_fake_tempo
 enter_autocast = _get("torch.amp.autocast_mode", "_enter_autocast")
 exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
 
+# ---- tracing of routines ---------------------------------------------------------------------------------------------
+
+make_fx = _get("torch.fx.experimental.proxy_tensor", "make_fx")
+statically_known_true = _get("torch.fx.experimental.symbolic_shapes", "statically_known_true")
+
 # ---- where the nodes of Dynamo's graphs come from -----------------------------------------------------------------------
 
 SubgraphTracer = _get("torch._dynamo.output_graph", "SubgraphTracer")
@@ -94,6 +99,12 @@ original_codes = _get("torch._dynamo.utils", "orig_code_map")
 names_in_sources = _get("torch._dynamo.guards", "_get_closure_vars")
 STATIC_INPUT = "_dynamo_static_input_type"  # an attribute of parameters and buffers that are inputs of a graph
 RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.__code__")
+
+# ---- operators of lowered graphs --------------------------------------------------------------------------------------
+
+ConstantSource = _get("torch._dynamo.source", "ConstantSource")
+register_effectful_op = _get("torch.library", "_register_effectful_op")
+EffectType = _get("torch.library", "EffectType")
 
 if _missing:
     raise ImportError(

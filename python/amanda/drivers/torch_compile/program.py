@@ -19,12 +19,14 @@ class Program:
     `unseen`: what tools are not shown, and why. `bodies`: the graphs inside, each after the one around it."""
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        """Called in the callback that Dynamo gives its graph to. `gm` is not changed."""
-        self.gm, self.example_inputs = gm, list(example_inputs)
+        """`gm` is not changed."""
         self.fake_mode = _fake_mode_of(gm)
         inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        real = dict(zip(inputs, self.example_inputs, strict=True))
-        run = GraphRun(gm, real, {id(tensor) for node, tensor in real.items() if _is_state(node, tensor)})
+        real = dict(zip(inputs, example_inputs, strict=True))
+        state = {id(tensor) for node, tensor in real.items() if _is_state(node, tensor)}
+        self.gm = gm
+        self.example_inputs = list(example_inputs)
+        run = GraphRun(gm, real, state)
         with fakes.fake_run(self.fake_mode):
             run.run()
         self.calls, self.unseen, self.bodies = run.calls, run.unseen, run.bodies
@@ -120,7 +122,7 @@ def _is_state(node: fx.Node, tensor: Any) -> bool:
         return False
     source = getattr(node, "_dynamo_source", None)
     guard = source.guard_source if source is not None else None
-    return isinstance(tensor, torch.nn.Parameter) or (
+    return isinstance(tensor, torch.nn.Parameter) or hasattr(tensor, port.STATIC_INPUT) or (
         guard is not None
         and (guard.is_unspecialized_nn_module() or guard.is_specialized_nn_module() or guard.is_fsdp_module())
     )

@@ -1,0 +1,155 @@
+"""Puts taps into a copy of a program's graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from amanda import _torch_compile
+from amanda.drivers.torch_compile import bodies, port
+from amanda.drivers.torch_compile.calls import Call
+from amanda.drivers.torch_compile.graph_site import Plans
+from amanda.drivers.torch_compile.program import Program
+from amanda.drivers.torch_compile.tap_nodes import Planned, TapNodes
+
+
+@dataclasses.dataclass(eq=False, frozen=True, slots=True)
+class Lowered:
+    """The graph with taps. Compiled code of an equal `structure` does the same, given these `extra` inputs."""
+
+    gm: fx.GraphModule
+    extra: list[torch.Tensor]  # after those of the program
+    structure: Hashable
+    keep: Any  # as long as it may run
+
+
+def lower(program: Program, plans: Plans) -> Lowered:
+    planned: dict[Call, Planned] = {}
+    for shown, taps in plans:
+        planned.setdefault(shown.call, Planned()).add(shown, taps)
+    return _Lowering(program, planned).lowered()
+
+
+class _Lowering:
+    def __init__(self, program: Program, planned: dict[Call, Planned]) -> None:
+        self.program, self.planned = program, planned
+        self.slots: list[_torch_compile.Slot] = []
+        self.constants: list[torch.Tensor] = []
+        self._bodies: dict[fx.Node, list[bodies.Body]] = {}
+        for body in program.bodies:
+            self._bodies.setdefault(body.node, []).append(body)
+
+    def lowered(self) -> Lowered:
+        gm = _GraphCopy(self, self.program.gm, is_body=False).made()
+        table = _torch_compile.Table(self.slots)
+        forms = tuple(
+            (one.dtype, tuple(one.shape), one.stride(), one.device, one.requires_grad) for one in self.constants
+        )
+        return Lowered(gm, [table.tensor, *self.constants], (_text(gm), forms), table)
+
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.program.fake_mode.from_tensor(tensor, static_shapes=True)  # type: ignore[no-any-return]
+
+    def bodies_with_taps(self, node: fx.Node) -> list[bodies.Body]:
+        """The graphs that a higher-order operator runs, if there are taps in any of them."""
+        found = self._bodies.get(node, [])
+        return found if any(self._has_taps(body.gm) for body in found) else []
+
+    def _has_taps(self, gm: fx.GraphModule) -> bool:
+        return any(
+            any(call in self.planned for call in self.program.calls_of(node)) or self.bodies_with_taps(node)
+            for node in gm.graph.nodes
+        )
+
+
+class _GraphCopy:
+    """Of one graph of the program, with the table as one more input."""
+
+    def __init__(self, lowering: _Lowering, gm: fx.GraphModule, is_body: bool) -> None:
+        self._lowering, self._gm, self._is_body = lowering, gm, is_body
+        self.graph = fx.Graph()
+        self._env: dict[fx.Node, Any] = {}
+        self._new_bodies: dict[str, fx.GraphModule] = {}
+        self._inputs: list[fx.Node] = []
+
+    def made(self) -> fx.GraphModule:
+        inputs = [node for node in self._gm.graph.nodes if node.op == "placeholder"]
+        for node in inputs:
+            self._env[node] = self._copied(node)
+            self._inputs.append(self._env[node])
+        self.table = self._input("amanda_table", torch.tensor(0))
+        self._nodes = TapNodes(self.graph, self.table, self._lowering.slots, self._is_body, self._constant)
+        for node in self._gm.graph.nodes:
+            if node.op != "placeholder":
+                self._env[node] = self._stand_in(node)
+        made: Any = fx.GraphModule(self._gm, self.graph)
+        for name, body in self._new_bodies.items():
+            setattr(made, name, body)
+        made.meta = dict(self._gm.meta)
+        for name in "_param_name_to_source", "_source_to_user_stacks":
+            if hasattr(self._gm, name):
+                setattr(made, name, getattr(self._gm, name))
+        return made  # type: ignore[no-any-return]
+
+    def _input(self, name: str, tensor: torch.Tensor) -> fx.Node:
+        with self.graph.inserting_after(self._inputs[-1]) if self._inputs else self._at_start():
+            node = self.graph.placeholder(name)
+        node.meta["example_value"] = self._lowering.fake(tensor)
+        node._dynamo_source = port.ConstantSource(node.name)
+        self._inputs.append(node)
+        return node
+
+    def _at_start(self) -> Any:
+        return self.graph.inserting_before(next(iter(self.graph.nodes), None))
+
+    def _constant(self, tensor: torch.Tensor) -> fx.Node:
+        for number, known in enumerate(self._lowering.constants):
+            if known is tensor:
+                return self._inputs[number - len(self._lowering.constants)]
+        self._lowering.constants.append(tensor)
+        return self._input("amanda_constant", tensor)
+
+    # ---- nodes --------------------------------------------------------------------------------------------------------
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        copy = self.graph.node_copy(node, self._env.__getitem__)
+        if hasattr(node, "_dynamo_source"):
+            copy._dynamo_source = node._dynamo_source
+        return copy
+
+    def _stand_in(self, node: fx.Node) -> Any:
+        """What stands for a node's value in the copy."""
+        lowering = self._lowering
+        if any(call in lowering.planned for call in lowering.program.calls_of(node)):
+            return lowering.program.as_nodes(self.graph, node, self._env, self._emit)
+        if node.target is operator.getitem and isinstance(self._env.get(node.args[0]), tuple | list):  # type: ignore
+            return self._env[node.args[0]][node.args[1]]  # type: ignore[index]
+        found = lowering.bodies_with_taps(node)
+        return self._with_bodies(node, found) if found else self._copied(node)
+
+    def _emit(self, call: Call, args: tuple[Any, ...]) -> Sequence[Any]:
+        planned = self._lowering.planned.get(call)
+        if planned is None:
+            return self._lowering.program.emit_call(self.graph, call, args)
+        return self._nodes.emit(self._lowering.program, call, planned, args)
+
+    def _with_bodies(self, node: fx.Node, found: list[bodies.Body]) -> fx.Node:
+        for body in found:
+            if body.name not in self._new_bodies:
+                self._new_bodies[body.name] = _GraphCopy(self._lowering, body.gm, is_body=True).made()
+        copy = self._copied(node)
+        if isinstance(copy.args[-1], tuple | list):  # cond, while_loop: the operands of all its graphs
+            copy.args = (*copy.args[:-1], (*copy.args[-1], self.table))
+        else:
+            copy.args = (*copy.args, self.table)
+        return copy
+
+
+def _text(gm: fx.GraphModule) -> str:
+    inner = (module for _, module in gm.named_children() if isinstance(module, fx.GraphModule))
+    return "\n".join([gm.code, *map(_text, inner)])

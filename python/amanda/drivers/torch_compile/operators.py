@@ -1,0 +1,65 @@
+"""The operators of lowered graphs, as the compiler has to know them beside what amanda._torch_compile says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import amanda._torch_compile  # noqa: F401  registers them
+from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile.layout import Layout
+
+LOOK = torch.ops.amanda.look_v1.default
+EDGE = torch.ops.amanda.edge_v1.default
+OPAQUE = torch.ops.amanda.opaque_v1.default
+BEGIN = torch.ops.amanda.begin_v1.default
+
+# Runs once, where it is, though nothing takes a result of it.
+port.register_effectful_op("amanda::look_v1", port.EffectType.ORDERED)
+
+_originals: dict[str, tuple[port.OpOverload, list[Layout]]] = {}
+
+
+def name_original(op: port.OpOverload, inputs: list[Layout]) -> str:
+    """A name that tells a node's results: those of `op` on the node's operands. The same for the same."""
+    name = f"{op}{inputs}"
+    _originals[name] = op, inputs
+    return name
+
+
+@torch.library.register_fake("amanda::run_v1")
+def _run(
+    values: Sequence[torch.Tensor],
+    numbers: Sequence[int],
+    run: Sequence[torch.Tensor],
+    table: torch.Tensor,
+    slot: int,
+    recorded: Sequence[int],
+    original: str,
+) -> list[torch.Tensor]:
+    results = list(values)
+    if original:
+        op, inputs = _originals[original]
+        with torch.no_grad():
+            made = _call(op, [_operand(layout, values, numbers) for layout in inputs])
+        results = [leaf for leaf in torch.utils._pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+    fresh = [torch.empty(result.shape, dtype=result.dtype, device=result.device) for result in results]
+    return [*fresh, torch.empty_like(table)]
+
+
+def _call(op: port.OpOverload, operands: list[Any]) -> Any:
+    arguments = op._schema.arguments
+    positional = [value for a, value in zip(arguments, operands, strict=True) if not a.kwarg_only]
+    named = {a.name: value for a, value in zip(arguments, operands, strict=True) if a.kwarg_only}
+    return op(*positional, **named)
+
+
+def _operand(layout: Layout, values: Sequence[torch.Tensor], numbers: Sequence[int]) -> Any:
+    if layout is None:
+        return None
+    if isinstance(layout, list):
+        return [_operand(member, values, numbers) for member in layout]
+    kind, value = layout
+    return values[value] if kind == "tensor" else numbers[value] if kind == "number" else value

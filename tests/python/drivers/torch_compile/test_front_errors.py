@@ -1,0 +1,133 @@
+"""What fails in compiled functions, and what becomes of the program then."""
+
+import gc
+import weakref
+
+import amanda
+import pytest
+import torch
+from compiled_tools import Counting, Doubled, Seen
+
+X = torch.tensor([[-1.0, 2.0, 3.0]])
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(monkeypatch):
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def function(x):
+    return torch.relu(x) + 1
+
+
+class Mine(Exception):
+    pass
+
+
+def failing(*_):
+    raise Mine("of the tool")
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("suppress", [False, True])
+def test_an_analysis_that_raises(fullgraph, suppress):
+    compiled, tool = torch.compile(function, backend="aot_eager", fullgraph=fullgraph), amanda.Tool()
+    tool.add_inst_for_op(failing, ops="relu")
+    with torch._dynamo.config.patch(suppress_errors=suppress):
+        for _ in range(2):
+            with pytest.raises(Mine, match="of the tool") as raised, amanda.apply(tool, compiled="graph"):
+                compiled(X)
+            assert raised.value.__context__ is None
+    assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
+    with amanda.apply(Doubled(), compiled="graph"):
+        assert compiled(X).tolist() == [[1.0, 5.0, 7.0]]
+
+
+def test_a_routine_that_raises():
+    compiled, tool = torch.compile(function, backend="aot_eager"), amanda.Tool()
+    tool.add_inst_for_op(lambda context: context.insert_after_op(failing), ops="relu")
+    with pytest.raises(Mine, match="of the tool"), amanda.apply(tool, compiled="graph"):
+        compiled(X)
+    assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
+
+
+class Refusing:
+    """A backend that cannot compile what has other nodes than the program."""
+
+    def __call__(self, gm, example_inputs):
+        if any(str(node.target).startswith("amanda") for node in gm.graph.nodes):
+            raise NotImplementedError("no such node\nand more")
+        return gm.forward
+
+
+def test_a_backend_that_cannot_compile_taps(caplog, monkeypatch):
+    monkeypatch.setattr("amanda.drivers.torch_compile.uninstrumented._said", {})
+    compiled, seen = torch.compile(function, backend=Refusing()), Seen(ops="relu")
+    scope = amanda.apply(seen, compiled="graph", coverage=True)
+    for _ in range(2):
+        with scope:
+            assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
+    assert seen.ran == []
+    (message,) = caplog.messages
+    place = f'File "{__file__}", line {function.__code__.co_firstlineno + 1}, in function'
+    assert message == (
+        f"[compile] the backend Refusing could not compile {place} with taps, so it runs without tools: "
+        'NotImplementedError: no such node. With compiled="eager", tools see it (said once for each function)'
+    )
+    assert dict(scope.coverage().row("aten::relu").skipped) == {"compiled": 1}
+
+
+def test_a_backend_that_cannot_compile_the_program(caplog):
+    def broken(gm, example_inputs):
+        raise NotImplementedError("anything")
+
+    compiled = torch.compile(function, backend=broken)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as vanilla:
+        compiled(X)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as ours, amanda.apply(Seen(), compiled="graph"):
+        compiled(X)
+    assert str(vanilla.value.inner_exception) == str(ours.value.inner_exception) == "anything"
+
+
+def test_coverage_has_every_operator():
+    compiled, seen = torch.compile(lambda x: (torch.relu(x) * 2).sum(), backend="aot_eager"), Seen(ops="relu")
+    x = X.clone().requires_grad_()
+    scope = amanda.apply(seen, compiled="graph", coverage=True)
+    with scope:
+        compiled(x).backward()
+    report = scope.coverage()
+    assert report.row("aten::relu").seen == 1
+    assert dict(report.row("aten::mul").skipped) == {"unasked": 1}
+    assert dict(report.row("autograd::MulBackward0").skipped) == {"unasked": 1}
+    assert not {"opaque", "lost"} & set(report.total("forward").skipped)
+
+
+def test_a_model_is_not_kept_alive():
+    def run(model):
+        compiled = torch.compile(model, backend="aot_eager")
+        with amanda.apply(Seen(), compiled="graph"):
+            compiled(X).sum().backward()
+
+    model = torch.nn.Linear(3, 2)
+    run(model)
+    alive = weakref.ref(model.weight)
+    del model
+    gc.collect()
+    assert alive() is None
+
+
+def test_the_backend_s_copies_leave_the_program_s_own_graph_as_it_is():
+    class Destroying(Counting):
+        def __call__(self, gm, example_inputs):
+            compiled = super().__call__(gm, example_inputs)
+            for node in reversed(list(gm.graph.nodes)):
+                gm.graph.erase_node(node)
+            return compiled
+
+    compiled = torch.compile(function, backend=Destroying())
+    for tool in (Seen(), Doubled(), Seen(), Doubled()):
+        with amanda.apply(tool, compiled="graph"):
+            result = compiled(X)
+    assert result.tolist() == [[1.0, 5.0, 7.0]]
