@@ -11,7 +11,7 @@
 namespace amanda::pytorch {
 
 /// The operand itself: a tensor, a list, a number, None ... Borrowed: valid as long as the Value. Throws `Error` for a
-/// null Value (no longer alive).
+/// null Value (no longer alive), and for a symbol: an operand at the analysis of a function that is being compiled.
 const c10::IValue& ivalue(Value value);
 
 /// The operand as a tensor, which shares its data; undefined if it is None. Throws `Error` if it is something else.

@@ -15,7 +15,7 @@ from amanda.drivers.torch_compile import attach, layout, operators, traceable
 from amanda.drivers.torch_compile.calls import Call
 from amanda.drivers.torch_compile.graph_site import Shown
 from amanda.drivers.torch_compile.layout import Layout, Values
-from amanda.drivers.torch_compile.program import Program, private_copies, publish
+from amanda.drivers.torch_compile.program import Program, member_of, private_copies, publish
 
 _NONE = -1  # no slot
 
@@ -118,12 +118,21 @@ class _OperatorNodes:
     def emit(self, args: tuple[Any, ...]) -> Sequence[Any]:
         call, planned = self._call, self._planned
         in_place = not planned.only_looks and any(written is not None for written in call.result_is)
-        inputs: Sequence[Any] = self._before(args)
+        inputs: Sequence[Any] = self._before(self._members(args, call.fakes))
         if in_place:
             inputs = private_copies(self._nodes.graph, call, tuple(inputs))
         results = self._replaced(inputs) or self._program.emit_call(self._nodes.graph, call, tuple(inputs))
-        results = self._after(inputs, results)
+        results = self._after(inputs, self._members(results, call.outputs))
         return publish(self._nodes.graph, call, args, results) if in_place else results
+
+    def _members(self, values: Sequence[Any], examples: Sequence[Any]) -> Sequence[Any]:
+        """With lists of nodes instead of nodes whose value is a list."""
+        return [
+            [member_of(self._nodes.graph, value, i) for i in range(len(example))]
+            if isinstance(example, tuple | list) and isinstance(value, fx.Node)
+            else value
+            for value, example in zip(values, examples, strict=True)
+        ]
 
     # ---- around the operator -----------------------------------------------------------------------------------------
 

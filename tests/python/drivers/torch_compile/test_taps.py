@@ -1,0 +1,280 @@
+"""Taps in compiled code do what they do in eager mode."""
+
+import amanda
+import pytest
+import torch
+from torch import nn
+
+BACKENDS = ["eager", "aot_eager"]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.norm = nn.Linear(4, 6), nn.Linear(6, 2), nn.LayerNorm(6)
+
+    def forward(self, x):
+        first, second = torch.relu(self.norm(self.a(x))).chunk(2, -1)
+        return self.b(torch.cat([second, first], -1)).sum()
+
+
+def step(net, run, x):
+    net.zero_grad()
+    loss = run(x)
+    loss.backward()
+    return [loss.detach(), *(parameter.grad.clone() for parameter in net.parameters())]
+
+
+def compiled_step(net, x, tool, backend="aot_eager"):
+    torch._dynamo.reset()
+    with amanda.apply(tool, compiled="graph"):
+        return step(net, torch.compile(net, backend=backend), x)
+
+
+def eager_step(net, x, tool):
+    with amanda.apply(tool):
+        return step(net, net, x)
+
+
+def both(make_tool, backend="aot_eager", net=None):
+    """What a step returns under a tool, compiled and not."""
+    net, x = net or Net(), torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    return compiled_step(net, x, make_tool(), backend), eager_step(net, x, make_tool())
+
+
+def equal(results, expected):
+    return all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+def close(results, expected):
+    return all(torch.allclose(a, b, atol=1e-6) for a, b in zip(results, expected, strict=True))
+
+
+def only_linear(method, fn, **options):
+    """A tool that schedules one action on each linear layer."""
+
+    class Only(amanda.Tool):
+        def __init__(self):
+            super().__init__("only")
+            self.add_inst_for_op(lambda context: getattr(context, method)(fn, **options), ops="linear")
+
+    return Only
+
+
+class Look(amanda.Tool):
+    """Notes what it is shown, forward and backward."""
+
+    def __init__(self):
+        super().__init__("look")
+        self.forward, self.backward = [], []
+        self.add_inst_for_op(self.analyze)
+        self.add_inst_for_op(self.analyze_backward, backward=True)
+
+    def analyze(self, context):
+        name = context.op.__name__
+        context.insert_before_op(self.saw, name=name)
+        context.insert_after_op(self.saw, name=name)
+
+    def analyze_backward(self, context):
+        if context.backward_op.__name__ != "AccumulateGrad":
+            context.insert_before_backward_op(self.saw_gradient, name=context.op.__name__)
+
+    def saw(self, *values, name):
+        self.forward.append((name, [summary(value) for value in values]))
+        return None
+
+    def saw_gradient(self, *values, name):
+        self.backward.append((name, [summary(value) for value in values if value is not None]))
+        return None
+
+
+def summary(value):
+    if isinstance(value, torch.Tensor):
+        return round(float(value.detach().double().abs().sum()), 4)
+    return [summary(member) for member in value] if isinstance(value, list | tuple) else str(value)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_looking_changes_nothing_and_sees_what_eager_mode_shows(backend):
+    net, x = Net(), torch.randn(3, 4)
+    torch._dynamo.reset()
+    vanilla = step(net, torch.compile(net, backend=backend), x)
+    tool, eager = Look(), Look()
+    assert equal(compiled_step(net, x, tool, backend), vanilla)
+    eager_step(net, x, eager)
+    assert tool.forward == eager.forward
+    assert tool.backward
+    assert len(tool.forward) > 10
+
+
+@pytest.mark.parametrize(
+    ("method", "fn"),
+    [
+        ("insert_before_op", lambda x, w, b: (x * 0.5, w * 2, b + 1)),
+        ("insert_after_op", lambda y: y * 3 + 1),
+        ("insert_before_backward_op", lambda g: g * 2),
+    ],
+)
+def test_edits_do_what_they_do_in_eager_mode(method, fn):
+    compiled, eager = both(only_linear(method, fn))
+    assert close(compiled, eager)
+    assert not close(eager, both(lambda: amanda.Tool("none"))[1])
+
+
+def test_an_edit_after_a_backward_operator_takes_the_arguments_in_their_order():
+    seen = []
+
+    def halve(x, weight, bias):
+        seen.append([None if g is None else tuple(g.shape) for g in (x, weight, bias)])
+        return None, weight / 2, None
+
+    class Halve(amanda.Tool):
+        def __init__(self):
+            super().__init__("halve")
+            self.add_inst_for_op(
+                lambda context: context.insert_after_backward_op(halve, grad_inputs=[0, 1, 2]),
+                ops="linear",
+                backward=True,
+            )
+
+    net, x = Net(), torch.randn(3, 4)
+    plain = step(net, net, x)
+    halved = compiled_step(net, x, Halve())
+    names = ["loss", *(name for name, _ in net.named_parameters())]
+    for name, one, other in zip(names, plain, halved, strict=True):
+        factor = 0.5 if name in ("a.weight", "b.weight") else 1
+        assert torch.allclose(one * factor, other, atol=1e-6), name
+    assert seen == [[(3, 6), (2, 6), (2,)], [None, (6, 4), (6,)]]
+
+
+def test_a_replacement_has_the_gradient_of_what_it_computes():
+    def scaled(x, weight, bias):
+        return torch.tanh(x @ weight.t()) + bias * 2
+
+    compiled, eager = both(only_linear("replace_op", scaled))
+    assert close(compiled, eager)
+
+
+def test_a_replacement_can_run_the_original():
+    class Doubled(amanda.Tool):
+        def __init__(self):
+            super().__init__("doubled")
+            self.add_inst_for_op(self.analyze, ops="linear")
+
+        def analyze(self, context):
+            op = context.op
+            context.replace_op(lambda *inputs: op(*inputs) * 2)
+
+    compiled, eager = both(Doubled)
+    assert close(compiled, eager)
+
+
+def test_a_replaced_backward_operator_has_its_own_formula():
+    class Straight(amanda.Tool):
+        def __init__(self):
+            super().__init__("straight")
+            self.add_inst_for_op(self.analyze, ops="relu", backward=True)
+
+        def analyze(self, context):
+            context.replace_backward_op(lambda gradient: gradient * 0.5)
+
+    compiled, eager = both(Straight)
+    assert close(compiled, eager)
+
+
+def test_a_differentiable_routine_is_part_of_the_gradient():
+    compiled, eager = both(only_linear("insert_after_op", lambda y: torch.sin(y), differentiable=True))
+    assert close(compiled, eager)
+    assert not close(compiled, both(only_linear("insert_after_op", lambda y: torch.sin(y)))[0])
+
+
+def test_routines_share_a_run():
+    class Relevance(amanda.Tool):
+        def __init__(self):
+            super().__init__("relevance")
+            self.found = []
+            self.add_inst_for_op(lambda context: context.insert_after_op(self.keep, with_run=True), ops="relu")
+            self.add_inst_for_op(
+                lambda context: context.insert_before_backward_op(self.meet, with_run=True), ops="relu", backward=True
+            )
+
+        def keep(self, state, run):
+            run["state"] = state.clone()
+
+        def meet(self, gradient, run):
+            self.found.append((run.index, float((gradient * run["state"]).sum())))
+
+    tools = []
+
+    def make():
+        tools.append(Relevance())
+        return tools[-1]
+
+    both(make)
+    compiled, eager = tools
+    assert compiled.found == [(index, pytest.approx(value, abs=1e-6)) for index, value in eager.found]
+    assert len(compiled.found) == 1
+
+
+def test_recomputed_operators_are_told_apart():
+    from torch.utils.checkpoint import checkpoint
+
+    class Block(Net):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    class Count(amanda.Tool):
+        def __init__(self):
+            super().__init__("count")
+            self.seen = []
+            self.add_inst_for_op(lambda context: context.insert_after_op(self.saw), ops="relu")
+
+        def saw(self, y):
+            self.seen.append(torch._C._current_autograd_node() is not None)
+
+    net, x = Block(), torch.randn(3, 4)
+    torch._dynamo.reset()
+    vanilla = step(net, torch.compile(net, backend="aot_eager"), x)
+    tool = Count()
+    assert equal(compiled_step(net, x, tool), vanilla)
+    assert tool.seen == [False, True]
+
+
+def test_bodies_of_cond_run_taps():
+    def program(x):
+        return torch.cond(x.sum() > 0, lambda x: torch.sin(x), lambda x: torch.cos(x), (x,))
+
+    compiled = torch.compile(program, backend="aot_eager")
+    tool = Look()
+    with amanda.apply(tool, compiled="graph"), torch.no_grad():
+        torch._dynamo.reset()
+        assert torch.equal(compiled(torch.ones(3)), torch.sin(torch.ones(3)))
+    assert [name for name, _ in tool.forward if name in ("sin", "cos")] == ["sin", "sin"]
+
+
+def test_an_exception_arrives_as_itself():
+    class Unexpected(Exception):
+        pass
+
+    def fail(*values):
+        raise Unexpected("here")
+
+    with pytest.raises(Unexpected, match="here"):
+        both(only_linear("insert_before_op", fail))
+
+
+def test_a_value_of_another_shape_is_refused_with_operator_and_reason():
+    with pytest.raises(amanda.Error, match=r"linear.*shape \[3, 1\] where \[3, 6\] is needed"):
+        both(only_linear("insert_after_op", lambda y: y[:, :1]))
+
+
+def test_a_table_lives_as_long_as_a_backward_pass_may_run():
+    net, x = Net(), torch.randn(3, 4)
+    torch._dynamo.reset()
+    tool = Look()
+    with amanda.apply(tool, compiled="graph"):
+        loss = torch.compile(net, backend="aot_eager")(x)
+        torch._dynamo.reset()
+        loss.backward()
+    assert tool.backward
