@@ -129,7 +129,6 @@ Tensors replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor
       call.run_taps(run_of(run_handle).get());
       for (size_t i = 0; i < recorded->num_inputs(); ++i) made.push_back(call.tensor(recorded->num_results() + i));
     } else {
-      const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
       made = recorded->backward(given);
     }
     Tensors results;

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import amanda
 from description import Nested, Program
 
 
@@ -64,7 +65,11 @@ class Adapter(Protocol):
     leaf_ops: set[str]
     """Backward operators that stand for leaves."""
 
-    def build(self, program: Program) -> Model: ...
+    def apply(self, *tools: amanda.Tool, on_error: Literal["raise", "disable"] = "raise") -> amanda.Scope:
+        """A scope whose tools reach these programs."""
+
+    def build(self, program: Program, beside: Any = None) -> Model:
+        """`beside`: the model that the regime `same_ids_as` built of it. Its places are to have the same ids."""
 
     # Of the values that routines get.
     def nested(self, value: Any) -> Nested: ...

@@ -5,6 +5,7 @@ Images are NHWC here, and filters HWIO; PyTorch's are transposed.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -73,6 +74,9 @@ class Regime(Protocol):
 
     def build(self) -> Model: ...
 
+    def apply(self, *tools: amanda.Tool) -> amanda.Scope:
+        """A scope whose tools reach the CNN."""
+
     def from_nhwc(self, array: Any) -> Any:
         """Images or activations, in the order in which this framework has them."""
 
@@ -114,14 +118,14 @@ def _of_torch() -> Iterator[Regime]:
 
     class Built:
         def __init__(self) -> None:
-            self.model = Cnn()
+            self.model = self.call = Cnn()
 
         def run(self) -> Any:
-            return array(self.model(images))
+            return array(self.call(images))
 
         def step(self) -> dict[str, Any]:
             self.model.zero_grad()
-            scores = self.model(images)
+            scores = self.call(images)
             scores.backward(torch.ones(4, 4))
             found = {name: weight.grad.numpy() for name, weight in self.model.named_parameters()}
             return found | {"filters": found["filters"].transpose(2, 3, 1, 0), "scores": array(scores)}
@@ -129,12 +133,26 @@ def _of_torch() -> Iterator[Regime]:
     class Eager:
         name = f"pytorch/{'.'.join(torch.__version__.split('.')[:2])}/eager"
         edits = True
-        build = staticmethod(Built)
+        build: Any = staticmethod(Built)
+        apply = staticmethod(amanda.apply)
 
         def from_nhwc(self, array: Any) -> Any:
             return array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
 
+    class BuiltCompiled(Built):
+        def __init__(self) -> None:
+            super().__init__()
+            torch._dynamo.reset()
+            self.call = torch.compile(self.model, backend="aot_eager")
+
+    class Compiled(Eager):
+        name = Eager.name.replace("eager", "compile")
+        build = staticmethod(BuiltCompiled)
+        apply = staticmethod(functools.partial(amanda.apply, compiled="graph"))
+
     yield Eager()
+    if importlib.util.find_spec("amanda._torch_compile") is not None:
+        yield Compiled()
 
 
 def _of_tensorflow() -> Iterator[Regime]:
@@ -190,6 +208,7 @@ def _of_tensorflow() -> Iterator[Regime]:
     class OfTensorFlow:
         def __init__(self, mode: str, model: type[Model], edits: bool = True) -> None:
             self.name, self.build, self.edits = f"tensorflow/2.21/{mode}", model, edits
+            self.apply = amanda.apply
 
         def from_nhwc(self, array: Any) -> Any:
             return array

@@ -33,14 +33,14 @@ def zeros(driver, how):
 
 
 def test_relu_replaced_by_zeros(driver):
-    with amanda.apply(zeros(driver, "replace")):
+    with driver.apply(zeros(driver, "replace")):
         assert result_of(driver.build(NEURON).step(X)) == neuron(zeros=True)
 
 
 def test_backward_does_not_see_what_an_after_action_made_of_a_result(driver):
     """The next operator does; what relu's own gradient is computed from is relu's result."""
     vanilla, by_zeros = neuron(), neuron(zeros=True)
-    with amanda.apply(zeros(driver, "after")):
+    with driver.apply(zeros(driver, "after")):
         assert result_of(driver.build(NEURON).step(X)) == replace(by_zeros, w=vanilla.w, b=vanilla.b)
 
 
@@ -51,7 +51,7 @@ def test_backward_sees_what_a_before_action_made_of_an_input(driver):
         lambda context: context.insert_before_op(lambda a: driver.times(a, [2.0] * 3), inputs=[0]),
         ops=named(driver, "matmul"),
     )
-    with amanda.apply(tool):
+    with driver.apply(tool):
         result = result_of(driver.build(NEURON).step(X))
     # v's gradient is the value that the product got; w's passes the edit straight through.
     assert result == replace(vanilla, loss=2 * vanilla.loss, v=[2 * value for value in vanilla.v])
@@ -64,7 +64,7 @@ def test_whose_gradient_a_replacement_has(driver):
     tool.add_inst_for_op(
         lambda context: context.replace_op(lambda x: driver.times(x, [2.0] * 3)), ops=named(driver, "relu")
     )
-    with amanda.apply(tool):
+    with driver.apply(tool):
         result = result_of(driver.build(NEURON).step(X))
     own = [2 * number for number in flat(NEURON.parameters["v"])]
     kept = (
@@ -75,7 +75,7 @@ def test_whose_gradient_a_replacement_has(driver):
 
 def test_a_weight_and_its_gradient_masked(driver):
     masks, model = Masks(driver), driver.build(NEURON)
-    with amanda.apply(masks):
+    with driver.apply(masks):
         for _ in range(3):
             assert result_of(model.step(X)) == neuron(mask=MASK)
     assert len({*masks.analysed}) == masks.analyses >= 2
@@ -85,10 +85,10 @@ def test_a_weight_and_its_gradient_masked(driver):
 def test_what_one_regime_analysed_holds_in_the_other(driver, other_regime):
     if other_regime.capabilities.symbolic:
         pytest.skip("an analysis of symbols does not hold for values")
-    masks = Masks(driver)
-    with amanda.apply(masks):
-        for regime in (other_regime, driver):
-            assert result_of(regime.build(NEURON).step(X)) == neuron(mask=MASK)
+    masks, other = Masks(driver), other_regime.build(NEURON)
+    with driver.apply(masks):
+        for model in (other, driver.build(NEURON, beside=other)):
+            assert result_of(model.step(X)) == neuron(mask=MASK)
     assert len({*masks.analysed}) == masks.analyses == 2
 
 
@@ -99,7 +99,7 @@ def test_an_edit_that_the_driver_cannot_make_is_refused_at_analysis(driver):
         lambda context: context.replace_op(lambda x, *_: ran.append(x) or x), ops=named(driver, "flatten")
     )
     model = driver.build(VIEWS)
-    with amanda.apply(tool), pytest.raises(amanda.Error) as refused:
+    with driver.apply(tool), pytest.raises(amanda.Error) as refused:
         model.run([[1.0, 2.0]])
     assert str(refused.value).startswith("[context] editor: replace_op on ")
     assert driver.ops["flatten"] in str(refused.value)
@@ -114,6 +114,6 @@ def test_where_an_edit_is_refused_looking_is_allowed(driver):
     tool.add_inst_for_op(
         lambda context: context.insert_after_op(lambda y: seen.append(driver.nested(y))), ops=named(driver, "flatten")
     )
-    with amanda.apply(tool):
+    with driver.apply(tool):
         assert driver.build(VIEWS).run([[1.0, 2.0]]) == [[-1.0, -2.0]]
     assert seen == [[-1.0, -2.0]]

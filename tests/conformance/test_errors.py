@@ -38,7 +38,7 @@ def test_a_routines_error_is_the_same_object(driver, where):
     tool.add_inst_for_op(lambda context: SCHEDULES[where](context, raises(error)), ops=named(driver, "relu"))
     model = driver.build(NEURON)
     vanilla = model.step(X)
-    with amanda.apply(tool), pytest.raises(Mine) as raised:
+    with driver.apply(tool), pytest.raises(Mine) as raised:
         model.step(X)
     assert raised.value is error
     assert "[amanda] in tool 'careless'" in error.__notes__[0]
@@ -56,7 +56,7 @@ def test_an_analysis_error_is_the_same_object_and_is_not_remembered(driver):
 
     tool.add_inst_for_op(analyse, ops=named(driver, "relu"))
     model = driver.build(NEURON)
-    with amanda.apply(tool):
+    with driver.apply(tool):
         for error in errors:
             with pytest.raises(Mine) as raised:
                 model.run(X)
@@ -71,7 +71,7 @@ def test_a_tool_that_fails_is_disabled(driver, caplog):
         lambda context: context.insert_before_op(lambda x: ran.append(1) or 1 / 0), ops=named(driver, "relu")
     )
     model = driver.build(NEURON)
-    with caplog.at_level(logging.WARNING, "amanda"), amanda.apply(tool, on_error="disable"):
+    with caplog.at_level(logging.WARNING, "amanda"), driver.apply(tool, on_error="disable"):
         for _ in range(2):
             assert flat(model.run(X)[0])[0] == neuron().loss
     assert len(ran) == 1
@@ -81,7 +81,7 @@ def test_a_tool_that_fails_is_disabled(driver, caplog):
 def test_a_value_that_does_not_fit_is_an_error_that_names_tool_and_operator(driver):
     tool = amanda.Tool("careless")
     tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: "no array"), ops=named(driver, "relu"))
-    with amanda.apply(tool), pytest.raises(amanda.Error) as raised:
+    with driver.apply(tool), pytest.raises(amanda.Error) as raised:
         driver.build(NEURON).run(X)
     assert str(raised.value).startswith("[action] careless: <lambda> after ")
     assert re.search(

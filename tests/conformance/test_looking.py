@@ -53,7 +53,7 @@ def test_looking_changes_nothing(driver):
     model = driver.build(NEURON)
     before = model.step(X), model.run(X), model.saved(), model.exported()
     looks = Looks()
-    with amanda.apply(looks):
+    with driver.apply(looks):
         assert (model.step(X), model.run(X), model.saved()) == before[:3]
     assert looks.values > 20
     assert (model.step(X), model.run(X), model.saved(), model.exported()) == before
@@ -61,7 +61,7 @@ def test_looking_changes_nothing(driver):
 
 def test_what_is_saved_and_exported_in_a_scope_is_vanillas(driver):
     model, other = driver.build(NEURON), driver.build(NEURON)
-    with amanda.apply(masks_everything(driver)):
+    with driver.apply(masks_everything(driver)):
         edited = model.run(X)
         saved = model.saved()
     assert edited != other.run(X)
@@ -80,7 +80,7 @@ def masks_everything(driver):
 def test_every_operator_of_the_program_is_seen_once(driver):
     sees = Sees()
     model = driver.build(NEURON)
-    with amanda.apply(sees):
+    with driver.apply(sees):
         for _ in range(2):
             model.step(X)
     assert {path: name for path, (name, _) in sees.forward.items()} == {
@@ -93,7 +93,7 @@ def test_every_operator_of_the_program_is_seen_once(driver):
 
 def test_every_backward_operator_is_linked_to_its_forward_operator(driver):
     sees = Sees()
-    with amanda.apply(sees):
+    with driver.apply(sees):
         driver.build(NEURON).step(X)
     kinds = {path: op.kind for path, op in NEURON.ops()}
     of_operators = [seen for seen in sees.backward if seen[2] not in driver.leaf_ops]
@@ -111,10 +111,11 @@ def test_every_backward_operator_is_linked_to_its_forward_operator(driver):
 
 def test_regimes_of_a_framework_see_the_same_operators(driver, other_regime):
     seen = []
-    for regime in (driver, other_regime):
+    other = other_regime.build(NEURON)
+    for model in (other, driver.build(NEURON, beside=other)):
         sees = Sees()
-        with amanda.apply(sees):
-            regime.build(NEURON).step(X)
+        with driver.apply(sees):
+            model.step(X)
         leaf_ops = driver.leaf_ops | other_regime.leaf_ops
         seen.append((sees.forward, sorted(one for one in sees.backward if one[2] not in leaf_ops)))
     assert seen[0] == seen[1]
@@ -129,7 +130,7 @@ def test_the_bodies_of_a_loop_are_one_operator_that_runs_often(driver):
 
     doubles.add_inst_for_op(double, ops=named(driver, "add"))
     assert model.run([1.0, 2.0]) == [[4.0, 8.0]]
-    with amanda.apply(sees, doubles):
+    with driver.apply(sees, doubles):
         assert model.run([1.0, 2.0]) == [[7.0, 14.0]]  # x + 3 * 2x
     assert [(path, name) for path, (name, _) in sees.forward.items()] == [("loop.step", driver.ops["add"])]
     assert len(runs) == 3
@@ -142,7 +143,7 @@ def test_the_branches_of_a_conditional_are_operators(driver):
     counts.add_inst_for_op(
         lambda c: c.insert_before_op(lambda name=c.op.__name__: ran.append(name), inputs=[]), ops=names
     )
-    with amanda.apply(sees, counts):
+    with driver.apply(sees, counts):
         assert flat(model.run([1.0, -2.0], [1.0])[0]) == [-1.0, 2.0]
         assert flat(model.run([1.0, -2.0], [0.0])[0]) == [1.0, 0.0]
     assert {path: name for path, (name, _) in sees.forward.items()} == {
@@ -157,6 +158,6 @@ def test_analyses_are_told_whether_they_see_symbols(driver):
     tool = amanda.Tool("asks")
     tool.add_inst_for_op(lambda context: told.add((context.is_symbolic, context.namespace)))
     model = driver.build(NEURON)  # in eager mode, if the framework has one
-    with amanda.apply(tool):
+    with driver.apply(tool):
         model.run(X)
     assert told == {(driver.capabilities.symbolic, driver.name)}

@@ -62,7 +62,7 @@ class Count(amanda.Tool):
 def test_counts(regime):
     model, tool = regime.build(), Count()
     expected = model.run()
-    with amanda.apply(tool):
+    with regime.apply(tool):
         found = [model.run() for _ in range(2)]
     assert tool.namespaces == {regime.name}
     assert tool.forward == dict.fromkeys(WORDS, 2)
@@ -75,7 +75,7 @@ def test_counts(regime):
 def test_counts_in_training(edited):
     model, tool = edited.build(), Count()
     expected = model.step()
-    with amanda.apply(tool):
+    with edited.apply(tool):
         found = model.step()
     assert tool.forward == dict.fromkeys(WORDS, 1)
     assert sorted(word for _, word in tool.backward) == sorted(WORDS)
@@ -96,7 +96,7 @@ def edges_of(graph):
 
 def test_the_graph(edited):
     model, tracing = edited.build(), GraphTracing()
-    with amanda.apply(tracing):
+    with edited.apply(tracing):
         model.run()
     graph = tracing.graph
     chain = set(zip(["input", *WORDS], WORDS, strict=False))
@@ -109,7 +109,7 @@ def test_the_graph(edited):
 
 def test_the_graph_after_a_reset(edited):
     model, tracing = edited.build(), GraphTracing()
-    with amanda.apply(tracing):
+    with edited.apply(tracing):
         model.run()
         before = edges_of(tracing.graph)
         tracing.reset()
@@ -121,7 +121,7 @@ def test_the_graph_after_a_reset(edited):
 
 def test_statistics(regime):
     model, statistics = regime.build(), OpStatistics()
-    with amanda.apply(statistics):
+    with regime.apply(statistics):
         for _ in range(2):
             model.run()
     rows = {word_of(row.name): row for row in statistics.rows("op")}
@@ -137,7 +137,7 @@ def test_statistics(regime):
 @pytest.mark.parametrize("bins", [None, [-2.0, -0.5, 0.0, 0.5, 1.0, 3.0]])
 def test_histograms(regime, bins):
     model, tool = regime.build(), ValueHistograms(ops=names_of(*WORDS), bins=bins)
-    with amanda.apply(tool):
+    with regime.apply(tool):
         model.run()
     rows = {word_of(row.name): row for row in tool.rows()}
     assert rows.keys() == set(WORDS)
@@ -151,7 +151,7 @@ def test_histograms(regime, bins):
 
 def test_gradients(edited):
     model, tool = edited.build(), GradientStatistics()
-    with amanda.apply(tool):
+    with edited.apply(tool):
         model.step()
     norms = collections.defaultdict(list)
     for row in tool.rows():
@@ -166,7 +166,7 @@ def test_gradients(edited):
 
 def test_the_profile(regime):
     model, profile = regime.build(), Profile()
-    with amanda.apply(profile):
+    with regime.apply(profile):
         for _ in range(3):
             model.run()
     rows = {word_of(row.name): row for row in profile.rows()}
@@ -186,7 +186,7 @@ def flipped(values, index, bit):
 def test_a_flipped_bit_of_a_result(edited, word):
     model = edited.build()
     tool = ErrorInjection(BitFlip(22), ops=names_of(word), index=(2, 3))
-    with amanda.apply(tool):
+    with edited.apply(tool):
         found = model.run()
     (fault,) = tool.rows()
     plain = getattr(by_numpy(), word)
@@ -201,7 +201,7 @@ def test_a_flipped_bit_of_a_result(edited, word):
 def test_a_weight_with_a_fault(edited):
     model = edited.build()
     expected = model.run()
-    with amanda.apply(ErrorInjection(StuckAt(2.5), ops=names_of("matmul"), at="weight", index=(4, 1))):
+    with edited.apply(ErrorInjection(StuckAt(2.5), ops=names_of("matmul"), at="weight", index=(4, 1))):
         found = model.run()
     matrix = WEIGHTS["matrix"].astype(np.float64)
     matrix[4, 1] = 2.5
@@ -213,7 +213,7 @@ def test_layers_are_hit_by_default(edited):
     tool = ErrorInjection(RandomValue(10.0, 11.0), count=3, seed=5)
     model = edited.build()
     for _ in range(2):
-        with amanda.apply(tool):
+        with edited.apply(tool):
             model.run()
         rows = tool.rows()
         assert [word_of(row.name) for row in rows] == ["conv2d"] * 3 + ["matmul"] * 3
@@ -221,7 +221,7 @@ def test_layers_are_hit_by_default(edited):
         assert [row.elements for row in tool.rows("id")] == [4 * 4 * 4 * 5, 4 * 4]
         tool.reset()
     again = ErrorInjection(RandomValue(10.0, 11.0), count=3, seed=5)
-    with amanda.apply(again):
+    with edited.apply(again):
         model.run()
     assert [row.index for row in again.rows()] == [row.index for row in rows]
 

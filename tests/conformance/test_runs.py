@@ -26,7 +26,7 @@ def test_a_value_meets_its_own_gradient(driver):
     tool.add_inst_for_op(analyze, ops=named(driver, "relu"))
     tool.add_inst_for_op(analyze_backward, ops=named(driver, "relu"), backward=True)
     model = driver.build(NEURON)
-    with amanda.apply(tool):
+    with driver.apply(tool):
         for _ in range(2):
             model.step(X)
     gradient = flat(NEURON.parameters["v"])  # of what relu gives, in sum(relu(…) @ v)
@@ -39,7 +39,7 @@ def test_executions_of_a_loops_body_are_counted(driver):
         lambda context: context.insert_before_op(lambda run: seen.append(run.index), [], with_run=True),
         ops=named(driver, "add"),
     )
-    scope, model = amanda.apply(tool), driver.build(ADDS_THREE_TIMES)
+    scope, model = driver.apply(tool), driver.build(ADDS_THREE_TIMES)
     for _ in range(2):
         with scope:
             model.run([1.0, 2.0])
@@ -58,10 +58,10 @@ def test_inputs_are_shown_beside_outputs_or_refused(driver):
     model = driver.build(NEURON)
     vanilla = model.step(X)
     if not driver.capabilities.both_sides:
-        with amanda.apply(tool), pytest.raises(amanda.Error, match="shows a routine after the operator its outputs"):
+        with driver.apply(tool), pytest.raises(amanda.Error, match="shows a routine after the operator its outputs"):
             model.step(X)
         return
-    with amanda.apply(tool):
+    with driver.apply(tool):
         assert model.step(X) == vanilla
     shifted = [x * w + b for x, w, b in zip(X[0], flat(NEURON.parameters["w"]), NEURON.parameters["b"][0], strict=True)]
     assert seen == [[neuron().positive, shifted]]

@@ -28,7 +28,7 @@ def loss_of(model):
 
 def test_off_and_on_again_builds_nothing_anew(driver):
     masks, model = Masks(driver), driver.build(NEURON)
-    scope = amanda.apply(masks)
+    scope = driver.apply(masks)
     built = None
     for _ in range(3):
         with scope:
@@ -44,10 +44,10 @@ def test_off_and_on_again_builds_nothing_anew(driver):
 def test_a_scope_that_is_opened_in_another_analyses_nothing_of_the_others_again(driver):
     masks, looks, model = Masks(driver), amanda.Tool("looks"), driver.build(NEURON)
     looks.add_inst_for_op(lambda context: context.insert_before_op(lambda: None, inputs=[]))
-    with amanda.apply(masks) as outer:
+    with driver.apply(masks) as outer:
         model.run(X)
         analyses = masks.analyses
-        with amanda.apply(looks):
+        with driver.apply(looks):
             assert loss_of(model) == neuron(mask=MASK).loss
         assert masks.analyses == analyses
         outer.cache_clear()
@@ -74,7 +74,7 @@ def test_tools_run_in_order_on_both_sides(driver):
 
     first, second, inner = tool("a"), tool("b"), tool("c")
     second.depends_on(first)
-    with amanda.apply(second), amanda.apply(inner):
+    with driver.apply(second), driver.apply(inner):
         driver.build(NEURON).step(X)
     assert ran == ["a<", "b<", "c<", "a>", "b>", "c>", "a'<", "b'<", "c'<"]
 
@@ -88,9 +88,9 @@ def test_edits_of_two_tools_add_up(driver):
         return tool
 
     model = driver.build(NEURON)
-    with amanda.apply(doubles(), doubles()):
+    with driver.apply(doubles(), doubles()):
         assert loss_of(model) == 4 * neuron().loss
-        with amanda.apply(doubles()):
+        with driver.apply(doubles()):
             assert loss_of(model) == 8 * neuron().loss
         assert loss_of(model) == 4 * neuron().loss
 
@@ -106,7 +106,7 @@ def test_routines_and_analyses_are_not_instrumented(driver):
         context.insert_before_op(lambda: other.run(X) and None, inputs=[])
 
     runs.add_inst_for_op(analyse, ops=named(driver, "relu"))
-    with amanda.apply(watches, runs):
+    with driver.apply(watches, runs):
         assert loss_of(model) == neuron().loss
     assert analysed == [path for path, _ in NEURON.ops()]
 
@@ -121,7 +121,7 @@ def test_what_runs_share_is_one_executions(driver):
 
     tool.add_inst_for_op(analyse, ops=named(driver, "relu"))
     model = driver.build(NEURON)
-    with amanda.apply(tool):
+    with driver.apply(tool):
         model.run(X)
         model.run(X)
     assert seen == [1, 1]
@@ -129,7 +129,7 @@ def test_what_runs_share_is_one_executions(driver):
 
 def test_four_threads_on_one_model(driver):
     masks, model, wrong = masks_the_weight(driver), driver.build(NEURON), []
-    scope = amanda.apply(masks)
+    scope = driver.apply(masks)
     vanilla, masked = neuron().loss, neuron(mask=MASK).loss
     assert vanilla != masked
 

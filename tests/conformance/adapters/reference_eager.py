@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import amanda
 import reference_values as values
 from adapter import Capabilities
 from description import If, Nested, Op, Program
@@ -75,6 +76,7 @@ class ReferenceEager:
     backward_ops = values.BACKWARD_OPS
     leaf_ops = {"AccumulateGrad"}
 
+    apply = staticmethod(amanda.apply)
     build = staticmethod(Model)
     nested = staticmethod(values.nested)
     times = staticmethod(values.times)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import amanda
 import reference_values as values
 from adapter import Capabilities
 from description import If, Nested, Op, Program
@@ -15,7 +16,7 @@ ref = values.ref
 class Model:
     """One graph that gives the outputs, and one that gives gradients, too."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, beside: Any = None) -> None:
         self.program = program
         self.parameters = {name: values.array(value) for name, value in program.parameters.items()}
         self.forward, _ = self._graph()
@@ -84,6 +85,7 @@ class ReferenceGraph:
     backward_ops = values.BACKWARD_OPS
     leaf_ops: set[str] = set()
 
+    apply = staticmethod(amanda.apply)
     build = staticmethod(Model)
     nested = staticmethod(values.nested)
     times = staticmethod(values.times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import amanda
 import tensorflow_values as values
 from adapter import Capabilities
 from description import Nested, Program
@@ -67,6 +68,7 @@ class TensorFlowFunction:
     backward_ops = values.BACKWARD_OPS
     leaf_ops: set[str] = set()
 
+    apply = staticmethod(amanda.apply)
     build = staticmethod(Model)
     nested = staticmethod(nested)
     times = staticmethod(values.times)

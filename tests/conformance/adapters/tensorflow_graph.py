@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import amanda
 import tensorflow_values as values
 from adapter import Capabilities
 from description import Nested, Program
@@ -84,6 +85,7 @@ class TensorFlowGraph:
     backward_ops = values.BACKWARD_OPS
     leaf_ops: set[str] = set()
 
+    apply = staticmethod(amanda.apply)
     build = staticmethod(Model)
     nested = staticmethod(nested)
     times = staticmethod(values.times)

@@ -18,7 +18,6 @@ _PASSED = {
     "cond": "all",
     "while_loop": "additional",
 }
-UNKNOWN = "it is a higher-order operator, whose graphs are run in a way that the driver does not know"
 
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
@@ -36,18 +35,29 @@ def name_of(node: fx.Node) -> str:
     return str(getattr(node.target, "_name", None) or getattr(node.target, "__name__", node.target))
 
 
-def bodies_of(gm: fx.GraphModule, node: fx.Node) -> list[Body] | None:
-    """The graphs that a higher-order operator runs; None: it is not known how it runs them."""
+def bodies_of(gm: fx.GraphModule, node: fx.Node) -> list[Body]:
+    """The graphs that a higher-order operator runs."""
     passed = _PASSED.get(name_of(node))
-    if passed is None:
-        return None
     operands: list[Any] = []
     graphs: list[fx.Node] = []
     fx.map_arg((node.args, dict(node.kwargs)), lambda each: (graphs if _is_graph(gm, each) else operands).append(each))
     if passed == "additional":
         last = node.args[-1]
         operands = list(last) if isinstance(last, tuple | list) else []
-    return [_body(gm, node, graph, operands) for graph in graphs]
+    elif passed is None:
+        operands = []
+    return [_body(gm, node, graph, operands) for graph in dict.fromkeys(graphs)]
+
+
+def unseen(gm: fx.GraphModule, body: Body) -> str:
+    """Why tools are not shown the operators of a body; "": they are."""
+    what = name_of(body.node)
+    if what not in _PASSED:
+        return f"it is inside {what}, which runs its graphs in a way that the driver does not know"
+    uses = [node for node in gm.graph.nodes if node.op == "get_attr" and node.target == body.name]
+    if sum(len(node.users) for node in uses) > 1:
+        return f"it is inside {what}, in a graph that several calls share"
+    return ""
 
 
 def _is_graph(gm: fx.GraphModule, node: fx.Node) -> bool:

@@ -49,8 +49,8 @@ class Call:
     node: fx.Node
     index: int  # among the calls of its node
     op: port.OpOverload
-    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None: one could not be traced
-    #: to a symbol, and `unseen` says which.
+    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None: one could not
+    #: be traced to a symbol, and `unseen` says which.
     args: tuple[Any, ...] | None
     #: What analyses see. Fake tensors; parameters and buffers are themselves.
     inputs: tuple[Any, ...]

@@ -167,11 +167,10 @@ class GraphRun:
     # ---- bodies -------------------------------------------------------------------------------------------------------
 
     def _run_bodies(self, node: fx.Node) -> Any:
-        what = bodies.name_of(node)
         found = bodies.bodies_of(self.gm, node)
-        if found is None:
-            self.unseen.append((what, bodies.UNKNOWN))
-        for body in found or ():
+        if not found:
+            self.unseen.append((bodies.name_of(node), "it is an operator of higher order, which tools are not shown"))
+        for body in found:
             real = {
                 placeholder: self._tensors[id(self._env[operand])]
                 for placeholder, operand in body.operands.items()
@@ -179,9 +178,13 @@ class GraphRun:
             }
             inner = GraphRun(body.gm, real, self._state)
             inner.run()
+            self.unseen += inner.unseen
+            reason = bodies.unseen(self.gm, body)
+            if reason:
+                self.unseen += [(call.name, reason) for call in inner.calls]
+                continue
             self.bodies += [body, *inner.bodies]
             self.calls += inner.calls
-            self.unseen += inner.unseen
             self.made |= inner.made
             self.values |= inner.values
         return fakes.fresh(node.meta.get("example_value"))

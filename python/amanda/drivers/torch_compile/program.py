@@ -122,7 +122,11 @@ def _is_state(node: fx.Node, tensor: Any) -> bool:
         return False
     source = getattr(node, "_dynamo_source", None)
     guard = source.guard_source if source is not None else None
-    return isinstance(tensor, torch.nn.Parameter) or hasattr(tensor, port.STATIC_INPUT) or (
-        guard is not None
-        and (guard.is_unspecialized_nn_module() or guard.is_specialized_nn_module() or guard.is_fsdp_module())
+    return (
+        isinstance(tensor, torch.nn.Parameter)
+        or hasattr(tensor, port.STATIC_INPUT)
+        or (
+            guard is not None
+            and (guard.is_unspecialized_nn_module() or guard.is_specialized_nn_module() or guard.is_fsdp_module())
+        )
     )

@@ -97,3 +97,16 @@ def test_backward_operators_that_taps_would_not_see_whole():
     assert recorded.call("aten::relu_").backward_unseen == ""
     assert recorded.call("aten::select").backward_unseen.startswith("a view of its forward operator's is written")
     assert recorded.call("aten::sin").backward_unseen == ""
+
+
+def test_assignments_to_parts_of_a_tensor():
+    def function(x):
+        y = torch.zeros(3, 4)
+        y[:, 1] = x[:, 0]
+        y[1:2, 2:] = 3
+        return y
+
+    x = torch.rand(3, 4, requires_grad=True)
+    result, recorded = record(function, x)
+    torch.testing.assert_close(result, function(x), rtol=0, atol=0)
+    assert recorded.unseen == []

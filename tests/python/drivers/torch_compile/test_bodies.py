@@ -58,10 +58,43 @@ def test_a_loop():
     assert {name for _, operands in bodies(recorded) for name in operands} == {"l_w_"}
 
 
-def test_an_operator_with_unknown_bodies_is_named():
+def test_operators_in_unknown_bodies_are_named():
     def function(xs):
-        return torch._higher_order_ops.associative_scan(torch.add, xs, 0, combine_mode="generic") * 2
+        return torch._higher_order_ops.scan(lambda c, x: (c + x, c * x), torch.zeros(3), xs)[1] * 2
 
-    _, recorded = record(function, torch.rand(4), rewrite=False)
-    assert compiled_operators(recorded)[-1] == "aten::mul.Tensor"
-    assert any("higher-order operator" in reason for _, reason in recorded.unseen)
+    _, recorded = record(function, torch.rand(4, 3), rewrite=False)
+    assert compiled_operators(recorded) == ["aten::zeros", "aten::mul.Tensor"]
+    inside = "it is inside scan, which runs its graphs in a way that the driver does not know"
+    assert {("aten::add", inside), ("aten::mul", inside)} <= set(recorded.unseen)
+
+
+def test_operators_in_the_program_s_own_functions_are_named():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sin() * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.cos() * 2
+
+    _, recorded = record(lambda x: Double.apply(x) + 1, torch.rand(3, requires_grad=True), rewrite=False)
+    assert compiled_operators(recorded) == ["aten::add.Tensor"]
+    assert {"aten::sin", "aten::cos"} <= {what for what, _ in recorded.unseen}
+
+
+def test_operators_of_a_region_that_is_compiled_once_for_all_layers():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        @torch.compiler.nested_compile_region
+        def forward(self, x):
+            return self.linear(x).relu()
+
+    net = nn.Sequential(Layer(), Layer(), Layer())
+    _, recorded = record(net, torch.rand(2, 4, requires_grad=True), rewrite=False)
+    shared = "it is inside invoke_subgraph, in a graph that several calls share"
+    assert compiled_operators(recorded) == []
+    assert set(recorded.unseen) == {("aten::linear", shared), ("aten::relu", shared)}

@@ -2,10 +2,9 @@
 
 import collections
 
+import amanda
 import torch
 from torch._dynamo.backends.registry import lookup_backend
-
-import amanda
 
 
 class Recorded:
@@ -52,7 +51,9 @@ def rewritten(program):
     graph, copies = torch.fx.Graph(), {}
     for node in program.gm.graph.nodes:
         if program.calls_of(node) and not any(call.args is None for call in program.calls_of(node)):
-            copies[node] = program.as_nodes(graph, node, copies, lambda call, args: program.emit_call(graph, call, args))
+            copies[node] = program.as_nodes(
+                graph, node, copies, lambda call, args: program.emit_call(graph, call, args)
+            )
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         if hasattr(node, "_dynamo_source"):
