@@ -21,6 +21,7 @@ from amanda.reports.rich_table import Column
 from amanda.run import Run
 from amanda.scope import apply
 from amanda.tool import Tool
+from amanda.tools import _eager_only
 from amanda.tools.effective_path import masks, rules
 from amanda.tools.effective_path.extraction import Execution, Extraction
 from amanda.tools.effective_path.path import Part, Path
@@ -199,6 +200,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         return getattr(self._here, "extraction", None)
 
     def _analyze(self, context: OpContext) -> None:
+        _eager_only.check(context, "it replaces autograd nodes one by one")
         names, place = context.op.input_names, _place_of(context)
         context.insert_before_op(self._begin, inputs=[], with_run=True, place=place)
         if rules.base(context.op.__name__) in rules.known:

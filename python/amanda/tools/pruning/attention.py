@@ -17,8 +17,8 @@ from amanda.reports.places import Place
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
-from amanda.tools import _fused_layers, _reading
-from amanda.tools.pruning.passes import Passes
+from amanda.tools import _eager_only, _fused_layers, _reading
+from amanda.tools.pruning.passes import UNSEEN, Passes
 
 LayerBy = Literal["layer"]
 
@@ -169,14 +169,17 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         return [self._skips.caption()]
 
     def _analyze_fused(self, context: OpContext) -> None:
+        _eager_only.check(context, UNSEEN)
         inputs = ["query", "key", "attn_mask", "is_causal", "scale"]
         context.insert_before_op(self._before_fused, inputs, differentiable=True)
         context.insert_after_op(self._after, differentiable=True, place=_place(context))
 
     def _analyze_softmax(self, context: OpContext) -> None:
+        _eager_only.check(context, UNSEEN)
         context.insert_before_op(self._before_softmax, ["self", "dim"], differentiable=True)
 
     def _analyze_product(self, context: OpContext) -> None:
+        _eager_only.check(context, UNSEEN)
         context.insert_after_op(self._after, inputs=[0, 1], differentiable=True, place=_place(context))
 
     def _before_fused(

@@ -20,10 +20,10 @@ from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.scope import apply
 from amanda.tool import Tool
-from amanda.tools import _reading
+from amanda.tools import _eager_only, _reading
 from amanda.tools._where import Where
 from amanda.tools.pruning.by_place import by_place, group
-from amanda.tools.pruning.passes import Passes
+from amanda.tools.pruning.passes import UNSEEN, Passes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +191,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         return [self._skips.caption()]
 
     def _analyze(self, context: OpContext) -> None:
+        _eager_only.check(context, UNSEEN)
         x, weight = context.inputs[:2]
         if not self._where(context) or self._skips.unreadable(x):
             return
@@ -203,6 +204,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         context.insert_after_op(self._multiply, with_run=True, differentiable=True)
 
     def _analyze_norm(self, context: OpContext) -> None:
+        _eager_only.check(context, UNSEEN)
         context.insert_before_op(self._take_back, inputs=["input"], with_run=True, differentiable=True)
         context.insert_after_op(self._multiply_again, with_run=True, differentiable=True)
 

@@ -16,6 +16,8 @@ from amanda.drivers.torch import port
 
 T = TypeVar("T")
 
+UNSEEN = "it follows calls of modules, which compiled code does not make"
+
 
 class Passes(Generic[T]):
     """The states of a tool, one for each pass on each thread.

@@ -135,6 +135,10 @@ class TilewisePruning(WeightPruning):
             "MagnitudePruning and VectorwisePruning can"
         )
 
+    @property
+    def _is_fixed(self) -> bool:
+        return False  # ranked again when another operator has run
+
     def get_mask(self, weight: torch.Tensor, dim: int) -> torch.Tensor:
         """The mask of an operator that was not ranked yet: it stays dense."""
         return torch.ones_like(weight)

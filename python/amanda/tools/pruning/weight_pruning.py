@@ -18,6 +18,7 @@ from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 from amanda.tools._arrays import known
+from amanda.tools._compiled_in import CompiledIn
 from amanda.tools._where import Where
 from amanda.tools.mapping import names_of
 from amanda.tools.pruning import graph_weights
@@ -80,6 +81,10 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     gradients of all users of a weight are already summed. The product avoids both problems, and also works for second
     derivatives and recomputed regions.
 
+    In functions that are compiled with taps (``compiled="graph"``), the masks become part of the compiled code. An
+    operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask until `reset`. With
+    a `SparsitySchedule` the mask is applied by a call in each run.
+
     In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
     backward operator is linked to the input whose gradient it computes. An analysis sees symbols, so the mask is made when
     the operator first runs, and `context` has none. It belongs to the tool and to the variable: operators that use the
@@ -98,7 +103,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         ],
         sparsity="float64",
     )
-    sparsity: float | SparsitySchedule | None = None  # of subclasses that take one
+    _sparsity: float | SparsitySchedule | None = None
 
     def __init__(
         self, *, ops: str | Iterable[str] = OPS, where: Callable[[OpContext], object] = lambda context: True
@@ -106,16 +111,27 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         super().__init__()
         self._where = Where("pruning", where)
         self._skips = _reading.Skips("pruning")
+        self._compiled_in = CompiledIn()
         self._resets = 0
         self._masked: dict[int | None, Masked] = {}
         self._dense: dict[int | None, Use] = {}  # what `where` refused
         self._of_variables: dict[object, Masked] = {}  # in graphs: the first operator that uses the weight
-        self._lock = _fork.lock()  # guards the four above
+        self._lock = _fork.lock()  # guards the three above
         if ops is OPS:
             self.add_inst_for_op(self._analyze, ops=[name for name in OPS if op_names.complaint(name) is None])
             _fused_layers.refuse_in(self)
         else:
             self.add_inst_for_op(self._analyze, ops=ops)
+
+    @property
+    def sparsity(self) -> float | SparsitySchedule | None:
+        """Of subclasses that take one."""
+        return self._sparsity
+
+    @sparsity.setter
+    def sparsity(self, value: float | SparsitySchedule) -> None:
+        self._sparsity = value
+        self._compiled_in.renew()
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -159,6 +175,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         with self._lock:
             self._resets += 1
             self._masked.clear()
+        self._compiled_in.renew()
         self._skips.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
@@ -187,9 +204,10 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             self.depends_on(sparsity)
 
     def _analyze(self, context: OpContext) -> None:
-        if context.is_symbolic:
+        if context.is_symbolic and not context.namespace.startswith("pytorch/"):
             self._analyze_graph(context)
             return
+        from amanda.tools._arrays import of_torch
         from amanda.tools.pruning import torch_weights
 
         found = torch_weights.find(context)
@@ -202,12 +220,37 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             with self._lock:
                 self._dense[place.op_id] = Use(place, view, None)
             return
-        if self._skips.unreadable(weight):
+        is_symbol = context.is_symbolic and of_torch.is_symbolic(weight)  # computed in a compiled function
+        if not is_symbol and self._skips.unreadable(weight):
             return
         names = context.op.input_names
         masked = Masked(place, dim, context.inputs[names.index("groups")] if "groups" in names else 1, view)
-        context["mask"] = self._mask_of(masked, weight)
-        context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, masked=masked)
+        if context.is_symbolic:
+            masked = self._masked_before(masked)
+        if not is_symbol:
+            context["mask"] = self._mask_of(masked, weight)
+        if is_symbol or not context.is_symbolic or not self._is_fixed:
+            context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, masked=masked)
+            return
+        self._compiled_in.add(
+            context.insert_before_op(
+                self._multiply, inputs=[position], differentiable=True, traceable=True, mask=masked.mask
+            )
+        )
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Do masks stay until `reset`, or until the sparsity is set?"""
+        return not isinstance(self.sparsity, SparsitySchedule)
+
+    def _masked_before(self, masked: Masked) -> Masked:
+        """The same operator, if it has a mask already: a function is compiled several times, or has run eagerly."""
+        with self._lock:
+            known = self._masked.get(masked.place.op_id)
+        return known if known is not None and known.key is not None and known.key == masked.key else masked
+
+    def _multiply(self, weight: Any, mask: Any) -> Any:
+        return weight * known(weight).matching(mask, weight)
 
     def _analyze_graph(self, context: OpContext) -> None:
         found = graph_weights.find(context)

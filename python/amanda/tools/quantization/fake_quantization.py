@@ -12,6 +12,7 @@ from amanda.reports.places import Place
 from amanda.run import Run
 from amanda.tools import _fused_layers
 from amanda.tools._arrays import arrays_of, known
+from amanda.tools._compiled_in import CompiledIn
 from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
 from amanda.tools.quantization import graph_operands
 from amanda.tools.quantization.ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
@@ -52,6 +53,9 @@ class FakeQuantization(Quantization):
     backward operator that computes it. Where there is none, it goes straight through: the gradient of ``x + y`` is passed
     on as it is.
 
+    In functions that are compiled with taps (``compiled="graph"``), quantization becomes part of the compiled code; only
+    observers are called in each run. Setting `observe` or `quantize` compiles such functions again.
+
     Rows are by "id", one for each operand of each operator that was observed, in the order in which they first ran. See
     `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset` all observers are new.
 
@@ -76,14 +80,38 @@ class FakeQuantization(Quantization):
 
     def __init__(self, inputs: Places = INT8, outputs: Places | None = None) -> None:
         super().__init__()
-        self.observe = True
-        self.quantize = True
+        self._compiled_in = CompiledIn()
+        self._observe = self._quantize = True
         self._add("input", inputs)
         if inputs is INT8:
             self._add("input", TENSORFLOW_INT8)
         self._add("output", outputs or {})
         if "linear" in inputs:
             _fused_layers.refuse_in(self)
+
+    @property
+    def observe(self) -> bool:
+        """Do observers update their ranges?"""
+        return self._observe
+
+    @observe.setter
+    def observe(self, value: bool) -> None:
+        self._observe = value
+        self._compiled_in.renew()
+
+    @property
+    def quantize(self) -> bool:
+        """Are operands replaced?"""
+        return self._quantize
+
+    @quantize.setter
+    def quantize(self, value: bool) -> None:
+        self._quantize = value
+        self._compiled_in.renew()
+
+    def reset(self) -> None:
+        super().reset()
+        self._compiled_in.renew()
 
     def _add(self, side: Side, places: Places) -> None:
         for ops, observers in places.items():
@@ -110,8 +138,10 @@ class FakeQuantization(Quantization):
             if position != given:
                 taken.add(position)
             at = OperandPlace(Place.of(context), side, given)
-            if context.is_symbolic:
+            if context.is_symbolic and not context.namespace.startswith("pytorch/"):
                 self._analyze_graph(context, ops, at, position, make)
+                continue
+            if context.is_symbolic and self.quantize and self._compile_in(context, ops, at, position, make):
                 continue
             insert = context.insert_before_op if side == "input" else context.insert_after_op
             insert(self._fake_quantize, [position], differentiable=True, ops=ops, at=at, make=make)
@@ -127,6 +157,24 @@ class FakeQuantization(Quantization):
         if self.observe:
             operand.look_at(value)
         return operand.fake_quantized(value) if self.quantize else None
+
+    def _compile_in(
+        self, context: OpContext, ops: str, at: OperandPlace, position: int | str, make: MakeObserver
+    ) -> bool:
+        """Quantizes an operand of a compiled function in the compiled code; False: it cannot be."""
+        from amanda.tools.quantization import compiled
+        from amanda.tools.quantization.observed import Observed
+
+        operands = context.inputs if at.side == "input" else context.outputs
+        value: Any = operands[context.op.input_names.index(position) if isinstance(position, str) else position]
+        if not compiled.can_quantize(value):
+            return False
+        key = ops, at.place.op_id, at.side, at.position
+        operand = self._operand(key, lambda: Observed(at, make()))
+        routine = compiled.observing(operand) if self.observe else compiled.fixed(operand)
+        insert = context.insert_before_op if at.side == "input" else context.insert_after_op
+        self._compiled_in.add(insert(routine, [position], differentiable=True, traceable=True))
+        return True
 
     def _analyze_graph(
         self, context: OpContext, ops: str, at: OperandPlace, position: int | str, make: MakeObserver

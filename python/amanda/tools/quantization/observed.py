@@ -48,7 +48,9 @@ class Observed:
         return qparams
 
     def fake_quantized(self, value: torch.Tensor) -> torch.Tensor:
-        scale, zero_point = self.qparams("run the program with observe = True first")
+        return self.rounded(value, *self.qparams("run the program with observe = True first"))
+
+    def rounded(self, value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
         limits = self.observer.quant_min, self.observer.quant_max
         if self.by_channel:
             return torch.fake_quantize_per_channel_affine(value, scale, zero_point, self.observer.ch_axis, *limits)

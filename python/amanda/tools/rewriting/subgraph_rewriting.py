@@ -19,6 +19,7 @@ from amanda.reports.places import Place
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
+from amanda.tools import _eager_only
 from amanda.tools.graph import GraphTracing
 from amanda.tools.graph.storages import is_written
 from amanda.tools.rewriting.deferred import Key, Pending, Result, computed, storages_of, versions_of
@@ -171,6 +172,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
             return [_row(match) for match in dict.fromkeys(self._matches.values()) if match.sites[-1].results]
 
     def _analyze(self, context: OpContext) -> None:
+        _eager_only.check(context, "it defers operators until their results are read")
         op = context.op
         schema = port.parse_schema(op.schema)
         undeclared = [at for at, name in enumerate(op.input_names) if (op.name, name) in _torch.undeclared_writes()]
