@@ -42,12 +42,15 @@ class Traced(NamedTuple):
     offset: int
     python_module: str
     runs: Module | None = None
+    resumes: bool = False  # it is what follows a graph break in a function of this code
 
 
 _origins: weakref.WeakKeyDictionary[fx.Node, tuple[Traced, ...]] = weakref.WeakKeyDictionary()
 # What the traced frames call and Dynamo shows no frame of: the translator of the calling frame, and the step; None: a step
 # that counts as none; and is it a step only where `Module.__call__` runs? One thread traces at a time.
 _calls: list[tuple[Any, Traced | None, bool]] = []
+# The generators that run, and what has resumed them: Dynamo takes what has made them for their caller.
+_resumed: list[tuple[Any, Any]] = []
 _lock = threading.Lock()
 _capturing = 0
 
@@ -84,6 +87,7 @@ def _patch() -> None:
     _replace(port.SubgraphTracer, "create_node", _noting_nodes)
     _replace(port.UnspecializedNNModuleVariable, "call_function", _noting_modules)
     _replace(port.CheckpointVariable, "_call_function", _noting_checkpoints)
+    _replace(port.GeneratorVariable, "gen_send_ex2", _noting_generators)
     _replace(port.UserDefinedClassVariable, "_call_cross_entropy_loss", _noting_losses)
 
 
@@ -129,6 +133,17 @@ def _noting_checkpoints(call: Any) -> Any:
             return call(self, tx, *args, **kwargs)
 
     return _call_function
+
+
+def _noting_generators(send: Any) -> Any:
+    def gen_send_ex2(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        _resumed.append((self.inline_tracer, tx))
+        try:
+            return send(self, tx, *args, **kwargs)
+        finally:
+            _resumed.pop()
+
+    return gen_send_ex2
 
 
 def _noting_losses(construct: Any) -> Any:
@@ -189,9 +204,18 @@ def _steps(tx: Any) -> tuple[Traced, ...]:
             running.append(len(steps))
             steps.append(None)
         else:
-            steps.append(Traced(*call_path.original_of(tx.f_code, _offset(tx)), frames.name_of_module(tx.f_globals.get("__name__"))))
-        tx = tx.parent if isinstance(tx, port.InliningInstructionTranslator) else None
+            code, offset = call_path.original_of(tx.f_code, _offset(tx))
+            python_module = frames.name_of_module(tx.f_globals.get("__name__"))
+            steps.append(Traced(code, offset, python_module, resumes=code is not tx.f_code))
+        tx = _caller_of(tx)
     return tuple(step for step in steps if step is not None)
+
+
+def _caller_of(tx: Any) -> Any:
+    for generator, caller in reversed(_resumed):
+        if generator is tx:
+            return caller
+    return tx.parent if isinstance(tx, port.InliningInstructionTranslator) else None
 
 
 def _offset(tx: Any) -> int:

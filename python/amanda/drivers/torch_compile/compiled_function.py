@@ -99,7 +99,7 @@ class CompiledFunction:
         if self._program is None:
             self._program = SharedProgram(self._gm, args)
         with self._program.on(args) as program:
-            places = Places(program, instance)
+            places = Places(instance)
             site = GraphSite(program, places, lambda plans: lower(program, plans))
             with origins.of(program, places):
                 artifact = _core.instrument(toolset, attach.COMPILE, site)

@@ -26,20 +26,15 @@ _MOST = 4096  # call stacks that are remembered; after that, all are looked at a
 class Instance:
     """Equal instances are the same object."""
 
-    def __init__(self, callers: Iterable[call_path.Step], inputs: dict[int, Any], modules: dict[str, Any]) -> None:
+    def __init__(self, callers: Iterable[call_path.Step], modules: dict[str, Any]) -> None:
         self._callers = [
             (step._replace(runs=None), None if step.runs is None else weakref.ref(step.runs)) for step in callers
         ]
-        self._inputs = {i: weakref.ref(tensor) for i, tensor in inputs.items()}
         self._modules = {source: weakref.ref(module) for source, module in modules.items()}
 
     def callers(self) -> list[call_path.Step]:
         """The steps around the compiled frame."""
         return [step if runs is None else step._replace(runs=runs()) for step, runs in self._callers]
-
-    def inputs(self, examples: Sequence[Any]) -> dict[int, Any]:
-        """Its parameters and buffers, by the addresses of those that the graph was traced with."""
-        return {id(examples[i]): tensor for i, known in self._inputs.items() if (tensor := known()) is not None}
 
     def module(self, traced: capture.Module) -> Any:
         """Its module in the place of one that was traced; None: not found."""
@@ -53,7 +48,7 @@ class Instances:
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         self._lasting = [i for i, example in enumerate(example_inputs) if _is_lasting(example)]
         steps = [step for node in _nodes(gm) for step in capture.place_data(node)[-1:]]
-        self._compiled: CodeType | None = steps[0].code if steps else None
+        self._compiled: capture.Traced | None = steps[0] if steps else None
         self._modules = {
             step.runs.source: step.runs
             for node in _nodes(gm)
@@ -86,15 +81,14 @@ class Instances:
         key = path.places, tensors
         known = self._known.get(key)
         if known is None:
-            inputs = {i: args[i] for i in self._lasting}
             modules = {
                 source: traced.traced() if frame is None else _evaluate(source, frame)
                 for source, traced in self._modules.items()
             }
             found = {source: module for source, module in modules.items() if module is not None}
-            known = self._known[key] = Instance(callers, inputs, found)
-            for tensor in inputs.values():  # another one may get its address
-                weakref.finalize(tensor, self._forget, key).atexit = False
+            known = self._known[key] = Instance(callers, found)
+            for i in self._lasting:  # another tensor may get the address
+                weakref.finalize(args[i], self._forget, key).atexit = False
         return known
 
     def _forget(self, key: object) -> None:
@@ -113,16 +107,21 @@ def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
             yield from module.graph.nodes
 
 
-def _around(compiled: CodeType | None) -> tuple[FrameType | None, list[call_path.Step]]:
+def _around(compiled: capture.Traced | None) -> tuple[FrameType | None, list[call_path.Step]]:
     """The compiled frame, and the steps around it. The frame is None while it is being compiled."""
     for frame in frames.outwards(sys._getframe(1)):
         if frame.f_code is port.RUN_CALLBACK:
-            resumes = compiled is not None and torch_port.resumed_code(compiled) is not None
-            return None, call_path.steps_from(frame.f_back, resumes)
-        if compiled is not None and port.original_codes.get(frame.f_code) is compiled:
+            return None, call_path.steps_from(frame.f_back, compiled is not None and compiled.resumes)
+        if compiled is not None and _compiled_from(frame.f_code) is compiled.code:
             lifetimes.watch(frame.f_code)
             return frame, call_path.steps_from(frame)[1:]
     return None, []
+
+
+def _compiled_from(code: CodeType) -> CodeType | None:
+    """The program's code of which Dynamo has made this one, or what follows a graph break in it."""
+    known = port.original_codes.get(code)
+    return known and (torch_port.resumed_code(known) or known)
 
 
 def _evaluate(source: str, frame: FrameType) -> Any:

@@ -14,19 +14,17 @@ from amanda.drivers.torch import call_path
 from amanda.drivers.torch_compile import capture, port
 from amanda.drivers.torch_compile.calls import Call, Origin
 from amanda.drivers.torch_compile.instances import Instance
-from amanda.drivers.torch_compile.program import Program
 from amanda.identity import roots
 
 Place = call_path.Identity
 
 
 class Places:
-    """The places of one instance of a program. Keeps the instance's modules and parameters alive: it is for building."""
+    """The places of an instance of a graph. Keeps its modules alive: it is for building only."""
 
-    def __init__(self, program: Program, instance: Instance) -> None:
+    def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._callers = instance.callers()
-        self._inputs = instance.inputs(program.example_inputs)
         self._paths: dict[tuple[capture.Traced, ...], call_path.Path] = {}
 
     def place_of(self, call: Call) -> Place:
@@ -35,10 +33,6 @@ class Places:
             tensors = [operand for origin in call.origins if (operand := self._operand(origin)) is not None]
             return call_path.identify(path, _name_hash(call.op), tensors)
 
-    def own(self, value: Any) -> Any:
-        """The instance's own parameter or buffer, for one among the inputs that the program was traced with."""
-        return self._inputs.get(id(value), value)
-
     def _path(self, traced: tuple[capture.Traced, ...]) -> call_path.Path:
         if traced not in self._paths:
             steps = [step for each in traced if (step := self._step(each)) is not None]
@@ -46,7 +40,7 @@ class Places:
         return self._paths[traced]
 
     def _step(self, traced: capture.Traced) -> call_path.Step | None:
-        code, offset, python_module, runs = traced
+        code, offset, python_module, runs, _ = traced
         module = None
         if runs is not None:
             module = self._instance.module(runs)
@@ -55,7 +49,7 @@ class Places:
         return call_path.Step(code, offset, python_module, module, roots.mark_of_function(code, offset))
 
     def _operand(self, origin: Origin) -> tuple[int, Any, bool]:
-        tensor = self.own(origin.tensor)
+        tensor = origin.tensor
         counts = isinstance(tensor, torch.nn.Parameter)
         if not counts and not origin.is_view:
             counts = tensor.requires_grad and tensor.grad_fn is None

@@ -92,6 +92,7 @@ SubgraphTracer = _get("torch._dynamo.output_graph", "SubgraphTracer")
 InliningInstructionTranslator = _get("torch._dynamo.symbolic_convert", "InliningInstructionTranslator")
 UnspecializedNNModuleVariable = _get("torch._dynamo.variables.nn_module", "UnspecializedNNModuleVariable")
 UserDefinedClassVariable = _get("torch._dynamo.variables.user_defined", "UserDefinedClassVariable")
+GeneratorVariable = _get("torch._dynamo.variables.functions", "LocalGeneratorObjectVariable")
 CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "CheckpointHigherOrderVariable")
 # The code of a compiled frame, by the code that Dynamo has made of it.
 original_codes = _get("torch._dynamo.utils", "orig_code_map")
