@@ -112,7 +112,7 @@ class _GraphCopy:
             if known is tensor:
                 return self._inputs[number - len(self._lowering.constants)]
         self._lowering.constants.append(tensor)
-        return self._input("amanda_constant", tensor)
+        return self._input(f"amanda_constant_{len(self._lowering.constants)}", tensor)  # targets are argument names
 
     # ---- nodes --------------------------------------------------------------------------------------------------------
 
