@@ -2,8 +2,9 @@
 The tools that are written in C++. Use them through `amanda.tools`.
 """
 from __future__ import annotations
+import collections.abc
 import typing_extensions
-__all__: list[str] = ['FlopCounts', 'FlopRow', 'counting_tool', 'make_flops']
+__all__: list[str] = ['FlopCounts', 'FlopRow', 'counting_tool', 'editing_tool', 'make_flops']
 class FlopCounts:
     """
     What a Flops tool has counted so far.
@@ -39,9 +40,13 @@ class FlopRow:
     @property
     def runs(self) -> int:
         ...
-def counting_tool(backward: bool = False) -> typing_extensions.CapsuleType:
+def counting_tool(backward: bool = False, ops: collections.abc.Sequence[str] = [], looks: bool = False) -> typing_extensions.CapsuleType:
     """
-    For benchmarks: a tool with an empty routine before every forward operator, or backward operators as well.
+    For benchmarks: a tool with an empty routine before every forward operator, or backward operators as well; of these types, if some are named. With looks=True the routine declares that it edits nothing.
+    """
+def editing_tool(ops: collections.abc.Sequence[str]) -> typing_extensions.CapsuleType:
+    """
+    For benchmarks: a tool with a routine after each forward operator of these types that gets its results, may change them, and does not.
     """
 def make_flops(uncounted: bool, cpu_attention: bool) -> tuple[typing_extensions.CapsuleType, FlopCounts]:
     """

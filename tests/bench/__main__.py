@@ -2,6 +2,7 @@
 
     make bench                              # every table; writes them into docs/performance.md
     python tests/bench --workloads add      # one group; prints
+    python tests/bench --workloads compiled # programs that torch.compile compiled; minutes for each round
     python tests/bench --quick              # does it run?
     python tests/bench --callgrind          # instructions in place of time; needs valgrind
 
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 
 import callgrind
+import compiled
 import families
 import markdown_page
 import measure
@@ -32,8 +34,9 @@ def arguments():
         prog="python tests/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
-    groups = ", ".join(workloads.GROUPS)
-    option("--workloads", nargs="+", choices=workloads.GROUPS, metavar="GROUP", help=f"of {groups}; prints the tables")
+    known = [*workloads.GROUPS, "compiled"]
+    groups = ", ".join(known)
+    option("--workloads", nargs="+", choices=known, metavar="GROUP", help=f"of {groups}; prints the tables")
     option("--rounds", type=int, help=f"measurements of each row, {measure.Settings().rounds} if not given")
     option("--quick", action="store_true", help="two short rounds of time alone; prints figures that mean nothing")
     option("--full", action="store_true", help="BERT-base and ResNet-50 at batch 8 and full size: hours")
@@ -47,7 +50,7 @@ def say(text):
 
 def measured(options, settings):
     """Everything that was asked for."""
-    groups = options.workloads or workloads.GROUPS
+    groups = options.workloads or [*workloads.GROUPS, "compiled"]
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
@@ -57,6 +60,11 @@ def measured(options, settings):
     for workload in chosen:
         say(f"time: {workload.name}")
         results["time"].append(process.call(measure.measurement, workload, settings))
+    if "compiled" in groups:
+        results["compiled"] = []
+        for name in compiled.PROGRAMS:
+            say(f"time: {name}")
+            results["compiled"].append(process.call(compiled.measurement, name, settings.rounds))
     if options.workloads or options.quick:
         return results
     say("memory")

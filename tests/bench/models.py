@@ -13,6 +13,14 @@ def bert_base():
     return transformers.BertForSequenceClassification(transformers.BertConfig())
 
 
+def small_bert():
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, vocab_size=256
+        )
+    )
+
+
 def resnet50():
     return transformers.ResNetForImageClassification(transformers.ResNetConfig(num_labels=1000))
 

@@ -2,6 +2,7 @@
 
 import statistics
 
+import compiled_rows
 import markdown_page
 import targets
 from configurations import BASELINE, CONFIGURATIONS
@@ -40,6 +41,38 @@ def time_table(results):
 
 def target_table(results):
     return table(["", "at most", "measured", "met"], targets.rows(results))
+
+
+def compiled_table(results):
+    """Rows by programs: ratios of a step, and of the first, which compiles."""
+    sizes = ["", *(result["size"] for result in results), *("" for _ in results)]
+    base = [
+        "baseline",
+        *(duration(statistics.median(result["baseline_ns"])) for result in results),
+        *(f"{result['first_s'][BASELINE]:.0f} s" for result in results),
+    ]
+    rows = [
+        [
+            name,
+            *(
+                ratio(result["ratios"][name]) if name in result["ratios"] else result["missing"][name]
+                for result in results
+            ),
+            *(compilation(result, name) for result in results),
+        ]
+        for name in [BASELINE, *compiled_rows.NAMES]
+    ]
+    names = [result["workload"] for result in results]
+    return table(["", *names, *(f"first step, {name}" for name in names)], [sizes, base, *rows])
+
+
+def compilation(result, name):
+    seconds = result["first_s"].get(name)
+    return f"{seconds / result['first_s'][BASELINE]:.2f}" if seconds else ""
+
+
+def compiled_target_table(results):
+    return table(["", "at most", "measured", "met"], targets.compiled_rows(results))
 
 
 def first_use_table(results):
@@ -110,13 +143,19 @@ def instruction_table(results):
 TABLES = {
     "time": time_table,
     "targets": target_table,
+    "compiled": compiled_table,
+    "compiled targets": compiled_target_table,
     "first use": first_use_table,
     "memory": memory_table,
     "cache": cache_table,
     "coverage": coverage_table,
     "instructions": instruction_table,
 }
-SOURCE = {"first use": "time", "targets": "time"}  # the results that a table is made of, where they have another name
+SOURCE = {
+    "first use": "time",
+    "targets": "time",
+    "compiled targets": "compiled",
+}  # the results that a table is made of, where they have another name
 
 
 def markdown(results):

@@ -21,6 +21,28 @@ SHARES = [  # row, peer, workload, the most that the row may add as a share of w
     ("Python routine, forward", "TorchDispatchMode, counts", "torch.add", 1 / 10),
     ("Python routine, forward", "TorchFunctionMode, counts", "torch.add", 1 / 3),
 ]
+COMPILED_LIMITS = {  # the most that a row's ratio may be, in each compiled program
+    "scope open, nobody asks": 1.00,
+    "C++ routine that looks, each linear, forward and backward": 1.01,
+    "C++ routine that looks, every operator, forward and backward": 1.03,
+    "C++ routine that may edit, result of each linear": 1.05,
+    "Python routine that looks, each linear, forward and backward": 1.15,
+    "traceable mask, weight of each linear": 1.03,
+}
+FIRST_STEP_LIMIT = 1.5  # of each of them
+
+
+def compiled_rows(results):
+    """As `rows`, for the programs that torch.compile compiled."""
+    for result in results:
+        noise = spread(result["ratios"][BASELINE])
+        for row, limit in COMPILED_LIMITS.items():
+            values = result["ratios"][row]
+            yield f"{result['workload']}: {row}", f"{limit:.2f}", *judged(values, limit, noise)
+        for row in COMPILED_LIMITS:
+            times = result["first_s"][row] / result["first_s"][BASELINE]
+            met = verdict(times <= FIRST_STEP_LIMIT)
+            yield f"{result['workload']}, first step: {row}", f"{FIRST_STEP_LIMIT:.2f}", f"{times:.2f}", met
 
 
 def rows(results):
@@ -31,9 +53,7 @@ def rows(results):
         values = found.get((workload, row))
         target = f"{workload}: {row}"
         if values:
-            middle = statistics.median(values)
-            doubt = abs(middle - limit) <= max(noise[workload], spread(values))
-            yield target, f"{limit}", f"{middle:.3f}", "noise" if doubt else verdict(middle <= limit)
+            yield target, f"{limit}", *judged(values, limit, noise[workload])
         else:
             yield target, f"{limit}", "not measured", ""
     for row, peer, workload, limit in SHARES:
@@ -43,6 +63,12 @@ def rows(results):
             yield target, f"{limit:.2f}", f"{ours / theirs:.2f}", verdict(ours <= limit * theirs)
         else:
             yield target, f"{limit:.2f}", "not measured", ""
+
+
+def judged(values, limit, noise):
+    middle = statistics.median(values)
+    doubt = abs(middle - limit) <= max(noise, spread(values))
+    return f"{middle:.3f}", "noise" if doubt else verdict(middle <= limit)
 
 
 def verdict(met):

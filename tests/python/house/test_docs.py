@@ -1,5 +1,6 @@
 """The code in the documentation runs as printed."""
 
+import functools
 import re
 
 import pytest
@@ -17,6 +18,12 @@ def run(page, line, code, names):
     exec(compile("\n" * (line - 1) + code, str(ROOT / "docs" / page), "exec"), names)
 
 
+def run_page(page):
+    names = {}
+    for line, code in blocks(page, "python"):
+        run(page, line, code, names)
+
+
 (PRELUDE_LINE, PRELUDE), *EXAMPLES = blocks("semantics.md", "python")
 
 
@@ -28,15 +35,11 @@ def test_each_example_of_the_semantics_runs_by_itself(line, code):
 
 
 def test_the_tools_of_writing_a_tool_run_one_after_the_other():
-    names = {}
-    for line, code in blocks("writing_a_tool.md", "python"):
-        run("writing_a_tool.md", line, code, names)
+    run_page("writing_a_tool.md")
 
 
 def test_the_page_on_filters_runs_from_top_to_bottom():
-    names = {}
-    for line, code in blocks("filters.md", "python"):
-        run("filters.md", line, code, names)
+    run_page("filters.md")
 
 
 def test_the_page_on_mapping_runs():
@@ -49,11 +52,19 @@ def test_the_graph_driver_in_python_works():
     run("writing_a_driver.md", line, code, {})
 
 
+def test_the_page_on_compiled_models_runs_from_top_to_bottom(monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))  # not for minutes
+    run_page("compiled_models.md")
+
+
+@pytest.mark.slow
+def test_the_page_on_compiled_models_runs_under_inductor():
+    run_page("compiled_models.md")
+
+
 def test_the_page_on_profiling_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {}
-    for line, code in blocks("profiling.md", "python"):
-        run("profiling.md", line, code, names)
+    run_page("profiling.md")
     assert (tmp_path / "step.trace.json").exists()
 
 
@@ -82,6 +93,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
     "page",
     [
         "building_cpp_tools.md",
+        "compiled_models.md",
         "concepts.md",
         "filters.md",
         "glossary.md",
