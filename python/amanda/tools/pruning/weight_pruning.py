@@ -82,7 +82,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     derivatives and recomputed regions.
 
     In functions that are compiled with taps (``compiled="graph"``), the masks become part of the compiled code. An
-    operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask until `reset`.
+    operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask until `reset`, and a scope its masks until its `cache_clear`.
     With a `SparsitySchedule` the mask is applied by a call in each run.
 
     In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a

@@ -54,7 +54,7 @@ class FakeQuantization(Quantization):
     on as it is.
 
     In functions that are compiled with taps (``compiled="graph"``), quantization becomes part of the compiled code; only
-    observers are called in each run. Setting `observe` or `quantize` compiles such functions again.
+    observers are called in each run. Set `observe` and `quantize` before the scope, or call its `cache_clear`.
 
     Rows are by "id", one for each operand of each operator that was observed, in the order in which they first ran. See
     `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset` all observers are new.
