@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import amanda
-import torch
 import torch_values
 from adapter import Capabilities, NotInstalled
 from description import Program
-from torch._dynamo.backends.registry import lookup_backend
-from torch_values import PyTorch
+from torch_values import PyTorch, torch
 
 if importlib.util.find_spec("amanda._torch_compile") is None:
     raise NotInstalled("amanda's driver for compiled programs in this build")
@@ -35,7 +33,7 @@ class Model(torch_values.Model):
 
     def _backend(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         self.compiled.append((threading.get_ident(), graph.code))
-        return lookup_backend("aot_eager")(graph, inputs)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
 
 
 class TorchCompile(PyTorch):
