@@ -6,6 +6,7 @@ import torch
 def test_another_torch_is_refused(monkeypatch, says):
     from amanda import _build
     from amanda.drivers.torch import TorchDriver
+    from amanda.drivers.torch_compile import CompiledFunctions
 
     monkeypatch.setattr(_build, "TORCH_VERSION", "9.9.0")
     text = (
@@ -13,7 +14,7 @@ def test_another_torch_is_refused(monkeypatch, says):
         "amanda again against it, or install that torch"
     )
     with says(ImportError, text):
-        TorchDriver().load()
+        TorchDriver(CompiledFunctions()).load()
 
 
 def test_taken_dispatch_keys_are_reported(fresh_python):
