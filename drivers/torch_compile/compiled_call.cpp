@@ -15,6 +15,7 @@
 #include "base/port.h"
 #include "base/stack_value.h"
 #include "python/operands.h"
+#include "thread/engine_threads.h"
 #include "thread/guards.h"
 
 namespace amanda::pytorch {
@@ -103,13 +104,18 @@ CompiledCall::CompiledCall(const Slot& slot, c10::ArrayRef<at::Tensor> tensors, 
 
 void CompiledCall::run_taps(Run* run) {
   if (slot_.taps().empty()) return this->run({});
+  const CurrentScopes open = current_scopes();  // a backward pass may run when its scopes are closed, or switched off
   for (const TapPtr& tap : slot_.taps()) {
     tap_ = tap.get();
+    if (!open) {
+      if (tap->point() == Point::kReplace) this->run({});
+      continue;
+    }
     const bool ambient = tap->differentiable() || tap->point() == Point::kReplace;
     const Unobserved state(ambient ? RoutineMode::kAmbient : RoutineMode::kIsolated);
     RunStatePtr shared;
     if (run && tap->shares_run()) shared = run->state(phase(), tap->point() == Point::kBefore);
-    Engine::run(*tap, *this, nullptr, shared.get());
+    Engine::run(*tap, *this, open.get(), shared.get());
   }
 }
 

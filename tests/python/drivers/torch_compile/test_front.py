@@ -49,6 +49,24 @@ def test_backward_operators_run_under_tools_too():
     assert [gradient.tolist() for gradient in seen] == [[[0.0, 3.0, 3.0]]]
 
 
+@pytest.mark.parametrize("switched_off", [False, True])
+def test_a_backward_pass_outside_the_scope_runs_no_routine(switched_off):
+    tool = amanda.Tool()
+    tool.add_inst_for_op(
+        lambda context: context.insert_before_backward_op(lambda grad: grad * 3), ops="relu", backward=True
+    )
+    compiled = torch.compile(lambda x: torch.relu(x * 2).sum(), backend="aot_eager")
+    x, scope = X.clone().requires_grad_(), amanda.apply(tool, compiled="graph")
+    with scope:
+        loss = compiled(x)
+        if switched_off:
+            with amanda.disabled():
+                loss.backward()
+    if not switched_off:
+        loss.backward()
+    assert x.grad.tolist() == [[0.0, 2.0, 2.0]]
+
+
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_off_and_on_again_compiles_nothing(fullgraph):
     backend, scopes = Counting(), [amanda.apply(Doubled(), compiled="graph"), amanda.apply(Seen(), compiled="graph")]
