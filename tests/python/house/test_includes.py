@@ -13,6 +13,7 @@ ROWS = [
     ["include", "drivers/reference/include", "drivers/reference", "drivers/reference/python"],
     [
         "include",
+        "python/base",
         "drivers/torch/include",
         "drivers/torch/base",
         "drivers/torch/thread",
@@ -23,10 +24,11 @@ ROWS = [
         "drivers/torch/dispatch",
         "drivers/torch",
         "drivers/torch/python",
+        "drivers/torch_compile",
     ],
-    ["include", "python/include", "python/src", "drivers/reference/python"],
-    ["include", "python/include", "python/src", "drivers/torch/python"],
-    ["include", "python/include", "python/src", "drivers/tensorflow/include", "drivers/tensorflow"],
+    ["include", "python/base", "python/include", "python/src", "drivers/reference/python"],
+    ["include", "python/base", "python/include", "python/src", "drivers/torch/python", "drivers/torch_compile"],
+    ["include", "python/base", "python/include", "python/src", "drivers/tensorflow/include", "drivers/tensorflow"],
     ["include", "python/include", "tools", "tools/*"],
     ["drivers/torch/include", "tools/rematerialization"],  # it manages PyTorch's memory
 ]
@@ -48,6 +50,7 @@ INCLUDE_PATH = [
     "drivers/torch",
     "drivers/reference",
     "tools",
+    "python/base",
     "python/include",
     "python/src",
 ]
@@ -181,6 +184,7 @@ def test_a_circle_is_found_and_named():
 def test_a_layer_may_include_what_is_before_it():
     assert inside("drivers/torch/identity") == {
         "include",
+        "python/base",
         "drivers/torch/include",
         "drivers/torch/base",
         "drivers/torch/thread",

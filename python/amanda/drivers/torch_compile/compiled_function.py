@@ -60,8 +60,8 @@ class CompiledFunction:
         else:
             instance = self._instances.of(args)
             known = self._built.get(instance)
-            built = known.get(toolset) if known else None
-            built = built or self._build_late(self._build, toolset, instance, args)
+            found = known.get(toolset) if known else None
+            built = found or self._build_late(self._build, toolset, instance, args)
         _torch.enter_graph()
         try:
             return built.function(*args, *built.extra)
@@ -72,7 +72,9 @@ class CompiledFunction:
         with port.compile_lock, self._lock:  # in the order in which Dynamo takes them
             _torch.enter_graph()
             try:
-                return self._late.compiling(build, *args)
+                assert self._late is not None  # Dynamo has had the result of prepare()
+                late: _Built = self._late.compiling(build, *args)
+                return late
             finally:
                 _torch.leave_graph()
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from amanda.drivers.torch_compile import aliasing, backward_ids, bodies, facts, fakes, port, recorder, refusals
 from amanda.drivers.torch_compile.calls import Call, Origin, Ref
-from amanda.drivers.torch_compile.recorder import Seen
+from amanda.drivers.torch_compile.recorder import Seen, tensors_in
 from amanda.drivers.torch_compile.symbols import Numbers, Symbols, UntracedError
 
 _CALLS = ("call_function", "call_method", "call_module")
@@ -145,7 +145,7 @@ class GraphRun:
         node = facts.backward_of(seen)
         if node is not None:
             call.backward = str(node.name()).removeprefix("torch::autograd::")
-            call.backward_form = backward_ids.form_of(node, facts.tensors_in(seen.inputs))
+            call.backward_form = backward_ids.form_of(node, tensors_in(seen.inputs))
         call.unseen = facts.unshowable(seen) or untraced
         return call
 

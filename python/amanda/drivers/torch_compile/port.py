@@ -42,7 +42,7 @@ disable_current_modes = _get("torch.utils._python_dispatch", "_disable_current_m
 
 
 def new_region() -> int:
-    return next(_regions)
+    return int(next(_regions))
 
 
 def is_export(callback: Any) -> bool:

@@ -100,7 +100,7 @@ def is_number(value: Any) -> bool:
     """Is it what PyTorch makes of a number among an operator's operands?"""
     if not isinstance(value, torch.Tensor) or isinstance(value, port.FakeTensor):
         return False
-    return value.dim() == 0 and value.device.type == "cpu"
+    return bool(value.dim() == 0 and value.device.type == "cpu")
 
 
 def number_of(tensor: torch.Tensor) -> Any:

@@ -241,18 +241,18 @@ def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(port.statically_known_true(x == y) for x, y in zip(a.shape, b.shape, strict=True))
 
 
-class _PassGradient(torch.autograd.Function):
+class _PassGradient(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, original: torch.Tensor, edited: torch.Tensor) -> torch.Tensor:
         return edited.view_as(edited)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return gradient, None
 
 
 def _pass_gradient(original: torch.Tensor, edited: torch.Tensor) -> torch.Tensor:
-    return _PassGradient.apply(original, edited.detach())  # type: ignore[no-any-return,no-untyped-call]
+    return _PassGradient.apply(original, edited.detach())
 
 
 # An operator, so that compilers may store graphs that have it.

@@ -47,7 +47,7 @@ def observing(operand: Observed) -> Routine:
     return quantize
 
 
-@torch.library.custom_op("amanda_quantization::observe_v1", mutates_args=())
+@torch.library.custom_op("amanda_quantization::observe_v1", mutates_args=())  # type: ignore[untyped-decorator]
 def _observe(value: torch.Tensor, number: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale and zero point after the observer has seen the value. axis: of the channels; -1: there is one range."""
     operand = _operands[int(number)]
@@ -56,7 +56,7 @@ def _observe(value: torch.Tensor, number: torch.Tensor, axis: int) -> tuple[torc
     return scale.clone(), zero_point.clone()
 
 
-@_observe.register_fake
+@_observe.register_fake  # type: ignore[untyped-decorator]
 def _(value: torch.Tensor, number: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     count = 1 if axis < 0 else value.shape[axis]
     return value.new_empty(count, dtype=torch.float32), value.new_empty(count, dtype=torch.int32)
