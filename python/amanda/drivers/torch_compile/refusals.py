@@ -10,6 +10,7 @@ from amanda.drivers.torch_compile import aliasing
 from amanda.drivers.torch_compile.calls import Call, Ref
 
 _VIEW = "and a value put in its place would no longer share memory with "
+_NO_ALLOW_VIEW = " (allow_view=True has no effect on compiled code)"
 
 
 class Refusal:
@@ -48,7 +49,7 @@ class Refusal:
         if position in call.mutated and _changes_metadata(call):
             return "the operator changes its shape or storage in place"
         if call.result_is_view and position == viewed(call):
-            return f"the operator's result is a view of it, {_VIEW}the program's tensor"
+            return f"the operator's result is a view of it, {_VIEW}the program's tensor{_NO_ALLOW_VIEW}"
         return None
 
     def _result(self, point: str, position: int) -> str | None:
@@ -56,7 +57,7 @@ class Refusal:
         if _changes_metadata(call):
             return "it changes its tensor's shape or storage in place; no other value can replace its result"
         if call.result_is_view:
-            return f"its result is a view, {_VIEW}the operator's input"
+            return f"its result is a view, {_VIEW}the operator's input{_NO_ALLOW_VIEW}"
         if any(isinstance(call.inputs[i], list | tuple) for i in call.mutated):
             return "it writes to the tensors of a list"
         outputs = call.outputs if point == "replace" else call.outputs[position : position + 1]
