@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from amanda import _core
 from amanda.drivers.torch_compile import aliasing
 from amanda.drivers.torch_compile.calls import Call, Ref
 
@@ -71,6 +72,17 @@ class Refusal:
             return None
         positions = self._call.differentiable[0 if point == "after" else 1]
         return None if position in positions else "there is no gradient at this position"
+
+
+def unshown_gradients(call: Call, taps: list[_core.Tap]) -> str:
+    """Why a routine after the backward operator cannot be given what it asks for; "": it can."""
+    after = (tap for tap in taps if tap.is_backward and tap.point == "after")
+    if not any(tap.shows_input(i) for tap in after for i in range(len(call.outputs))):
+        return ""
+    return (
+        f"[compile] {call.name}: in compiled code, insert_after_backward_op shows the grad_inputs alone; keep what you "
+        "need of the grad_outputs in insert_before_backward_op, with run"
+    )
 
 
 def viewed(call: Call) -> int | None:
