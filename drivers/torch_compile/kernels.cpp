@@ -10,8 +10,10 @@
 #include <torch/library.h>
 
 #include "amanda/error.h"
+#include "autocast.h"
 #include "base/python_hooks.h"
 #include "compiled_call.h"
+#include "lent.h"
 #include "table.h"
 
 namespace amanda::pytorch {
@@ -40,11 +42,11 @@ std::shared_ptr<const Slot> slot_of(const at::Tensor& table, int64_t number) {
 std::shared_ptr<Run> run_of(at::TensorList run) { return run.empty() ? nullptr : Held::of<Run>(run[0]); }
 
 /// The node's tensors, from those that are there.
-Tensors spread(at::TensorList values, at::IntArrayRef which, const Slot& slot) {
+Tensors spread(at::TensorList values, at::IntArrayRef which, const Slot& slot, Lent& lent) {
   Tensors all(slot.places().size());
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t number = which.empty() ? i : which[i];
-    if (number < all.size()) all[number] = values[i];
+    if (number < all.size()) all[number] = lent.tensor(values[i]);
   }
   return all;
 }
@@ -57,7 +59,8 @@ void look(at::TensorList values, at::IntArrayRef which, at::IntArrayRef numbers,
   guarded([&] {
     const std::shared_ptr<const Slot> slot = slot_of(table, number);
     if (!slot) return;
-    CompiledCall call(*slot, spread(values, which, *slot), numbers);
+    Lent lent;  // outlives the call, which holds tensors of it
+    CompiledCall call(*slot, spread(values, which, *slot, lent), numbers);
     call.run_taps(run_of(run).get());
   });
 }
@@ -73,7 +76,8 @@ Tensors edit(at::TensorList values, at::IntArrayRef which, at::IntArrayRef numbe
       for (int64_t i : edited) results.push_back(fresh_like(values[i], values[i]));
       return results;
     }
-    CompiledCall call(*slot, spread(values, which, *slot), numbers);
+    Lent lent;  // outlives the call, which holds tensors of it
+    CompiledCall call(*slot, spread(values, which, *slot, lent), numbers);
     call.run_taps(run_of(run).get());
     for (int64_t i : edited) {
       const at::Tensor value = call.tensor(which.empty() ? i : which[i]);
@@ -85,19 +89,23 @@ Tensors edit(at::TensorList values, at::IntArrayRef which, at::IntArrayRef numbe
 
 /// A result with what it records cut off. Recorded values are kept: the compiler may reuse the memory of its own.
 Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_handle, const at::Tensor& table,
-            int64_t number, at::IntArrayRef recorded, c10::string_view) {
+            int64_t number, at::IntArrayRef recorded, c10::string_view, at::IntArrayRef autocast) {
   return guarded([&] {
     const c10::InferenceMode no_inference(false);
     const std::shared_ptr<const Slot> slot = slot_of(table, number);
     if (!slot) throw Error("[compile] this code was compiled for tools that are gone; compile the function again");
+    Lent lent;
     Tensors inputs;
-    for (const at::Tensor& value : values) inputs.push_back(recorded.empty() ? value.detach() : value.detach().clone());
+    for (const at::Tensor& value : values) {
+      inputs.push_back(recorded.empty() ? lent.tensor(value.detach()) : value.detach().clone());
+    }
     for (int64_t i : recorded) inputs[i].requires_grad_();
     const c10::AutoGradMode grad(!recorded.empty());
     // An autograd function that is called eagerly leaves out its keys.
     const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
     const c10::impl::ForceDispatchKeyGuard with_autograd(
         keys.included_, keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    const WithAutocast as_traced(autocast);
     CompiledCall call(*slot, inputs, numbers);
     call.run_taps(run_of(run_handle).get());
     const bool after = !slot->taps().empty() && !slot->replaces();
@@ -109,6 +117,7 @@ Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_h
       kept.push_back(call.tensor(i));
       results.push_back(kept.back().detach().clone(at::MemoryFormat::Contiguous));
     }
+    if (recorded.empty()) inputs.clear(), kept.clear();
     results.push_back(std::make_shared<Recorded>(std::move(inputs), std::move(kept))->tensor());
     return results;
   });
@@ -120,8 +129,9 @@ Tensors replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor
     const c10::InferenceMode no_inference(false);
     const std::shared_ptr<const Recorded> recorded = Held::of<Recorded>(handle);
     if (!recorded) throw Error("[compile] what a replacement recorded for its gradient is gone");
+    Lent lent;
     Tensors given(recorded->num_results());
-    for (size_t i = 0; i < gradients.size(); ++i) given[which[i]] = gradients[i];
+    for (size_t i = 0; i < gradients.size(); ++i) given[which[i]] = lent.tensor(gradients[i]);
     Tensors made;
     if (const std::shared_ptr<const Slot> slot = number < 0 ? nullptr : slot_of(table, number)) {
       given.resize(slot->places().size());
@@ -183,10 +193,11 @@ Tensors call_edit(at::TensorList values, at::IntArrayRef which, c10::SymIntArray
 }
 
 Tensors call_run(at::TensorList values, c10::SymIntArrayRef numbers, const Node& node, at::IntArrayRef recorded,
-                 c10::string_view original) {
-  static const auto op = operator_named<Tensors(at::TensorList, c10::SymIntArrayRef, at::TensorList, const at::Tensor&,
-                                                int64_t, at::IntArrayRef, c10::string_view)>("amanda::run_v1");
-  return op.call(values, numbers, node.run, node.table, node.slot, recorded, original);
+                 c10::string_view original, at::IntArrayRef autocast) {
+  static const auto op =
+      operator_named<Tensors(at::TensorList, c10::SymIntArrayRef, at::TensorList, const at::Tensor&, int64_t,
+                             at::IntArrayRef, c10::string_view, at::IntArrayRef)>("amanda::run_v1");
+  return op.call(values, numbers, node.run, node.table, node.slot, recorded, original, autocast);
 }
 
 Tensors call_replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor& recorded, at::TensorList likes,
@@ -203,8 +214,8 @@ TORCH_LIBRARY(amanda, m) {
       "edit_v1(Tensor[] values, int[] which, SymInt[] numbers, Tensor[] run, Tensor table, int slot, int[] edited) -> "
       "Tensor[]");
   m.def(
-      "run_v1(Tensor[] values, SymInt[] numbers, Tensor[] run, Tensor table, int slot, int[] recorded, str original) "
-      "-> Tensor[]");
+      "run_v1(Tensor[] values, SymInt[] numbers, Tensor[] run, Tensor table, int slot, int[] recorded, str original, "
+      "int[] autocast) -> Tensor[]");
   m.def(
       "replay_v1(Tensor[] gradients, int[] which, Tensor recorded, Tensor[] likes, int[] wanted, Tensor[] run, Tensor "
       "table, int slot) -> Tensor[]");

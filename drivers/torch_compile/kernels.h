@@ -22,7 +22,7 @@ std::vector<at::Tensor> call_edit(at::TensorList values, at::IntArrayRef which, 
                                   const Node& node, at::IntArrayRef edited);
 /// Returns the results, and last what it has recorded.
 std::vector<at::Tensor> call_run(at::TensorList values, c10::SymIntArrayRef numbers, const Node& node,
-                                 at::IntArrayRef recorded, c10::string_view original);
+                                 at::IntArrayRef recorded, c10::string_view original, at::IntArrayRef autocast);
 /// Returns the gradients of those that were recorded, which are like `likes`.
 std::vector<at::Tensor> call_replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor& recorded,
                                     at::TensorList likes, at::IntArrayRef wanted, const Node& node);

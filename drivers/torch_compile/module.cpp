@@ -6,6 +6,7 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
+#include "autocast.h"
 #include "collected.h"
 #include "table.h"
 
@@ -39,6 +40,11 @@ struct PyOperator {
 
 struct PySlot {
   std::shared_ptr<const Slot> slot;
+};
+
+struct PyAutocast {
+  std::vector<int64_t> state;
+  std::optional<WithAutocast> entered{};
 };
 
 std::unique_ptr<PyOperator> make_operator(const std::string& backend, OpType type, OpId id, const std::string& name,
@@ -126,6 +132,11 @@ PYBIND11_MODULE(_torch_compile, m) {
            py::arg("refuse") = py::none(), py::arg("forward") = static_cast<PyOperator*>(nullptr),
            "`name`, `overload`: what it calls, \"aten::linear\" and \"\"; for a backward operator (with `forward=`), "
            "what it is the derivative of. `refuse(point, position)`: as of OpSite.");
+  py::class_<PyAutocast>(m, "Autocast", "A context in which autocast is as a node has noted it.")
+      .def(py::init([](std::vector<int64_t> state) { return std::make_unique<PyAutocast>(std::move(state)); }),
+           py::arg("state"))
+      .def("__enter__", [](PyAutocast& self) { self.entered.emplace(self.state); })
+      .def("__exit__", [](PyAutocast& self, const py::args&) { self.entered.reset(); });
   py::class_<PySlot>(m, "Slot", "What a node of a compiled graph does: its taps, and which of its tensors is which.")
       .def(py::init(&make_slot), py::arg("operator"), py::arg("tap_ids"), py::arg("inputs"), py::arg("outputs"),
            py::arg("num_tensors"), py::arg("forms") = std::vector<PyForm>(),

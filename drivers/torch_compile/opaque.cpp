@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "autocast.h"
 #include "kernels.h"
 
 namespace amanda::pytorch {
@@ -24,7 +25,8 @@ struct OpaquePlan {
 struct Opaque : torch::autograd::Function<Opaque> {
   static Tensors forward(AutogradContext* context, at::TensorList values, const OpaquePlan& plan) {
     context->set_materialize_grads(false);
-    Tensors results = call_run(values, plan.numbers, {plan.run, plan.table, plan.slot}, plan.recorded, plan.original);
+    Tensors results = call_run(values, plan.numbers, {plan.run, plan.table, plan.slot}, plan.recorded, plan.original,
+                               autocast_here());
     context->saved_data["backward"] = plan.backward;
     context->saved_data["recorded"] = plan.recorded;
     context->saved_data["values"] = static_cast<int64_t>(values.size());

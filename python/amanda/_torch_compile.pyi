@@ -5,7 +5,17 @@ from __future__ import annotations
 import collections.abc
 import torch
 import typing
-__all__: list[str] = ['Operator', 'Slot', 'Table']
+__all__: list[str] = ['Autocast', 'Operator', 'Slot', 'Table']
+class Autocast:
+    """
+    A context in which autocast is as a node has noted it.
+    """
+    def __enter__(self) -> None:
+        ...
+    def __exit__(self, *args) -> None:
+        ...
+    def __init__(self, state: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+        ...
 class Operator:
     """
     An operator of a compiled program while it runs.

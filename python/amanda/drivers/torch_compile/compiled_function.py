@@ -10,10 +10,11 @@ from typing import Any
 
 from amanda import _core, _torch
 from amanda.drivers.torch_compile import attach, copies, coverage, late, origins, port, uninstrumented
-from amanda.drivers.torch_compile.graph_site import GraphSite
+from amanda.drivers.torch_compile.graph_site import GraphSite, Plans
 from amanda.drivers.torch_compile.instances import Instance, Instances
-from amanda.drivers.torch_compile.lowering import lower
+from amanda.drivers.torch_compile.lowering import Lowered, lower
 from amanda.drivers.torch_compile.places import Places
+from amanda.drivers.torch_compile.refusals import unshown_gradients
 from amanda.drivers.torch_compile.shared_program import SharedProgram
 
 
@@ -102,9 +103,17 @@ class CompiledFunction:
             self._program = SharedProgram(self._gm, args)
         with self._program.on(args) as program:
             places = Places(instance)
-            site = GraphSite(program, places, lambda plans: lower(program, plans))
+            refused: list[str] = []
+
+            def lowered(plans: Plans) -> Lowered | None:
+                refused.extend(filter(None, (unshown_gradients(shown.call, taps) for shown, taps in plans)))
+                return None if refused else lower(program, plans)
+
+            site = GraphSite(program, places, lowered)
             with origins.of(program, places):
                 artifact = _core.instrument(toolset, attach.COMPILE, site)
+        if refused:
+            raise _core.Error(refused[0])
         built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
         coverage.count(
             site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-import amanda._torch_compile  # noqa: F401  registers them
+import amanda._torch_compile
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.layout import Layout
 from amanda.drivers.torch_compile.symbols import is_number, number_of
@@ -38,11 +38,12 @@ def _run(
     slot: int,
     recorded: Sequence[int],
     original: str,
+    autocast: Sequence[int],
 ) -> list[torch.Tensor]:
     results = list(values)
     if original:
         op, inputs = _originals[original]
-        with torch.no_grad():
+        with torch.no_grad(), amanda._torch_compile.Autocast(list(autocast)):
             made = _call(op, [_operand(layout, values, numbers) for layout in inputs])
         results = [leaf for leaf in torch.utils._pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
     fresh = [torch.empty(result.shape, dtype=result.dtype, device=result.device) for result in results]

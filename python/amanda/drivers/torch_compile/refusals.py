@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from amanda import _core
 from amanda.drivers.torch_compile import aliasing
 from amanda.drivers.torch_compile.calls import Call, Ref
 
 _VIEW = "and a value put in its place would no longer share memory with "
+_NO_ALLOW_VIEW = " (allow_view=True has no effect on compiled code)"
 
 
 class Refusal:
@@ -48,7 +50,7 @@ class Refusal:
         if position in call.mutated and _changes_metadata(call):
             return "the operator changes its shape or storage in place"
         if call.result_is_view and position == viewed(call):
-            return f"the operator's result is a view of it, {_VIEW}the program's tensor"
+            return f"the operator's result is a view of it, {_VIEW}the program's tensor{_NO_ALLOW_VIEW}"
         return None
 
     def _result(self, point: str, position: int) -> str | None:
@@ -56,7 +58,7 @@ class Refusal:
         if _changes_metadata(call):
             return "it changes its tensor's shape or storage in place; no other value can replace its result"
         if call.result_is_view:
-            return f"its result is a view, {_VIEW}the operator's input"
+            return f"its result is a view, {_VIEW}the operator's input{_NO_ALLOW_VIEW}"
         if any(isinstance(call.inputs[i], list | tuple) for i in call.mutated):
             return "it writes to the tensors of a list"
         outputs = call.outputs if point == "replace" else call.outputs[position : position + 1]
@@ -70,6 +72,17 @@ class Refusal:
             return None
         positions = self._call.differentiable[0 if point == "after" else 1]
         return None if position in positions else "there is no gradient at this position"
+
+
+def unshown_gradients(call: Call, taps: list[_core.Tap]) -> str:
+    """Why a routine after the backward operator cannot be given what it asks for; "": it can."""
+    after = (tap for tap in taps if tap.is_backward and tap.point == "after")
+    if not any(tap.shows_input(i) for tap in after for i in range(len(call.outputs))):
+        return ""
+    return (
+        f"[compile] {call.name}: in compiled code, insert_after_backward_op shows the grad_inputs alone; keep what you "
+        "need of the grad_outputs in insert_before_backward_op, with run"
+    )
 
 
 def viewed(call: Call) -> int | None:

@@ -282,3 +282,14 @@ def test_a_table_lives_as_long_as_a_backward_pass_may_run():
         torch._dynamo.reset()
         loss.backward()
     assert tool.backward
+
+
+def test_incoming_gradients_after_a_backward_operator_are_an_error_that_says_what_would_work():
+    tool = amanda.Tool("both sides")
+    tool.add_inst_for_op(
+        lambda context: context.insert_after_backward_op(lambda gradient, grad_outputs: None, [0], grad_outputs=[0]),
+        ops="linear",
+        backward=True,
+    )
+    with pytest.raises(amanda.Error, match=r"aten::linear.* shows the grad_inputs alone; keep .*with run"):
+        compiled_step(Net(), torch.randn(3, 4), tool)

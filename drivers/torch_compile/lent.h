@@ -1,0 +1,31 @@
+// Tensors of compiled code as routines get them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <vector>
+
+namespace amanda::pytorch {
+
+/// Compilers reuse the memory of their tensors. A routine gets the same memory in a storage of ours; if it keeps a
+/// tensor, or a view of one, the storage gets a copy of the memory when this object dies.
+class Lent {
+ public:
+  Lent() = default;
+  ~Lent();
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+
+  /// The tensor itself if it requires a gradient (it is the program's own, such as a parameter), or cannot be lent.
+  at::Tensor tensor(const at::Tensor& original);
+
+ private:
+  struct One {
+    c10::StorageImpl* original;
+    c10::Storage lent;
+  };
+  std::vector<One> storages_;
+};
+
+}  // namespace amanda::pytorch
