@@ -22,6 +22,7 @@ from amanda.tools.pruning import (
 from amanda.tools.quantization import FakeQuantization, LearnedStepQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
+from compiled_tools import Counting
 
 STEPS = 3
 
@@ -149,6 +150,85 @@ def test_a_mask_made_in_eager_mode_is_the_mask_of_the_compiled_model():
         assert_same([run(call)], [expected])
         pruning.apply_to(model)
     assert_same([model(x)], [expected])
+
+
+def pruned_of(pruning):
+    return {row.module_path: row.pruned for row in pruning.rows()}
+
+
+def change_of_sparsity(pruning):
+    pruning.sparsity = 0.75
+
+
+@pytest.mark.parametrize("change", [MagnitudePruning.reset, change_of_sparsity], ids=["reset", "sparsity"])
+def test_new_masks_reach_the_compiled_code(change):
+    model, pruning, counting = make_model(), MagnitudePruning(0.5), Counting()
+    call, x = torch.compile(model, backend=counting), torch.linspace(-1, 1, 12).view(3, 4)
+    with amanda.apply(pruning, compiled="graph"):
+        old = call(x)
+        with torch.no_grad():
+            model[0].weight.copy_(model[0].weight.flip(1) * torch.linspace(1, 3, 4))
+        change(pruning)
+        found = call(x)
+        assert counting.count == 1
+    by_eager = MagnitudePruning(pruning.sparsity)
+    with amanda.apply(by_eager):
+        expected = model(x)
+    assert_same([found], [expected])
+    assert not torch.allclose(found, old)
+    assert pruned_of(pruning) == pruned_of(by_eager)
+    pruning.apply_to(model)
+    assert_same([model(x)], [expected])
+
+
+def test_quantization_is_switched_in_compiled_code():
+    model, eager, compiled, counting = make_model(), FakeQuantization(), FakeQuantization(), Counting()
+    call = torch.compile(model, backend=counting)
+    scales = torch.linspace(1, 9, 6)
+
+    def run(tool, program):
+        results = []
+
+        def step(i):
+            results.append(program(torch.linspace(-1, float(scales[i]), 12).view(3, 4)).detach())
+
+        step(0)
+        tool.observe = False
+        step(1)
+        tool.quantize = False
+        step(2)
+        tool.observe = True
+        step(3)
+        tool.quantize = True
+        step(4)
+        tool.reset()
+        step(5)
+        return results
+
+    with amanda.apply(eager):
+        expected = run(eager, model)
+    with amanda.apply(compiled, compiled="graph"):
+        assert_same(run(compiled, call), expected)
+    assert counting.count == 1
+    assert rows_of(compiled) == rows_of(eager)
+
+
+def test_ranges_that_were_compiled_in_stay_and_it_is_said(caplog):
+    model, quantization = make_model(), FakeQuantization()
+    call, x = torch.compile(model, backend="aot_eager"), torch.linspace(-1, 1, 12).view(3, 4)
+
+    def run(program, x):
+        return program(x)
+
+    with amanda.apply(quantization):
+        run(model, x)
+        quantization.observe = False
+        expected = run(model, x * 5)
+    with amanda.apply(quantization, compiled="graph"):
+        assert_same([run(call, x * 5)], [expected])
+        quantization.observe = True
+        assert_same([run(call, x * 5)], [expected])
+    assert "functions that were compiled with observe = False keep their ranges in this scope" in caplog.text
 
 
 def test_a_range_is_needed_before_a_function_is_compiled_with_it():
