@@ -5,8 +5,11 @@ import dataclasses
 import amanda
 import pytest
 import torch
+from amanda.tools.coverage import Coverage
 from amanda.tools.effective_path import EffectivePath
 from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.tools.flops import Flops
+from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.profile import Profile
@@ -19,7 +22,7 @@ from amanda.tools.pruning import (
     TilewisePruning,
     VectorwisePruning,
 )
-from amanda.tools.quantization import FakeQuantization, LearnedStepQuantization
+from amanda.tools.quantization import DynamicQuantization, FakeQuantization, LearnedStepQuantization, StaticQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from compiled_tools import Counting
@@ -110,6 +113,12 @@ def test_a_tool_counts_in_a_compiled_function_what_it_counts_in_an_eager_one(nam
 
 
 REFUSING = {
+    "Flops": (Flops, torch.nn.ReLU(), "it counts the operators inside of others"),
+    "Flops(uncounted=False)": (
+        lambda: Flops(uncounted=False),
+        torch.nn.Conv2d(1, 2, 1),
+        "it counts the operators inside of others",
+    ),
     "ChannelPruning": (ChannelPruning, torch.nn.Conv2d(1, 2, 1), "it follows calls of modules"),
     "HeadPruning": (lambda: HeadPruning({0: [0]}), torch.nn.Softmax(-1), "it follows calls of modules"),
     "EffectivePath": (EffectivePath, torch.nn.ReLU(), "it replaces autograd nodes one by one"),
@@ -125,10 +134,52 @@ REFUSING = {
 def test_a_tool_that_cannot_work_in_compiled_functions_says_why(name):
     make, model, why = REFUSING[name]
     call = torch.compile(model, backend="aot_eager")
-    with pytest.raises(amanda.Error, match=f"{name} can't work in compiled functions, as aten::.*: {why}") as caught:  # noqa: SIM117
-        with amanda.apply(make(), compiled="graph"):
-            call(torch.ones(1, 1, 2, 2))
+    with (
+        pytest.raises(
+            amanda.Error, match=f"{name.partition('(')[0]} can't work in compiled functions, as aten::.*: {why}"
+        ) as caught,
+        amanda.apply(make(), compiled="graph"),
+    ):
+        call(torch.ones(1, 1, 2, 2))
     assert str(caught.value).endswith('; apply it with compiled="eager"')
+
+
+@pytest.mark.parametrize("make", [DynamicQuantization, StaticQuantization])
+def test_quantized_kernels_run_in_a_compiled_function(make):
+    def run(**how):
+        model, tool = make_model(), make()
+        call, results = torch.compile(model, backend="aot_eager") if how else model, []
+        with amanda.apply(tool, **how), torch.no_grad():
+            for step in range(2):
+                results.append(call(torch.linspace(-1, 1, 12).view(3, 4)))
+                if step == 0 and isinstance(tool, StaticQuantization):
+                    tool.convert()
+        return results, len(tool.rows())
+
+    (found, rows), (expected, expected_rows) = run(compiled="graph"), run()
+    assert_same(found, expected)
+    assert rows == expected_rows > 0
+    assert not torch.allclose(found[1], make_model()(torch.linspace(-1, 1, 12).view(3, 4)), atol=1e-6)
+
+
+def test_gradients_of_a_compiled_function_have_the_norms_of_an_eager_one():
+    def norms(tool, name):
+        return sorted(round(row.last, 5) for row in tool.rows() if row.backward_op == name and row.last is not None)
+
+    eager, compiled = GradientStatistics(), GradientStatistics()
+    trained(eager)
+    trained(compiled, compiled="graph")
+    for name in ("AddmmBackward0", "ReluBackward0"):
+        assert norms(compiled, name) == pytest.approx(norms(eager, name), rel=1e-4) != []
+
+
+def test_coverage_of_a_compiled_model():
+    model = make_model()
+    tool = Coverage(model)
+    with amanda.apply(tool, compiled="graph"):
+        train(torch.compile(model, backend="aot_eager"), model, 1)
+    forward, backward = ((row.in_leaf_modules, row.leaf_modules) for row in tool.rows())
+    assert forward == backward == (3, 3)
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------
