@@ -321,6 +321,16 @@ def test_a_second_compiled_run_counts_the_same_again(network):
 
 
 @both_tools
+def test_compiled_bert_has_one_backward_operator_for_each_linear(count):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=50))
+    call, ids = compiled(model), torch.randint(0, 10, (1, 8))
+    tool = count(op_name="linear", backward_op_name="Addmm")
+    assert compiled_counts(tool, lambda ids: call(ids)[0], ids, compiled="graph") == (13, 13)  # the pooler's too, with zeros
+
+
+@both_tools
 def test_compiled_resnet_has_one_backward_operator_for_each_convolution(count):
     transformers = pytest.importorskip("transformers")
     sizes = {"embedding_size": 4, "hidden_sizes": [8, 8], "depths": [1, 1], "num_labels": 2}
