@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "amanda/error.h"
 #include "flops/bilinear_counter.h"
 #include "flops/formulas.h"
 #include "flops/forward_runs.h"
@@ -72,7 +73,28 @@ uint8_t& counted_inside(size_t index) {
   return flags[index];
 }
 
+// Those that consist of operators with a formula, which compiled functions do not show.
+const std::vector<std::string> kComposite = {"aten::linear",
+                                             "aten::matmul",
+                                             "aten::einsum",
+                                             "aten::bilinear",
+                                             "aten::conv1d",
+                                             "aten::conv2d",
+                                             "aten::conv3d",
+                                             "aten::conv_transpose1d",
+                                             "aten::conv_transpose2d",
+                                             "aten::conv_transpose3d",
+                                             "aten::scaled_dot_product_attention"};
+
 bool is_tensorflow(const OpInfo& op) { return op.ns == "tensorflow"; }
+
+void refuse_compiled(const OpContext& context) {
+  const OpInfo& op = context.op();
+  if (!context.is_symbolic() || is_tensorflow(op)) return;
+  throw Error("[flops] Flops can't work in compiled functions, as " + op.ns + "::" + op.name +
+              " is in one: it counts the operators inside of others, such as linear, and they show only the outermost; "
+              "apply it with compiled=\"eager\"");
+}
 
 bool is_view(const OpInfo& op) {
   const size_t returns = op.schema.rfind("->");
@@ -131,10 +153,14 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
   const size_t index = made++;
   counter_ = std::make_unique<Counter>(index, options.cpu_attention, counts_);
   depends_on(*counter_);
-  if (!options.uncounted) return;
+  if (!options.uncounted) {
+    add_inst_for_op(refuse_compiled, {.ops = OpFilter(kComposite)});
+    return;
+  }
   add_inst_for_op([index, counts = counts_, bilinear = counter_->bilinear()](OpContext& context) {
     const OpInfo& op = context.op();
     if (is_tensorflow(op)) return bilinear->list_uncounted(context);
+    refuse_compiled(context);
     if (is_view(op)) return;
     context.insert_after_op(
         [index, counts, &place = counts->uncounted_place(op.ns + "::" + op.name)](Values&) {
@@ -148,6 +174,7 @@ Flops::~Flops() = default;
 
 void Flops::Counter::analyze(OpContext& context) {
   if (is_tensorflow(context.op())) return bilinear_->analyze(context);
+  refuse_compiled(context);
   const std::string& name = context.op().name;
   const auto formula = name == kCpuAttention && cpu_attention_ ? kAttention : find(kForward, name);
   if (!formula) return;

@@ -281,3 +281,71 @@ def test_pruned_weights_still_train():
     with amanda.apply(PruningTool()):
         model(x).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+# ---- on models that stay compiled -----------------------------------------------------------------------------------
+
+
+def compiled_counts(tool, model, x, **how):
+    with amanda.apply(tool, **how):
+        y = model(x)
+        y.backward(torch.ones_like(y))
+    return tool.counter, tool.backward_counter
+
+
+def compiled(model):
+    return torch.compile(model, backend="aot_eager")
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return ConvNeuralNet(num_classes=10)
+
+
+@both_tools
+@pytest.mark.parametrize(("op", "backward"), [("conv2d", "Conv"), ("relu", "Relu")])
+def test_a_compiled_network_counts_what_an_eager_one_does(network, count, op, backward):
+    x = torch.rand(1, 3, 32, 32)
+    expected = compiled_counts(count(op, backward), network, x)
+    assert compiled_counts(count(op, backward), compiled(network), x, compiled="graph") == expected
+    assert expected == ((4, 4) if op == "conv2d" else (1, 1))
+
+
+def test_a_second_compiled_run_counts_the_same_again(network):
+    tool, call = CountOPTool("conv2d"), compiled(network)
+    with amanda.apply(tool, compiled="graph"):
+        for _ in range(3):
+            call(torch.ones(1, 3, 32, 32))
+    assert tool.counter == 12
+
+
+@both_tools
+def test_compiled_bert_has_one_backward_operator_for_each_linear(count):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=50))
+    call, ids = compiled(model), torch.randint(0, 10, (1, 8))
+    tool = count(op_name="linear", backward_op_name="Addmm")
+    assert compiled_counts(tool, lambda ids: call(ids)[0], ids, compiled="graph") == (13, 13)  # the pooler's too, with zeros
+
+
+@both_tools
+def test_compiled_resnet_has_one_backward_operator_for_each_convolution(count):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"embedding_size": 4, "hidden_sizes": [8, 8], "depths": [1, 1], "num_labels": 2}
+    model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes)).eval()
+    call, x = compiled(model), torch.rand(1, 3, 32, 32)
+    made = sum(isinstance(module, torch.nn.Conv2d) for module in model.modules())
+    tool = count(op_name="conv2d", backward_op_name="Conv")
+    assert compiled_counts(tool, lambda x: call(x).logits, x, compiled="graph") == (made, made)
+
+
+def test_pruning_prunes_a_compiled_network_as_an_eager_one(network):
+    x = torch.rand(2, 3, 32, 32)
+    with amanda.apply(PruningTool()):
+        expected = network(x)
+    with amanda.apply(PruningTool(), compiled="graph"):
+        found = compiled(network)(x)
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, network(x))

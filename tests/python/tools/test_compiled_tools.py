@@ -5,8 +5,11 @@ import dataclasses
 import amanda
 import pytest
 import torch
+from amanda.tools.coverage import Coverage
 from amanda.tools.effective_path import EffectivePath
 from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.tools.flops import Flops
+from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.profile import Profile
@@ -19,9 +22,10 @@ from amanda.tools.pruning import (
     TilewisePruning,
     VectorwisePruning,
 )
-from amanda.tools.quantization import FakeQuantization, LearnedStepQuantization
+from amanda.tools.quantization import DynamicQuantization, FakeQuantization, LearnedStepQuantization, StaticQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
+from compiled_tools import Counting
 
 STEPS = 3
 
@@ -109,6 +113,12 @@ def test_a_tool_counts_in_a_compiled_function_what_it_counts_in_an_eager_one(nam
 
 
 REFUSING = {
+    "Flops": (Flops, torch.nn.ReLU(), "it counts the operators inside of others"),
+    "Flops(uncounted=False)": (
+        lambda: Flops(uncounted=False),
+        torch.nn.Conv2d(1, 2, 1),
+        "it counts the operators inside of others",
+    ),
     "ChannelPruning": (ChannelPruning, torch.nn.Conv2d(1, 2, 1), "it follows calls of modules"),
     "HeadPruning": (lambda: HeadPruning({0: [0]}), torch.nn.Softmax(-1), "it follows calls of modules"),
     "EffectivePath": (EffectivePath, torch.nn.ReLU(), "it replaces autograd nodes one by one"),
@@ -124,10 +134,52 @@ REFUSING = {
 def test_a_tool_that_cannot_work_in_compiled_functions_says_why(name):
     make, model, why = REFUSING[name]
     call = torch.compile(model, backend="aot_eager")
-    with pytest.raises(amanda.Error, match=f"{name} can't work in compiled functions, as aten::.*: {why}") as caught:  # noqa: SIM117
-        with amanda.apply(make(), compiled="graph"):
-            call(torch.ones(1, 1, 2, 2))
+    with (
+        pytest.raises(
+            amanda.Error, match=f"{name.partition('(')[0]} can't work in compiled functions, as aten::.*: {why}"
+        ) as caught,
+        amanda.apply(make(), compiled="graph"),
+    ):
+        call(torch.ones(1, 1, 2, 2))
     assert str(caught.value).endswith('; apply it with compiled="eager"')
+
+
+@pytest.mark.parametrize("make", [DynamicQuantization, StaticQuantization])
+def test_quantized_kernels_run_in_a_compiled_function(make):
+    def run(**how):
+        model, tool = make_model(), make()
+        call, results = torch.compile(model, backend="aot_eager") if how else model, []
+        with amanda.apply(tool, **how), torch.no_grad():
+            for step in range(2):
+                results.append(call(torch.linspace(-1, 1, 12).view(3, 4)))
+                if step == 0 and isinstance(tool, StaticQuantization):
+                    tool.convert()
+        return results, len(tool.rows())
+
+    (found, rows), (expected, expected_rows) = run(compiled="graph"), run()
+    assert_same(found, expected)
+    assert rows == expected_rows > 0
+    assert not torch.allclose(found[1], make_model()(torch.linspace(-1, 1, 12).view(3, 4)), atol=1e-6)
+
+
+def test_gradients_of_a_compiled_function_have_the_norms_of_an_eager_one():
+    def norms(tool, name):
+        return sorted(round(row.last, 5) for row in tool.rows() if row.backward_op == name and row.last is not None)
+
+    eager, compiled = GradientStatistics(), GradientStatistics()
+    trained(eager)
+    trained(compiled, compiled="graph")
+    for name in ("AddmmBackward0", "ReluBackward0"):
+        assert norms(compiled, name) == pytest.approx(norms(eager, name), rel=1e-4) != []
+
+
+def test_coverage_of_a_compiled_model():
+    model = make_model()
+    tool = Coverage(model)
+    with amanda.apply(tool, compiled="graph"):
+        train(torch.compile(model, backend="aot_eager"), model, 1)
+    forward, backward = ((row.in_leaf_modules, row.leaf_modules) for row in tool.rows())
+    assert forward == backward == (3, 3)
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------
@@ -149,6 +201,85 @@ def test_a_mask_made_in_eager_mode_is_the_mask_of_the_compiled_model():
         assert_same([run(call)], [expected])
         pruning.apply_to(model)
     assert_same([model(x)], [expected])
+
+
+def pruned_of(pruning):
+    return {row.module_path: row.pruned for row in pruning.rows()}
+
+
+def change_of_sparsity(pruning):
+    pruning.sparsity = 0.75
+
+
+@pytest.mark.parametrize("change", [MagnitudePruning.reset, change_of_sparsity], ids=["reset", "sparsity"])
+def test_new_masks_reach_the_compiled_code(change):
+    model, pruning, counting = make_model(), MagnitudePruning(0.5), Counting()
+    call, x = torch.compile(model, backend=counting), torch.linspace(-1, 1, 12).view(3, 4)
+    with amanda.apply(pruning, compiled="graph"):
+        old = call(x)
+        with torch.no_grad():
+            model[0].weight.copy_(model[0].weight.flip(1) * torch.linspace(1, 3, 4))
+        change(pruning)
+        found = call(x)
+        assert counting.count == 1
+    by_eager = MagnitudePruning(pruning.sparsity)
+    with amanda.apply(by_eager):
+        expected = model(x)
+    assert_same([found], [expected])
+    assert not torch.allclose(found, old)
+    assert pruned_of(pruning) == pruned_of(by_eager)
+    pruning.apply_to(model)
+    assert_same([model(x)], [expected])
+
+
+def test_quantization_is_switched_in_compiled_code():
+    model, eager, compiled, counting = make_model(), FakeQuantization(), FakeQuantization(), Counting()
+    call = torch.compile(model, backend=counting)
+    scales = torch.linspace(1, 9, 6)
+
+    def run(tool, program):
+        results = []
+
+        def step(i):
+            results.append(program(torch.linspace(-1, float(scales[i]), 12).view(3, 4)).detach())
+
+        step(0)
+        tool.observe = False
+        step(1)
+        tool.quantize = False
+        step(2)
+        tool.observe = True
+        step(3)
+        tool.quantize = True
+        step(4)
+        tool.reset()
+        step(5)
+        return results
+
+    with amanda.apply(eager):
+        expected = run(eager, model)
+    with amanda.apply(compiled, compiled="graph"):
+        assert_same(run(compiled, call), expected)
+    assert counting.count == 1
+    assert rows_of(compiled) == rows_of(eager)
+
+
+def test_ranges_that_were_compiled_in_stay_and_it_is_said(caplog):
+    model, quantization = make_model(), FakeQuantization()
+    call, x = torch.compile(model, backend="aot_eager"), torch.linspace(-1, 1, 12).view(3, 4)
+
+    def run(program, x):
+        return program(x)
+
+    with amanda.apply(quantization):
+        run(model, x)
+        quantization.observe = False
+        expected = run(model, x * 5)
+    with amanda.apply(quantization, compiled="graph"):
+        assert_same([run(call, x * 5)], [expected])
+        quantization.observe = True
+        assert_same([run(call, x * 5)], [expected])
+    assert "functions that were compiled with observe = False keep their ranges in this scope" in caplog.text
 
 
 def test_a_range_is_needed_before_a_function_is_compiled_with_it():

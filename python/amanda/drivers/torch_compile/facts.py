@@ -55,9 +55,23 @@ def _is_recorded(seen: Seen, result: torch.Tensor) -> bool:
     return all(a is not before for a, before in returned)
 
 
+_SHAPING = ("ViewBackward0", "UnsafeViewBackward0")
+
+
 def backward_of(seen: Seen) -> Any:
-    """The autograd node of the first result that has one; None: nothing is recorded."""
-    return next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
+    """The autograd node of the first result that has one; None: nothing is recorded.
+
+    An operator that computes may give its result another shape at its end, as linear does: it is known by what it
+    computes.
+    """
+    node = next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
+    outside = {known.grad_fn for known in tensors_in(seen.inputs)}
+    while type(node).__name__ in _SHAPING:
+        (before, _), *others = node.next_functions
+        if others or before is None or before in outside or type(before).__name__ == "AccumulateGrad":
+            break
+        node = before
+    return node
 
 
 def unshowable(seen: Seen) -> str:

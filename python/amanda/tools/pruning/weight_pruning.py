@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,10 +16,10 @@ from amanda.reports.columns import number_column
 from amanda.reports.places import GroupBy, Place
 from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
+from amanda.switches import disabled
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 from amanda.tools._arrays import known
-from amanda.tools._compiled_in import CompiledIn
 from amanda.tools._where import Where
 from amanda.tools.mapping import names_of
 from amanda.tools.pruning import graph_weights
@@ -81,9 +82,11 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     gradients of all users of a weight are already summed. The product avoids both problems, and also works for second
     derivatives and recomputed regions.
 
-    In functions that are compiled with taps (``compiled="graph"``), the masks become part of the compiled code. An
-    operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask until `reset`, and a scope its masks until its `cache_clear`.
-    With a `SparsitySchedule` the mask is applied by a call in each run.
+    In functions that are compiled with taps (``compiled="graph"``), products with the masks are part of the compiled
+    code. An operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask. After
+    `reset`, and when the sparsity is set, new masks are made at once, of the weights as they are then, and written into
+    the old ones, ``context["mask"]`` included; nothing is compiled again. With a `SparsitySchedule` from the start, and for
+    weights that are computed in the function, the mask is applied by a call in each run.
 
     In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
     backward operator is linked to the input whose gradient it computes. An analysis sees symbols, so the mask is made when
@@ -111,12 +114,12 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         super().__init__()
         self._where = Where("pruning", where)
         self._skips = _reading.Skips("pruning")
-        self._compiled_in = CompiledIn()
         self._resets = 0
+        self._compiled: weakref.WeakSet[Masked] = weakref.WeakSet()  # whose masks compiled code reads
         self._masked: dict[int | None, Masked] = {}
         self._dense: dict[int | None, Use] = {}  # what `where` refused
         self._of_variables: dict[object, Masked] = {}  # in graphs: the first operator that uses the weight
-        self._lock = _fork.lock()  # guards the three above
+        self._lock = _fork.lock()  # guards the four above
         if ops is OPS:
             self.add_inst_for_op(self._analyze, ops=[name for name in OPS if op_names.complaint(name) is None])
             _fused_layers.refuse_in(self)
@@ -131,7 +134,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     @sparsity.setter
     def sparsity(self, value: float | SparsitySchedule) -> None:
         self._sparsity = value
-        self._compiled_in.renew()
+        self._renew_compiled()
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -175,8 +178,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         with self._lock:
             self._resets += 1
             self._masked.clear()
-        self._compiled_in.renew()
         self._skips.reset()
+        self._renew_compiled()
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:
@@ -232,11 +235,9 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         if is_symbol or not context.is_symbolic or not self._is_fixed:
             context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, masked=masked)
             return
-        self._compiled_in.add(
-            context.insert_before_op(
-                self._multiply, inputs=[position], differentiable=True, traceable=True, mask=masked.mask
-            )
-        )
+        with self._lock:
+            self._compiled.add(masked)
+        context.insert_before_op(self._multiply, inputs=[position], differentiable=True, traceable=True, masked=masked)
 
     @property
     def _is_fixed(self) -> bool:
@@ -249,8 +250,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             known = self._masked.get(masked.place.op_id)
         return known if known is not None and known.key is not None and known.key == masked.key else masked
 
-    def _multiply(self, weight: Any, mask: Any) -> Any:
-        return weight * known(weight).matching(mask, weight)
+    def _multiply(self, weight: Any, masked: Masked) -> Any:
+        return weight * known(weight).matching(masked.mask, weight)
 
     def _analyze_graph(self, context: OpContext) -> None:
         found = graph_weights.find(context)
@@ -302,6 +303,9 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         if mask.shape != weight.shape:
             raise _core.Error(f"[pruning] {masked.place.name} runs on several weights at once, under torch.vmap")
         with self._lock:
+            if masked in self._compiled:  # the code has this tensor
+                with arrays.lasting():
+                    mask = masked.mask.copy_(mask)
             masked.mask, masked.version = mask, version
             if version[0] == self._resets:
                 self._masked[masked.place.op_id] = masked
@@ -310,6 +314,16 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     def _renew_outdated(self) -> None:
         with self._lock:
             masks = list(self._masked.values())
+        self._renew(masks)
+
+    def _renew_compiled(self) -> None:
+        """Compiled code does not ask for masks: it reads them."""
+        with self._lock:
+            masks = list(self._compiled)
+        with disabled():
+            self._renew(masks)
+
+    def _renew(self, masks: Iterable[Masked]) -> None:
         for masked in masks:
             weight = masked.current_weight()
             if weight is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,9 @@ from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.run import Run
+from amanda.switches import disabled
 from amanda.tools import _fused_layers
 from amanda.tools._arrays import arrays_of, known
-from amanda.tools._compiled_in import CompiledIn
 from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
 from amanda.tools.quantization import graph_operands
 from amanda.tools.quantization.ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
@@ -54,7 +55,9 @@ class FakeQuantization(Quantization):
     on as it is.
 
     In functions that are compiled with taps (``compiled="graph"``), quantization becomes part of the compiled code; only
-    observers are called in each run. Set `observe` and `quantize` before the scope, or call its `cache_clear`.
+    observers are called in each run. Where `observe` is False when a function is compiled, its code keeps the ranges; to
+    observe there again, call the scope's `cache_clear` or apply the tool anew. `quantize` may be changed at any time, but
+    functions compiled without it call a routine in each run.
 
     Rows are by "id", one for each operand of each operator that was observed, in the order in which they first ran. See
     `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset` all observers are new.
@@ -80,7 +83,8 @@ class FakeQuantization(Quantization):
 
     def __init__(self, inputs: Places = INT8, outputs: Places | None = None) -> None:
         super().__init__()
-        self._compiled_in = CompiledIn()
+        self._fixed_in_code = False
+        self._quantizes: dict[Any, Any] = {}  # what compiled code reads, by device
         self._observe = self._quantize = True
         self._add("input", inputs)
         if inputs is INT8:
@@ -97,7 +101,8 @@ class FakeQuantization(Quantization):
     @observe.setter
     def observe(self, value: bool) -> None:
         self._observe = value
-        self._compiled_in.renew()
+        if value:
+            self._say_fixed()
 
     @property
     def quantize(self) -> bool:
@@ -107,11 +112,21 @@ class FakeQuantization(Quantization):
     @quantize.setter
     def quantize(self, value: bool) -> None:
         self._quantize = value
-        self._compiled_in.renew()
+        with disabled():
+            for flag in self._quantizes.values():
+                flag.fill_(bool(value))
 
     def reset(self) -> None:
         super().reset()
-        self._compiled_in.renew()
+        self._say_fixed()
+
+    def _say_fixed(self) -> None:
+        if self._fixed_in_code:
+            logging.getLogger("amanda").warning(
+                "[quantization] functions that were compiled with observe = False keep their ranges in this scope; call "
+                "its cache_clear(), or apply the tool again"
+            )
+            self._fixed_in_code = False
 
     def _add(self, side: Side, places: Places) -> None:
         for ops, observers in places.items():
@@ -162,6 +177,8 @@ class FakeQuantization(Quantization):
         self, context: OpContext, ops: str, at: OperandPlace, position: int | str, make: MakeObserver
     ) -> bool:
         """Quantizes an operand of a compiled function in the compiled code; False: it cannot be."""
+        import torch
+
         from amanda.tools.quantization import compiled
         from amanda.tools.quantization.observed import Observed
 
@@ -170,10 +187,20 @@ class FakeQuantization(Quantization):
         if not compiled.can_quantize(value):
             return False
         key = ops, at.place.op_id, at.side, at.position
-        operand = self._operand(key, lambda: Observed(at, make()))
-        routine = compiled.observing(operand) if self.observe else compiled.fixed(operand)
+
+        def operand() -> Observed:
+            return self._operand(key, lambda: Observed(at, make()))
+
+        if value.device not in self._quantizes:
+            self._quantizes[value.device] = torch.ones((), dtype=torch.bool, device=value.device)
+        quantizes = self._quantizes[value.device]
+        if self.observe:
+            routine = compiled.observing(compiled.Live(operand, lambda: self.observe), quantizes)
+        else:
+            routine = compiled.fixed(operand(), quantizes)
+            self._fixed_in_code = True
         insert = context.insert_before_op if at.side == "input" else context.insert_after_op
-        self._compiled_in.add(insert(routine, [position], differentiable=True, traceable=True))
+        insert(routine, [position], differentiable=True, traceable=True)
         return True
 
     def _analyze_graph(
