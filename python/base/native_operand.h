@@ -1,5 +1,5 @@
-// What a Value of a graph driver in Python refers to, for its bindings and for libraries without Python. The lowest bits of its
-// pointer say which.
+// What a Value of a graph driver in Python refers to, for its bindings and for libraries without Python. The lowest
+// bits of its pointer say which.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,8 @@ class Recording {
   const c10::DispatchKeySet included_, excluded_;  // of our keys
 };
 
-/// For a call that is no operator of the running program: runs it under this thread's recorder. False: there is none, or
-/// the call belongs to a recorded one.
+/// For a call that is no operator of the running program: runs it under this thread's recorder. False: there is none,
+/// or the call belongs to a recorded one.
 bool run_recorded(ForwardCall& call);
 
 }  // namespace amanda::pytorch

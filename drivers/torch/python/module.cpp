@@ -264,7 +264,8 @@ PYBIND11_MODULE(_torch, m) {
         return python::record_calls(bridge, see, function, args, kwargs);
       },
       py::arg("see"), py::arg("function"), py::arg("args"), py::arg("kwargs"),
-      "Calls `function(*args, **kwargs)` on traced tensors. Before each outermost operator, calls `see(namespace, name, "
+      "Calls `function(*args, **kwargs)` on traced tensors. Before each outermost operator, calls `see(namespace, "
+      "name, "
       "overload, inputs)`, and after it what that returned, unless None, with (outputs, result_is_view).");
   bind_installation(m);
   bind_operators(m);

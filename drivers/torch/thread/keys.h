@@ -37,7 +37,7 @@ struct ThreadKeys {
   // The number of running routines and calls of compiled functions: nothing inside is observed, even if the keys are on
   // (torch.func restores them at each of its levels).
   size_t unobserved = 0;
-  size_t uncounted = 0;  // graphs that run, or are compiled, whose operators coverage reports count in another way
+  size_t uncounted = 0;    // graphs that run, or are compiled, whose operators coverage reports count in another way
   bool recording = false;  // a CallRecorder takes the calls of a program that is traced: all of them are caught
 
   /// Sets the thread's key bits according to `role`; guards that save and restore all bits may have changed them.

@@ -54,8 +54,10 @@ def test_without_a_program_it_prints_the_installation(doctor):
         "walk over frames",
         "typed kernels",
         "caught for filters",
+        "torch.compile",
         "tensorflow",
     ]
+    assert lines["torch.compile"] == 'ready for compiled="graph", when a program imports torch._dynamo'
     assert lines["tensorflow"] == "not installed"
     assert (
         lines["torch"]

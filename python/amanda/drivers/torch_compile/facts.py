@@ -66,7 +66,7 @@ def backward_of(seen: Seen) -> Any:
     """
     node = next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
     outside = {known.grad_fn for known in tensors_in(seen.inputs)}
-    while type(node).__name__ in _SHAPING:
+    while node is not None and type(node).__name__ in _SHAPING:
         (before, _), *others = node.next_functions
         if others or before is None or before in outside or type(before).__name__ == "AccumulateGrad":
             break

@@ -70,10 +70,6 @@ class FakeQuantization(Quantization):
             role that an operator does not have is left out, and an operand is quantized by the first role that it has.
         outputs: the same for outputs, by position.
 
-    Attributes:
-        observe: if True (the default), observers update their ranges.
-        quantize: if True (the default), operands are replaced; if False, the tool only calibrates.
-
     Raises:
         TypeError: a factory of observers is not callable.
         ValueError: when an operator runs that has no such input or output.
@@ -95,7 +91,7 @@ class FakeQuantization(Quantization):
 
     @property
     def observe(self) -> bool:
-        """Do observers update their ranges?"""
+        """If True (the default), observers update their ranges."""
         return self._observe
 
     @observe.setter
@@ -106,7 +102,7 @@ class FakeQuantization(Quantization):
 
     @property
     def quantize(self) -> bool:
-        """Are operands replaced?"""
+        """If True (the default), operands are replaced; if False, the tool only calibrates."""
         return self._quantize
 
     @quantize.setter

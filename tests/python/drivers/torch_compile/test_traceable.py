@@ -222,6 +222,6 @@ def test_it_has_no_run():
 
 def test_gradients_have_no_such_option():
     tool = on("insert_before_backward_op", lambda g: g, traceable=True)
-    with pytest.raises(TypeError, match="has no option traceable=; its options are grad_outputs, with_run"):
-        with amanda.apply(tool):
-            step(model := make_model(), model)
+    text = "has no option traceable=; its options are grad_outputs, with_run"
+    with pytest.raises(TypeError, match=text), amanda.apply(tool):
+        step(model := make_model(), model)
