@@ -64,7 +64,7 @@ def backward_of(seen: Seen) -> Any:
     An operator that computes may give its result another shape at its end, as linear does: it is known by what it
     computes.
     """
-    node = next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
+    node: Any = next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
     outside = {known.grad_fn for known in tensors_in(seen.inputs)}
     while node is not None and type(node).__name__ in _SHAPING:
         (before, _), *others = node.next_functions
