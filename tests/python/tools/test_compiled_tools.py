@@ -23,6 +23,7 @@ from amanda.tools.pruning import (
     VectorwisePruning,
 )
 from amanda.tools.quantization import DynamicQuantization, FakeQuantization, LearnedStepQuantization, StaticQuantization
+from amanda.tools.rematerialization import Rematerialization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from compiled_tools import Counting
@@ -122,6 +123,11 @@ REFUSING = {
     "ChannelPruning": (ChannelPruning, torch.nn.Conv2d(1, 2, 1), "it follows calls of modules"),
     "HeadPruning": (lambda: HeadPruning({0: [0]}), torch.nn.Softmax(-1), "it follows calls of modules"),
     "EffectivePath": (EffectivePath, torch.nn.ReLU(), "it replaces autograd nodes one by one"),
+    "Rematerialization": (
+        lambda: Rematerialization(10**6),
+        torch.nn.ReLU(),
+        "the compiler decides what memory is used for",
+    ),
     "SubgraphRewriting": (
         lambda: SubgraphRewriting(["relu"], lambda relu: relu.op(relu.self)),
         torch.nn.ReLU(),
