@@ -90,7 +90,7 @@ bool is_tensorflow(const OpInfo& op) { return op.ns == "tensorflow"; }
 
 void refuse_compiled(const OpContext& context) {
   const OpInfo& op = context.op();
-  if (!context.is_symbolic() || is_tensorflow(op)) return;
+  if (!context.is_symbolic() || !context.name_space().starts_with("pytorch/")) return;
   throw Error("[flops] Flops can't work in compiled functions, as " + op.ns + "::" + op.name +
               " is in one: it counts the operators inside of others, such as linear, and they show only the outermost; "
               "apply it with compiled=\"eager\"");
