@@ -293,3 +293,16 @@ def test_incoming_gradients_after_a_backward_operator_are_an_error_that_says_wha
     )
     with pytest.raises(amanda.Error, match=r"aten::linear.* shows the grad_inputs alone; keep .*with run"):
         compiled_step(Net(), torch.randn(3, 4), tool)
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+def test_the_caller_may_change_a_result_in_place(shaped):
+    linear, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    compiled = torch.compile(lambda x: linear(x).view(-1) if shaped else linear(x), backend="aot_eager")
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda context: context.insert_before_backward_op(lambda grad: None), backward=True)
+    with amanda.apply(tool, compiled="graph"):
+        result = compiled(x)
+        result *= 2
+        result.sum().backward()
+    assert torch.equal(linear.bias.grad, torch.full((3,), 4.0))
