@@ -125,6 +125,26 @@ PROGRAMS = [
     Broken, Twice,
 ]  # fmt: skip
 COMPILED_WITHOUT_BEING_ASKED = {Conditional, OtherBranch, Looping}  # eager mode compiles them to run them
+RUNS = "backward routines in the graph of a checkpoint or a conditional have no run to join"
+BRANCH = "torch.cond: edits of the branch that is not taken first"
+NOT_YET = {
+    "test_looking_changes_nothing[Checkpointed]": RUNS,
+    "test_looking_changes_nothing[Conditional]": RUNS,
+    "test_looking_changes_nothing[OtherBranch]": RUNS,
+    "test_the_operators_are_those_of_eager_mode[Checkpointed]": RUNS,
+    "test_the_operators_are_those_of_eager_mode[InPlace]": "backward operators of in-place operators are not shown",
+    "test_an_edit_is_the_one_that_eager_mode_makes[OtherBranch-replaces_relu]": BRANCH,
+    "test_an_edit_is_the_one_that_eager_mode_makes[OtherBranch-triples_before]": BRANCH,
+    "test_an_edit_is_the_one_that_eager_mode_makes[OtherBranch-triples_after]": BRANCH,
+}
+
+
+@pytest.fixture(autouse=True)
+def not_yet(request):
+    if request.node.name in NOT_YET:
+        request.applymarker(pytest.mark.xfail(reason=NOT_YET[request.node.name], strict=True))
+
+
 each = pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 
 

@@ -209,9 +209,7 @@ CONSTANTS = {"aten::empty.memory_format", "aten::to.device", "aten::detach_"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["t5", "vit", "llama", "resnet", "distilbert", "opt", "gemma", "whisper", "convnext"]
-)
+@pytest.mark.parametrize("name", ["t5", "vit", "llama", "resnet", "distilbert", "opt", "gemma", "whisper", "convnext"])
 def test_more_models_have_the_operators_of_eager_mode(name):
     model, kwargs = getattr(zoo, name)()
     eager = eager_operators(model, **kwargs)
