@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_path', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -107,9 +107,9 @@ def number_of(tensor: torch.Tensor) -> int:
     """
     A tensor's number, by which places are found; 0: none.
     """
-def raw_path() -> tuple[int, int]:
+def raw_place(args: typing.Any, positions: tuple) -> tuple[int, int]:
     """
-    The epoch, and a hash of this thread's Python frames, which holds in it.
+    The epoch, and a hash that holds in it: of this thread's Python frames, and of which objects are in these positions.
     """
 def record_callbacks() -> int:
     """

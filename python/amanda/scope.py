@@ -254,6 +254,23 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
+class _Entries(list[_Entry]):
+    """Those of one thread, in the order in which they were entered."""
+
+    compiled: frozenset[str] = frozenset()  # what their scopes ask for
+
+    def append(self, entry: _Entry) -> None:
+        super().append(entry)
+        self._update()
+
+    def remove(self, entry: _Entry) -> None:
+        super().remove(entry)
+        self._update()
+
+    def _update(self) -> None:
+        self.compiled = frozenset(entry.scope.options["compiled"] for entry in self)
+
+
 class _ThreadsEnd:
     """Deleted when its thread ends; leaves the scopes that are open on that thread."""
 
@@ -270,16 +287,16 @@ class _ThreadsEnd:
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.entries: list[_Entry] = []  # in the order in which they were entered
+        self.entries = _Entries()
         self.end = _ThreadsEnd(self.entries)
 
 
 _here = _Here()
 
 
-def entered_here() -> list[Scope]:
-    """For drivers: the scopes that this thread has entered. A scope entered twice is listed twice."""
-    return [entry.scope for entry in _here.entries]
+def compiled_here() -> frozenset[str]:
+    """For drivers: the `compiled` of the scopes that this thread has entered."""
+    return _here.entries.compiled
 
 
 def apply(

@@ -218,13 +218,22 @@ void bind_places(py::module_& m) {
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");
   m.def(
-      "raw_path",
-      [] {
+      "raw_place",
+      [](const py::handle& args, const py::tuple& positions) {
         const pytorch::PythonHooks& hooks = pytorch::python_hooks;
         const auto raw_path = hooks.raw_path.load(std::memory_order_relaxed);
-        return py::make_tuple(hooks.epoch.load(std::memory_order_acquire), raw_path ? raw_path() : 0);
+        uint64_t hash = raw_path ? raw_path() : 0;
+        if (!PyTuple_Check(args.ptr()) && !PyList_Check(args.ptr())) throw py::type_error("no tuple or list");
+        for (const py::handle& position : positions) {
+          const py::ssize_t i = PyLong_AsSsize_t(position.ptr());
+          if (i < 0 || i >= PySequence_Fast_GET_SIZE(args.ptr())) throw py::index_error("a position is out of range");
+          hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(PySequence_Fast_GET_ITEM(args.ptr(), i)));
+        }
+        return py::make_tuple(hooks.epoch.load(std::memory_order_acquire), hash);
       },
-      "The epoch, and a hash of this thread's Python frames, which holds in it.");
+      py::arg("args"), py::arg("positions"),
+      "The epoch, and a hash that holds in it: of this thread's Python frames, and of which objects are in these "
+      "positions.");
   m.def(
       "name_hash",
       [](const char* name, const char* overload) {

@@ -61,10 +61,12 @@ class _Hooks:
         return iter((_enter_compiled, *self._own))
 
 
-_hooks = property(
-    lambda context: _Hooks(context.__dict__[port.ENTER_EXIT_HOOKS]),
-    lambda context, hooks: context.__dict__.update({port.ENTER_EXIT_HOOKS: hooks}),
-)
+def _hooks_of(context: Any) -> Any:
+    own = context.__dict__[port.ENTER_EXIT_HOOKS]
+    return _Hooks(own) if "opaque" in scope.compiled_here() else own
+
+
+_hooks = property(_hooks_of, lambda context, hooks: context.__dict__.update({port.ENTER_EXIT_HOOKS: hooks}))
 _open = False
 _finder: _WhenImported | None = None
 _lock = _fork.rlock()
@@ -86,10 +88,10 @@ def _policy() -> str | None:
 
     If any open scope asks for eager, eager wins; then graph.
     """
-    if not _torch.has_scopes() or _called_by_torch():
+    asked = scope.compiled_here()
+    if not asked or not _torch.has_scopes() or _called_by_torch():
         return None
-    asked = {entered.options["compiled"] for entered in scope.entered_here()}
-    return next(policy for policy in ("eager", "graph", "opaque") if policy in asked)
+    return "eager" if "eager" in asked else "graph" if "graph" in asked else "opaque"
 
 
 def _called_by_torch() -> bool:

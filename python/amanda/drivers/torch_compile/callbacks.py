@@ -43,6 +43,9 @@ _known: weakref.WeakKeyDictionary[Any, InstrumentingCallback] = weakref.WeakKeyD
 def instrumented(callback: Any, from_stance: Callable[[Any], Any]) -> Any:
     """See front.callback_for()."""
     chosen = from_stance(callback)
+    if chosen is callback and (known := _known.get(callback)) is not None:
+        regions.enter()
+        return known
     if chosen in (None, False) or port.is_export(callback):
         return chosen
     regions.enter()

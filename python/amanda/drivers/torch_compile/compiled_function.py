@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -39,7 +38,6 @@ class CompiledFunction:
         self.inner_failed = False
         self._lock = threading.RLock()
         self._instances = Instances(gm, example_inputs)
-        self._built: weakref.WeakKeyDictionary[Instance, dict[_core.Toolset, _Built]] = weakref.WeakKeyDictionary()
         self._vanilla: _Built | None = None
         self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs
         self._program: SharedProgram | None = None
@@ -60,9 +58,7 @@ class CompiledFunction:
             built = self._vanilla or self._build_late(self._build_vanilla, args)
         else:
             instance = self._instances.of(args)
-            known = self._built.get(instance)
-            found = known.get(toolset) if known else None
-            built = found or self._build_late(self._build, toolset, instance, args)
+            built = instance.built.get(toolset) or self._build_late(self._build, toolset, instance, args)
         _torch.enter_graph()
         try:
             return built.function(*args, *built.extra)
@@ -80,7 +76,7 @@ class CompiledFunction:
                 _torch.leave_graph()
 
     def _build(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built:
-        known = self._built.setdefault(instance, {})
+        known: dict[_core.Toolset, _Built] = instance.built
         if toolset not in known:  # another thread may have built it
             for over in [other for other in known if other.is_over()]:
                 del known[over]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from amanda import _torch
+from amanda import _core, _torch
 from amanda.drivers.torch import call_path, lifetimes
 from amanda.drivers.torch import port as torch_port
 from amanda.drivers.torch_compile import capture, port
@@ -31,6 +31,7 @@ class Instance:
             (step._replace(runs=None), None if step.runs is None else weakref.ref(step.runs)) for step in callers
         ]
         self._modules = {source: weakref.ref(module) for source, module in modules.items()}
+        self.built: dict[_core.Toolset, Any] = {}  # what its graph has become under each toolset
 
     def callers(self) -> list[call_path.Step]:
         """The steps around the compiled frame."""
@@ -46,7 +47,7 @@ class Instances:
     """The instances of one graph."""
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        self._lasting = [i for i, example in enumerate(example_inputs) if _is_lasting(example)]
+        self._lasting = tuple(i for i, example in enumerate(example_inputs) if _is_lasting(example))
         steps = [step for node in _nodes(gm) for step in capture.place_data(node)[-1:]]
         self._compiled: capture.Traced | None = steps[0] if steps else None
         self._modules = {
@@ -56,7 +57,7 @@ class Instances:
             if step.runs is not None and step.runs.source
         }
         self._epoch = 0
-        self._found: dict[object, Instance] = {}  # in this epoch, by addresses
+        self._found: dict[int, Instance] = {}  # in this epoch
         self._known: dict[object, Instance] = {}
 
     def of(self, args: Sequence[Any]) -> Instance:
@@ -64,21 +65,19 @@ class Instances:
 
         To be called below the compiled frame, or below Dynamo's callback that compiles it.
         """
-        epoch, path = _torch.raw_path()
+        epoch, key = _torch.raw_place(args, self._lasting)
         if epoch != self._epoch or len(self._found) > _MOST:
             self._epoch, self._found = epoch, {}
-        tensors = tuple([id(args[i]) for i in self._lasting])
-        key = path, tensors
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._find(args, tensors)
+            found = self._found[key] = self._find(args)
         return found
 
-    def _find(self, args: Sequence[Any], tensors: tuple[int, ...]) -> Instance:
+    def _find(self, args: Sequence[Any]) -> Instance:
         frame, callers = _around(self._compiled)
         with call_path.naming():
             path = call_path.path_of(callers)
-        key = path.places, tensors
+        key = path.places, tuple([id(args[i]) for i in self._lasting])
         known = self._known.get(key)
         if known is None:
             modules = {
