@@ -74,8 +74,7 @@ class TorchDriver:
         from amanda.drivers.torch import attach, backward_pass, compiled, functions
 
         attach.attach()
-        if self._compiled.is_built():
-            self._compiled.load()
+        self._compiled.load()
         self._patches = (functions, backward_pass, compiled)
 
     @property

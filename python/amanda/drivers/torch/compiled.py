@@ -74,7 +74,7 @@ _run_eagerly: dict[str, None] = {}  # the functions that a warning was about, in
 _said: set[str] = set()  # the policies that a log line has named
 _callback_of_torch: Any = None
 # Answers for it, under "graph": given the function's callback and torch's own _callback_from_stance; None: run it eagerly.
-_graphs: Callable[[Any, Callable[[Any], Any]], Any] | None = None
+_graphs: Callable[[Any, Callable[[Any], Any]], Any]
 
 
 def instrument_graphs_with(callback_for: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
@@ -96,15 +96,15 @@ def _policy() -> str | None:
 
 def _called_by_torch() -> bool:
     """torch.cond and similar operators must compile their branches to run: the program did not ask for that."""
-    frame = _frame_of_compiled()
+    frame = _frame_of_compiled(sys._getframe(2))
     caller = frame.f_back if frame else None
     name = caller.f_globals.get("__name__", "") if caller else ""
     return name.startswith(port.COMPILES_TO_RUN)
 
 
-def _frame_of_compiled() -> Any:
-    """The frame of the innermost wrapper of a compiled function; None: a block is compiled, not a function."""
-    frame: Any = sys._getframe()
+def _frame_of_compiled(frame: Any) -> Any:
+    """The frame of the innermost wrapper of a compiled function, from this one outwards; None: a block is compiled, not a
+    function."""
     while frame and frame.f_code.co_name != port.COMPILED_FUNCTION:
         frame = frame.f_back
     return frame
@@ -169,12 +169,12 @@ def _enter_compiled() -> Callable[[], None]:
 def _callback(callback: Any) -> Any:
     """Replaces `_callback_from_stance`; returning None runs the function eagerly."""
     policy = None if callback in (None, False) else _policy()
-    if policy == "graph" and _graphs is not None:
+    if policy == "graph":
         _say(policy)
         return _graphs(callback, _callback_of_torch)
     if policy in (None, "opaque"):
         return _callback_of_torch(callback)
-    _warn(_name_of(_frame_of_compiled()))
+    _warn(_name_of(_frame_of_compiled(sys._getframe())))
     port.satisfy_fullgraph()
     return None
 

@@ -6,7 +6,6 @@ first does not have to be installed, the second takes seconds.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +16,9 @@ class CompiledFunctions:
     """See `amanda.drivers.torch.CompiledFunctions`."""
 
     def is_built(self) -> bool:
-        return importlib.util.find_spec("amanda._torch_compile") is not None
+        from amanda.drivers.torch_compile import front
+
+        return front.is_built()
 
     def load(self) -> None:
         from amanda.drivers.torch import compiled
@@ -26,8 +27,6 @@ class CompiledFunctions:
         compiled.instrument_graphs_with(front.callback_for)
 
     def describe(self) -> str:
-        if not self.is_built():
-            return "this build of amanda has no driver for compiled functions"
         from amanda.drivers.torch_compile import front
 
         return front.describe()

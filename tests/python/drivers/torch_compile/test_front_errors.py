@@ -1,6 +1,7 @@
 """What fails in compiled functions, and what becomes of the program then."""
 
 import gc
+import sys
 import weakref
 
 import amanda
@@ -49,6 +50,43 @@ def test_a_routine_that_raises():
     compiled, tool = torch.compile(function, backend="aot_eager"), amanda.Tool()
     tool.add_inst_for_op(lambda context: context.insert_after_op(failing), ops="relu")
     with pytest.raises(Mine, match="of the tool"), amanda.apply(tool, compiled="graph"):
+        compiled(X)
+    assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
+
+
+def test_a_build_without_the_driver(fresh_python):
+    printed = fresh_python("""
+        import sys
+        sys.modules["amanda._torch_compile"] = None
+        import amanda
+        import torch
+        x, compiled = torch.tensor([-1.0, 2.0]), torch.compile(lambda x: torch.relu(x) + 1, backend="aot_eager")
+        for policy in ("graph", "opaque", "eager"):
+            try:
+                with amanda.apply(amanda.Tool(), compiled=policy):
+                    print(compiled(x).tolist())
+            except amanda.Error as error:
+                print(error)
+        print(compiled(x).tolist())
+    """)
+    refused, *results = printed.splitlines()
+    assert refused == (
+        "[compile] this build of amanda has no driver for compiled functions; build it against torch 2.13. "
+        'Until then, compiled="eager" runs compiled functions eagerly, under the tools, and '
+        'compiled="opaque" as they are, unseen'
+    )
+    assert results == ["[1.0, 3.0]"] * 3
+
+
+def test_a_torch_that_does_not_fit(monkeypatch):
+    from amanda.drivers.torch_compile import front
+
+    monkeypatch.setattr(front, "_refusals", [])
+    monkeypatch.setattr(front, "_callbacks", front._callbacks.__wrapped__)
+    monkeypatch.setitem(sys.modules, "amanda.drivers.torch_compile.callbacks", None)
+    monkeypatch.delattr("amanda.drivers.torch_compile.callbacks", raising=False)
+    compiled = torch.compile(function, backend="aot_eager")
+    with pytest.raises(amanda.Error, match=r'halted; .*compiled="eager"'), amanda.apply(Doubled(), compiled="graph"):
         compiled(X)
     assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
 
