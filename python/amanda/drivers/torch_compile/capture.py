@@ -45,7 +45,21 @@ class Traced(NamedTuple):
     resumes: bool = False  # it is what follows a graph break in a function of this code
 
 
-_origins: weakref.WeakKeyDictionary[fx.Node, tuple[Traced, ...]] = weakref.WeakKeyDictionary()
+class _Steps:
+    """Among what Dynamo notes of a node, which copies of the node have, too; not in what is saved of it."""
+
+    def __init__(self, steps: tuple[Traced, ...]) -> None:
+        self.steps = steps
+
+    def __deepcopy__(self, memo: object) -> _Steps:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Steps, ((),)
+
+
+_KEY = "amanda_steps"
+_NONE = _Steps(())
 # What the traced frames call and Dynamo shows no frame of: the translator of the calling frame, and the step; None: a step
 # that counts as none; and is it a step only where `Module.__call__` runs? One thread traces at a time.
 _calls: list[tuple[Any, Traced | None, bool]] = []
@@ -58,7 +72,8 @@ _capturing = 0
 def place_data(node: fx.Node) -> tuple[Traced, ...]:
     """The calls around a node of Dynamo's, innermost first; the last one is the compiled frame. Empty: Dynamo has added
     the node by itself."""
-    return _origins.get(node, ())
+    found: _Steps = node.meta.get(_KEY, _NONE)
+    return found.steps
 
 
 @contextlib.contextmanager
@@ -87,6 +102,7 @@ def _patch() -> None:
     _replace(port.SubgraphTracer, "create_node", _noting_nodes)
     _replace(port.UnspecializedNNModuleVariable, "call_function", _noting_modules)
     _replace(port.CheckpointVariable, "_call_function", _noting_checkpoints)
+    _replace(port.RegionVariable, "_call_function", _noting_regions)
     _replace(port.GeneratorVariable, "gen_send_ex2", _noting_generators)
     _replace(port.UserDefinedClassVariable, "_call_cross_entropy_loss", _noting_losses)
 
@@ -107,7 +123,7 @@ def _noting_nodes(create: Any) -> Any:
     def create_node(self: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
         node = create(self, kind, *args, **kwargs)
         if kind.startswith("call"):
-            _origins[node] = _steps(self.output_graph.current_tx)
+            node.meta[_KEY] = _Steps(_steps(self.output_graph.current_tx))
         return node
 
     return create_node
@@ -126,10 +142,17 @@ def _noting_modules(call: Any) -> Any:
 
 
 def _noting_checkpoints(call: Any) -> Any:
-    boundary = Traced(torch_port.CHECKPOINT, 0, "torch.utils.checkpoint")
+    return _noting(call, Traced(torch_port.CHECKPOINT, 0, "torch.utils.checkpoint"))
 
+
+def _noting_regions(call: Any) -> Any:
+    runs = port.RUN_REGION
+    return _noting(call, Traced(runs, _last_call(runs), "torch._higher_order_ops.invoke_subgraph"))
+
+
+def _noting(call: Any, step: Traced) -> Any:
     def _call_function(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        with _calling(tx, boundary):
+        with _calling(tx, step):
             return call(self, tx, *args, **kwargs)
 
     return _call_function
@@ -172,9 +195,9 @@ def _run_of(module: Module) -> Traced:
 
 
 def _last_call(code: CodeType) -> int:
-    """The offset of the call whose result the function returns."""
+    """The offset of the call whose result the function's last line returns."""
     instructions = list(dis.get_instructions(code))
-    returned = next(i for i, instruction in enumerate(instructions) if instruction.opname == "RETURN_VALUE")
+    returned = max(i for i, instruction in enumerate(instructions) if instruction.opname == "RETURN_VALUE")
     return instructions[returned - 1].offset
 
 

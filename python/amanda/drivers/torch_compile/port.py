@@ -94,6 +94,9 @@ UnspecializedNNModuleVariable = _get("torch._dynamo.variables.nn_module", "Unspe
 UserDefinedClassVariable = _get("torch._dynamo.variables.user_defined", "UserDefinedClassVariable")
 GeneratorVariable = _get("torch._dynamo.variables.functions", "LocalGeneratorObjectVariable")
 CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "CheckpointHigherOrderVariable")
+RegionVariable = _get("torch._dynamo.variables.invoke_subgraph", "InvokeSubgraphHigherOrderVariable")
+# In eager mode, what calls a function under @torch.compiler.nested_compile_region.
+RUN_REGION = _get("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder.__code__")
 # The code of a compiled frame, by the code that Dynamo has made of it.
 original_codes = _get("torch._dynamo.utils", "orig_code_map")
 # What the expressions that Dynamo finds things by may call.

@@ -218,6 +218,12 @@ class Checkpointed(Net):
         return x * 2
 
 
+class Region(Layer):
+    @torch.compiler.nested_compile_region
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
 class Library(nn.Module):
     """Modules whose operators Python functions of torch call."""
 
@@ -248,6 +254,7 @@ def functional(net, x):
         lambda: (Hooked(), X),
         lambda: (Generating(), X),
         lambda: (Checkpointed(), X.clone().requires_grad_()),
+        lambda: (nn.Sequential(Region(), nn.Linear(4, 4)), X),
         lambda: (Library(), X),
         lambda: (without_gradients, Net(), X),
         lambda: (functional, Net(), X),
@@ -260,6 +267,7 @@ def functional(net, x):
         "hooked",
         "generating",
         "checkpointed",
+        "region",
         "library",
         "no_grad",
         "functional_call",

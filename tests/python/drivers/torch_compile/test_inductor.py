@@ -1,0 +1,67 @@
+"""What inductor, its caches on disk and what it writes for others make of compiled functions in scopes."""
+
+import zipfile
+
+import amanda
+import pytest
+import torch
+from compiled_tools import Doubled
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+PROGRAM = """
+    import amanda
+    import torch
+    from torch._dynamo.utils import counters
+
+    def times(factor):
+        tool = amanda.Tool()
+        tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: y * factor), ops="relu")
+        return tool
+
+    def run(factor=None):
+        if factor is None:
+            return compiled(x).tolist()
+        with amanda.apply(times(factor), compiled="graph"):
+            return compiled(x).tolist()
+
+    x, compiled = torch.tensor([-1.0, 2.0]), torch.compile(lambda x: torch.relu(x) + 1)
+    print({runs})
+    print(counters["inductor"]["fxgraph_cache_miss"], counters["aot_autograd"]["autograd_cache_miss"])
+"""
+
+
+def test_programs_with_other_tools_share_what_is_cached_on_disk(fresh_python):
+    first = fresh_python(PROGRAM.replace("{runs}", "run(2), run(3), run(), run(2)"))
+    assert first.splitlines() == ["[1.0, 5.0] [1.0, 7.0] [1.0, 3.0] [1.0, 5.0]", "2 2"]
+    then = fresh_python(PROGRAM.replace("{runs}", "run(5), run()"))
+    assert then.splitlines() == ["[1.0, 11.0] [1.0, 3.0]", "0 0"]
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch itself
+def test_what_is_exported_has_nothing_of_ours(tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.relu(x) + 1
+
+    x = torch.tensor([-1.0, 2.0])
+    with torch.no_grad(), amanda.apply(Doubled(), compiled="graph"):
+        assert torch.relu(x).tolist() == [0.0, 4.0]
+        program = torch.export.export(Model(), (x,))
+        torch.export.save(program, tmp_path / "program.pt2")
+        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "package.pt2"))
+    for name in ("program.pt2", "package.pt2"):
+        with zipfile.ZipFile(tmp_path / name) as archive:
+            assert [file for file in archive.namelist() if b"amanda" in archive.read(file)] == []
+    assert torch.export.load(tmp_path / "program.pt2").module()(x).tolist() == [1.0, 3.0]
+    assert torch._inductor.aoti_load_package(str(tmp_path / "package.pt2"))(x).tolist() == [1.0, 3.0]
