@@ -74,6 +74,9 @@ class GraphRun:
         if node.op == "call_method":
             args = args[1:]
         seen: list[Seen] = []
+        if node.target is torch.tensor:
+            reason = "torch.tensor() calls it for numbers, which are a part of the compiled code"
+            self.unseen += [(name, reason) for name in ("aten::empty", "aten::to")]
         try:
             value = recorder.run(function, args, kwargs, seen)
         except Exception as error:
@@ -121,6 +124,8 @@ class GraphRun:
             call.unseen = call.unseen or reason
             if call.unseen:
                 self.unseen.append((call.name, call.unseen))
+                if call.backward:
+                    self.unseen.append((f"autograd::{call.backward}", call.unseen))
             else:
                 self.calls.append(call)
 

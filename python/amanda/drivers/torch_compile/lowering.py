@@ -46,7 +46,7 @@ class _Lowering:
             self._bodies.setdefault(body.node, []).append(body)
 
     def lowered(self) -> Lowered:
-        gm = _GraphCopy(self, self.program.gm, is_body=False).made()
+        gm = _GraphCopy(self, self.program.gm, is_body=False).made(gets_run=False)
         table = _torch_compile.Table(self.slots)
         forms = tuple(
             (one.dtype, tuple(one.shape), one.stride(), one.device, one.requires_grad) for one in self.constants
@@ -61,6 +61,14 @@ class _Lowering:
         found = self._bodies.get(node, [])
         return found if any(self._has_taps(body.gm) for body in found) else []
 
+    def share_run(self, found: list[bodies.Body]) -> bool:
+        """Do taps in these graphs share what belongs to an execution?"""
+        nodes = [node for body in found for node in body.gm.graph.nodes]
+        calls = (call for node in nodes for call in self.program.calls_of(node))
+        return any(call in self.planned and self.planned[call].shares_run for call in calls) or any(
+            self.share_run(self._bodies.get(node, [])) for node in nodes
+        )
+
     def _has_taps(self, gm: fx.GraphModule) -> bool:
         return any(
             any(call in self.planned for call in self.program.calls_of(node)) or self.bodies_with_taps(node)
@@ -69,7 +77,7 @@ class _Lowering:
 
 
 class _GraphCopy:
-    """Of one graph of the program, with the table as one more input."""
+    """Of one graph of the program, with the table as one more input. `gets_run`: and an execution, too."""
 
     def __init__(self, lowering: _Lowering, gm: fx.GraphModule, is_body: bool) -> None:
         self._lowering, self._gm, self._is_body = lowering, gm, is_body
@@ -78,13 +86,15 @@ class _GraphCopy:
         self._new_bodies: dict[str, fx.GraphModule] = {}
         self._inputs: list[fx.Node] = []
 
-    def made(self) -> fx.GraphModule:
+    def made(self, gets_run: bool) -> fx.GraphModule:
         inputs = [node for node in self._gm.graph.nodes if node.op == "placeholder"]
         for node in inputs:
             self._env[node] = self._copied(node)
             self._inputs.append(self._env[node])
         self.table = self._input("amanda_table", torch.tensor(0))
         self._nodes = TapNodes(self.graph, self.table, self._lowering.slots, self._is_body, self._constant)
+        if gets_run:
+            self._nodes.run = self._input("amanda_run", torch.tensor(0))
         for node in self._gm.graph.nodes:
             if node.op != "placeholder":
                 self._env[node] = self._stand_in(node)
@@ -140,14 +150,17 @@ class _GraphCopy:
         return OperatorNodes(self._nodes, self._lowering.program, call, planned).emit(args)
 
     def _with_bodies(self, node: fx.Node, found: list[bodies.Body]) -> fx.Node:
+        # A backward graph that computes its forward graph again gets the execution that it belongs to.
+        gets_run = not bodies.is_loop(node) and self._lowering.share_run(found)
+        extra = (self.table, *(self._nodes.begin(node) if gets_run else ()))
         for body in found:
             if body.name not in self._new_bodies:
-                self._new_bodies[body.name] = _GraphCopy(self._lowering, body.gm, is_body=True).made()
+                self._new_bodies[body.name] = _GraphCopy(self._lowering, body.gm, is_body=True).made(gets_run)
         copy = self._copied(node)
         if isinstance(copy.args[-1], tuple | list):  # cond, while_loop: the operands of all its graphs
-            copy.args = (*copy.args[:-1], (*copy.args[-1], self.table))
+            copy.args = (*copy.args[:-1], (*copy.args[-1], *extra))
         else:
-            copy.args = (*copy.args, self.table)
+            copy.args = (*copy.args, *extra)
         return copy
 
 

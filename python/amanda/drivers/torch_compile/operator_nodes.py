@@ -23,7 +23,7 @@ class OperatorNodes:
 
     def __init__(self, nodes: TapNodes, program: Program, call: Call, planned: Planned) -> None:
         self._nodes, self._program, self._call, self._planned = nodes, program, call, planned
-        self._run: list[fx.Node] = nodes.begin(call) if planned.shares_run else []
+        self._run: list[fx.Node] = nodes.begin(call.node) if planned.shares_run else []
         self._operators: dict[bool, _torch_compile.Operator] = {}
 
     def emit(self, args: tuple[Any, ...]) -> Sequence[Any]:
