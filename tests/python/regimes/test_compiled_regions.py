@@ -259,6 +259,40 @@ def test_a_recomputation_is_told_apart():
     assert looks.forward == eager.forward == {"relu": 2}
 
 
+@pytest.mark.parametrize(
+    "program",
+    [lambda x: checkpoint(sin_cos, x, use_reentrant=False), lambda x: torch.cond(x.sum() > 0, sin_cos, neg, [x])],
+)
+def test_a_backward_operator_finds_the_run_of_its_forward_operator(program):
+    noted, found = [], []
+    tool = amanda.Tool("runs")
+
+    def note(result, run):
+        run["result"] = result.detach().clone()
+        noted.append((run.index, run["result"].tolist()))
+
+    def find(*gradients, run):
+        found.append((run.index, run["result"].tolist()))
+
+    tool.add_inst_for_op(lambda context: context.insert_after_op(note, with_run=True), ops="cos")
+    tool.add_inst_for_op(
+        lambda context: context.insert_before_backward_op(find, with_run=True), ops="cos", backward=True
+    )
+    compiled = torch.compile(program, backend="aot_eager")
+    with apply(tool):
+        for value in 0.5, 1.5:
+            compiled(torch.full((2,), value, requires_grad=True)).sum().backward()
+    assert found == noted == [(i, torch.full((2,), x).sin().cos().tolist()) for i, x in enumerate([0.5, 1.5])]
+
+
+def sin_cos(x):
+    return x.sin().cos()
+
+
+def neg(x):
+    return x.neg()
+
+
 def test_only_the_branch_that_is_taken_runs():
     looks, ones = Looks(["relu", "neg"]), torch.ones(3)
     minus = -ones

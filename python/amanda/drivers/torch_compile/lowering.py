@@ -136,6 +136,8 @@ class _GraphCopy:
     def _stand_in(self, node: fx.Node) -> Any:
         """What stands for a node's value in the copy."""
         lowering = self._lowering
+        if node.op == "output":
+            return self._output(node)
         if any(call in lowering.planned for call in lowering.program.calls_of(node)):
             return lowering.program.as_nodes(self.graph, node, self._env, self._emit)
         if node.target is operator.getitem and isinstance(self._env.get(node.args[0]), tuple | list):
@@ -148,6 +150,14 @@ class _GraphCopy:
         if planned is None:
             return self._lowering.program.emit_call(self.graph, call, args)
         return OperatorNodes(self._nodes, self._lowering.program, call, planned).emit(args)
+
+    def _output(self, node: fx.Node) -> fx.Node:
+        planned, copied = self._lowering.planned, self._lowering.program.copied
+        own = dict(self._env)
+        for each in node.all_input_nodes:
+            if any(call in planned and planned[call].has_backward for call in copied.get(each, ())):
+                own[each] = self.graph.call_function(torch.ops.aten.clone.default, (self._env[each],))
+        return self.graph.node_copy(node, own.__getitem__)
 
     def _with_bodies(self, node: fx.Node, found: list[bodies.Body]) -> fx.Node:
         # A backward graph that computes its forward graph again gets the execution that it belongs to.

@@ -42,6 +42,10 @@ class Planned:
         return any(tap.shares_run for tap in self._taps)
 
     @property
+    def has_backward(self) -> bool:
+        return any(tap.is_backward for tap in self._taps)
+
+    @property
     def only_looks(self) -> bool:
         return all(tap.kind == "observe" and not tap.is_backward for tap in self._taps)
 
