@@ -25,6 +25,7 @@ class Lowered:
 
     gm: fx.GraphModule
     extra: list[torch.Tensor]  # after those of the program
+    has_backward: bool  # taps
     structure: Hashable
     keep: Any  # as long as it may run
 
@@ -51,7 +52,8 @@ class _Lowering:
         forms = tuple(
             (one.dtype, tuple(one.shape), one.stride(), one.device, one.requires_grad) for one in self.constants
         )
-        return Lowered(gm, [table.tensor, *self.constants], (_text(gm), forms), table)
+        has_backward = any(planned.has_backward for planned in self.planned.values())
+        return Lowered(gm, [table.tensor, *self.constants], has_backward, (_text(gm), forms), table)
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.program.fake_mode.from_tensor(tensor, static_shapes=True)
