@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow sweep stress programs bench bench-tensorflow tools-table reference setup build build-tests lint format sanitize \
+.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table reference setup build build-tests lint format sanitize \
   sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
@@ -33,6 +33,10 @@ sweep: build
 # The tests that take their time: threads, random interleavings, leaks.
 stress: build
 	$(PYTHON_BIN) -m pytest -m slow
+
+# Compiled models under a tool that looks at everything: what it changes; ARGS="--backend aot_eager llama" and others.
+compiled-zoo: build
+	$(PYTHON_BIN) tests/python/compiled_zoo.py $(ARGS)
 
 # Programs of other libraries in a scope, each against itself without one; ARGS="-k peft" and others go to pytest.
 programs: build .venv-programs/requirements.txt

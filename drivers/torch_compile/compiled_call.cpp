@@ -8,6 +8,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
@@ -105,6 +106,7 @@ CompiledCall::CompiledCall(const Slot& slot, c10::ArrayRef<at::Tensor> tensors, 
 void CompiledCall::run_taps(Run* run) {
   if (slot_.taps().empty()) return this->run({});
   const CurrentScopes open = current_scopes();  // a backward pass may run when its scopes are closed, or switched off
+  bool began = false;
   for (const TapPtr& tap : slot_.taps()) {
     tap_ = tap.get();
     if (!open) {
@@ -114,7 +116,10 @@ void CompiledCall::run_taps(Run* run) {
     const bool ambient = tap->differentiable() || tap->point() == Point::kReplace;
     const Unobserved state(ambient ? RoutineMode::kAmbient : RoutineMode::kIsolated);
     RunStatePtr shared;
-    if (run && tap->shares_run()) shared = run->state(phase(), tap->point() == Point::kBefore);
+    if (run && tap->shares_run()) {
+      const Operator& forward = op().forward ? *op().forward : op();
+      shared = run->state(forward, phase(), tap->point() == Point::kBefore && !std::exchange(began, true));
+    }
     Engine::run(*tap, *this, open.get(), shared.get());
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "amanda/run_state.h"
@@ -25,15 +26,22 @@ class Table final : public Held {
   const std::vector<std::shared_ptr<const Slot>> slots_;
 };
 
-/// One execution of an operator: what its taps share, and those of its backward operator.
+/// One execution of an operator, or of all those of a graph inside a graph: what the taps of an operator share, and
+/// those of its backward operator.
 class Run final : public Held {
  public:
-  /// `begins`: is it the first tap of the phase?
-  RunStatePtr state(Phase phase, bool begins);
+  /// `op`: the forward operator; `begins`: is it the first tap of the phase?
+  RunStatePtr state(const Operator& op, Phase phase, bool begins);
 
  private:
-  const RunStatePtr forward_ = std::make_shared<RunState>();
-  RunStatePtr backward_;
+  struct States {
+    const Operator* op;  // alive with the table, which the graph holds, too
+    RunStatePtr forward, recomputed, backward;
+  };
+  States& of(const Operator& op);
+
+  std::mutex mutex_;
+  std::vector<States> states_;
 };
 
 }  // namespace amanda::pytorch

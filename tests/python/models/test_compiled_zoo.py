@@ -1,17 +1,18 @@
-"""Compiled models of all kinds under a tool that looks at everything: not one bit differs, and no operator is missing."""
+"""Compiled models of all kinds under a tool that looks at everything: not one bit differs, and no operator is missing.
+
+They are the architectures that differ most. `make compiled-zoo` runs all, a ResNet-50 among them, with any backend.
+"""
 
 from __future__ import annotations
 
-# ruff: noqa: C408 -- configurations read better so
 import amanda
+import compiled_zoo
 import pytest
 import torch
 import zoo
-from compiling import Keeps, Looks, apply, differentiate, operators_of
-from torch.utils._pytree import tree_leaves
+from compiled_zoo import Trained, tensors
+from compiling import Keeps, Looks, apply, operators_of
 from unharmed import bits
-
-nn = torch.nn
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,70 +28,11 @@ def no_compiled_code():
     torch._dynamo.reset()
 
 
-def mlp():
-    layers = [nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(8, 2)]
-    return nn.Sequential(*layers), dict(input=torch.randn(3, 4))
-
-
-def attention():
-    model = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)
-    return model, dict(tgt=torch.randn(2, 3, 8), memory=torch.randn(2, 4, 8))
-
-
-def convnet():
-    layers = [
-        nn.Conv2d(3, 4, 3),
-        nn.GroupNorm(2, 4),
-        nn.SiLU(inplace=True),
-        nn.MaxPool2d(2),
-        nn.Upsample(scale_factor=2),
-    ]
-    return nn.Sequential(*layers), dict(input=zoo.pixels())
-
-
-def resnet50():
-    import transformers
-
-    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 32, 64])  # as deep, and not as wide
-    return transformers.ResNetModel(config), dict(pixel_values=zoo.pixels())
-
-
-SMALL = [mlp, attention, convnet]
-LARGE = [zoo.bert, zoo.gpt2, resnet50]
 OTHER_CODE_WHEN_COMPILED = {zoo.gpt2}  # it asks is_compiling()
 # What eager mode runs to make a tensor of Python's numbers: a compiled program holds the tensor.
 CONSTANTS = {"empty", "to", "detach_"}
-MODELS = [pytest.param(make, id=make.__name__) for make in SMALL]
-MODELS += [pytest.param(make, id=make.__name__) for make in LARGE]
-
-
-class Trained:
-    """A model, what it starts from, and its training step."""
-
-    def __init__(self, make):
-        torch.manual_seed(0)
-        self.model, self.inputs = make()
-        self.state = {name: value.clone() for name, value in self.model.state_dict().items()}
-
-    def step(self, run):
-        """All that one step leaves behind."""
-        with amanda.disabled():
-            torch.manual_seed(1)
-            self.model.train().zero_grad()
-            self.model.load_state_dict(self.state)
-            optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
-        results = run(**self.inputs)
-        differentiate(results)
-        with amanda.disabled():
-            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-            optimizer.step()
-            left = bits([*tensors(results), *gradients, *self.model.state_dict().values(), torch.get_rng_state()])
-        return left
-
-
-def tensors(results):
-    results = results.to_tuple() if hasattr(results, "to_tuple") else results
-    return [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+MAKERS = [compiled_zoo.mlp, compiled_zoo.attention, compiled_zoo.convnet, zoo.bert, zoo.gpt2, zoo.resnet]
+MODELS = [pytest.param(make, id=make.__name__) for make in MAKERS]
 
 
 @pytest.mark.parametrize("make", MODELS)

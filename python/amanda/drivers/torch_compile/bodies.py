@@ -35,6 +35,11 @@ def name_of(node: fx.Node) -> str:
     return str(getattr(node.target, "_name", None) or getattr(node.target, "__name__", node.target))
 
 
+def is_loop(node: fx.Node) -> bool:
+    """Does the higher-order operator run a graph more than once?"""
+    return name_of(node) == "while_loop"
+
+
 def bodies_of(gm: fx.GraphModule, node: fx.Node) -> list[Body]:
     """The graphs that a higher-order operator runs."""
     passed = _PASSED.get(name_of(node))

@@ -78,6 +78,9 @@ class Call:
     #: Of the arguments that it writes to, those through which others see that: inputs of the graph, and tensors that are
     #: used again, not as a result of this operator. If there are none, it may run on a copy.
     writes_seen: frozenset[int] = frozenset()
+    #: The graph returns its result, or a view of it; if it is a view itself, as a view that shares memory with others.
+    returned: bool = False
+    returned_as_view: bool = False
     #: Why tools cannot be shown it at all; "": they can.
     unseen: str = ""
     #: Why tools cannot be shown its backward operator; "": they can, if there is one.

@@ -121,7 +121,8 @@ class CompiledFunction:
         compiled = self._compiled.get(lowered.structure)
         if compiled is None:
             try:
-                compiled = self._compile(lowered.gm, args, lowered.extra)
+                with port.compiling_backward(at_once=lowered.has_backward):
+                    compiled = self._compile(lowered.gm, args, lowered.extra)
             except port.RestartAnalysis:
                 raise
             except Exception as error:

@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from amanda.drivers.torch_compile import aliasing, backward_ids, bodies, facts, fakes, port, recorder, refusals
+from amanda.drivers.torch_compile import (
+    aliasing,
+    backward_ids,
+    bodies,
+    facts,
+    fakes,
+    port,
+    recorder,
+    refusals,
+    returned,
+)
 from amanda.drivers.torch_compile.calls import Call, Origin, Ref
 from amanda.drivers.torch_compile.recorder import Seen, tensors_in
 from amanda.drivers.torch_compile.symbols import Numbers, Symbols, UntracedError
@@ -19,7 +29,7 @@ _CALLS = ("call_function", "call_method", "call_module")
 
 class GraphRun:
     """`calls`: those that tools are shown, in the order in which they run. `made`: all, by node. `values`: for each of
-    these nodes, its value as Refs."""
+    these nodes, its value as Refs. `copied`: see returned.settle()."""
 
     def __init__(self, gm: fx.GraphModule, real: Mapping[fx.Node, Any], state: Set[int]) -> None:
         """Arguments: real: the tensors of the program that placeholders stand for. state: the addresses of those that are
@@ -31,6 +41,7 @@ class GraphRun:
         self.made: dict[fx.Node, list[Call]] = {}
         self.values: dict[fx.Node, Any] = {}
         self.bodies: list[bodies.Body] = []
+        self.copied: returned.Copied = {}
         self._own: dict[fx.Node, list[Call]] = {}  # without those of bodies
         self._env: dict[fx.Node, Any] = {}
         self._numbers = Numbers()
@@ -43,6 +54,7 @@ class GraphRun:
                 value = self._env[node] = self._value(node)
                 self._numbers.add(value, Ref(node))
             aliasing.settle(self.gm.graph, self._env, self._own)
+            self.copied |= returned.settle(self.gm.graph, self._env, self._own)
             for call in itertools.chain.from_iterable(self._own.values()):
                 call.backward_unseen = refusals.backward_unseen(call)
         finally:
@@ -74,6 +86,9 @@ class GraphRun:
         if node.op == "call_method":
             args = args[1:]
         seen: list[Seen] = []
+        if node.target is torch.tensor:
+            reason = "torch.tensor() calls it for numbers, which are a part of the compiled code"
+            self.unseen += [(name, reason) for name in ("aten::empty", "aten::to")]
         try:
             value = recorder.run(function, args, kwargs, seen)
         except Exception as error:
@@ -121,6 +136,8 @@ class GraphRun:
             call.unseen = call.unseen or reason
             if call.unseen:
                 self.unseen.append((call.name, call.unseen))
+                if call.backward:
+                    self.unseen.append((f"autograd::{call.backward}", call.unseen))
             else:
                 self.calls.append(call)
 
@@ -190,6 +207,7 @@ class GraphRun:
             self.calls += inner.calls
             self.made |= inner.made
             self.values |= inner.values
+            self.copied |= inner.copied
         return fakes.fresh(node.meta.get("example_value"))
 
 

@@ -25,6 +25,7 @@ class Lowered:
 
     gm: fx.GraphModule
     extra: list[torch.Tensor]  # after those of the program
+    has_backward: bool  # taps
     structure: Hashable
     keep: Any  # as long as it may run
 
@@ -46,12 +47,13 @@ class _Lowering:
             self._bodies.setdefault(body.node, []).append(body)
 
     def lowered(self) -> Lowered:
-        gm = _GraphCopy(self, self.program.gm, is_body=False).made()
+        gm = _GraphCopy(self, self.program.gm, is_body=False).made(gets_run=False)
         table = _torch_compile.Table(self.slots)
         forms = tuple(
             (one.dtype, tuple(one.shape), one.stride(), one.device, one.requires_grad) for one in self.constants
         )
-        return Lowered(gm, [table.tensor, *self.constants], (_text(gm), forms), table)
+        has_backward = any(planned.has_backward for planned in self.planned.values())
+        return Lowered(gm, [table.tensor, *self.constants], has_backward, (_text(gm), forms), table)
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.program.fake_mode.from_tensor(tensor, static_shapes=True)
@@ -61,6 +63,14 @@ class _Lowering:
         found = self._bodies.get(node, [])
         return found if any(self._has_taps(body.gm) for body in found) else []
 
+    def share_run(self, found: list[bodies.Body]) -> bool:
+        """Do taps in these graphs share what belongs to an execution?"""
+        nodes = [node for body in found for node in body.gm.graph.nodes]
+        calls = (call for node in nodes for call in self.program.calls_of(node))
+        return any(call in self.planned and self.planned[call].shares_run for call in calls) or any(
+            self.share_run(self._bodies.get(node, [])) for node in nodes
+        )
+
     def _has_taps(self, gm: fx.GraphModule) -> bool:
         return any(
             any(call in self.planned for call in self.program.calls_of(node)) or self.bodies_with_taps(node)
@@ -69,7 +79,7 @@ class _Lowering:
 
 
 class _GraphCopy:
-    """Of one graph of the program, with the table as one more input."""
+    """Of one graph of the program, with the table as one more input. `gets_run`: and an execution, too."""
 
     def __init__(self, lowering: _Lowering, gm: fx.GraphModule, is_body: bool) -> None:
         self._lowering, self._gm, self._is_body = lowering, gm, is_body
@@ -78,13 +88,15 @@ class _GraphCopy:
         self._new_bodies: dict[str, fx.GraphModule] = {}
         self._inputs: list[fx.Node] = []
 
-    def made(self) -> fx.GraphModule:
+    def made(self, gets_run: bool) -> fx.GraphModule:
         inputs = [node for node in self._gm.graph.nodes if node.op == "placeholder"]
         for node in inputs:
             self._env[node] = self._copied(node)
             self._inputs.append(self._env[node])
         self.table = self._input("amanda_table", torch.tensor(0))
         self._nodes = TapNodes(self.graph, self.table, self._lowering.slots, self._is_body, self._constant)
+        if gets_run:
+            self._nodes.run = self._input("amanda_run", torch.tensor(0))
         for node in self._gm.graph.nodes:
             if node.op != "placeholder":
                 self._env[node] = self._stand_in(node)
@@ -126,6 +138,8 @@ class _GraphCopy:
     def _stand_in(self, node: fx.Node) -> Any:
         """What stands for a node's value in the copy."""
         lowering = self._lowering
+        if node.op == "output":
+            return self._output(node)
         if any(call in lowering.planned for call in lowering.program.calls_of(node)):
             return lowering.program.as_nodes(self.graph, node, self._env, self._emit)
         if node.target is operator.getitem and isinstance(self._env.get(node.args[0]), tuple | list):
@@ -139,15 +153,26 @@ class _GraphCopy:
             return self._lowering.program.emit_call(self.graph, call, args)
         return OperatorNodes(self._nodes, self._lowering.program, call, planned).emit(args)
 
+    def _output(self, node: fx.Node) -> fx.Node:
+        planned, copied = self._lowering.planned, self._lowering.program.copied
+        own = dict(self._env)
+        for each in node.all_input_nodes:
+            if any(call in planned and planned[call].has_backward for call in copied.get(each, ())):
+                own[each] = self.graph.call_function(torch.ops.aten.clone.default, (self._env[each],))
+        return self.graph.node_copy(node, own.__getitem__)
+
     def _with_bodies(self, node: fx.Node, found: list[bodies.Body]) -> fx.Node:
+        # A backward graph that computes its forward graph again gets the execution that it belongs to.
+        gets_run = not bodies.is_loop(node) and self._lowering.share_run(found)
+        extra = (self.table, *(self._nodes.begin(node) if gets_run else ()))
         for body in found:
             if body.name not in self._new_bodies:
-                self._new_bodies[body.name] = _GraphCopy(self._lowering, body.gm, is_body=True).made()
+                self._new_bodies[body.name] = _GraphCopy(self._lowering, body.gm, is_body=True).made(gets_run)
         copy = self._copied(node)
         if isinstance(copy.args[-1], tuple | list):  # cond, while_loop: the operands of all its graphs
-            copy.args = (*copy.args[:-1], (*copy.args[-1], self.table))
+            copy.args = (*copy.args[:-1], (*copy.args[-1], *extra))
         else:
-            copy.args = (*copy.args, self.table)
+            copy.args = (*copy.args, *extra)
         return copy
 
 

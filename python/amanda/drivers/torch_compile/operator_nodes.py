@@ -23,7 +23,7 @@ class OperatorNodes:
 
     def __init__(self, nodes: TapNodes, program: Program, call: Call, planned: Planned) -> None:
         self._nodes, self._program, self._call, self._planned = nodes, program, call, planned
-        self._run: list[fx.Node] = nodes.begin(call) if planned.shares_run else []
+        self._run: list[fx.Node] = nodes.begin(call.node) if planned.shares_run else []
         self._operators: dict[bool, _torch_compile.Operator] = {}
 
     def emit(self, args: tuple[Any, ...]) -> Sequence[Any]:
@@ -121,7 +121,7 @@ class OperatorNodes:
             backward,
             self._nodes.is_body or any(tap.kind != "observe" for tap in gradients),
             watched,
-            point == "after" and (bool(self._call.written_later[1]) or _is_returned(self._call.node)),
+            point == "after" and (self._call.returned or bool(self._call.written_later[1])),
         )
         # The node's results require a gradient, also those that are as they were, such as running statistics.
         after = [made[i] if i in edited or i in watched else tensor for i, tensor in enumerate(values.tensors)]
@@ -291,26 +291,6 @@ class OperatorNodes:
             refuse=shown.refuse if shown.is_backward == is_backward else None,
             forward=self._operator(is_backward=False) if is_backward else None,
         )
-
-
-def _is_returned(node: fx.Node) -> bool:
-    """Does the graph return the node's value, or a view of it? The caller may change that in place, which autograd refuses
-    for a view that a node of ours made."""
-    waiting, seen = [node], set[fx.Node]()
-    storages = _storages(node)
-    while waiting:
-        for user in waiting.pop().users:
-            if user.op == "output":
-                return True
-            if user not in seen and _storages(user) & storages:
-                seen.add(user)
-                waiting.append(user)
-    return False
-
-
-def _storages(node: fx.Node) -> set[int]:
-    leaves = torch.utils._pytree.tree_leaves(node.meta.get("example_value"))
-    return {leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
 def _filled(example: Any, made: Iterator[fx.Node]) -> Any:

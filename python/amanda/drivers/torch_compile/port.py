@@ -109,6 +109,15 @@ RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.
 ConstantSource = _get("torch._dynamo.source", "ConstantSource")
 register_effectful_op = _get("torch.library", "_register_effectful_op")
 EffectType = _get("torch.library", "EffectType")
+_patched = _get("torch._functorch.config", "patch")
+BACKWARD_AT_ONCE = "force_non_lazy_backward_lowering"
+_get("torch._functorch.config", BACKWARD_AT_ONCE)
+
+
+def compiling_backward(at_once: bool) -> Any:
+    """If not `at_once`, the backward graph is compiled when it first runs, in the sight of tools."""
+    return _patched({BACKWARD_AT_ONCE: True} if at_once else {})
+
 
 if _missing:
     raise ImportError(

@@ -16,7 +16,8 @@ from amanda.drivers.torch_compile.graph_run import GraphRun
 
 class Program:
     """`calls`: the operators that tools are shown, in the order in which they run, those of bodies where the body is run.
-    `unseen`: what tools are not shown, and why. `bodies`: the graphs inside, each after the one around it."""
+    `unseen`: what tools are not shown, and why. `bodies`: the graphs inside, each after the one around it. `copied`: see
+    returned.settle()."""
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         """`gm` is not changed."""
@@ -30,6 +31,7 @@ class Program:
         with fakes.fake_run(self.fake_mode):
             run.run()
         self.calls, self.unseen, self.bodies = run.calls, run.unseen, run.bodies
+        self.copied = run.copied
         self._made, self._values = run.made, run.values
 
     def calls_of(self, node: fx.Node) -> list[Call]:

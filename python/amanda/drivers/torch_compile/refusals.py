@@ -96,6 +96,8 @@ def backward_unseen(call: Call) -> str:
     """Why the backward operator is not shown; "": it is."""
     if call.writes_seen:
         return "its forward operator writes in place to a tensor that others use, and gradients come to it through them"
+    if call.returned_as_view:
+        return "the program returns its forward operator's result as a view, which its caller may write to"
     arguments, results = call.written_later
     if call.result_is_view and (results or viewed(call) in arguments):
         return "a view of its forward operator's is written to in place, which autograd allows no tap on"

@@ -42,6 +42,10 @@ class Planned:
         return any(tap.shares_run for tap in self._taps)
 
     @property
+    def has_backward(self) -> bool:
+        return any(tap.is_backward for tap in self._taps)
+
+    @property
     def only_looks(self) -> bool:
         return all(tap.kind == "observe" and not tap.is_backward for tap in self._taps)
 
@@ -57,6 +61,8 @@ class TapNodes:
         is_body: bool,
         constant: Callable[[torch.Tensor], fx.Node],
     ) -> None:
+        #: The execution that the graph belongs to, if its operators run once in each.
+        self.run: fx.Node | None = None
         self._graph, self._table, self._slots, self._is_body, self._constant = graph, table, slots, is_body, constant
 
     def add_slot(self, *args: Any) -> int:
@@ -79,23 +85,24 @@ class TapNodes:
     def constant(self, tensor: torch.Tensor) -> fx.Node:
         return self._constant(tensor)
 
-    def node(self, call: Call, op: Any, *args: Any) -> fx.Node:
+    def node(self, origin: fx.Node, op: Any, *args: Any) -> fx.Node:
         made = self._graph.call_function(op, args)
-        made.meta = {name: value for name, value in call.node.meta.items() if name != "example_value"}
+        made.meta = {name: value for name, value in origin.meta.items() if name != "example_value"}
         return made
 
-    def begin(self, call: Call) -> list[fx.Node]:
-        return [self.node(call, operators.BEGIN, self._table, self.num_slots)]
+    def begin(self, origin: fx.Node) -> list[fx.Node]:
+        """What stands for one execution."""
+        return [self.run or self.node(origin, operators.BEGIN, self._table, self.num_slots)]
 
     def look(self, call: Call, values: Values, run: list[fx.Node], slot: int) -> None:
-        self.node(call, operators.LOOK, values.tensors, [], values.numbers, run, self._table, slot)
+        self.node(call.node, operators.LOOK, values.tensors, [], values.numbers, run, self._table, slot)
 
     def edge(self, call: Call, values: Values, run: list[fx.Node], *plan: Any) -> list[fx.Node]:
-        made = self.node(call, operators.EDGE, values.tensors, values.numbers, run, self._table, *plan)
+        made = self.node(call.node, operators.EDGE, values.tensors, values.numbers, run, self._table, *plan)
         return self._members(made, len(values.tensors))
 
     def opaque(self, call: Call, values: Values, run: list[fx.Node], *plan: Any, count: int) -> list[fx.Node]:
-        made = self.node(call, operators.OPAQUE, values.tensors, values.numbers, run, self._table, *plan)
+        made = self.node(call.node, operators.OPAQUE, values.tensors, values.numbers, run, self._table, *plan)
         return self._members(made, count)
 
     def _members(self, made: fx.Node, count: int) -> list[fx.Node]:

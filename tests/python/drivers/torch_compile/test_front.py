@@ -6,6 +6,8 @@ import amanda
 import pytest
 import torch
 from compiled_tools import Counting, Doubled, Seen
+from compiling import Looks, apply, differentiate
+from torch._inductor.utils import fresh_cache
 
 X = torch.tensor([[-1.0, 2.0, 3.0]])
 
@@ -259,3 +261,12 @@ def test_what_is_in_force_is_said_once(caplog, monkeypatch):
         "[scope] functions compiled with torch.compile: they run as they are, and tools see none of their operators "
         '(compiled="opaque"); compiled="graph" instruments them',
     ]
+
+
+@pytest.mark.slow
+def test_what_the_compiler_itself_runs_is_not_seen():
+    looks, x = Looks(), torch.ones(4, requires_grad=True)
+    with fresh_cache(), apply(looks):
+        differentiate(torch.compile(lambda x: x.sin().cos())(x))
+    assert looks.forward == looks.backward == {"sin": 1, "cos": 1}
+    assert all(each.endswith("/compile") for each in looks.namespaces)
