@@ -92,23 +92,13 @@ def compiled(make, hook=None):
     import compiled_rows
 
     model, loss_of = make()
-    function = torch.compile(with_own_code(compiled_rows.hooked(model, hook)) if hook else model)
+    function = torch.compile(compiled_rows.hooked(model, hook) if hook else model)
 
     def step():
         model.zero_grad()
         loss_of(function).backward()
 
     return repeat(step)
-
-
-def with_own_code(model):
-    """Dynamo keeps what it compiled by code object, and has no guards on hooks: it would run another model's."""
-
-    def call(*args, **kwargs):
-        return model(*args, **kwargs)
-
-    call.__code__ = call.__code__.replace()
-    return call
 
 
 def opened(make, run):

@@ -86,7 +86,10 @@ NAMES = [*TOOLS, *HOOKS, *MODES]
 
 
 def hooked(model, hook):
+    """Dynamo has no guards on hooks: with classes of its own, the model does not run what was compiled for another."""
+    own = {kind: type(kind.__name__, (kind,), {}) for kind in {type(module) for module in model.modules()}}
     for module in model.modules():
         if isinstance(module, torch.nn.Linear):
             module.register_forward_hook(hook)
+        module.__class__ = own[type(module)]
     return model
