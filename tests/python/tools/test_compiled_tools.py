@@ -238,6 +238,21 @@ def test_new_masks_reach_the_compiled_code(change):
     assert_same([model(x)], [expected])
 
 
+def test_compiled_code_follows_a_schedule_that_is_set_later():
+    model, pruning, counting = make_model(), MagnitudePruning(0.25), Counting()
+    call, x = torch.compile(model, backend=counting), torch.linspace(-1, 1, 12).view(3, 4)
+    with amanda.apply(pruning, compiled="graph"):
+        call(x)
+        schedule = pruning.sparsity = SparsitySchedule(0.25, 0.75, begin=0, end=2, every=1)
+        for _ in range(3):
+            found = call(x)
+            with amanda.apply(MagnitudePruning(schedule.sparsity)):
+                expected = model(x)
+            assert_same([found], [expected])
+            schedule.step()
+        assert counting.count == 1
+
+
 def test_quantization_is_switched_in_compiled_code():
     model, eager, compiled, counting = make_model(), FakeQuantization(), FakeQuantization(), Counting()
     call = torch.compile(model, backend=counting)

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from amanda import _torch_compile
-from amanda.drivers.torch_compile import bodies, port
+from amanda.drivers.torch_compile import bodies, copies, port
 from amanda.drivers.torch_compile.calls import Call
 from amanda.drivers.torch_compile.graph_site import Plans
 from amanda.drivers.torch_compile.operator_nodes import OperatorNodes
@@ -101,8 +101,11 @@ class _GraphCopy:
             if node.op != "placeholder":
                 self._env[node] = self._stand_in(node)
         made: Any = fx.GraphModule(self._gm, self.graph)
-        for name, body in self._new_bodies.items():
-            setattr(made, name, body)
+        for name, part in list(made.named_children()):
+            if name in self._new_bodies:
+                setattr(made, name, self._new_bodies[name])
+            elif isinstance(part, fx.GraphModule):
+                setattr(made, name, copies.copy_of(part))
         made.meta = dict(self._gm.meta)
         for name in "_param_name_to_source", "_source_to_user_stacks":
             if hasattr(self._gm, name):

@@ -85,7 +85,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     In functions that are compiled with taps (``compiled="graph"``), products with the masks are part of the compiled
     code. An operator that was pruned before, in eager mode or in a function that is compiled again, keeps its mask. After
     `reset`, and when the sparsity is set, new masks are made at once, of the weights as they are then, and written into
-    the old ones, ``context["mask"]`` included; nothing is compiled again. With a `SparsitySchedule` from the start, and for
+    the old ones, ``context["mask"]`` included; nothing is compiled again. So it is in each step of a `SparsitySchedule`
+    that is set later, if the step changes the sparsity. With a `SparsitySchedule` from the start, and for
     weights that are computed in the function, the mask is applied by a call in each run.
 
     In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
@@ -133,6 +134,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
 
     @sparsity.setter
     def sparsity(self, value: float | SparsitySchedule) -> None:
+        if isinstance(value, SparsitySchedule) and value is not self._sparsity:
+            value.when_changed(_follower(self))
         self._sparsity = value
         self._renew_compiled()
 
@@ -328,3 +331,15 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             weight = masked.current_weight()
             if weight is not None:
                 self._mask_of(masked, weight)
+
+
+def _follower(tool: WeightPruning) -> Callable[[], None]:
+    """What a schedule calls, without keeping the tool alive."""
+    known = weakref.ref(tool)
+
+    def follow() -> None:
+        found = known()
+        if found is not None:
+            found._renew_compiled()
+
+    return follow

@@ -257,6 +257,34 @@ def test_bodies_of_cond_run_taps():
     assert [name for name, _ in tool.forward if name in ("sin", "cos")] == ["sin", "sin"]
 
 
+def test_a_backend_may_change_bodies_without_taps_of_the_graph_that_it_gets():
+    def inner_of(gm):
+        return next(part for part in gm.children() if isinstance(part, torch.fx.GraphModule))
+
+    def destructive(gm, inputs):
+        body = inner_of(gm)
+        for node in body.graph.nodes:
+            if node.target in (torch.sin, "sin"):
+                node.target = torch.cos if node.op == "call_function" else "cos"
+        body.recompile()
+        return gm.forward
+
+    def function(x):
+        return torch.relu(torch.cond(x.sum() > 0, lambda x: torch.sin(x), lambda x: torch.sin(x) + 1, (x,)))
+
+    torch._dynamo.reset()
+    compiled, x = torch.compile(function, backend=destructive), torch.tensor([1.0, 2.0])
+    for _ in range(2):  # each scope instruments the graph of Dynamo's
+        seen = []
+        tool = only_linear("insert_before_op", seen.append, ops=["sin", "relu"])()
+        with amanda.apply(only_linear("insert_after_op", lambda value: value * 2, ops="relu")(), compiled="graph"):
+            found = compiled(x)
+        assert torch.equal(found, 2 * torch.relu(torch.cos(x)))
+        with amanda.apply(tool, compiled="graph"):
+            compiled(x)
+        assert len(seen) == 2
+
+
 def test_an_exception_arrives_as_itself():
     class Unexpected(Exception):
         pass
