@@ -6,6 +6,8 @@
 namespace amanda::tools::pytorch {
 
 void bind_gradients(pybind11::module_& m);
+void bind_moving_range(pybind11::module_& m);
 void bind_statistics(pybind11::module_& m);
+void bind_storages(pybind11::module_& m);
 
 }  // namespace amanda::tools::pytorch

@@ -15,4 +15,6 @@ PYBIND11_MODULE(_torch_tools, m) {
       "For `_tools.ProfileRecorder`.");
   pytorch::bind_statistics(m);
   pytorch::bind_gradients(m);
+  pytorch::bind_storages(m);
+  pytorch::bind_moving_range(m);
 }

@@ -1,4 +1,4 @@
-"""What is computed in C++, against torch's own reductions: of any dtype, layout and device, on one thread and on several."""
+"""What is computed in C++, against torch's own reductions: of any dtype and layout, on one thread and on several."""
 
 import itertools
 import math
