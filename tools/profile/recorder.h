@@ -14,7 +14,7 @@
 #include "amanda/action.h"
 #include "amanda/mutex.h"
 #include "profile/durations.h"
-#include "profile/output_bytes.h"
+#include "output_bytes.h"
 
 namespace amanda::tools {
 

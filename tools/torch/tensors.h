@@ -6,7 +6,7 @@
 
 #include "amanda/backend.h"
 #include "amanda/torch.h"
-#include "profile/output_bytes.h"
+#include "output_bytes.h"
 
 namespace amanda::tools::pytorch {
 
