@@ -74,7 +74,7 @@ class Storages:
         """
     def make(self, tensor: torch.Tensor, maker: typing.SupportsInt | typing.SupportsIndex, reads: collections.abc.Sequence[Read]) -> None:
         ...
-    def read(self, tensor: torch.Tensor, consumer: typing.SupportsInt | typing.SupportsIndex, position: typing.SupportsInt | typing.SupportsIndex, outside: typing.SupportsInt | typing.SupportsIndex) -> tuple[Read, list[int]]:
+    def read(self, tensor: torch.Tensor, consumer: typing.SupportsInt | typing.SupportsIndex, position: typing.SupportsInt | typing.SupportsIndex, member: typing.SupportsInt | typing.SupportsIndex, outside: typing.SupportsInt | typing.SupportsIndex) -> tuple[Read, list[int]]:
         """
         The tensor is consumed: what was read, and its producers. outside: where it comes from, if it is new; or -1.
         """

@@ -36,13 +36,15 @@ void bind_storages(py::module_& m) {
            "Is the tensor from outside, and was it not consumed before?")
       .def(
           "read",
-          [](Storages& storages, const at::Tensor& tensor, NodeNumber consumer, int64_t position, NodeNumber outside) {
-            auto [read, edges] = storages.read(tensor, consumer, position, outside);
+          [](Storages& storages, const at::Tensor& tensor, NodeNumber consumer, int64_t position, int64_t member,
+             NodeNumber outside) {
+            auto [read, edges] = storages.read(tensor, {consumer, position, member}, outside);
             std::vector<NodeNumber> producers;
             for (const GraphEdge& edge : edges) producers.push_back(edge.producer);
             return std::pair(std::move(read), std::move(producers));
           },
-          py::arg("tensor"), py::arg("consumer"), py::arg("position"), py::arg("outside"), Unlocked(),
+          py::arg("tensor"), py::arg("consumer"), py::arg("position"), py::arg("member"), py::arg("outside"),
+          Unlocked(),
           "The tensor is consumed: what was read, and its producers. outside: where it comes from, if it is new; or "
           "-1.")
       .def("write", &Storages::write, py::arg("tensor"), py::arg("writer"), Unlocked())

@@ -98,14 +98,21 @@ bool Storages::before(Values& values, const Operator& op) {
   std::lock_guard lock(mutex_);
   if (!nodes_.contains(op.node)) return false;
   for (size_t i = 0; i < call.size(Side::kInputs); ++i) {
+    int64_t members = 0;
     const bool known = each_tensor(operand(call, Side::kInputs, i), [&](const at::Tensor& tensor) {
       if (is_number(tensor)) return true;
+      const Slot slot{op.node, static_cast<int64_t>(i), members++};
       if (!is_tracked(tensor)) return false;
       std::shared_ptr<Storage> storage = find(tensor);
-      if (!storage) return false;
       TensorPlace place(tensor);
-      View* view = storage->find(place);
-      if (!view && storage->maker == kNoNode) return false;
+      View* view = storage ? storage->find(place) : nullptr;
+      if (!view && (!storage || storage->maker == kNoNode)) {  // from outside, as each batch and each gradient
+        const auto outside = outside_.find(slot);
+        if (outside == outside_.end()) return false;
+        storage = find_or_add(tensor);
+        view = &put(*storage, place, outside->second);
+        view->outside = outside->second;
+      }
       const void* address = tensor.unsafeGetTensorImpl();
       const NodeNumber maker = storage->maker_of(view, address);
       const auto is_known = [&](const GraphEdge& edge) { return edges_.contains(edge); };
@@ -182,15 +189,16 @@ bool Storages::is_new_outside(const at::Tensor& tensor) {
   return storage->maker == kNoNode && !storage->find(place);
 }
 
-std::pair<Storages::Read, std::vector<GraphEdge>> Storages::read(const at::Tensor& tensor, NodeNumber consumer,
-                                                                 int64_t position, NodeNumber outside) {
+std::pair<Storages::Read, std::vector<GraphEdge>> Storages::read(const at::Tensor& tensor, const Slot& slot,
+                                                                 NodeNumber outside) {
+  const auto& [consumer, position, member] = slot;
   TensorPlace place(tensor);
   std::lock_guard lock(mutex_);
   std::shared_ptr<Storage> storage = find_or_add(tensor);
   View* view = storage->find(place);
   if (!view && storage->maker == kNoNode && outside != kNoNode) {
     view = &put(*storage, place, outside);
-    view->outside = outside;
+    view->outside = outside_[slot] = outside;
   }
   if (view) view->used = clock_++;
   const void* address = tensor.unsafeGetTensorImpl();
@@ -284,6 +292,7 @@ void Storages::reset() {
   std::lock_guard lock(mutex_);
   storages_.clear();
   nodes_.clear();
+  outside_.clear();
   edges_.clear();
   limit_ = 128;
 }

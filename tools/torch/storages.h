@@ -6,9 +6,11 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -75,6 +77,8 @@ class Storages {
     NodeNumber maker;
   };
   using Reads = std::vector<Read>;
+  /// What consumes a tensor: an operator, the position there, and which of the tensors at that position it is.
+  using Slot = std::tuple<NodeNumber, int64_t, int64_t>;
   /// What an operator does with its operands, by its schema.
   struct Operator {
     NodeNumber node;
@@ -97,8 +101,7 @@ class Storages {
   /// Is it from outside, and new?
   bool is_new_outside(const at::Tensor& tensor);
   /// The tensor is consumed: the edges that are new. `outside`: where it comes from, if it is_new_outside().
-  std::pair<Read, std::vector<GraphEdge>> read(const at::Tensor& tensor, NodeNumber consumer, int64_t position,
-                                               NodeNumber outside);
+  std::pair<Read, std::vector<GraphEdge>> read(const at::Tensor& tensor, const Slot& slot, NodeNumber outside);
   /// `writer` overwrote the tensor.
   void write(const at::Tensor& tensor, NodeNumber writer);
   /// `maker`, which consumed `reads`, returned the tensor.
@@ -127,6 +130,7 @@ class Storages {
   mutable Mutex mutex_;  // guards what follows
   std::unordered_map<c10::StorageImpl*, std::shared_ptr<Storage>> storages_;
   std::unordered_set<NodeNumber> nodes_;
+  std::map<Slot, NodeNumber> outside_;  // the nodes of tensors from outside, by their first consumers
   std::unordered_set<GraphEdge, EdgeHash> edges_;
   size_t limit_ = 128;
   int64_t clock_ = 0;

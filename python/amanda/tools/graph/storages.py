@@ -54,7 +54,7 @@ class Edges:
     def _consume(self, *inputs: Any, node: Node, names: list[str]) -> list[_torch_tools.Read]:
         with self._lock, port.WithoutTorchFunction():
             found = [
-                self._read(tensor, node, position, f"{position}.{member}", names[position])
+                self._read(tensor, node, position, member, names[position])
                 for position, value in enumerate(inputs)
                 for member, tensor in enumerate(_tensors(value))
             ]
@@ -83,7 +83,7 @@ class Edges:
         for action in done:
             action.remove()
 
-    def _read(self, tensor: torch.Tensor, consumer: Node, position: int, slot: str, name: str) -> Any:
+    def _read(self, tensor: torch.Tensor, consumer: Node, position: int, member: int, name: str) -> Any:
         """Connects the producers of `tensor` with its consumer. None: it is not tracked."""
         tracked = self._tracked(tensor)
         if tracked is None:
@@ -91,10 +91,10 @@ class Edges:
         outside = -1
         if self._storages.is_new_outside(tracked):
             kind: Literal["input", "parameter"] = "parameter" if isinstance(tensor, torch.nn.Parameter) else "input"
-            text_id = f"{consumer.text_id}.{slot}"
+            text_id = f"{consumer.text_id}.{position}.{member}"
             made = self._add(Node(text_id, kind, name, consumer.module_path, consumer.source))
             outside = self._numbers[made.id]
-        read, producers = self._storages.read(tracked, self._numbers[consumer.id], position, outside)
+        read, producers = self._storages.read(tracked, self._numbers[consumer.id], position, member, outside)
         for producer in producers:
             self._graph._connect(self._nodes[producer], consumer, position)
         return read
