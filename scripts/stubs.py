@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MODULES = ["_core", "_cupti", "_rematerialization", "_tensorflow", "_tools", "_torch", "_torch_compile"]
+MODULES = ["_core", "_cupti", "_rematerialization", "_tensorflow", "_tools", "_torch", "_torch_compile", "_torch_tools"]
 
 # pybind11-stubgen leaves out special names. An Operator's instances have a __name__, as functions have.
 NAME = "    @property\n    def __name__(self) -> str:\n        ...\n"

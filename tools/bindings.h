@@ -7,5 +7,6 @@ namespace amanda::python {
 
 void bind_counting(pybind11::module_& m);
 void bind_flops(pybind11::module_& m);
+void bind_profile(pybind11::module_& m);
 
 }  // namespace amanda::python

@@ -1,4 +1,5 @@
-// amanda._tools: the C++ tools in Python. Each is created as a capsule for amanda.tool.NativeTool.
+// amanda._tools: the C++ tools in Python. A tool is a capsule for amanda.tool.NativeTool, or routines for a tool in
+// Python.
 #include "bindings.h"
 
 PYBIND11_MODULE(_tools, m) {
@@ -6,4 +7,5 @@ PYBIND11_MODULE(_tools, m) {
   m.doc() = "The tools that are written in C++. Use them through `amanda.tools`.";
   bind_flops(m);
   bind_counting(m);
+  bind_profile(m);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
+__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'NativeRoutine', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
 class Action:
     """
     A scheduled routine.
@@ -303,6 +303,16 @@ class GraphVisitor:
     def unseen(self, what: str, reason: str) -> None:
         """
         Reports something that runs but is not shown to tools.
+        """
+class NativeRoutine:
+    """
+    A routine in C++, to be scheduled as a function is. It only looks.
+    """
+    def __call__(self, *args, **kwargs) -> typing.Any:
+        ...
+    def __init__(self, capsule: typing_extensions.CapsuleType, otherwise: typing.Any) -> None:
+        """
+        otherwise: what to call, with what was selected, in the runs in which the C++ routine declines.
         """
 class OpSite:
     """

@@ -3,8 +3,9 @@ The tools that are written in C++. Use them through `amanda.tools`.
 """
 from __future__ import annotations
 import collections.abc
+import typing
 import typing_extensions
-__all__: list[str] = ['FlopCounts', 'FlopRow', 'counting_tool', 'editing_tool', 'make_flops']
+__all__: list[str] = ['FlopCounts', 'FlopRow', 'ProfileRecorder', 'counting_tool', 'editing_tool', 'make_flops']
 class FlopCounts:
     """
     What a Flops tool has counted so far.
@@ -40,6 +41,50 @@ class FlopRow:
     @property
     def runs(self) -> int:
         ...
+class ProfileRecorder:
+    """
+    What a Profile has measured.
+    """
+    @staticmethod
+    def measured() -> tuple[int, int]:
+        """
+        Start and duration, of the calling thread's last run.
+        """
+    @staticmethod
+    def start() -> typing_extensions.CapsuleType:
+        """
+        A routine for `_core.NativeRoutine`, before an operator.
+        """
+    def __init__(self, max_events: typing.SupportsInt | typing.SupportsIndex, skip: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def add(self, place: typing.SupportsInt | typing.SupportsIndex, start_ns: typing.SupportsInt | typing.SupportsIndex, duration_ns: typing.SupportsInt | typing.SupportsIndex, output_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Counts a run, on a thread that is known.
+        """
+    def dropped(self) -> int:
+        ...
+    def knows_thread(self) -> bool:
+        ...
+    def left_out(self) -> int:
+        ...
+    def name_thread(self, number: typing.SupportsInt | typing.SupportsIndex, name: str) -> None:
+        """
+        Of the calling thread.
+        """
+    def reset(self) -> None:
+        ...
+    def rows(self) -> list[tuple[int, int, int, list[tuple[int, int]], int]]:
+        """
+        Place, count, total, histogram and output bytes, in the order of the first runs.
+        """
+    def stop(self, place: typing.SupportsInt | typing.SupportsIndex, output_bytes: typing_extensions.CapsuleType) -> typing_extensions.CapsuleType:
+        """
+        The routine after it. Where it declines, `add` what it has `measured`.
+        """
+    def trace(self) -> tuple[list[tuple[int, int, int, int, int]], dict[int, str], int]:
+        """
+        The kept runs (place, thread, start, duration, output bytes), the threads, and how many dropped.
+        """
 def counting_tool(backward: bool = False, ops: collections.abc.Sequence[str] = [], looks: bool = False) -> typing_extensions.CapsuleType:
     """
     For benchmarks: a tool with an empty routine before every forward operator, or backward operators as well; of these types, if some are named. With looks=True the routine declares that it edits nothing.

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 
-#include "routine.h"
+#include "native_routine.h"
 
 namespace amanda::python {
 namespace {
@@ -48,8 +48,12 @@ Positions positions(const py::object& selected, const char* keyword) {
   return Positions(std::move(list));
 }
 
+bool is_native(const py::object& fn) { return py::isinstance<NativeRoutineObject>(fn); }
+
 RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwargs, bool with_run,
                    const char* inputs_name = nullptr) {
+  if (is_native(fn) && !inputs_name)
+    return std::make_shared<NativeFirst>(fn.cast<NativeRoutineObject&>(), kwargs, with_run);
   if (!PyCallable_Check(fn.ptr())) {
     throw py::type_error(fmt::format("[context] {} takes a routine to call; got {}", method, text_of(py::repr(fn))));
   }
@@ -309,7 +313,8 @@ void bind_operands(ContextClass& context) {
 
 /// A graph stays as it is beside a routine that only looks, and can take in what a traceable one does. Eager calls find
 /// out when it runs.
-RoutineKind kind_of(const OpContext& context, bool looks, bool traceable) {
+RoutineKind kind_of(const OpContext& context, const py::object& fn, bool looks, bool traceable) {
+  if (is_native(fn)) return RoutineKind::kObserve;
   if (!context.backend().capabilities().symbolic_analysis) return RoutineKind::kUnknown;
   return looks ? RoutineKind::kObserve : traceable ? RoutineKind::kTraceable : RoutineKind::kUnknown;
 }
@@ -322,7 +327,7 @@ void bind_forward_actions(ContextClass& context) {
              bool allow_view, bool looks, bool traceable, const py::dict& kwargs) {
             return h.get().insert_before_op(
                 routine("insert_before_op", fn, kwargs, with_run),
-                {positions(inputs, "inputs"), differentiable, allow_view, kind_of(h.get(), looks, traceable)});
+                {positions(inputs, "inputs"), differentiable, allow_view, kind_of(h.get(), fn, looks, traceable)});
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
           py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
@@ -333,7 +338,8 @@ void bind_forward_actions(ContextClass& context) {
             const Positions shown = positions(inputs, "inputs");
             return h.get().insert_after_op(
                 routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
-                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(h.get(), looks, traceable), shown});
+                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(h.get(), fn, looks, traceable),
+                 shown});
           },
           py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
           py::arg("allow_view"), py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
@@ -341,8 +347,9 @@ void bind_forward_actions(ContextClass& context) {
           "replace_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view,
              bool traceable, const py::dict& kwargs) {
-            return h.get().replace_op(routine("replace_op", fn, kwargs, with_run),
-                                      {positions(inputs, "inputs"), allow_view, kind_of(h.get(), false, traceable)});
+            return h.get().replace_op(
+                routine("replace_op", fn, kwargs, with_run),
+                {positions(inputs, "inputs"), allow_view, kind_of(h.get(), fn, false, traceable)});
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("traceable"),
           py::arg("kwargs"));
@@ -356,7 +363,7 @@ void bind_backward_actions(ContextClass& context) {
              bool looks, const py::dict& kwargs) {
             return h.get().insert_before_backward_op(
                 routine("insert_before_backward_op", fn, kwargs, with_run),
-                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(h.get(), looks, false)});
+                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(h.get(), fn, looks, false)});
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("looks"),
           py::arg("kwargs"))
@@ -367,7 +374,7 @@ void bind_backward_actions(ContextClass& context) {
             const Positions shown = positions(grad_outputs, "grad_outputs");
             return h.get().insert_after_backward_op(
                 routine("insert_after_backward_op", fn, kwargs, with_run, selects(shown) ? "grad_outputs" : nullptr),
-                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(h.get(), looks, false), shown});
+                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(h.get(), fn, looks, false), shown});
           },
           py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
           py::arg("differentiable"), py::arg("looks"), py::arg("kwargs"))
@@ -385,6 +392,18 @@ void bind_backward_actions(ContextClass& context) {
 
 void bind_op_context(py::module_& m) {
   bind_operator(m);
+  py::class_<NativeRoutineObject>(m, "NativeRoutine",
+                                  "A routine in C++, to be scheduled as a function is. It only looks.")
+      .def(py::init([](const py::capsule& capsule, py::object otherwise) {
+             const auto* native = static_cast<NativeRoutine*>(PyCapsule_GetPointer(capsule.ptr(), kRoutineCapsule));
+             if (!native) throw py::error_already_set();
+             return NativeRoutineObject{*native, std::move(otherwise)};
+           }),
+           py::arg("capsule"), py::arg("otherwise"),
+           "otherwise: what to call, with what was selected, in the runs in which the C++ routine declines.")
+      .def("__call__", [](const NativeRoutineObject& routine, const py::args& args, const py::kwargs& kwargs) {
+        return routine.otherwise(*args, **kwargs);
+      });
   ContextClass context(m, "ContextHandle", "What amanda.OpContext asks; use that.");
   bind_identity(context);
   bind_operands(context);

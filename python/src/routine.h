@@ -9,7 +9,7 @@ namespace amanda::python {
 OpCall* running_call();
 
 /// An instrumentation routine in Python.
-class PyRoutine final : public Routine {
+class PyRoutine : public Routine {
  public:
   /// `kwargs`: a dict whose items are passed to the routine on each call. `inputs_name`: the keyword for inputs that it
   /// is shown beside the results; null: none.

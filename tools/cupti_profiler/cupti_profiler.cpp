@@ -194,8 +194,8 @@ void CuptiProfiler::analyze(OpContext& context) {
     context.insert_before_backward_op(before, {.grad_outputs = positions, .with_run = false});
     context.insert_after_backward_op(after, {.grad_inputs = positions, .with_run = false});
   } else {
-    context.insert_before_op(before, {.inputs = positions});
-    context.insert_after_op(after, {.outputs = positions});
+    context.insert_before_op(before, {.inputs = positions, .with_run = false});
+    context.insert_after_op(after, {.outputs = positions, .with_run = false});
   }
 }
 

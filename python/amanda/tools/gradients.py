@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from amanda import _fork
+from amanda import _core, _fork
 from amanda.op_context import OpContext
 from amanda.reports.columns import general_column, name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -16,6 +17,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
+from amanda.tools._native import natively
 
 Side = Literal["grad_output", "grad_input"]
 
@@ -73,7 +75,9 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
 
     def __init__(self) -> None:
         super().__init__()
-        self._operators: dict[int, _BackwardOperator] = {}
+        self._operators: dict[int, _BackwardOperator] = {}  # whose gradients were read in Python
+        self._recorder: Any = None  # of those whose gradients were read in C++
+        self._nodes: dict[int, _Node] = {}  # of these
         self._skips = _reading.Skips("gradients")
         self._lock = _fork.lock()  # guards the fields above
         self.add_inst_for_op(self._analyze, backward=True)
@@ -81,8 +85,17 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
     def _analyze(self, context: OpContext) -> None:
         backward_op, backward_op_id = context.backward_op, context.backward_op_id
         node = _Node(Place.of(context), backward_op.__name__, backward_op_id)
-        context.insert_before_backward_op(self._record_outputs, node=node)
-        context.insert_after_backward_op(self._record_inputs, node=node)
+        native = natively(context)
+        if native is None:
+            context.insert_before_backward_op(self._record_outputs, node=node)
+            context.insert_after_backward_op(self._record_inputs, node=node)
+            return
+        with self._lock:
+            self._recorder = self._recorder or native.GradientRecorder()
+            self._nodes.setdefault(node.id, node)
+        routine = self._recorder.routine(node.id)
+        context.insert_before_backward_op(_core.NativeRoutine(routine, self._record_outputs), node=node)
+        context.insert_after_backward_op(_core.NativeRoutine(routine, self._record_inputs), node=node)
 
     def _record_outputs(self, *gradients: Any, node: _Node) -> None:
         norms = [self._norm_of(gradient) for gradient in gradients]
@@ -111,20 +124,35 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
     def reset(self) -> None:
         with self._lock:
             self._operators.clear()
+            if self._recorder is not None:
+                self._recorder.reset()
         self._skips.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:
-            every = [gradient for operator in self._operators.values() for gradient in operator.gradients()]
+            every = [gradient for operator in self._all() for gradient in operator.gradients()]
             if by == "id":
                 return [gradient.row(norms, calls) for gradient, norms, calls in every]
             groups: dict[_Gradient, list[tuple[_Norms, int]]] = {}
             for gradient, norms, calls in every:
                 groups.setdefault(gradient.group(by), []).append((norms, calls))
             return [
-                gradient.row(_Norms.all_of(norms for norms, _ in group), sum(calls for _, calls in group))
-                for gradient, group in groups.items()
+                gradient.row(_all_norms(group), sum(calls for _, calls in group)) for gradient, group in groups.items()
             ]
+
+    def _all(self) -> list[_BackwardOperator]:
+        """In the order in which they first ran."""
+        merged: dict[int, _BackwardOperator] = {}
+        for operator in sorted([*self._operators.values(), *self._recorded()], key=lambda operator: operator.first_ns):
+            known = merged.setdefault(operator.node.id, _BackwardOperator(operator.node))
+            known.grad_outputs.merge(operator.grad_outputs)
+            known.grad_inputs.merge(operator.grad_inputs)
+        return list(merged.values())
+
+    def _recorded(self) -> Iterator[_BackwardOperator]:
+        for node_id, first_ns, sides in self._recorder.rows() if self._recorder is not None else ():
+            outputs, inputs = (_Gradients(calls, [_Norms(*fields) for fields in norms]) for calls, norms in sides)
+            yield _BackwardOperator(self._nodes[node_id], outputs, inputs, first_ns)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption()]
@@ -194,40 +222,43 @@ class _Gradient(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Norms:
-    """The norms of one gradient, or of several."""
+    """The norms of one gradient, or of several. tools/torch/gradients.cpp gathers them, too."""
 
     undefined: int = 0
     skipped: int = 0
     nonfinite: int = 0
     finite: int = 0
     last: float | None = None
+    last_ns: int = 0  # when that was
     min: float = math.inf
     max: float = -math.inf
     sum: float = 0.0
 
-    @classmethod
-    def all_of(cls, others: Iterable[_Norms]) -> _Norms:
-        """Which norm was the last is not known."""
-        norms = cls()
-        for other in others:
-            norms.undefined += other.undefined
-            norms.skipped += other.skipped
-            norms.nonfinite += other.nonfinite
-            norms.finite += other.finite
-            norms.min, norms.max, norms.sum = (
-                min(norms.min, other.min),
-                max(norms.max, other.max),
-                norms.sum + other.sum,
-            )
-        return norms
+    def merge(self, other: _Norms) -> None:
+        self.undefined += other.undefined
+        self.skipped += other.skipped
+        self.nonfinite += other.nonfinite
+        self.finite += other.finite
+        if other.last_ns > self.last_ns:
+            self.last, self.last_ns = other.last, other.last_ns
+        self.min, self.max, self.sum = min(self.min, other.min), max(self.max, other.max), self.sum + other.sum
 
     def add(self, norm: float) -> None:
-        self.last = norm
+        self.last, self.last_ns = norm, time.perf_counter_ns()
         if not math.isfinite(norm):
             self.nonfinite += 1
             return
         self.finite += 1
         self.min, self.max, self.sum = min(self.min, norm), max(self.max, norm), self.sum + norm
+
+
+def _all_norms(group: list[tuple[_Norms, int]]) -> _Norms:
+    """Which norm was the last is not told."""
+    every = _Norms()
+    for norms, _ in group:
+        every.merge(norms)
+    every.last = None
+    return every
 
 
 @dataclasses.dataclass(eq=False)
@@ -248,12 +279,19 @@ class _Gradients:
             else:
                 known.add(norm)
 
+    def merge(self, other: _Gradients) -> None:
+        self.calls += other.calls
+        self.norms += [_Norms() for _ in other.norms[len(self.norms) :]]
+        for known, norms in zip(self.norms, other.norms, strict=False):
+            known.merge(norms)
+
 
 @dataclasses.dataclass(eq=False)
 class _BackwardOperator:
     node: _Node
     grad_outputs: _Gradients = dataclasses.field(default_factory=_Gradients)
     grad_inputs: _Gradients = dataclasses.field(default_factory=_Gradients)
+    first_ns: int = dataclasses.field(default_factory=time.perf_counter_ns)  # when it ran first
 
     def gradients(self) -> list[tuple[_Gradient, _Norms, int]]:
         """Each gradient with its norms and the number of its node's runs."""

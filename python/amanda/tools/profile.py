@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from amanda import _fork
+from amanda import _core, _fork, _tools
 from amanda.op_context import OpContext
 from amanda.reports import chrome_trace
 from amanda.reports.columns import name_column, number_column
@@ -24,6 +24,7 @@ from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._arrays import arrays_of
 from amanda.tools._durations import Durations
+from amanda.tools._native import natively
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Profile(Results[Row, GroupBy], Tool):
     `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
     Arguments:
-        max_events: how many runs to keep for the trace, about 200 bytes each: the first ones. Further runs are counted
+        max_events: how many runs to keep for the trace, about 40 bytes each: the first ones. Further runs are counted
             in `dropped_events`. Tables include every run.
         skip: leave out so many first executions of each operator, because they take longer: PyTorch allocates memory and
             chooses algorithms, and this tool finds out what there is. Counted for each place in the program, since the
@@ -111,24 +112,35 @@ class Profile(Results[Row, GroupBy], Tool):
             raise TypeError(f"{SKIP_IS}, 0 or more, got {skip!r}") from None
         if negative:
             raise ValueError(f"{SKIP_IS}, 0 or more, got {skip!r}")
-        self.dropped_events = 0
         self._skips = _reading.Skips("profile")
         self._max_events = max_events
         self._skip = skip
-        self._left_out = 0
-        self._events: list[_Event] = []
-        self._threads: dict[int, str] = {}
-        self._measured: dict[int | None, _Measured] = {}
-        self._lock = _fork.lock()  # guards everything above
+        self._recorder = _tools.ProfileRecorder(max_events, skip)
+        self._numbers: dict[int | None, int] = {}  # of the places, which the recorder knows by number
+        self._places: list[Place] = []
+        self._lock = _fork.lock()  # guards these two
         self.add_inst_for_op(self._analyze)
 
     # ---- measuring --------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        place = Place.of(context)
-        context.insert_before_op(self._start, inputs=[], with_run=True)
-        context.insert_after_op(self._stop, outputs=[], with_run=True)
-        context.insert_after_op(self._record, with_run=True, place=place)
+        place = self._number(context)
+        native = natively(context)
+        if native is None:
+            context.insert_before_op(self._start, inputs=[], with_run=True)
+            context.insert_after_op(self._stop, outputs=[], with_run=True)
+            context.insert_after_op(self._record, with_run=True, place=place)
+            return
+        stop = self._recorder.stop(place, native.output_bytes())
+        context.insert_before_op(_core.NativeRoutine(self._recorder.start(), self._start), inputs=[])
+        context.insert_after_op(_core.NativeRoutine(stop, self._record_measured), place=place)
+
+    def _number(self, context: OpContext) -> int:
+        with self._lock:
+            number = self._numbers.setdefault(context.op_id, len(self._places))
+            if number == len(self._places):
+                self._places.append(Place.of(context))
+            return number
 
     def _start(self, run: dict[str, int]) -> None:
         run["start"] = time.perf_counter_ns()
@@ -136,26 +148,16 @@ class Profile(Results[Row, GroupBy], Tool):
     def _stop(self, run: dict[str, int]) -> None:
         run["stop"] = time.perf_counter_ns()  # before any access to the outputs
 
-    def _record(self, *outputs: Any, place: Place, run: dict[str, int]) -> None:
-        start, duration = run["start"], run["stop"] - run["start"]
-        size = sum(map(self._bytes_of, outputs))
-        thread = threading.get_native_id()
-        with self._lock:
-            measured = self._measured.get(place.op_id)
-            if measured is None:
-                measured = self._measured[place.op_id] = _Measured(place)
-            if measured.left_out < self._skip:
-                measured.left_out += 1
-                self._left_out += 1
-                return
-            measured.durations.add(duration)
-            measured.output_bytes += size
-            if thread not in self._threads:
-                self._threads[thread] = threading.current_thread().name
-            if len(self._events) < self._max_events:
-                self._events.append(_Event(place, thread, start, duration, size))
-            else:
-                self.dropped_events += 1
+    def _record(self, *outputs: Any, place: int, run: dict[str, int]) -> None:
+        self._add(place, run["start"], run["stop"] - run["start"], outputs)
+
+    def _record_measured(self, *outputs: Any, place: int) -> None:
+        self._add(place, *self._recorder.measured(), outputs)
+
+    def _add(self, place: int, start: int, duration: int, outputs: Sequence[Any]) -> None:
+        if not self._recorder.knows_thread():
+            self._recorder.name_thread(threading.get_native_id(), threading.current_thread().name)
+        self._recorder.add(place, start, duration, sum(map(self._bytes_of, outputs)))
 
     def _bytes_of(self, output: Any) -> int:
         if isinstance(output, (list, tuple)):
@@ -172,36 +174,36 @@ class Profile(Results[Row, GroupBy], Tool):
     @property
     def left_out(self) -> int:
         """How many first executions `skip` has left out."""
-        return self._left_out
+        return self._recorder.left_out()
+
+    @property
+    def dropped_events(self) -> int:
+        """How many runs are not in the trace."""
+        return self._recorder.dropped()
 
     def reset(self) -> None:
-        with self._lock:
-            self.dropped_events = self._left_out = 0
-            self._events.clear()
-            self._threads.clear()
-            self._measured.clear()
+        self._recorder.reset()
         self._skips.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
         groups: dict[Place, list[_Measured]] = {}
-        with self._lock:
-            ran = [measured for measured in self._measured.values() if measured.durations.count]
-            for measured in ran:
-                groups.setdefault(measured.place.group(by), []).append(measured)
-            all_ns = sum(measured.durations.total_ns for measured in ran)
-            rows = [_row(place, group, all_ns) for place, group in groups.items()]
+        recorded, all_ns = self._recorder.rows(), 0
+        for number, count, total_ns, buckets, output_bytes in recorded:
+            measured = _Measured(self._places[number], Durations(count, total_ns, dict(buckets)), output_bytes)
+            groups.setdefault(measured.place.group(by), []).append(measured)
+            all_ns += total_ns
+        rows = [_row(place, group, all_ns) for place, group in groups.items()]
         return sorted(rows, key=lambda row: -row.total_ns)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         first = "first execution" if self._skip == 1 else f"first {self._skip} executions"
-        left_out = f"left out: the {first} of each operator, {self._left_out} in all"
-        return [left_out if self._left_out else "", self._skips.caption()]
+        left_out = f"left out: the {first} of each operator, {self.left_out} in all"
+        return [left_out if self.left_out else "", self._skips.caption()]
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the kept runs as a JSON file for Perfetto and chrome://tracing: one "X" event each, with times in
         microseconds of `time.perf_counter`. The process name and the log report dropped runs."""
-        with self._lock:
-            events, threads, dropped = list(self._events), dict(self._threads), self.dropped_events
+        events, threads, dropped = self._recorder.trace()
         process = "amanda.tools.profile"
         if dropped:
             process += f" ({dropped} later runs dropped)"
@@ -210,7 +212,7 @@ class Profile(Results[Row, GroupBy], Tool):
         pid = os.getpid()
         trace = [chrome_trace.metadata("process_name", pid, 0, name=process)]
         trace += [chrome_trace.metadata("thread_name", pid, thread, name=name) for thread, name in threads.items()]
-        trace += [event.in_trace(pid) for event in events]
+        trace += [_Event(self._places[place], *measured).in_trace(pid) for place, *measured in events]
         chrome_trace.write(path, trace, otherData={"dropped_events": dropped})
 
 
@@ -219,9 +221,8 @@ class _Measured:
     """The runs of one operator at its place in the program."""
 
     place: Place
-    left_out: int = 0
-    durations: Durations = dataclasses.field(default_factory=Durations)
-    output_bytes: int = 0
+    durations: Durations
+    output_bytes: int
 
 
 class _Event(NamedTuple):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
+from collections.abc import Iterator
 from typing import Any
 
-from amanda import _fork
+from amanda import _core, _fork
 from amanda.op_context import OpContext
 from amanda.reports.columns import general_column, name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -16,6 +18,7 @@ from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays, arrays_of
+from amanda.tools._native import natively
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +60,8 @@ class OpStatistics(Results[Row, GroupBy], Tool):
             train_one_epoch(model)
         print(statistics.table(sort="sparsity", top=10))
 
-    Outputs are merged run by run; none is kept. Each is temporarily converted to float64, 8 bytes per element. On CUDA
-    the host waits for it.
+    Outputs are merged run by run; none is kept. Figures are computed in float64: on the CPU in one pass, elsewhere each
+    output is temporarily converted, 8 bytes per element. On CUDA the host waits for it.
 
     For integer, boolean and complex outputs, only elements and zeros are counted. Only calls are counted for sparse,
     quantized and nested tensors, tensors without data (``device="meta"``), types that torch cannot convert (int4), and
@@ -75,13 +78,24 @@ class OpStatistics(Results[Row, GroupBy], Tool):
 
     def __init__(self) -> None:
         super().__init__()
-        self._operators: dict[int | None, _Operator] = {}
+        self._operators: dict[int | None, _Operator] = {}  # that were read in Python
+        self._recorder: Any = None  # of those that were read in C++
+        self._places: dict[int | None, Place] = {}  # of these
         self._skips = _reading.Skips("statistics")
         self._lock = _fork.lock()  # guards the fields above
         self.add_inst_for_op(self._analyze)
 
     def _analyze(self, context: OpContext) -> None:
-        context.insert_after_op(self._record, place=Place.of(context))
+        place = Place.of(context)
+        native = natively(context)
+        if native is None:
+            context.insert_after_op(self._record, place=place)
+            return
+        with self._lock:
+            self._recorder = self._recorder or native.StatisticsRecorder()
+            self._places.setdefault(place.op_id, place)
+        routine = _core.NativeRoutine(self._recorder.routine(context.op_id), self._record)
+        context.insert_after_op(routine, place=place)
 
     def _record(self, *outputs: Any, place: Place) -> None:
         found = [
@@ -98,16 +112,24 @@ class OpStatistics(Results[Row, GroupBy], Tool):
     def reset(self) -> None:
         with self._lock:
             self._operators.clear()
+            if self._recorder is not None:
+                self._recorder.reset()
         self._skips.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
         groups: dict[Place, _Operator] = {}
         with self._lock:
-            for operator in self._operators.values():
+            for operator in sorted(
+                [*self._operators.values(), *self._recorded()], key=lambda operator: operator.first_ns
+            ):
                 outputs = operator.outputs if by in ("id", "op") else [_Summary.all_of(operator.outputs)]
                 place = operator.place.group(by)
                 groups.setdefault(place, _Operator(place)).add(operator.calls, outputs)
         return [row for group in groups.values() for row in group.rows(numbered=by in ("id", "op"))]
+
+    def _recorded(self) -> Iterator[_Operator]:
+        for op_id, first_ns, calls, outputs in self._recorder.rows() if self._recorder is not None else ():
+            yield _Operator(self._places[op_id], calls, [_Summary(*fields) for fields in outputs], first_ns)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption()]
@@ -141,6 +163,7 @@ class _Operator:
     place: Place
     calls: int = 0
     outputs: list[_Summary] = dataclasses.field(default_factory=list)
+    first_ns: int = dataclasses.field(default_factory=time.perf_counter_ns)  # when it ran first
 
     def add(self, calls: int, outputs: list[_Summary]) -> None:
         self.calls += calls
@@ -159,7 +182,10 @@ class _Operator:
 
 @dataclasses.dataclass(eq=False)
 class _Summary:
-    """Statistics of a set of elements; the last four cover the finite floating-point elements."""
+    """Statistics of a set of elements; the last four cover the finite floating-point elements.
+
+    tools/torch/elements.cpp computes them, too.
+    """
 
     elements: int = 0
     zeros: int = 0
@@ -203,6 +229,10 @@ class _Summary:
         self.infs += other.infs
         self.skipped += other.skipped
         if not other.finite:
+            return
+        if not self.finite:
+            self.finite, self.min, self.max = other.finite, other.min, other.max
+            self.mean, self.squares = other.mean, other.squares
             return
         total = self.finite + other.finite
         step = other.mean - self.mean

@@ -31,6 +31,7 @@ ROWS = [
     ["include", "python/base", "python/include", "python/src", "drivers/tensorflow/include", "drivers/tensorflow"],
     ["include", "python/include", "tools", "tools/*"],
     ["drivers/torch/include", "tools/rematerialization"],  # it manages PyTorch's memory
+    ["drivers/torch/include", "tools/torch"],  # it reads PyTorch's tensors
 ]
 # Where a folder's public headers are: `include/amanda/scope.h` and `src/scope.cpp` are one unit.
 PUBLIC = {

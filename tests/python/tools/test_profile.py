@@ -3,6 +3,7 @@
 import collections
 import gc
 import json
+import os
 import random
 import statistics
 import sys
@@ -174,6 +175,60 @@ def test_the_profile_keeps_no_tensor_alive():
         del x, y
         gc.collect()
         assert [ref() for ref in gone] == [None, None]
+
+
+def test_sizes_of_wrappers_and_other_layouts_are_what_python_says():
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+    def program():
+        torch.vmap(torch.exp)(torch.ones(3, 4))
+        torch.neg(nested)
+        torch.eye(2).to_sparse().abs()
+        torch.ones(5, device="meta").sin()
+
+    profile = _profiled(program)
+    sizes = {row.name: row.output_bytes for row in profile.rows()}
+    named = {name: sizes[f"aten::{name}"] for name in ("exp", "neg", "abs", "sin")}
+    assert named == {"exp": 4 * 4, "neg": 5 * 4, "abs": 4 * 4, "sin": 5 * 4}
+    assert profile.skipped == {}
+
+
+def test_threads_without_the_interpreter_lock_lose_no_run(tmp_path):
+    function, x, profile = torch.jit.script(_many), torch.ones(1), Profile()
+    with amanda.apply(profile):
+        function(x)
+
+    def work():
+        with amanda.apply(profile):
+            function(x)
+
+    threads = [threading.Thread(target=work, name=f"worker {i}") for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    row = _row(profile, "aten::sin")
+    assert row.calls == 5 * 1000
+    assert row.output_bytes == 5 * 1000 * 4
+    events = _trace(profile, tmp_path)["traceEvents"]
+    per_thread = collections.Counter(event["tid"] for event in events if event["name"] == "aten::sin")
+    assert list(per_thread.values()) == [1000] * 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_has_a_thread_number_of_its_own(tmp_path):
+    profile, x, path = Profile(), torch.ones(1), tmp_path / "child.json"
+    with amanda.apply(profile):
+        torch.sin(x)
+        child = os.fork()
+        if child == 0:
+            with amanda.apply(profile):
+                torch.sin(x)
+            profile.export_chrome_trace(path)
+            os._exit(0)
+    os.waitpid(child, 0)
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [event["tid"] for event in events] == [threading.get_native_id(), child]
 
 
 # ---- trace -----------------------------------------------------------------------------------------------------------
@@ -395,6 +450,12 @@ def nap():
         return x.clone()
 
     return nap
+
+
+def _many(x: torch.Tensor):
+    for _ in range(1000):
+        x = torch.sin(x)
+    return x
 
 
 def _profiled(run) -> Profile:

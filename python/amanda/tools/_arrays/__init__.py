@@ -117,6 +117,7 @@ REASONS = {
     "nested": "a nested tensor",
     "sparse": "a sparse tensor",
     "quantized": "a quantized tensor",
+    "freed": "a tensor whose memory was given back, as sharded training does",
     "distributed": "a distributed tensor, of which this process holds a part",
     "subclass": "a tensor subclass with its own __torch_dispatch__",
     "batched": "a tensor under an older vmap, such as is_grads_batched=True",

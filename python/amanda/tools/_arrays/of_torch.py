@@ -39,7 +39,9 @@ def why_unreadable(tensor: torch.Tensor) -> str | None:
         return "meta"
     if tensor.layout is not torch.strided:
         return "sparse"
-    return "quantized" if tensor.is_quantized else None
+    if tensor.is_quantized:
+        return "quantized"
+    return "freed" if tensor.numel() and not tensor.untyped_storage().nbytes() else None
 
 
 def is_symbolic(tensor: torch.Tensor) -> bool:

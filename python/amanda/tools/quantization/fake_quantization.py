@@ -164,7 +164,7 @@ class FakeQuantization(Quantization):
         if arrays is None or not arrays.is_floating(value) or self._skips.unreadable(value):
             return None
         key = ops, at.place.op_id, at.side, at.position
-        operand = self._operand(key, lambda: Observed(at, make()))
+        operand = self._operand(key, lambda: Observed.by(at, make))
         if self.observe:
             operand.look_at(value)
         return operand.fake_quantized(value) if self.quantize else None
@@ -185,7 +185,7 @@ class FakeQuantization(Quantization):
         key = ops, at.place.op_id, at.side, at.position
 
         def operand() -> Observed:
-            return self._operand(key, lambda: Observed(at, make()))
+            return self._operand(key, lambda: Observed.by(at, make))
 
         if value.device not in self._quantizes:
             self._quantizes[value.device] = torch.ones((), dtype=torch.bool, device=value.device)

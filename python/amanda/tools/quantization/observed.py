@@ -8,7 +8,8 @@ import threading
 import torch
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 
-from amanda import _core, _fork
+from amanda import _core, _fork, _torch_tools
+from amanda.tools.quantization.ranges import MakeObserver, MovingRange
 from amanda.tools.quantization.rows import OperandPlace, Row
 
 
@@ -18,9 +19,20 @@ class Observed:
     observer: UniformQuantizationObserverBase
     looked: bool = False
     found: tuple[torch.Tensor, torch.Tensor] | None = None  # since it last looked
-    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the last three fields
+    range: MovingRange | None = None  # that made the observer: nobody else has it
+    continued: _torch_tools.MovingRange | None = None  # what the observer has begun
+    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the fields from `looked` on
+
+    @classmethod
+    def by(cls, at: OperandPlace, make: MakeObserver) -> Observed:
+        return cls(at, make(), range=make if type(make) is MovingRange else None)
 
     def look_at(self, value: torch.Tensor) -> None:
+        with self.lock:
+            found = None if self.continued is None else self.continued.look_at(value)
+            if found is not None:
+                self.found = found
+                return
         seen = torch.func.debug_unwrap(value.detach())
         if seen.shape != value.shape and self.by_channel:
             raise _core.Error(f"[quantization] {self.at.place.name} runs on several tensors at once, under torch.vmap")
@@ -28,6 +40,25 @@ class Observed:
             self.observer.to(seen.device)(seen)
             self.found = None
             self.looked = True
+            self._continue()
+
+    def _continue(self) -> None:
+        """From now on, without the observer, where that is possible."""
+        smallest, largest = getattr(self.observer, "min_val", None), getattr(self.observer, "max_val", None)
+        if self.range is None or smallest is None or largest is None or not smallest.is_cpu:
+            self.continued = None
+            return
+        options = self.range
+        self.continued = _torch_tools.MovingRange(
+            smallest,
+            largest,
+            options.averaging_constant,
+            options.quant_min,
+            options.quant_max,
+            options.symmetric,
+            options.by_channel,
+            self.observer.eps.item(),
+        )
 
     @property
     def by_channel(self) -> bool:

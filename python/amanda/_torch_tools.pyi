@@ -1,0 +1,96 @@
+"""
+What tools do with PyTorch's tensors. Use it through `amanda.tools`.
+"""
+from __future__ import annotations
+import collections.abc
+import torch
+import typing
+import typing_extensions
+__all__: list[str] = ['GradientRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'output_bytes']
+class GradientRecorder:
+    """
+    What GradientStatistics has found of eager backward operators.
+    """
+    def __init__(self) -> None:
+        ...
+    def reset(self) -> None:
+        ...
+    def routine(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """
+        A routine for `_core.NativeRoutine`. It declines where something must be read in Python.
+        """
+    def rows(self) -> list[tuple[int, int, typing.Annotated[list[tuple[int, list[tuple[int, int, int, int, float | None, int, float, float, float]]]], "FixedSize(2)"]]]:
+        """
+        Id, time of the first run, and for both sides calls and the fields of each gradient's norms.
+        """
+class MovingRange:
+    """
+    Continues, in its buffers, what an observer has begun.
+    """
+    def __init__(self, min: torch.Tensor, max: torch.Tensor, averaging_constant: typing.SupportsFloat | typing.SupportsIndex, quant_min: typing.SupportsInt | typing.SupportsIndex, quant_max: typing.SupportsInt | typing.SupportsIndex, symmetric: bool, by_channel: bool, eps: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    def look_at(self, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """
+        Scale and zero point, with this value in the range; None: the observer itself must look at it.
+        """
+class Read:
+    """
+    A tensor as an operator consumed it.
+    """
+class StatisticsRecorder:
+    """
+    What OpStatistics has found of eager operators.
+    """
+    def __init__(self) -> None:
+        ...
+    def reset(self) -> None:
+        ...
+    def routine(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """
+        A routine for `_core.NativeRoutine`. It declines where something must be read in Python.
+        """
+    def rows(self) -> list[tuple[int, int, int, list[tuple[int, int, int, int, int, int, float, float, float, float]]]]:
+        """
+        Id, time of the first run, calls, and the fields of each output's summary.
+        """
+class Storages:
+    """
+    Which operators made the tensors that are alive.
+    """
+    @staticmethod
+    def declined_reads() -> list[Read]:
+        """
+        What the operator consumed whose second routine alone has just declined.
+        """
+    def __init__(self, max_views: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def add_node(self, node: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        The graph has it now.
+        """
+    def is_new_outside(self, tensor: torch.Tensor) -> bool:
+        """
+        Is the tensor from outside, and was it not consumed before?
+        """
+    def make(self, tensor: torch.Tensor, maker: typing.SupportsInt | typing.SupportsIndex, reads: collections.abc.Sequence[Read]) -> None:
+        ...
+    def read(self, tensor: torch.Tensor, consumer: typing.SupportsInt | typing.SupportsIndex, position: typing.SupportsInt | typing.SupportsIndex, member: typing.SupportsInt | typing.SupportsIndex, outside: typing.SupportsInt | typing.SupportsIndex) -> tuple[Read, list[int]]:
+        """
+        The tensor is consumed: what was read, and its producers. outside: where it comes from, if it is new; or -1.
+        """
+    def reset(self) -> None:
+        ...
+    def routines(self, node: typing.SupportsInt | typing.SupportsIndex, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], returned: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> tuple[typing_extensions.CapsuleType, typing_extensions.CapsuleType]:
+        """
+        For `_core.NativeRoutine`, before and after an operator. They decline where the graph grows.
+        """
+    def sizes(self) -> list[tuple[int, int]]:
+        """
+        For each storage, how many places and last writes are kept.
+        """
+    def write(self, tensor: torch.Tensor, writer: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+def output_bytes() -> typing_extensions.CapsuleType:
+    """
+    For `_tools.ProfileRecorder`.
+    """

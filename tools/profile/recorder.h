@@ -1,0 +1,93 @@
+// What a Profile has measured: per operator, and run by run for the trace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "amanda/action.h"
+#include "amanda/mutex.h"
+#include "profile/durations.h"
+#include "output_bytes.h"
+
+namespace amanda::tools {
+
+/// May be used on any thread.
+class ProfileRecorder {
+ public:
+  /// An operator, as its tool numbers it.
+  using Place = size_t;
+
+  /// One run.
+  struct Run {
+    Place place;
+    int64_t start_ns, duration_ns, output_bytes;
+  };
+  /// A run that is kept for the trace.
+  struct Event {
+    Run run;
+    int64_t thread;
+  };
+  /// All runs of one operator.
+  struct Row {
+    Place place;
+    Durations durations;
+    int64_t output_bytes;
+  };
+  /// The kept runs in order, the threads by number, and how many runs were not kept.
+  struct Trace {
+    std::vector<Event> events;
+    std::map<int64_t, std::string> threads;
+    int64_t dropped;
+  };
+
+  /// Keeps the first `max_events` runs for the trace, and leaves out the first `skip` of each operator.
+  ProfileRecorder(int64_t max_events, int64_t skip);
+
+  /// A routine before the operator.
+  static void start(Values& values);
+  /// A routine after the operator. False: `measured()` is not counted yet, because the number of bytes is not known, or
+  /// this thread's name and number are not.
+  bool stop(Values& values, Place place, OutputBytes output_bytes);
+  /// The start and the duration of the run that stop() declined last on this thread.
+  static std::pair<int64_t, int64_t> measured();
+
+  /// Does the trace know the calling thread?
+  bool knows_thread() const;
+  /// From now on the calling thread has this number and, if no other thread had that before, this name.
+  void name_thread(int64_t number, const std::string& name);
+  /// Counts a run, on a thread that is known.
+  void add(const Run& run);
+
+  /// The operators that ran, in the order in which they did first.
+  std::vector<Row> rows() const;
+  Trace trace() const;
+  int64_t dropped() const;
+  int64_t left_out() const;
+  void reset();
+
+ private:
+  struct Measured {
+    int64_t left_out = 0, output_bytes = 0;
+    Durations durations;
+  };
+  bool add_on_known_thread(const Run& run);
+
+  const size_t max_events_;
+  const int64_t skip_;
+  mutable Mutex mutex_;  // guards what follows
+  int64_t left_out_ = 0, dropped_ = 0;
+  std::unordered_map<Place, Measured> measured_;
+  std::vector<Place> order_;
+  std::deque<Event> events_;
+  std::unordered_map<uint64_t, int64_t> numbers_;  // of threads, by what this process calls them
+  std::map<int64_t, std::string> names_;
+};
+
+}  // namespace amanda::tools

@@ -1,0 +1,13 @@
+// The contents of amanda._torch_tools: a function for each kind of reading.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace amanda::tools::pytorch {
+
+void bind_gradients(pybind11::module_& m);
+void bind_moving_range(pybind11::module_& m);
+void bind_statistics(pybind11::module_& m);
+void bind_storages(pybind11::module_& m);
+
+}  // namespace amanda::tools::pytorch

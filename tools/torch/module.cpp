@@ -1,0 +1,20 @@
+// amanda._torch_tools: what tools in Python do with PyTorch's tensors in C++.
+#include "torch/bindings.h"
+#include "torch/tensors.h"
+
+PYBIND11_MODULE(_torch_tools, m) {
+  namespace py = pybind11;
+  using namespace amanda::tools;
+  m.doc() = "What tools do with PyTorch's tensors. Use it through `amanda.tools`.";
+  m.def(
+      "output_bytes",
+      [] {
+        static const OutputBytes function = &pytorch::output_bytes;
+        return py::capsule(&function, kOutputBytesCapsule);
+      },
+      "For `_tools.ProfileRecorder`.");
+  pytorch::bind_statistics(m);
+  pytorch::bind_gradients(m);
+  pytorch::bind_storages(m);
+  pytorch::bind_moving_range(m);
+}

@@ -1,0 +1,72 @@
+// This file is compiled without contraction: a fused multiplication and addition rounds once, and PyTorch's operators
+// round twice.
+#include "torch/moving_range.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "torch/bindings.h"
+#include "torch/tensors.h"
+
+namespace amanda::tools::pytorch {
+
+MovingRange::MovingRange(at::Tensor min, at::Tensor max, RangeOptions options)
+    : min_(std::move(min)), max_(std::move(max)), options_(options) {}
+
+std::optional<std::pair<at::Tensor, at::Tensor>> MovingRange::look_at(const at::Tensor& value) {
+  if (!is_readable(value) || !value.is_floating_point() || value.numel() == 0) return std::nullopt;
+  const int64_t count = min_.numel();
+  if (options_.by_channel && (value.dim() < 2 || value.size(0) != count)) return std::nullopt;
+  const c10::InferenceMode off(false);  // training may use the scale later
+  const at::AutoDispatchBelowADInplaceOrView unrecorded;
+  const at::Tensor seen = value.to(at::kFloat);
+  const auto [smallest, largest] = options_.by_channel ? at::aminmax(seen.flatten(1), 1) : at::aminmax(seen);
+  const at::Tensor scale = at::empty({count}, at::kFloat), zero_point = at::empty({count}, at::kInt);
+  float *lows = min_.mutable_data_ptr<float>(), *highs = max_.mutable_data_ptr<float>();
+  const float *seen_lows = smallest.const_data_ptr<float>(), *seen_highs = largest.const_data_ptr<float>();
+  for (int64_t i = 0; i < count; ++i) {
+    // Subtractions too: what is not finite, and a range that was not begun.
+    if (!std::isfinite(seen_highs[i] - seen_lows[i]) || !std::isfinite(highs[i] - lows[i])) return std::nullopt;
+  }
+  const auto share = static_cast<float>(options_.averaging_constant), eps = static_cast<float>(options_.eps);
+  const int64_t quant_min = options_.quant_min, quant_max = options_.quant_max;
+  const auto steps = static_cast<double>(quant_max - quant_min);
+  const int64_t middle = quant_min < 0 ? 0 : (quant_min + quant_max) / 2;
+  for (int64_t i = 0; i < count; ++i) {
+    lows[i] = lows[i] + share * (seen_lows[i] - lows[i]);
+    highs[i] = highs[i] + share * (seen_highs[i] - highs[i]);
+    const float low = std::min(lows[i], 0.0F), high = std::max(highs[i], 0.0F);
+    float& found = scale.mutable_data_ptr<float>()[i];
+    int64_t zero = middle;
+    if (options_.symmetric) {
+      found = std::max(std::max(-low, high) / static_cast<float>(steps / 2), eps);
+    } else {
+      found = std::max((high - low) / static_cast<float>(steps), eps);
+      zero = std::clamp(quant_min - static_cast<int64_t>(std::nearbyint(low / found)), quant_min, quant_max);
+    }
+    zero_point.mutable_data_ptr<int32_t>()[i] = static_cast<int32_t>(zero);
+  }
+  return std::pair(scale, zero_point);
+}
+
+void bind_moving_range(pybind11::module_& m) {
+  namespace py = pybind11;
+  py::class_<MovingRange>(m, "MovingRange", "Continues, in its buffers, what an observer has begun.")
+      .def(py::init([](at::Tensor min, at::Tensor max, double averaging_constant, int64_t quant_min, int64_t quant_max,
+                       bool symmetric, bool by_channel, double eps) {
+             return MovingRange(std::move(min), std::move(max),
+                                {averaging_constant, quant_min, quant_max, symmetric, by_channel, eps});
+           }),
+           py::arg("min"), py::arg("max"), py::arg("averaging_constant"), py::arg("quant_min"), py::arg("quant_max"),
+           py::arg("symmetric"), py::arg("by_channel"), py::arg("eps"))
+      .def("look_at", &MovingRange::look_at, py::arg("value"), py::call_guard<py::gil_scoped_release>(),
+           "Scale and zero point, with this value in the range; None: the observer itself must look at it.");
+}
+
+}  // namespace amanda::tools::pytorch

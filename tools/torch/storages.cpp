@@ -1,0 +1,300 @@
+#include "torch/storages.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "torch/tensors.h"
+
+namespace amanda::tools::pytorch {
+namespace {
+
+struct ThisRun {
+  bool is_known = false;
+  Storages::Reads reads{};
+  std::vector<at::Tensor> written{};  // what the operator ran on may not be shown after it
+};
+
+thread_local Storages::Reads declined;
+
+bool is_tracked(const at::Tensor& tensor) { return is_plain(tensor) && tensor.has_storage(); }
+
+// The 2 of `x * 2` arrives as a tensor.
+bool is_number(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_wrapped_number(); }
+
+}  // namespace
+
+TensorPlace::TensorPlace(const at::Tensor& tensor)
+    : offset(tensor.storage_offset()),
+      dtype(tensor.scalar_type()),
+      conjugate(tensor.is_conj()),
+      negative(tensor.is_neg()) {
+  if (tensor.is_nested()) return;
+  sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  strides.assign(tensor.strides().begin(), tensor.strides().end());
+}
+
+std::pair<int64_t, int64_t> TensorPlace::range() const {
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  const auto size = static_cast<int64_t>(c10::elementSize(dtype));
+  return {offset * size, (offset + last + 1) * size};
+}
+
+bool TensorPlace::contains(const TensorPlace& other) const {
+  const auto [begin, end] = range();
+  const auto [other_begin, other_end] = other.range();
+  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for (const int64_t size : sizes) bytes *= size;
+  return bytes == end - begin && begin <= other_begin && other_end <= end;
+}
+
+/// The tensors at one place of a storage.
+struct Storages::View {
+  TensorPlace place;
+  NodeNumber maker;                                         // returned the newest one, or overwrote all of them
+  int64_t time;                                             // when
+  int64_t used;                                             // last
+  std::vector<std::pair<const void*, NodeNumber>> older{};  // makers of older tensors, by the tensors' addresses
+  NodeNumber outside = kNoNode;                             // what they were before any operator wrote to them
+};
+
+struct Storages::Storage {
+  explicit Storage(c10::weak_intrusive_ptr<c10::StorageImpl> memory) : alive(std::move(memory)) {}
+
+  View* find(const TensorPlace& place) {
+    const auto at = std::find_if(views.rbegin(), views.rend(), [&](const View& view) { return view.place == place; });
+    return at == views.rend() ? nullptr : &*at;
+  }
+
+  /// Of the tensor at this address; `view`: where it is, if it is known.
+  NodeNumber maker_of(const View* view, const void* address) const {
+    if (!view) return maker;
+    const auto at =
+        std::find_if(view->older.begin(), view->older.end(), [&](const auto& older) { return older.first == address; });
+    return at == view->older.end() ? view->maker : at->second;
+  }
+
+  c10::weak_intrusive_ptr<c10::StorageImpl> alive;
+  NodeNumber maker = kNoNode;  // of unknown views; none: they come from outside
+  std::vector<View> views;
+  struct Write {
+    NodeNumber writer;
+    TensorPlace place;
+    int64_t time;
+  };
+  std::vector<Write> writes;  // the last one of each operator
+};
+
+size_t Storages::EdgeHash::operator()(const GraphEdge& edge) const {
+  return std::hash<int64_t>()((edge.producer * 0x9E3779B97F4A7C15) ^ (edge.consumer * 0xC2B2AE3D27D4EB4F) ^
+                              edge.position);
+}
+
+// ---- in routines ----------------------------------------------------------------------------------------------------
+
+bool Storages::before(Values& values, const Operator& op) {
+  OpCall& call = values.call();
+  auto& run = values.local<ThisRun>();
+  std::lock_guard lock(mutex_);
+  if (!nodes_.contains(op.node)) return false;
+  for (size_t i = 0; i < call.size(Side::kInputs); ++i) {
+    int64_t members = 0;
+    const bool known = each_tensor(operand(call, Side::kInputs, i), [&](const at::Tensor& tensor) {
+      if (is_number(tensor)) return true;
+      const Slot slot{op.node, static_cast<int64_t>(i), members++};
+      if (!is_tracked(tensor)) return false;
+      std::shared_ptr<Storage> storage = find(tensor);
+      TensorPlace place(tensor);
+      View* view = storage ? storage->find(place) : nullptr;
+      if (!view && (!storage || storage->maker == kNoNode)) {  // from outside, as each batch and each gradient
+        const auto outside = outside_.find(slot);
+        if (outside == outside_.end()) return false;
+        storage = find_or_add(tensor);
+        view = &put(*storage, place, outside->second);
+        view->outside = outside->second;
+      }
+      const void* address = tensor.unsafeGetTensorImpl();
+      const NodeNumber maker = storage->maker_of(view, address);
+      const auto is_known = [&](const GraphEdge& edge) { return edges_.contains(edge); };
+      if (!each_edge(*storage, view, place, {maker, op.node, static_cast<int64_t>(i)}, is_known)) return false;
+      if (view) view->used = clock_++;
+      run.reads.push_back({address, std::move(storage), std::move(place), maker});
+      return true;
+    });
+    if (!known) return false;
+  }
+  for (const size_t position : op.written) {
+    each_tensor(operand(call, Side::kInputs, position), [&](const at::Tensor& tensor) {
+      if (!is_number(tensor)) run.written.push_back(tensor);
+      return true;
+    });
+  }
+  run.is_known = true;
+  return true;
+}
+
+bool Storages::after(Values& values, const Operator& op) {
+  OpCall& call = values.call();
+  auto& run = values.local<ThisRun>();
+  if (!run.is_known) return false;
+  const auto each_result = [&](const auto& fn) {
+    return std::all_of(op.returned.begin(), op.returned.end(), [&](size_t position) {
+      return each_tensor(operand(call, Side::kOutputs, position), [&](const at::Tensor& tensor) {
+        if (is_number(tensor)) return true;
+        return is_tracked(tensor) && fn(tensor);
+      });
+    });
+  };
+  std::lock_guard lock(mutex_);
+  for (const at::Tensor& tensor : run.written) write_here(tensor, TensorPlace(tensor), op.node);
+  if (!each_result([](const at::Tensor&) { return true; })) {
+    declined = std::move(run.reads);
+    return false;
+  }
+  each_result([&](const at::Tensor& tensor) {
+    make_here(tensor, TensorPlace(tensor), op.node, run.reads);
+    return true;
+  });
+  return true;
+}
+
+Storages::Reads Storages::declined_reads() { return std::exchange(declined, {}); }
+
+// What holds for a tensor that is read, and for the writes to its memory that came after it was made.
+template <class Fn>
+bool Storages::each_edge(const Storage& storage, const View* view, const TensorPlace& place, GraphEdge edge,
+                         const Fn& fn) const {
+  const NodeNumber outside = view ? view->outside : kNoNode;
+  if (outside != kNoNode && edges_.contains({outside, edge.consumer, edge.position})) return true;
+  if (!fn(edge)) return false;
+  const int64_t made = view ? view->time : -1;
+  for (const auto& [writer, written, time] : storage.writes) {
+    if (time <= made || (!written.contains(place) && !place.contains(written))) continue;
+    if (!fn(GraphEdge{writer, edge.consumer, edge.position})) return false;
+  }
+  return true;
+}
+
+// ---- from Python ----------------------------------------------------------------------------------------------------
+
+void Storages::add_node(NodeNumber node) {
+  std::lock_guard lock(mutex_);
+  nodes_.insert(node);
+}
+
+bool Storages::is_new_outside(const at::Tensor& tensor) {
+  const TensorPlace place(tensor);  // sizes may be those of a class in Python
+  std::lock_guard lock(mutex_);
+  const std::shared_ptr<Storage> storage = find_or_add(tensor);
+  return storage->maker == kNoNode && !storage->find(place);
+}
+
+std::pair<Storages::Read, std::vector<GraphEdge>> Storages::read(const at::Tensor& tensor, const Slot& slot,
+                                                                 NodeNumber outside) {
+  const auto& [consumer, position, member] = slot;
+  TensorPlace place(tensor);
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<Storage> storage = find_or_add(tensor);
+  View* view = storage->find(place);
+  if (!view && storage->maker == kNoNode && outside != kNoNode) {
+    view = &put(*storage, place, outside);
+    view->outside = outside_[slot] = outside;
+  }
+  if (view) view->used = clock_++;
+  const void* address = tensor.unsafeGetTensorImpl();
+  std::vector<GraphEdge> added;
+  const NodeNumber maker = storage->maker_of(view, address);
+  each_edge(*storage, view, place, {maker, consumer, position}, [&](const GraphEdge& edge) {
+    if (edge.producer != kNoNode) added.push_back(edge);
+    return true;
+  });
+  edges_.insert(added.begin(), added.end());
+  return {{address, std::move(storage), std::move(place), maker}, std::move(added)};
+}
+
+void Storages::write(const at::Tensor& tensor, NodeNumber writer) {
+  const TensorPlace place(tensor);
+  std::lock_guard lock(mutex_);
+  write_here(tensor, place, writer);
+}
+
+void Storages::make(const at::Tensor& tensor, NodeNumber maker, const Reads& reads) {
+  const TensorPlace place(tensor);
+  std::lock_guard lock(mutex_);
+  make_here(tensor, place, maker, reads);
+}
+
+std::shared_ptr<Storages::Storage> Storages::find(const at::Tensor& tensor) const {
+  const auto at = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  return at == storages_.end() ? nullptr : at->second;
+}
+
+std::shared_ptr<Storages::Storage> Storages::find_or_add(const at::Tensor& tensor) {
+  if (std::shared_ptr<Storage> known = find(tensor)) return known;
+  if (storages_.size() >= limit_) {
+    std::erase_if(storages_, [](const auto& entry) { return entry.second->alive.expired(); });
+    limit_ = std::max<size_t>(128, 2 * storages_.size());
+  }
+  const c10::Storage& memory = tensor.storage();
+  return storages_[memory.unsafeGetStorageImpl()] = std::make_shared<Storage>(memory.getWeakStorageImpl());
+}
+
+Storages::View& Storages::put(Storage& storage, const TensorPlace& place, NodeNumber maker) {
+  const int64_t now = clock_++;
+  if (View* known = storage.find(place)) {
+    known->maker = maker;
+    known->time = known->used = now;
+    known->older.clear();
+    return *known;
+  }
+  if (storage.views.size() == max_views_) {
+    const auto oldest = std::min_element(storage.views.begin(), storage.views.end(),
+                                         [](const View& a, const View& b) { return a.used < b.used; });
+    if (oldest->maker != oldest->outside) storage.maker = oldest->maker;
+    *oldest = {place, maker, now, now};
+    return *oldest;
+  }
+  return storage.views.emplace_back(View{place, maker, now, now});
+}
+
+void Storages::write_here(const at::Tensor& tensor, const TensorPlace& place, NodeNumber writer) {
+  const std::shared_ptr<Storage> storage = find_or_add(tensor);
+  const int64_t time = put(*storage, place, writer).time;
+  std::erase_if(storage->writes, [&](const Storage::Write& write) { return write.writer == writer; });
+  storage->writes.push_back({writer, place, time});
+}
+
+void Storages::make_here(const at::Tensor& tensor, const TensorPlace& place, NodeNumber maker, const Reads& reads) {
+  const std::shared_ptr<Storage> storage = find_or_add(tensor);
+  const void* address = tensor.unsafeGetTensorImpl();
+  if (storage->views.empty()) storage->maker = maker;
+  View& view = put(*storage, place, maker);
+  for (const Read& read : reads) {
+    if (read.storage != storage || read.maker == kNoNode || read.address == address || !(read.place == place)) continue;
+    const auto at = std::find_if(view.older.begin(), view.older.end(),
+                                 [&](const auto& older) { return older.first == read.address; });
+    if (at == view.older.end()) {
+      view.older.emplace_back(read.address, read.maker);
+    } else {
+      at->second = read.maker;
+    }
+  }
+}
+
+std::vector<std::pair<size_t, size_t>> Storages::sizes() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<size_t, size_t>> sizes;
+  for (const auto& [memory, storage] : storages_) sizes.emplace_back(storage->views.size(), storage->writes.size());
+  return sizes;
+}
+
+void Storages::reset() {
+  std::lock_guard lock(mutex_);
+  storages_.clear();
+  nodes_.clear();
+  outside_.clear();
+  edges_.clear();
+  limit_ = 128;
+}
+
+}  // namespace amanda::tools::pytorch

@@ -1,0 +1,139 @@
+// Which operator made which tensor, found while they run, by the memory of tensors: what GraphTracing knows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "amanda/action.h"
+#include "amanda/mutex.h"
+
+namespace amanda::tools::pytorch {
+
+// NOTE: [recognising a tensor]
+// A routine receives a result through another Python object than the one its consumer will hold, so Python identity
+// cannot be used. Neither a strong nor a weak reference to a tensor may be kept: a strong one keeps its memory alive, a
+// weak one breaks torch.utils.swap_tensors. Result and operand share the storage and the place in it (`TensorPlace`).
+//
+// A storage is identified by its address, and we hold a weak reference to it (to the storage, which swap_tensors
+// ignores). Its memory is freed with its last tensor as usual, but the small object at that address stays until the
+// weak reference is released. So an address in our table cannot belong to a newer storage, and no tensor inherits the
+// producers of a freed one.
+//
+// Several live tensors may share one place: x and x.detach(). The newest is the one that was made last. The others are
+// distinguished by the addresses that they had as operands of the operator that made it (`View::older`), when they and
+// the new tensor were all alive.
+
+/// An operator or a tensor from outside, as GraphTracing numbers it.
+using NodeNumber = int64_t;
+/// No node.
+inline constexpr NodeNumber kNoNode = -1;
+
+/// Where a tensor's elements are in its storage, and how they are read.
+struct TensorPlace {
+  explicit TensorPlace(const at::Tensor& tensor);
+  bool operator==(const TensorPlace& other) const = default;
+  /// True only if certain: this tensor fills its byte range without gaps, and the other's range is inside it.
+  bool contains(const TensorPlace& other) const;
+  std::pair<int64_t, int64_t> range() const;  // in bytes
+
+  int64_t offset;
+  c10::SmallVector<int64_t, 5> sizes, strides;
+  at::ScalarType dtype;
+  bool conjugate, negative;
+};
+
+/// A position of an operator that takes what another one made.
+struct GraphEdge {
+  NodeNumber producer, consumer;
+  int64_t position;
+  bool operator==(const GraphEdge& other) const = default;
+};
+
+/// The live storages, and which operators made the tensors in them. May be used on any thread.
+class Storages {
+ public:
+  /// `max_views`: places kept per storage. Tensors at an evicted place count as made by the maker of the place evicted
+  /// last.
+  explicit Storages(size_t max_views) : max_views_(max_views) {}
+
+  struct Storage;
+  /// A tensor as an operator consumed it.
+  struct Read {
+    const void* address;
+    std::shared_ptr<Storage> storage;
+    TensorPlace place;
+    NodeNumber maker;
+  };
+  using Reads = std::vector<Read>;
+  /// What consumes a tensor: an operator, the position there, and which of the tensors at that position it is.
+  using Slot = std::tuple<NodeNumber, int64_t, int64_t>;
+  /// What an operator does with its operands, by its schema.
+  struct Operator {
+    NodeNumber node;
+    std::vector<size_t> written;   // inputs
+    std::vector<size_t> returned;  // results that are no inputs
+  };
+
+  // ---- in routines without Python, which decline where the graph grows, and where a tensor needs Python
+
+  bool before(Values& values, const Operator& op);
+  /// Where before() did not decline and this does, the results alone are left to do, with declined_reads().
+  bool after(Values& values, const Operator& op);
+  /// Of the calling thread.
+  static Reads declined_reads();
+
+  // ---- from Python, of tensors without wrappers
+
+  /// The graph has the node, from now on.
+  void add_node(NodeNumber node);
+  /// Is it from outside, and new?
+  bool is_new_outside(const at::Tensor& tensor);
+  /// The tensor is consumed: the edges that are new. `outside`: where it comes from, if it is_new_outside().
+  std::pair<Read, std::vector<GraphEdge>> read(const at::Tensor& tensor, const Slot& slot, NodeNumber outside);
+  /// `writer` overwrote the tensor.
+  void write(const at::Tensor& tensor, NodeNumber writer);
+  /// `maker`, which consumed `reads`, returned the tensor.
+  void make(const at::Tensor& tensor, NodeNumber maker, const Reads& reads);
+  /// For each storage, how many places and how many last writes are kept.
+  std::vector<std::pair<size_t, size_t>> sizes() const;
+  void reset();
+
+ private:
+  struct View;
+  struct EdgeHash {
+    size_t operator()(const GraphEdge& edge) const;
+  };
+  std::shared_ptr<Storage> find(const at::Tensor& tensor) const;  // null: it is not known
+  std::shared_ptr<Storage> find_or_add(const at::Tensor& tensor);
+  View& put(Storage& storage, const TensorPlace& place, NodeNumber maker);
+  /// Calls `fn` with `edge` from the tensor's maker and with the edges from later writers, known or not, until it
+  /// returns false.
+  template <class Fn>
+  bool each_edge(const Storage& storage, const View* view, const TensorPlace& place, GraphEdge edge,
+                 const Fn& fn) const;
+  void write_here(const at::Tensor& tensor, const TensorPlace& place, NodeNumber writer);
+  void make_here(const at::Tensor& tensor, const TensorPlace& place, NodeNumber maker, const Reads& reads);
+
+  const size_t max_views_;
+  mutable Mutex mutex_;  // guards what follows
+  std::unordered_map<c10::StorageImpl*, std::shared_ptr<Storage>> storages_;
+  std::unordered_set<NodeNumber> nodes_;
+  std::map<Slot, NodeNumber> outside_;  // the nodes of tensors from outside, by their first consumers
+  std::unordered_set<GraphEdge, EdgeHash> edges_;
+  size_t limit_ = 128;
+  int64_t clock_ = 0;
+};
+
+}  // namespace amanda::tools::pytorch

@@ -1,0 +1,52 @@
+// Which of an operator's tensors can be read here, and which need Python: wrappers, symbols, and what has no elements.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "amanda/backend.h"
+#include "amanda/torch.h"
+#include "output_bytes.h"
+
+namespace amanda::tools::pytorch {
+
+/// An operand; None if there is none.
+inline const c10::IValue& operand(OpCall& call, Side side, size_t position) {
+  static const auto* none = new c10::IValue;
+  const Value value = call.get(side, position);
+  return value.ref ? amanda::pytorch::ivalue(value) : *none;
+}
+
+/// Is it no wrapper, neither of a Python class nor of a transformation, and without symbols? Then it tells its sizes.
+inline bool is_plain(const at::Tensor& tensor) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet kWrappers(
+      {DispatchKey::Python, DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::Batched,
+       DispatchKey::BatchedNestedTensor, DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerFrontMode});
+  return !tensor.key_set().has_any(kWrappers) && !tensor.is_nested() &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+/// Are its elements on the host, as its sizes and strides say?
+bool is_readable(const at::Tensor& tensor);
+
+/// Calls `fn(const at::Tensor&)` on each tensor of an operand, itself or the members of a list, until it returns false.
+/// Returns false if it did, or if the operand is of an unknown kind.
+template <class Fn>
+bool each_tensor(const c10::IValue& operand, const Fn& fn) {
+  if (operand.isTensor()) return !operand.toTensor().defined() || fn(operand.toTensor());
+  if (operand.isList() || operand.isTuple()) {
+    const auto members = operand.isTuple() ? c10::ArrayRef<c10::IValue>(operand.toTupleRef().elements().asArrayRef())
+                                           : operand.toListRef();
+    for (const c10::IValue& member : members) {
+      if (!each_tensor(member, fn)) return false;
+    }
+    return true;
+  }
+  return operand.isNone() || operand.isScalar() || operand.isString() || operand.isDevice() || operand.isGenerator();
+}
+
+/// An OutputBytes.
+std::optional<int64_t> output_bytes(OpCall& call);
+
+}  // namespace amanda::tools::pytorch
