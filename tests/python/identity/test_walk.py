@@ -1,5 +1,6 @@
 """The walk that compares frames with those of the walk before finds what a walk without memory finds."""
 
+import functools
 import random
 import threading
 
@@ -148,7 +149,7 @@ def direct():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_in_any_program_it_finds_what_a_walk_without_memory_finds(seed):
-    run(seed, 300)
+    run(seed, 2000)
 
 
 def test_on_several_threads():
@@ -156,7 +157,7 @@ def test_on_several_threads():
 
     def work(seed):
         try:
-            run(seed, 100)
+            run(seed, 500)
         except BaseException as error:
             failed.append(error)
 
@@ -201,3 +202,15 @@ def test_deep_recursion():
     for depth in (2, 700, 5, 701, 700):
         again, same, plain = at(depth)
         assert again == same == plain
+
+
+def test_frames_that_have_returned_are_forgotten():
+    walk = functools.partial(_torch.raw_place, (), ())
+
+    def within():
+        return walk()
+
+    found = [
+        call()[1] for call in (walk, within, walk, within)
+    ]  # one instruction: without a Python frame inside, and with
+    assert found[0] == found[2] != found[1] == found[3]
