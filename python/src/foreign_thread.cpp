@@ -1,5 +1,7 @@
 #include "foreign_thread.h"
 
+#include <pybind11/pybind11.h>
+
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -53,18 +55,30 @@ std::atomic<int> inside{0};  // routines that run, or wait for the interpreter l
 std::atomic<bool> closed{false};
 std::thread::id closer;  // written before `closed`
 
-bool is_closed() { return closed.load() && std::this_thread::get_id() != closer; }
+// The interpreter ends after it was closed, or its closer runs what is left.
+bool is_over() { return closed.load() && (std::this_thread::get_id() != closer || interpreter_is_gone()); }
+
+PyThreadState* keep_state() {
+  thread_local const KeptState kept;
+  return kept.state;
+}
 
 }  // namespace
 
 RoutineEntry::RoutineEntry() {
   ++inside;
-  refused_ = is_closed() || interpreter_is_gone();
-  if (refused_ || PyGILState_GetThisThreadState()) return;
-  thread_local const KeptState kept;
+  refused_ = is_over();
+  if (refused_) return;
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (pybind11::detail::get_thread_state_unchecked() == thread && thread) return;  // it has the lock
+  PyEval_RestoreThread(thread ? thread : keep_state());
+  locked_ = true;
 }
 
-RoutineEntry::~RoutineEntry() { --inside; }
+RoutineEntry::~RoutineEntry() {
+  if (locked_) PyEval_SaveThread();
+  --inside;
+}
 
 void refuse_routines_of_others() {
   constexpr std::chrono::seconds kLongest{2};

@@ -5,10 +5,10 @@
 
 namespace amanda::python {
 
-/// Around a routine in Python, on any thread, before it takes the interpreter lock.
+/// Around a routine in Python, on any thread: with the interpreter lock, unless it is refused.
 ///
-/// A thread that Python does not know gets a thread state that lasts as long as the thread: to make one takes longer
-/// than most routines.
+/// The lock is taken with the thread's own state: PyGILState_Ensure() and pybind11's guard look up more. A thread that
+/// Python does not know gets a state that lasts as long as the thread: to make one takes longer than most routines.
 class RoutineEntry {
  public:
   RoutineEntry();
@@ -21,7 +21,7 @@ class RoutineEntry {
   bool is_refused() const { return refused_; }
 
  private:
-  bool refused_;
+  bool refused_, locked_ = false;  // locked_: taken here
 };
 
 /// At exit, on the thread that ends the interpreter, with its lock: waits for the routines of other threads, not for

@@ -3,17 +3,19 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <vector>
 
 #include "foreign_thread.h"
 
 namespace amanda::python {
 namespace {
 
-std::map<const Backend*, PythonBridge*>& bridges() {
-  static auto* known = new std::map<const Backend*, PythonBridge*>;
-  return *known;
-}
+struct Known {
+  const Backend* backend;
+  PythonBridge* bridge;
+};
+/// With the interpreter lock. One or two: a search is faster than a map's, for each routine.
+std::vector<Known>& bridges = *new std::vector<Known>;
 
 py::object lenient(const std::string& text) {
   return py::reinterpret_steal<py::object>(
@@ -27,17 +29,26 @@ void enter_interpreter(void* thread) {
 
 }  // namespace
 
-void register_bridge(const Backend& backend, PythonBridge& bridge) { bridges()[&backend] = &bridge; }
+void register_bridge(const Backend& backend, PythonBridge& bridge) {
+  for (Known& known : bridges) {
+    if (known.backend == &backend) {
+      known.bridge = &bridge;
+      return;
+    }
+  }
+  bridges.push_back({&backend, &bridge});
+}
 
 PythonBridge& bridge_of(const Backend& backend) {
-  auto found = bridges().find(&backend);
-  if (found != bridges().end()) return *found->second;
+  for (const Known& known : bridges) {
+    if (known.backend == &backend) return *known.bridge;
+  }
   throw Error(fmt::format("[python] there is no Python bridge for '{}'; import its driver", backend.name_space()));
 }
 
 py::object python_exception(const std::exception_ptr& error) {
   if (!error) return py::none();
-  for (const auto& [backend, bridge] : bridges()) {
+  for (const auto& [backend, bridge] : bridges) {
     if (PyObject* carried = bridge->python_exception(error)) return py::reinterpret_steal<py::object>(carried);
   }
   try {

@@ -1,5 +1,6 @@
 #include "python_ref.h"
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -9,6 +10,7 @@ namespace amanda::python {
 namespace {
 
 Mutex mutex;
+std::atomic<bool> any_queued{false};  // each routine asks
 std::vector<PyObject*>& queue() {
   static auto* objects = new std::vector<PyObject*>;  // leaked: threads may outlive static destructors
   return *objects;
@@ -40,15 +42,18 @@ void release(PyObject* object) noexcept {
     std::lock_guard lock(mutex);
     first = queue().empty();
     queue().push_back(object);
+    any_queued.store(true, std::memory_order_relaxed);
   }
   if (first) Py_AddPendingCall(&drain_pending, nullptr);  // if that fails, the next routine drains
 }
 
 void drain_released() {
+  if (!any_queued.load(std::memory_order_relaxed)) return;  // what is missed now is released by the next routine
   std::vector<PyObject*> objects;
   {
     std::lock_guard lock(mutex);
     objects.swap(queue());
+    any_queued.store(false, std::memory_order_relaxed);
   }
   for (PyObject* object : objects) Py_DECREF(object);
 }

@@ -15,8 +15,9 @@ namespace {
 thread_local OpCall* current = nullptr;
 
 struct Running {
-  explicit Running(OpCall& call) : outer(std::exchange(current, &call)) {}
-  ~Running() { current = outer; }
+  explicit Running(OpCall& call) : here(current), outer(std::exchange(here, &call)) {}
+  ~Running() { here = outer; }
+  OpCall*& here;  // this thread's: to find it costs a call
   OpCall* outer;
 };
 
@@ -112,13 +113,12 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
 void PyRoutine::operator()(Values& values) {
   const RoutineEntry entry;
   if (entry.is_refused()) return;
-  py::gil_scoped_acquire gil;
   drain_released();
   // From here on, any Python code may retire this routine, by clearing the cache or leaving the scope.
   const auto callable = py::reinterpret_borrow<py::object>(callable_.get());
+  if (!callable) return;  // retired
   const auto names = py::reinterpret_borrow<py::object>(names_.get());
   const auto kwargs = py::reinterpret_borrow<py::object>(values_.get());
-  if (!callable) return;  // retired
   const size_t selected = values.size();
   const size_t keywords = names ? PyTuple_GET_SIZE(names.ptr()) : 0;
   PythonBridge& bridge = bridge_of(values.call().backend());

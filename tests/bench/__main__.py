@@ -4,7 +4,7 @@
     python tests/bench --workloads add      # one group; prints
     python tests/bench --workloads compiled # programs that torch.compile compiled, alone: writes their tables, too
     python tests/bench --quick              # does it run?
-    python tests/bench --callgrind          # instructions in place of time; needs valgrind
+    python tests/bench --callgrind          # instructions and cache misses in place of time; needs valgrind
 
 The results go to build/bench.json.
 """
@@ -40,7 +40,7 @@ def arguments():
     option("--rounds", type=int, help=f"measurements of each row, {measure.Settings().rounds} if not given")
     option("--quick", action="store_true", help="two short rounds of time alone; prints figures that mean nothing")
     option("--full", action="store_true", help="BERT-base and ResNet-50 at batch 8 and full size: hours")
-    option("--callgrind", action="store_true", help="instructions in place of time")
+    option("--callgrind", action="store_true", help="instructions and cache misses in place of time")
     return parser.parse_args()
 
 
@@ -55,7 +55,7 @@ def measured(options, settings):
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
-        return results | {"instructions": callgrind.instructions([workload.name for workload in chosen])}
+        return results | callgrind.counts([workload.name for workload in chosen])
     results["time"] = []
     for workload in chosen:
         say(f"time: {workload.name}")

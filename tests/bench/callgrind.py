@@ -1,4 +1,5 @@
-"""Instructions per call or step, by valgrind. They are exact, and do not depend on what else the machine does.
+"""Instructions and misses of the first instruction cache per call or step, by valgrind. Instructions are exact, misses
+those of a simulated cache; neither depends on what else the machine does.
 
 Valgrind runs this file. It calls getppid() to say that a part begins or ends, and callgrind writes a file at each. Rows
 run N times to warm up, then N and 2N times, and the difference is that of N.
@@ -22,35 +23,50 @@ from memory import nothing
 
 COUNTS = {"torch.add": 400, "F.linear, grad": 200, "transformer layer, train": 4}
 CONTROL, ALL = "control", "all"
+CACHE = "--I1=32768,8,64"  # of every machine the same: 32 KB
+EVENTS = {"instructions": "Ir", "l1i misses": "I1mr"}
 
 
-def instructions(names):
-    """Instructions by workload and row, vanilla's among them; the workloads that `names` has and callgrind can bear."""
+def counts(names):
+    """For each of `EVENTS`: the counts by workload and row, vanilla's among them; the workloads that `names` has and
+    callgrind can bear."""
     chosen = [name for name in COUNTS if name in names]
-    found = {name: {} for name in chosen}
+    found = {event: {name: {} for name in chosen} for event in EVENTS}
     for which in (CONTROL, ALL):
-        for name, row, count in under_valgrind(which, chosen):
-            found[name][row] = count
-    return [{"workload": name, "instructions": rows} for name, rows in found.items()]
+        for name, row, counted in under_valgrind(which, chosen):
+            for event, count in counted.items():
+                found[event][name][row] = count
+    return {
+        event: [{"workload": name, "counts": rows} for name, rows in by_workload.items()]
+        for event, by_workload in found.items()
+    }
 
 
 def under_valgrind(which, names):
     if shutil.which("valgrind") is None:
         raise SystemExit("[bench] --callgrind needs valgrind on the PATH")
     with tempfile.TemporaryDirectory() as folder:
-        command = ["valgrind", "--tool=callgrind", "--dump-before=getppid", f"--callgrind-out-file={folder}/out"]
-        command += [sys.executable, __file__, which, *names]
+        command = ["valgrind", "--tool=callgrind", "--cache-sim=yes", CACHE, "--dump-before=getppid"]
+        command += [f"--callgrind-out-file={folder}/out", sys.executable, __file__, which, *names]
         environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"[bench] callgrind: {done.stderr[-2000:]}")
         parts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
         files = [Path(folder, f"out.{number}") for number in range(1, 6 * len(parts) + 1)]  # six marks a row
-        totals = [int(re.search(r"^totals: (\d+)", file.read_text(), re.M)[1]) for file in files]
+        totals = [total(file.read_text()) for file in files]
     # A file holds what ran before its mark.
     for index, (name, row) in enumerate(parts):
         once, twice = totals[6 * index + 3], totals[6 * index + 5]
-        yield name, row, (twice - once) / COUNTS[name]
+        yield name, row, {event: (twice[event] - once[event]) / COUNTS[name] for event in EVENTS}
+
+
+def total(text):
+    """The events that a file of callgrind's counts in all."""
+    names = re.search(r"^events: (.*)$", text, re.M)[1].split()
+    numbers = re.search(r"^totals: (.*)$", text, re.M)[1].split()
+    counted = dict(zip(names, map(int, numbers), strict=False))  # trailing zeros are left out
+    return {event: counted.get(name, 0) for event, name in EVENTS.items()}
 
 
 def program(which, names):

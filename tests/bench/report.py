@@ -127,16 +127,16 @@ def coverage_table(rows):
     return table(headings, [[row["model"], *cells(row, "forward"), *cells(row, "backward")] for row in rows])
 
 
-def instruction_table(results):
+def count_table(results):
     def cell(result, name):
-        counts = result["instructions"]
+        counts = result["counts"]
         if name not in counts:
             return ""
         base = counts[VANILLA]
         more = counts[name] - base
         return f"{base:,.0f}" if name == VANILLA else f"{more:+,.0f} ({more / base:+.2%})"
 
-    names = [name for name in NAMES if any(name in result["instructions"] for result in results)]
+    names = [name for name in NAMES if any(name in result["counts"] for result in results)]
     return table(["", *(r["workload"] for r in results)], [[n, *(cell(r, n) for r in results)] for n in names])
 
 
@@ -149,7 +149,8 @@ TABLES = {
     "memory": memory_table,
     "cache": cache_table,
     "coverage": coverage_table,
-    "instructions": instruction_table,
+    "instructions": count_table,
+    "l1i misses": count_table,
 }
 SOURCE = {
     "first use": "time",

@@ -37,6 +37,8 @@ class ForwardCall : public OpCall {
   /// The current tensors; valid until the next call.
   virtual c10::ArrayRef<OperandTensor> argument_tensors() const = 0;
   virtual c10::ArrayRef<OperandTensor> result_tensors() const = 0;
+  /// What get() returns at that position, if that is a defined tensor and not boxed. Else null.
+  virtual const at::Tensor* unboxed_tensor(Side /*side*/, size_t /*position*/) const { return nullptr; }
 
  protected:
   /// What the program passed, for an operand that a tool replaced.

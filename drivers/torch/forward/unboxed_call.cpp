@@ -22,6 +22,17 @@ Value UnboxedCall::get(Side side, size_t position) {
   return {&shown_.get(after ? record_.info.inputs.size() + position : position, [&] { return box(side, position); })};
 }
 
+const at::Tensor* UnboxedCall::unboxed_tensor(Side side, size_t position) const {
+  const bool after = side == Side::kOutputs;
+  if (boxed_ || (after && !ran_)) return nullptr;
+  const auto& positions = after ? record_.schema.returns() : record_.schema.arguments();
+  if (positions[position].type()->kind() != c10::TypeKind::TensorType) return nullptr;  // a list: several tensors
+  for (const OperandTensor& operand : after ? result_tensors() : argument_tensors()) {
+    if (operand.position == position) return operand.tensor;
+  }
+  return nullptr;
+}
+
 void UnboxedCall::run(RunHints hints) {
   if (boxed_ || (hints.edit_result != Edit::kNo && !record_.mutated.empty())) return boxed().run(hints);
   const WithProgramModes modes(hints.in_replacement);

@@ -83,6 +83,7 @@ class UnboxedCall : public ForwardCall {
   c10::ArrayRef<OperandTensor> result_tensors() const final {
     return boxed_ ? boxed_->result_tensors() : results_ = unboxed_results();
   }
+  const at::Tensor* unboxed_tensor(Side side, size_t position) const final;
 
  protected:
   UnboxedCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below,

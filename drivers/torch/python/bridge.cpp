@@ -127,6 +127,10 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
 }  // namespace
 
 PyObject* TorchBridge::to_python(OpSite& site, Side side, size_t position) {
+  if (site.phase() == Phase::kForward) {
+    const at::Tensor* tensor = static_cast<const pytorch::ForwardCall&>(site).unboxed_tensor(side, position);
+    if (tensor) return show(*tensor);
+  }
   const Value value = site.get(side, position);
   if (!value.ref) return Py_NewRef(Py_None);
   if (site.phase() == Phase::kBackward) return show_gradient(pytorch::ivalue(value));

@@ -1,11 +1,6 @@
-#define Py_BUILD_CORE 1
-#include <Python.h>
-#if PY_VERSION_HEX < 0x030D0000
-#include <internal/pycore_frame.h>
-#define AMANDA_FRAME_LAYOUT 1
-#endif
-#undef Py_BUILD_CORE
+#include "python/call_path.h"
 
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
@@ -21,8 +16,10 @@
 #include "base/port.h"
 #include "base/python_hooks.h"
 #include "base/stack_value.h"
-#include "python/call_path.h"
 #include "python/deaths.h"
+#include "python/frames.h"  // Python first
+#include "python/last_walk.h"
+#include "python/path_hash.h"
 #include "python/tag_table.h"
 
 namespace amanda::python {
@@ -63,15 +60,9 @@ void walk(const Visit& visit) {
   if (!thread) return;  // a thread that never ran Python
 #ifdef AMANDA_FRAME_LAYOUT
   if (direct) {
-    for (_PyInterpreterFrame* frame = thread->cframe->current_frame; frame; frame = frame->previous) {
-#if PY_VERSION_HEX >= 0x030C0000
-      if (frame->owner == FRAME_OWNED_BY_CSTACK) continue;
-#endif
-      PyCodeObject* code = frame->f_code;
-      const int offset =
-          static_cast<int>(frame->prev_instr - _PyCode_CODE(code)) * static_cast<int>(sizeof(_Py_CODEUNIT));
-      PyObject* module = code == run_module_code ? frame->localsplus[0] : nullptr;
-      if (!visit(code, offset, module, frame->frame_obj)) return;
+    for (RawFrame* frame = innermost_frame(thread); frame; frame = outer_frame(frame)) {
+      PyObject* module = code_of(frame) == run_module_code ? first_local(frame) : nullptr;
+      if (!visit(code_of(frame), offset_of(frame), module, frame->frame_obj)) return;
     }
     return;
   }
@@ -97,24 +88,42 @@ void walk(const Visit& visit) {
   }
 }
 
-// Until the process enters its first block, looking for blocks costs nothing.
+struct Seen {
+  uint64_t instruction;
+  PyObject* module;
+  bool reborn;
+  uint64_t block;
+};
+
+// The hash of a walk that remembers nothing: with blocks, where the interpreter's layout is not known, and at a
+// thread's end.
 template <bool kBlocks>
-uint64_t raw_path() {
-  uint64_t hash = 0;
+uint64_t whole_path() {
+  c10::SmallVector<Seen, 64> frames;
   walk([&](PyCodeObject* code, int offset, PyObject* module, PyFrameObject* frame) {
-    // One number for both: the offset is smaller than the code object.
-    hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(code) + static_cast<uint64_t>(offset));
-    // Combined with its class: modules without state or submodules are created and destroyed within one epoch.
-    if (module) {
-      hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
-      if (is_reborn(module)) hash = pytorch::mix(hash, 1);
-    }
-    if constexpr (kBlocks) {
-      if (const uint64_t tag = frame ? blocks.find(frame) : 0) hash = pytorch::mix(hash, tag);
-    }
+    frames.push_back(
+        {instruction_at(code, offset), module, module && is_reborn(module), kBlocks && frame ? blocks.find(frame) : 0});
     return true;
   });
+  uint64_t hash = 0;
+  for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+    hash = with_instruction(hash, frame->instruction);
+    if (frame->module) hash = with_module(hash, frame->module, frame->reborn);
+    if (frame->block) hash = pytorch::mix(hash, frame->block);
+  }
   return hash;  // 0: no frames
+}
+
+// Until the process enters its first block, looking for blocks costs nothing.
+uint64_t raw_path() {
+#ifdef AMANDA_FRAME_LAYOUT
+  if (direct) {
+    const PyThreadState* thread = PyGILState_GetThisThreadState();
+    if (!thread) return 0;  // it never ran Python
+    if (LastWalk* last = LastWalk::here()) return last->hash(innermost_frame(thread), run_module_code);
+  }
+#endif
+  return whole_path<false>();
 }
 
 struct Described {
@@ -314,7 +323,7 @@ void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObje
   walk(record(fast));
   direct = slow == fast;
 #endif
-  pytorch::python_hooks.raw_path = &raw_path<false>;
+  pytorch::python_hooks.raw_path = &raw_path;
   pytorch::python_hooks.resolve = &resolve;
   pytorch::python_hooks.describe = &describe;
   pytorch::python_hooks.parameter_name = &parameter_name;
@@ -324,7 +333,7 @@ void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObje
 }
 
 void set_block(uintptr_t frame, uint64_t tag) {
-  pytorch::python_hooks.raw_path = &raw_path<true>;
+  pytorch::python_hooks.raw_path = &whole_path<true>;
   const auto* object = reinterpret_cast<const void*>(frame);
   tag ? blocks.set(object, tag) : static_cast<void>(blocks.erase(object));
 }

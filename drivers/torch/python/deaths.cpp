@@ -1,6 +1,5 @@
 #include "python/deaths.h"
 
-#include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -26,7 +25,6 @@ std::vector<uint64_t>& dead = *new std::vector<uint64_t>;
 TagTable& graves = *new TagTable;
 std::vector<const void*>& all_graves = *new std::vector<const void*>;
 Mutex& graves_mutex = *new Mutex;
-std::atomic<bool> any_graves{false};
 
 void bury(const void* address) {
   std::lock_guard lock(graves_mutex);
@@ -90,8 +88,8 @@ bool watch(PyObject* object, Watch kind) {
 
 std::vector<uint64_t> dead_objects() { return std::exchange(dead, {}); }
 
-bool is_reborn(PyObject* module) {
-  if (!any_graves.load(std::memory_order_acquire) || !graves.find(module)) return false;
+bool is_reborn_in_grave(PyObject* module) {
+  if (!graves.find(module)) return false;
   const PyGILState_STATE state = PyGILState_Ensure();
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);

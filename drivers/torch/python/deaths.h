@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -25,7 +26,11 @@ std::vector<uint64_t> dead_objects();
 /// Is this a module with state or submodules, at an address where a plain one died? All plain modules of one class are
 /// equal, and often recreated, so their deaths end no epoch; but other modules at such an address must be distinguished
 /// from them. May be called without the interpreter lock.
-bool is_reborn(PyObject* module);
+inline std::atomic<bool> any_graves{false};  // where plain modules died
+bool is_reborn_in_grave(PyObject* module);
+inline bool is_reborn(PyObject* module) {
+  return any_graves.load(std::memory_order_acquire) && is_reborn_in_grave(module);
+}
 
 /// An address that may be part of a raw path has a new meaning: the raw paths of the last epoch become invalid. May be
 /// called without the interpreter lock.

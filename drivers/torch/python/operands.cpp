@@ -13,8 +13,6 @@
 #include "python_bridge.h"
 
 namespace amanda::python {
-namespace {
-
 // NOTE: [showing a tensor] A tensor that already has a Python object is shown as that object. A tensor without one must
 // not get one: it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object").
 // Such a tensor is shown through another handle on the same memory, with the same gradient edge.
@@ -25,8 +23,6 @@ PyObject* show(const at::Tensor& tensor) {
   pytorch::take_over_edge(tensor, handle);
   return THPVariable_Wrap(handle);
 }
-
-}  // namespace
 
 const c10::Type* element(const c10::TypePtr& type) {
   const auto optional = type->cast<c10::OptionalType>();

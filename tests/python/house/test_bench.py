@@ -47,3 +47,18 @@ def test_a_page_without_markers_is_refused(markdown_page, tmp_path):
 
 def test_a_cell_is_the_median_and_half_the_quartiles_distance(report):
     assert report.ratio([1.0, 1.1, 1.2, 1.3, 9.0]) == "1.200 ±0.100"
+
+
+def test_misses_of_the_cache_are_reported_beside_instructions(report):
+    import callgrind
+
+    once = callgrind.total("events: Ir Dr Dw I1mr D1mr\nsummary: 1\ntotals: 100 40 20 7\n")
+    assert once == {"instructions": 100, "l1i misses": 7}
+    rows = {report.VANILLA: 200.0, "Python routine, forward": 250.0}
+    text = report.markdown(
+        {
+            "machine": dict.fromkeys(("cpu", "cores", "python", "torch", "amanda"), "x"),
+            "l1i misses": [{"workload": "torch.add", "counts": rows}],
+        }
+    )["l1i misses"]
+    assert "| Python routine, forward | +50 (+25.00%) |" in text

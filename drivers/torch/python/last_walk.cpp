@@ -1,0 +1,62 @@
+#include "python/last_walk.h"
+
+#ifdef AMANDA_FRAME_LAYOUT
+namespace amanda::python {
+namespace {
+
+thread_local constinit LastWalk* last_walk = nullptr;
+thread_local constinit bool thread_ends = false;
+
+struct Owner {
+  Owner() { last_walk = &walk; }
+  ~Owner() {
+    last_walk = nullptr;
+    thread_ends = true;
+  }
+  LastWalk walk;
+};
+
+}  // namespace
+
+LastWalk* LastWalk::here() {
+  if (last_walk || thread_ends) return last_walk;
+  thread_local Owner owner;
+  return last_walk;
+}
+
+uint64_t LastWalk::hash_all(RawFrame* innermost, const PyCodeObject* run_module) {
+  size_t size = 0;
+  for (RawFrame* frame = innermost; frame; frame = outer_frame(frame)) ++size;
+  return hash_from(0, size, innermost, run_module);
+}
+
+uint64_t LastWalk::hash_from(size_t changed, size_t size, RawFrame* innermost, const PyCodeObject* run_module) {
+  if (size > frames_.size()) {
+    instructions_.resize(2 * size + 1);
+    frames_.resize(2 * size);
+  }
+  size_ = size;
+  RawFrame* frame = innermost;
+  for (size_t i = size; i-- > changed; frame = outer_frame(frame)) {
+    const bool runs_module = code_of(frame) == run_module;
+    PyObject* module = runs_module ? first_local(frame) : nullptr;
+    instructions_[i + 1] = instruction_of(frame) + (runs_module ? kModule : 0);
+    frames_[i] = {.frame = frame,
+                  .module = module,
+                  .type = module ? Py_TYPE(module) : nullptr,
+                  .hash = 0,
+                  .is_generators = is_generators(frame),
+                  .is_reborn = module && is_reborn(module)};
+  }
+  uint64_t hash = changed > 0 ? frames_[changed - 1].hash : 0;
+  for (size_t i = changed; i < size; ++i) {
+    Frame& known = frames_[i];
+    hash = with_instruction(hash, instructions_[i + 1] & ~kModule);
+    if (known.module) hash = with_module(hash, known.module, known.is_reborn);
+    known.hash = hash;
+  }
+  return hash;
+}
+
+}  // namespace amanda::python
+#endif

@@ -1,0 +1,21 @@
+// What the hash of a call path is made of, from the outermost frame inwards.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+#include "base/hash.h"
+#include "python/deaths.h"
+
+namespace amanda::python {
+
+inline uint64_t with_instruction(uint64_t hash, uint64_t instruction) { return pytorch::mix(hash, instruction); }
+
+/// Combined with its class: modules without state or submodules are created and destroyed within one epoch.
+inline uint64_t with_module(uint64_t hash, PyObject* module, bool reborn) {
+  hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
+  return reborn ? pytorch::mix(hash, 1) : hash;
+}
+
+}  // namespace amanda::python

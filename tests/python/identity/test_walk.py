@@ -1,0 +1,216 @@
+"""The walk that compares frames with those of the walk before finds what a walk without memory finds."""
+
+import functools
+import random
+import threading
+
+import pytest
+import torch
+from amanda import _torch
+
+
+class Pass(torch.nn.Module):
+    """Without state: its death is no new epoch, and another module may get its address."""
+
+    def forward(self, call):
+        return call()
+
+
+class Keep(Pass):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+
+class Called:
+    def __init__(self, call):
+        self.call = call
+
+    def __eq__(self, other):
+        self.call()
+        return True
+
+    __hash__ = None
+
+    def __del__(self):
+        self.call()
+
+
+def paths(modes=(True, True, False)):
+    """The raw path here: twice by the comparing walk, and by one of Python's public functions."""
+    found = []
+    for direct in modes:
+        _torch.walk_frames_directly(direct)
+        found.append(_torch.raw_place((), ())[1])
+    return found
+
+
+class Program:
+    """A random one: frames come and go in every way that Python has, with walks between."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.modules = [Pass(), Keep(), Keep()]
+        self.held = []
+        self.checks = 0
+        self.ways = [
+            self.recursion, self.recursion, self.generator, self.delegation, self.coroutine, self.held_generator,
+            self.handler, self.through_c, self.comparison, self.death, self.module, self.module, self.new_module,
+        ]  # fmt: skip
+
+    def run(self, depth):
+        self.check()
+        for _ in range(self.random.choice((0, 1, 1, 2, 3))):
+            if depth > 0:
+                self.random.choice(self.ways)(lambda: self.run(depth - 1))
+            self.check()
+
+    def check(self):
+        for _ in range(self.random.choice((0, 0, 1, 2))):
+            again, same, plain = paths()
+            assert again == same == plain
+            self.checks += 1
+
+    def recursion(self, call):
+        def deeper(depth):
+            return call() if depth == 0 else deeper(depth - 1)
+
+        deeper(self.random.choice((1, 2, 40)))
+
+    def generator(self, call):
+        sum(call() or 0 for _ in range(2))
+
+    def delegation(self, call):
+        def inner():
+            yield 1
+            call()
+
+        def outer():
+            yield from inner()
+
+        list(outer())
+
+    def coroutine(self, call):
+        async def inner():
+            call()
+
+        async def outer():
+            await inner()
+            call()
+
+        with pytest.raises(StopIteration):
+            outer().send(None)
+
+    def held_generator(self, call):
+        def endless():
+            while True:
+                call()
+                yield
+
+        if len(self.held) < 3:
+            self.held.append(endless())
+        chosen = self.random.choice(self.held)
+        if not chosen.gi_running:
+            next(chosen)
+
+    def handler(self, call):
+        try:
+            raise ValueError
+        except ValueError:
+            call()
+
+    def through_c(self, call):
+        sorted([1, 2], key=lambda one: (call(), one)[1])
+
+    def comparison(self, call):
+        _ = [Called(call)].index(3)
+
+    def death(self, call):
+        Called(call)
+
+    def module(self, call):
+        self.random.choice(self.modules)(call)
+
+    def new_module(self, call):
+        Pass()(call)
+
+
+def run(seed, checks):
+    program = Program(seed)
+    while program.checks < checks:
+        program.run(5)
+
+
+@pytest.fixture(autouse=True)
+def direct():
+    yield
+    _torch.walk_frames_directly(True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_any_program_it_finds_what_a_walk_without_memory_finds(seed):
+    run(seed, 2000)
+
+
+def test_on_several_threads():
+    failed = []
+
+    def work(seed):
+        try:
+            run(seed, 500)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_every_frame_is_compared():
+    def here(depth, line):
+        if depth == 0:
+            return paths((True,))[0]
+        if line == depth:
+            return here(depth - 1, line)
+        return here(depth - 1, line)
+
+    depth = 20
+    found = [here(depth, line) for line in [*range(depth + 1), *range(depth + 1)]]
+    assert len(set(found[: depth + 1])) == depth + 1
+    assert found[: depth + 1] == found[depth + 1 :]
+
+
+def test_every_module_is_compared():
+    modules = [Keep() for _ in range(3)]
+
+    def path(outer, inner):
+        return outer(lambda: inner(lambda: paths((True,))[0]))
+
+    pairs = [(outer, inner) for outer in modules for inner in modules]
+    found = [path(*pair) for pair in [*pairs, *pairs]]
+    assert len(set(found[: len(pairs)])) == len(pairs)
+    assert found[: len(pairs)] == found[len(pairs) :]
+
+
+def test_deep_recursion():
+    def at(depth):
+        return paths() if depth == 0 else at(depth - 1)
+
+    for depth in (2, 700, 5, 701, 700):
+        again, same, plain = at(depth)
+        assert again == same == plain
+
+
+def test_frames_that_have_returned_are_forgotten():
+    walk = functools.partial(_torch.raw_place, (), ())
+
+    def within():
+        return walk()
+
+    found = [
+        call()[1] for call in (walk, within, walk, within)
+    ]  # one instruction: without a Python frame inside, and with
+    assert found[0] == found[2] != found[1] == found[3]
