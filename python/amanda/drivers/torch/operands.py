@@ -49,7 +49,7 @@ def operand(
     for home in _homes.get(_torch.number_of(tensor), ()):
         module = home.module()
         if module is not None:
-            model, path, _ = models.name_of(module)
+            model, path = models.name_of(module)[:2]
             return (model, _join(path, home.name))
     if not counts:
         return None
