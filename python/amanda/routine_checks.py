@@ -40,61 +40,7 @@ def check(
         TypeError: the routine cannot take what it will be given, or a keyword is meant for `method`.
         ValueError: a position is selected twice.
     """
-    known = _question(method, names, fn, positions, with_run, keywords, shown)
-    if known is not None and known in _right:
-        return
-    _check_now(method, f"[context] {tool}: {method} on {operator}", names, fn, positions, with_run, keywords, shown)
-    if known is not None:
-        if len(_right) >= _MOST_RIGHT:
-            _right.clear()
-        _right[known] = getattr(fn, "__func__", fn).__code__
-
-
-_MOST_RIGHT = 4096
-# What was checked, and found to be right. Keeps the routine's code, whose address is part of the question.
-_right: dict[tuple[object, ...], CodeType] = {}
-
-
-def _question(
-    method: str,
-    names: Sequence[str],
-    fn: Any,
-    positions: Sequence[int | str] | None,
-    with_run: bool,
-    keywords: Mapping[str, Any],
-    shown: tuple[Sequence[str], Sequence[int | str] | None],
-) -> tuple[object, ...] | None:
-    """All that the answer depends on; None: it is not known."""
-    bound = type(fn) is MethodType
-    function = fn.__func__ if bound else fn
-    if type(function) is not FunctionType or function.__dict__:
-        return None
-    code, defaults, by_keyword = function.__code__, function.__defaults__, function.__kwdefaults__
-    taken = id(code), len(defaults or ()), frozenset(by_keyword or ()), bound
-    of_positions = _typed(positions), tuple(names), _typed(shown[1]), tuple(shown[0])
-    key = method, taken, of_positions, bool(with_run), tuple(keywords)
-    try:
-        hash(key)
-    except TypeError:  # such a position is an error
-        return None
-    return key
-
-
-def _typed(positions: Sequence[int | str] | None) -> tuple[object, ...] | None:
-    # With their types: 1 == True
-    return None if positions is None else tuple((type(position), position) for position in positions)
-
-
-def _check_now(
-    method: str,
-    where: str,
-    names: Sequence[str],
-    fn: Callable[..., Any],
-    positions: Sequence[int | str] | None,
-    with_run: bool,
-    keywords: Mapping[str, Any],
-    shown: tuple[Sequence[str], Sequence[int | str] | None],
-) -> None:
+    where = f"[context] {tool}: {method} on {operator}"
     selected = _selected(where, OPTIONS[method][0], names, positions)
     _selected(where, OPTIONS[method][1], shown[0], shown[1])
     signature = _signature(fn)
@@ -108,6 +54,47 @@ def _check_now(
     if shown[1] is None or len(shown[1]) > 0:
         given[OPTIONS[method][1]] = ()
     _check_arguments(where, OPTIONS[method][0], routine, signature, selected, given)
+
+
+_MOST_RIGHT = 4096
+# What `check` has found to be right. Keeps the routine's code, whose address is part of the question.
+_right: dict[tuple[object, ...], CodeType] = {}
+
+
+def question(
+    method: str,
+    operator: int,
+    fn: Any,
+    positions: Sequence[int | str] | None,
+    with_run: bool,
+    keywords: Mapping[str, Any],
+    shown: Sequence[int | str] | None,
+) -> tuple[object, ...] | None:
+    """All that the answer of `check` depends on; None: that is not known. `operator`: `ContextHandle.type` of it."""
+    bound = type(fn) is MethodType
+    function = fn.__func__ if bound else fn
+    if type(function) is not FunctionType or function.__dict__:  # it may have a __signature__
+        return None
+    defaults, by_keyword = function.__defaults__, function.__kwdefaults__
+    takes = id(function.__code__), bound, len(defaults or ()), frozenset(by_keyword or ())
+    return method, operator, takes, _texts(positions), bool(with_run), tuple(keywords), _texts(shown)
+
+
+def _texts(positions: Sequence[int | str] | None) -> tuple[str, ...] | None:
+    return None if positions is None else tuple(map(repr, positions))
+
+
+def is_right(question: tuple[object, ...] | None) -> bool:
+    return question is not None and question in _right
+
+
+def keep_right(question: tuple[object, ...] | None, fn: Any) -> None:
+    """`check` has found `fn` to be right."""
+    if question is None:
+        return
+    if len(_right) >= _MOST_RIGHT:
+        _right.clear()
+    _right[question] = getattr(fn, "__func__", fn).__code__
 
 
 def _selected(where: str, option: str, names: Sequence[str], positions: Sequence[int | str] | None) -> list[str] | None:

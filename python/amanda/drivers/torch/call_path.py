@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _fork
+from amanda import _fork, _torch
 from amanda.drivers.torch import lifetimes, models, operands, port
 from amanda.identity import frames, roots
 
@@ -128,46 +128,45 @@ def naming() -> Iterator[None]:
                 port.set_tracing_state(state)
 
 
-_steps: dict[tuple[int, int, str], Step] = {}  # of frames, by their code's address, instruction, and Python module
-_steps_of: dict[int, list[tuple[int, int, str]]] = {}  # their keys, by the code's address
-
-
 def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     """The frame and its callers, innermost first. Not to be kept: the modules live as long as it.
 
     A function that the compiler has split at a graph break is one step: the frame of its last part, which those of the
     parts before have called. `resumed`: `frame` has called such a part.
     """
-    steps: list[Step] = []
     entered, blocks = roots.entered_here(), roots.blocks()
-    run_module = port.RUN_MODULE
+    found = None
+    if not resumed:
+        found = _torch.steps_from(frame, _lasting_step, port.RUN_MODULE, [*entered, *blocks])
+    if found is None:
+        return _steps_with_resumed(frame, resumed, entered)
+    steps, special = found
+    for index, each in special:
+        spot, _, mark, _ = steps[index]
+        mark = roots.mark_of(each) if id(each) in blocks else mark
+        steps[index] = Step(spot, _module_run_by(each), mark, entered.get(id(each)) is each.f_code)
+    return steps
+
+
+def _lasting_step(frame: FrameType) -> Step | None:
+    """What each frame has that is at this instruction; None: the function was split."""
+    code = frame.f_code
+    return None if port.is_resumed(code) else step_at(code, frame.f_lasti, frames.module_of(frame))
+
+
+def _steps_with_resumed(frame: FrameType | None, resumed: bool, entered: Mapping[int, CodeType]) -> list[Step]:
+    steps: list[Step] = []
     for each in frames.outwards(frame):
-        code = each.f_code
-        key = id(code), each.f_lasti, frames.module_of(each)
-        step = _steps.get(key)
-        continues = False
-        if step is None:
-            step = step_at(*original_of(code, key[1]), key[2])
-            if port.is_resumed(code):
-                step = step._replace(mark=roots.mark_of(each))
-                continues = port.resumed_code(code) is not None
-            else:
-                _steps[key] = step
-                _steps_of.setdefault(key[0], []).append(key)
-        address = id(each)
-        if address in blocks:
-            step = step._replace(mark=roots.mark_of(each))
-        if address in entered and entered[address] is code:
-            step = step._replace(enters=True)
+        code, offset = original_of(each.f_code, each.f_lasti)
+        enters = entered.get(id(each)) is each.f_code
+        step = Step(Spot(code, offset, frames.module_of(each)), _module_run_by(each), roots.mark_of(each), enters)
         if resumed:
             steps[-1:] = [
                 last._replace(mark=last.mark or step.mark, enters=last.enters or step.enters) for last in steps[-1:]
             ]
-        elif code is run_module:
-            steps.append(step._replace(runs=_module_run_by(each)))
         else:
             steps.append(step)
-        resumed = continues
+        resumed = code is not each.f_code
     return steps
 
 
@@ -176,13 +175,8 @@ def step_at(code: CodeType, offset: int, python_module: str, runs: Any = None) -
     return Step(Spot(code, offset, python_module), runs, roots.mark_of_function(code, offset))
 
 
-def _forget_code(code: int) -> None:
-    frames.forget(code)
-    for key in _steps_of.pop(code, ()):
-        del _steps[key]
-
-
-lifetimes.objects.listen(_forget_code)
+lifetimes.objects.listen(frames.forget)
+lifetimes.objects.listen(_torch.forget_steps)
 
 
 def original_of(code: CodeType, offset: int) -> tuple[CodeType, int]:
