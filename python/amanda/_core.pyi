@@ -243,6 +243,10 @@ class ContextHandle:
         ...
     def tool(self) -> typing.Any:
         ...
+    def type(self) -> int:
+        """
+        What tells the operator's type from others, for the life of the process.
+        """
     def where(self) -> str:
         ...
 class Error(RuntimeError):

@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_steps', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -79,6 +79,10 @@ def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
     """
     After torch.utils.swap_tensors: the Python objects keep their numbers.
     """
+def forget_steps(code: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    The code object at this address has died.
+    """
 def framework_probe() -> typing_extensions.CapsuleType:
     """
     For profilers: what is allocated, which other profilers are on.
@@ -134,6 +138,10 @@ def skip_reasons() -> list[str]:
 def start_new_epoch() -> None:
     """
     What ids were found by has changed.
+    """
+def steps_from(frame: typing.Any, make: typing.Any, run_module: typing.Any, addresses: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing.Any:
+    """
+    The steps of a frame and its callers, and (index, frame) of those that run a module or are at one of the addresses. `make(frame)` makes a step that is not kept yet; None, if that returns None.
     """
 def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     """

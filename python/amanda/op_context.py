@@ -483,6 +483,9 @@ class OpContext(dict[str, Any]):
         kwargs: dict[str, Any],
         shown: Sequence[int | str] | None = (),
     ) -> _core.Action:
+        question = routine_checks.question(method, self._handle.type(), fn, positions, with_run, kwargs, shown)
+        if routine_checks.is_right(question):
+            return action
         op = self._handle.op()
         names = op.input_names if method in ("insert_before_op", "replace_op") else ()
         try:
@@ -500,12 +503,15 @@ class OpContext(dict[str, Any]):
         except BaseException:
             action.remove()
             raise
+        routine_checks.keep_right(question, fn)
         return action
 
 
 def _listed(positions: Any) -> Any:
     """A list, of an iterable that can be read once only; anything else as it is."""
-    return list(positions) if isinstance(positions, Iterator) else positions
+    if positions is None or type(positions) is list or not isinstance(positions, Iterator):  # the last takes long
+        return positions
+    return list(positions)
 
 
 def _check_flags(**flags: object) -> None:

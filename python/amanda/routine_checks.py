@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 OPTIONS = {
@@ -54,6 +54,47 @@ def check(
     if shown[1] is None or len(shown[1]) > 0:
         given[OPTIONS[method][1]] = ()
     _check_arguments(where, OPTIONS[method][0], routine, signature, selected, given)
+
+
+_MOST_RIGHT = 4096
+# What `check` has found to be right. Keeps the routine's code, whose address is part of the question.
+_right: dict[tuple[object, ...], CodeType] = {}
+
+
+def question(
+    method: str,
+    operator: int,
+    fn: Any,
+    positions: Sequence[int | str] | None,
+    with_run: bool,
+    keywords: Mapping[str, Any],
+    shown: Sequence[int | str] | None,
+) -> tuple[object, ...] | None:
+    """All that the answer of `check` depends on; None: that is not known. `operator`: `ContextHandle.type` of it."""
+    bound = type(fn) is MethodType
+    function = fn.__func__ if bound else fn
+    if type(function) is not FunctionType or function.__dict__:  # it may have a __signature__
+        return None
+    defaults, by_keyword = function.__defaults__, function.__kwdefaults__
+    takes = id(function.__code__), bound, len(defaults or ()), frozenset(by_keyword or ())
+    return method, operator, takes, _texts(positions), bool(with_run), tuple(keywords), _texts(shown)
+
+
+def _texts(positions: Sequence[int | str] | None) -> tuple[str, ...] | None:
+    return None if positions is None else tuple(map(repr, positions))
+
+
+def is_right(question: tuple[object, ...] | None) -> bool:
+    return question is not None and question in _right
+
+
+def keep_right(question: tuple[object, ...] | None, fn: Any) -> None:
+    """`check` has found `fn` to be right."""
+    if question is None:
+        return
+    if len(_right) >= _MOST_RIGHT:
+        _right.clear()
+    _right[question] = getattr(fn, "__func__", fn).__code__
 
 
 def _selected(where: str, option: str, names: Sequence[str], positions: Sequence[int | str] | None) -> list[str] | None:

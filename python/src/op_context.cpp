@@ -234,6 +234,9 @@ void bind_identity(ContextClass& context) {
              return Operator{&context.backend(), context.type(), context.op_id(), &context.op()};
            })
       .def("op_id", [](const ContextHandle& h) { return h.get().op_id(); })
+      .def(
+          "type", [](const ContextHandle& h) { return reinterpret_cast<uintptr_t>(&h.get().op()); },
+          "What tells the operator's type from others, for the life of the process.")
       .def("namespace", [](const ContextHandle& h) { return h.get().name_space(); })
       .def("is_forward", [](const ContextHandle& h) { return h.get().is_forward(); })
       .def("tool", [](const ContextHandle& h) { return owner_of(h.get().tool()); })

@@ -80,19 +80,26 @@ def first_use_table(results):
     for result in results:
         analysis = result["analysis"]
         usual, first, later = analysis["usual_ns"], analysis["first_ns"], statistics.median(analysis["later_ns"])
-        each = (first - usual) / analysis["places"] if analysis["places"] else 0
+        added = [max(ns - usual, 0) / max(analysis["places"], 1) for ns in (first, analysis["rebuilt_ns"], later)]
         rows.append(
             [
                 result["workload"],
                 analysis["places"],
-                duration(usual),
-                duration(first),
-                duration(later),
-                duration(max(each, 0)),
+                *map(duration, (usual, first, *added, analysis["filtered_ns"])),
             ]
         )
     return table(
-        ["", "analysed", "usual", "first run", "first run in a later scope", "added per analysis, at first"], rows
+        [
+            "",
+            "analysed",
+            "usual",
+            "first run",
+            "added per analysis, at first",
+            "for an equal model",
+            "in a later scope",
+            "entering with a filter",
+        ],
+        rows,
     )
 
 

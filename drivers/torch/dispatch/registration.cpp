@@ -2,7 +2,6 @@
 
 #include <torch/library.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "amanda/torch.h"
 #include "base/op_types.h"
 #include "dispatch/fallback.h"
+#include "dispatch/registered_operators.h"
 #include "dispatch/typed_kernels.h"
 #include "thread/keys.h"
 
@@ -50,13 +50,6 @@ std::unordered_set<std::string>& promoted() {
   static auto* names = new std::unordered_set<std::string>;
   return *names;
 }
-// Patterns whose operators are all promoted, with the number of registered operators at that time.
-std::unordered_set<std::string>& settled() {
-  static auto* patterns = new std::unordered_set<std::string>;
-  return *patterns;
-}
-uint64_t settled_registrations = 0;
-std::atomic<uint64_t> registrations{0};  // of operators, so far
 
 // Also catches `op` on the filter key, from now on and for the life of the process: removing a kernel fails while other
 // threads have the key on.
@@ -76,7 +69,7 @@ class NewOperators final : public c10::OpRegistrationListener {
  public:
   // Called while the dispatcher holds its lock: no kernel can be registered here.
   void onOperatorRegistered(const c10::OperatorHandle& op) override {
-    ++registrations;
+    registered_operators().add(op.operator_name());
     ThreadKeys& thread = thread_keys();
     if (thread.role != KeyRole::kFilter) return;
     const OpRecord& record = op_types().of(op);
@@ -85,7 +78,10 @@ class NewOperators final : public c10::OpRegistrationListener {
     thread.restore();
   }
 
-  void onOperatorDeregistered(const c10::OperatorHandle& op) override { op_types().forget(op); }
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    registered_operators().remove(op.operator_name());
+    op_types().forget(op);
+  }
 };
 
 }  // namespace
@@ -103,23 +99,15 @@ void register_kernels() {
 }
 
 void promote_wanted(std::vector<std::string> patterns) {
-  const uint64_t now = registrations;
-  {
-    std::lock_guard lock(promotion_mutex);
-    if (settled_registrations != now) settled().clear();
-    settled_registrations = now;
-    std::erase_if(patterns, [](const std::string& pattern) { return settled().contains(pattern); });
+  const uint64_t additions =
+      registered_operators().drop_settled(patterns);  // read first: later operators are not found
+  for (const std::string& pattern : patterns) {
+    for (const c10::OperatorName& name : registered_operators().matching(pattern)) {
+      const auto op = c10::Dispatcher::singleton().findSchema(name);
+      if (op && !op_types().of(*op).noise) promote(*op);
+    }
   }
-  if (patterns.empty()) return;
-  const OpFilter wanted(patterns);
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    auto op = c10::Dispatcher::singleton().findOp(name);
-    if (!op || !op->hasSchema()) continue;
-    const OpRecord& record = op_types().of(*op);
-    if (!record.noise && wanted.matches(record.info)) promote(*op);
-  }
-  std::lock_guard lock(promotion_mutex);
-  if (settled_registrations == now) settled().insert(patterns.begin(), patterns.end());
+  registered_operators().settle(patterns, additions);
 }
 
 size_t count_promoted() {

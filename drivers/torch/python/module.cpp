@@ -21,6 +21,7 @@
 #include "python/framework_probe.h"
 #include "python/numbers.h"
 #include "python/recording.h"
+#include "python/steps.h"
 #include "thread/engine_threads.h"
 #include "thread/keys.h"
 #include "torch_backend.h"
@@ -216,6 +217,11 @@ void bind_places(py::module_& m) {
       "Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns "
       "whether it can be watched.");
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
+  m.def("steps_from", &python::steps_from, py::arg("frame"), py::arg("make"), py::arg("run_module"),
+        py::arg("addresses"),
+        "The steps of a frame and its callers, and (index, frame) of those that run a module or are at one of the "
+        "addresses. `make(frame)` makes a step that is not kept yet; None, if that returns None.");
+  m.def("forget_steps", &python::forget_steps, py::arg("code"), "The code object at this address has died.");
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");
   m.def(

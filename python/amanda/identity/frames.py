@@ -40,7 +40,7 @@ def place_of(module: str, code: CodeType, offset: int) -> tuple[object, ...]:
 
     Once the code has died, `forget` must be called before this is called again.
     """
-    return (*_file(module, code.co_filename), code.co_qualname, position_of(code, offset))
+    return (*file_of(module, code.co_filename), code.co_qualname, position_of(code, offset))
 
 
 def module_of(frame: FrameType) -> str:
@@ -82,7 +82,11 @@ def name_of_module(name: Any) -> str:
 
 def hash_of(value: object) -> int:
     """64 bits of the value's text."""
-    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "little")
+    return hash_of_text(repr(value))
+
+
+def hash_of_text(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def encodable(text: str) -> str:
@@ -90,7 +94,7 @@ def encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _file(module: str, path: str) -> tuple[str, str]:
+def file_of(module: str, path: str) -> tuple[str, str]:
     """Names a file the same in every process and checkout: by the module, and the name without its folder.
 
     Files that share both, such as several scripts run in one process, are numbered in order of appearance.

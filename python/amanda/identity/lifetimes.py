@@ -6,13 +6,13 @@ is resolved. Until then a table may still hold dead keys, so look up only what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 
 class Lifetimes:
     """The deaths of one kind of object. `dead` returns the keys of those that died since the last call."""
 
-    def __init__(self, dead: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, dead: Callable[[], Sequence[int]]) -> None:
         self._dead = dead
         self._listeners: list[Callable[[int], object]] = []
         self._pending: list[tuple[Callable[[int], object], int]] = []
@@ -23,7 +23,8 @@ class Lifetimes:
 
     def tell(self) -> None:
         """Calls the listeners for the deaths since the last call."""
-        self._pending.extend((forget, key) for key in self._dead() for forget in self._listeners)
+        if dead := self._dead():
+            self._pending.extend((forget, key) for key in dead for forget in self._listeners)
         while self._pending:  # after an exception in a signal handler, the next call continues
             forget, key = self._pending[-1]
             forget(key)

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -35,12 +35,6 @@ def enter(entry: int) -> Callable[[], object]:
     known = _entered.frames  # at the thread's end, `_entered` can't be reached
     known[entry] = (id(frame), frame.f_code)
     return lambda: known.pop(entry, None)
-
-
-def is_root(frame: FrameType) -> bool:
-    """Did this frame enter one of the thread's open scopes?"""
-    entered = list(_entered.frames.values())
-    return any(key == id(frame) and code is frame.f_code for key, code in entered)
 
 
 def entered_here() -> dict[int, CodeType]:
@@ -146,7 +140,7 @@ def _tell(frame: int) -> None:
         tell(frame, tag_of(frame))
 
 
-def blocks() -> Container[int]:
+def blocks() -> Collection[int]:
     """The addresses of the frames that are in a block."""
     return _blocks
 

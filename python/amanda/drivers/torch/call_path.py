@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _fork
+from amanda import _fork, _torch
 from amanda.drivers.torch import lifetimes, models, operands, port
 from amanda.identity import frames, roots
 
@@ -26,25 +26,51 @@ _COMPILER = os.path.join(_TORCH, "_dynamo") + os.sep
 _lock = _fork.rlock()  # two threads that run a model for the first time must agree on its name
 
 
+class Spot:
+    """An instruction of some code that a frame is at. It is kept for each that has been seen, and does not keep the
+    code alive."""
+
+    __slots__ = "_file", "_line", "_place", "_position", "_text", "is_checkpoint", "is_machinery", "lends", "source"
+
+    def __init__(self, code: CodeType, offset: int, python_module: str) -> None:
+        lifetimes.watch(code)
+        filename = code.co_filename
+        self.is_checkpoint = filename == _CHECKPOINT_FILE
+        self.is_machinery = is_machinery(filename)
+        self.lends = code is port.FUNCTIONAL_CALL
+        self._file = python_module, filename, code.co_qualname
+        self._position = frames.position_of(code, offset)
+        self._place: tuple[object, ...] | None = None
+        self._text: str | None = None
+        self.source = ""  # the line, if it is outside torch and Amanda
+        if not self.is_machinery and not filename.startswith(_TORCH):
+            self.source = frames.encodable(f"{filename}:{frames.line_of(code, offset)}")
+
+    def place(self) -> tuple[object, ...]:
+        if self._place is None:
+            module, filename, function = self._file
+            self._place = *frames.file_of(module, filename), function, self._position
+        return self._place
+
+    def text(self) -> str:
+        if self._text is None:
+            self._text = repr(self.place())
+        return self._text
+
+
 class Step(NamedTuple):
     """A Python frame on the way from an operator outwards, or a call that a compiler has inlined instead of one."""
 
-    code: CodeType
-    offset: int  # of the instruction that it is at
-    python_module: str  # that the code belongs to
+    spot: Spot
     runs: Any = None  # the nn.Module, if it is the frame of a module's call
     mark: roots.Mark | None = None  # of amanda.root
     enters: bool = False  # it entered an open scope
-
-    @property
-    def line(self) -> int:
-        return frames.line_of(self.code, self.offset)
 
 
 class Path(NamedTuple):
     """From an operator outwards to its root."""
 
-    places: tuple[object, ...]
+    places: tuple[str, ...]  # as text
     modules: list[Any]  # the running modules, innermost first
     source: str
 
@@ -73,36 +99,33 @@ def identify(
     Arguments: name_hash: of the operator's name. tensors: for each tensor operand: (position, tensor, does it count as a
         parameter by its type). recomputing: is a backward operator recomputing a checkpointed region?
     """
-    place = frames.hash_of((name_hash, path.places))
+    comma = "," if len(path.places) == 1 else ""
+    place = frames.hash_of_text(f"({name_hash}, ({', '.join(path.places)}{comma}))")
     named = []
     for position, tensor, counts in tensors:
         name = operands.operand(tensor, counts, path.modules, place, recomputing)
         if name is not None:
             named.append((position, name))
     module_path = frames.encodable(models.names_in(path.modules))
-    return Identity(frames.hash_of((place, named)) or 1, module_path, frames.encodable(path.source))
+    return Identity(frames.hash_of((place, named)) or 1, module_path, path.source)
 
 
 @contextlib.contextmanager
 def naming() -> Iterator[None]:
-    """Around what names places and parameters: one thread at a time, and nothing in it is recorded or seen."""
-    with _lock, _not_traced(), port.WithoutTorchFunctions():
-        lifetimes.tell()
-        yield
+    """Around what names places and parameters: one thread at a time, and nothing in it is recorded or seen.
 
-
-@contextlib.contextmanager
-def _not_traced() -> Iterator[None]:
-    """Under torch.jit.trace sizes are tensors: reading them would be recorded, and seen by tools."""
-    state = port.get_tracing_state()
-    if state is None:
-        yield
-        return
-    port.set_tracing_state(None)
-    try:
-        yield
-    finally:
-        port.set_tracing_state(state)
+    Under torch.jit.trace sizes are tensors: reading them would be recorded, and seen by tools.
+    """
+    with _lock, port.WithoutTorchFunctions():
+        state = port.get_tracing_state()
+        if state is not None:
+            port.set_tracing_state(None)
+        try:
+            lifetimes.tell()
+            yield
+        finally:
+            if state is not None:
+                port.set_tracing_state(state)
 
 
 def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
@@ -111,16 +134,49 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     A function that the compiler has split at a graph break is one step: the frame of its last part, which those of the
     parts before have called. `resumed`: `frame` has called such a part.
     """
+    entered, blocks = roots.entered_here(), roots.blocks()
+    found = None
+    if not resumed:
+        found = _torch.steps_from(frame, _lasting_step, port.RUN_MODULE, [*entered, *blocks])
+    if found is None:
+        return _steps_with_resumed(frame, resumed, entered)
+    steps, special = found
+    for index, each in special:
+        spot, _, mark, _ = steps[index]
+        mark = roots.mark_of(each) if id(each) in blocks else mark
+        steps[index] = Step(spot, _module_run_by(each), mark, entered.get(id(each)) is each.f_code)
+    return steps
+
+
+def _lasting_step(frame: FrameType) -> Step | None:
+    """What each frame has that is at this instruction; None: the function was split."""
+    code = frame.f_code
+    return None if port.is_resumed(code) else step_at(code, frame.f_lasti, frames.module_of(frame))
+
+
+def _steps_with_resumed(frame: FrameType | None, resumed: bool, entered: Mapping[int, CodeType]) -> list[Step]:
     steps: list[Step] = []
     for each in frames.outwards(frame):
         code, offset = original_of(each.f_code, each.f_lasti)
-        mark, enters = roots.mark_of(each), roots.is_root(each)
+        enters = entered.get(id(each)) is each.f_code
+        step = Step(Spot(code, offset, frames.module_of(each)), _module_run_by(each), roots.mark_of(each), enters)
         if resumed:
-            steps[-1:] = [step._replace(mark=step.mark or mark, enters=step.enters or enters) for step in steps[-1:]]
+            steps[-1:] = [
+                last._replace(mark=last.mark or step.mark, enters=last.enters or step.enters) for last in steps[-1:]
+            ]
         else:
-            steps.append(Step(code, offset, frames.module_of(each), _module_run_by(each), mark, enters))
+            steps.append(step)
         resumed = code is not each.f_code
     return steps
+
+
+def step_at(code: CodeType, offset: int, python_module: str, runs: Any = None) -> Step:
+    """The step of a frame, or a call, that is at this instruction."""
+    return Step(Spot(code, offset, python_module), runs, roots.mark_of_function(code, offset))
+
+
+lifetimes.objects.listen(frames.forget)
+lifetimes.objects.listen(_torch.forget_steps)
 
 
 def original_of(code: CodeType, offset: int) -> tuple[CodeType, int]:
@@ -138,37 +194,34 @@ def path_of(steps: Sequence[Step]) -> Path:
     the innermost frame that entered a scope, so that ids do not depend on frames further out.
     """
     modules = [step.runs for step in steps if step.runs is not None]
-    lent = any(step.code is port.FUNCTIONAL_CALL for step in steps)
+    lent = any(step.spot.lends for step in steps)
     for module in reversed(modules):
         models.register_model(module)
         if not lent:
             operands.register_buffers(module)
-    places: list[object] = []
+    places: list[str] = []
     root = entered = 0
     mark: roots.Mark | None = None
-    marked: tuple[object, ...] = ()
-    for step in steps:
-        lifetimes.watch(step.code)
+    marked: tuple[str, ...] = ()
+    for spot, runs, own_mark, enters in steps:
         outside = len(places)
-        if step.runs is not None:
-            known = models.name_of(step.runs)
-            places.append((known.model, known.name))
+        if runs is not None:
+            known = models.name_of(runs)
+            places.append(known.text)
             if known.has_state:
                 root = len(places)
-        elif step.code.co_filename == _CHECKPOINT_FILE:
+        elif spot.is_checkpoint:
             root = len(places)
             break
-        elif not is_machinery(step.code.co_filename):
-            places.append(frames.place_of(step.python_module, step.code, step.offset))
-        if mark is None and (mark := step.mark) is not None:
-            marked = (*places[:outside], mark.place) if mark.place else tuple(places)
-        if not entered and step.enters:
+        elif not spot.is_machinery:
+            places.append(spot.text())
+        if mark is None and own_mark is not None:
+            mark = own_mark
+            marked = (*places[:outside], repr(mark.place)) if mark.place else tuple(places)
+        if not entered and enters:
             entered = len(places)
     path = tuple(places[:root]) if root else marked or tuple(places[: entered or None])
-    return Path(path, modules, _source(steps))
-
-
-lifetimes.objects.listen(frames.forget)
+    return Path(path, modules, next((step.spot.source for step in steps if step.spot.source), ""))
 
 
 @functools.cache
@@ -184,12 +237,3 @@ def _module_run_by(frame: FrameType) -> Any:
     module = frame.f_locals.get("self")
     runs = issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module
     return module if runs else None
-
-
-def _source(steps: Sequence[Step]) -> str:
-    """The innermost line outside torch and Amanda."""
-    for step in steps:
-        filename = step.code.co_filename
-        if not filename.startswith(_TORCH) and not is_machinery(filename):
-            return f"{filename}:{step.line}"
-    return ""

@@ -24,6 +24,7 @@ class Name(NamedTuple):
     model: str
     name: str
     has_state: bool  # parameters or buffers, its own or of modules in it
+    text: str  # of the model and the name, in a path
 
 
 _names: dict[int, Name] = {}  # of every registered module, by its address
@@ -50,7 +51,7 @@ def register_model(outermost: Any) -> None:
         # Only its class identifies it: another module of that class, later at its address, has the same name.
         lifetimes.watch(cls)
         lifetimes.watch(outermost, plain=True)
-        _names[id(outermost)] = Name(model, "", has_state=False)
+        _names[id(outermost)] = _name(model, "", has_state=False)
         return
     for _, module in parts:
         lifetimes.watch(module)
@@ -59,8 +60,12 @@ def register_model(outermost: Any) -> None:
         model += f"-{_models_seen[model]}"
         _outermost[id(outermost)] = weakref.ref(outermost)
     # A module that ran in another model first stays there. The outermost one comes last: once it has a name, all have.
-    named = {id(module): Name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
+    named = {id(module): _name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
     _names.update(named)
+
+
+def _name(model: str, name: str, has_state: bool) -> Name:
+    return Name(model, name, has_state, repr((model, name)))
 
 
 def is_known(module: Any) -> bool:

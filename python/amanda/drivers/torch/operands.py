@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from amanda import _torch
-from amanda.drivers.torch import lifetimes, models
+from amanda.drivers.torch import lifetimes, models, port
 
 
 class _Home(NamedTuple):
@@ -49,18 +49,29 @@ def operand(
     for home in _homes.get(_torch.number_of(tensor), ()):
         module = home.module()
         if module is not None:
-            model, path, _ = models.name_of(module)
+            model, path = models.name_of(module)[:2]
             return (model, _join(path, home.name))
     if not counts:
         return None
     for module in modules:
-        for path, part in models.named_parts(module):
-            for name, parameter in models.held(part, "_parameters"):
-                if parameter is tensor:
-                    _number(tensor)
-                    return (*models.name_of(module)[:2], _join(path, name))
+        path = _path_in(module, tensor)
+        if path is not None:
+            _number(tensor)
+            return (*models.name_of(module)[:2], path)
     ordinal = _loose.ordinal(tensor, place, recomputing)
     return None if ordinal is None else ("loose", ordinal)
+
+
+def _path_in(module: Any, tensor: Any) -> str | None:
+    """The parameter's name in a module and the modules in it; None: it is not there."""
+    for name, parameter in module.__dict__.get("_parameters", {}).items():  # mostly it is the module's own
+        if parameter is tensor and port.without_compiler(module) is module:
+            return str(name)
+    for path, part in models.named_parts(module):
+        for name, parameter in models.held(part, "_parameters"):
+            if parameter is tensor:
+                return _join(path, name)
+    return None
 
 
 def register_buffers(outermost: Any) -> None:

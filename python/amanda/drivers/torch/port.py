@@ -134,9 +134,14 @@ def eval_frame() -> Any:
     return module
 
 
+def is_resumed(code: CodeType) -> bool:
+    """Is it the code of what follows a graph break in a function?"""
+    return code.co_name.startswith(_RESUMES)
+
+
 def resumed_code(code: CodeType) -> CodeType | None:
     """The code of the function that this code continues, where the compiler has split it; None: it is no such code."""
-    if not code.co_name.startswith(_RESUMES):
+    if not is_resumed(code):
         return None
     transformed = sys.modules[f"{DYNAMO}.utils"].orig_code_map
     known = sys.modules[f"{DYNAMO}.resume_execution"].ContinueExecutionCache.generated_code_metadata.get(

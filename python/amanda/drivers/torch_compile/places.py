@@ -14,7 +14,6 @@ from amanda.drivers.torch import call_path
 from amanda.drivers.torch_compile import capture, port
 from amanda.drivers.torch_compile.calls import Call, Origin
 from amanda.drivers.torch_compile.instances import Instance
-from amanda.identity import roots
 
 Place = call_path.Identity
 
@@ -46,7 +45,7 @@ class Places:
             module = self._instance.module(runs)
             if module is None:
                 return None
-        return call_path.Step(code, offset, python_module, module, roots.mark_of_function(code, offset))
+        return call_path.step_at(code, offset, python_module, module)
 
     def _operand(self, origin: Origin) -> tuple[int, Any, bool]:
         tensor = origin.tensor

@@ -1,0 +1,171 @@
+"""What is kept of places, signatures and operators' names, so that it is found out once: it must never be stale."""
+
+import contextlib
+import copy
+import types
+
+import amanda
+import pytest
+import torch
+from amanda import routine_checks
+from amanda.drivers.torch import call_path
+
+X = torch.ones(3)
+
+
+def places(function, **asked):
+    """(operator, id, module path, line) of what it runs, in order."""
+    seen = []
+    tool = amanda.Tool("places")
+    tool.add_inst_for_op(lambda c: seen.append((c.op.__name__, c.op_id, c.module_path, c.source)), **asked)
+    with amanda.apply(tool):
+        function()
+    return seen
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The steps that are made, rather than found."""
+    steps = []
+    step_at = call_path.step_at
+    monkeypatch.setattr(call_path, "step_at", lambda *arguments: steps.append(arguments) or step_at(*arguments))
+    return steps
+
+
+def make_model():
+    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+
+
+def test_an_equal_model_finds_every_step(made):
+    x = torch.ones(2, 3)
+
+    def run(model):
+        return places(lambda: model(x))
+
+    found = []
+    models = [make_model() for _ in range(3)]
+    for model in [*models, copy.deepcopy(models[0])]:
+        made.clear()
+        found.append(run(model))
+        assert bool(made) == (len(found) == 1)
+    first = found[0]
+    for place in found:
+        assert [row[::2] for row in place] == [row[::2] for row in first]
+    ids = {row[1] for place in found for row in place}
+    assert len(ids) == 4 * len(first)  # equal models are different ones
+
+
+def test_code_at_a_dead_one_s_address_is_not_taken_for_it():
+    def run(text, line):
+        functions = {"__name__": "made"}
+        exec(compile("\n" * line + f"def made(x):\n return {text}\n", "made.py", "exec"), functions)
+        (row,) = places(lambda: functions["made"](X))
+        return row
+
+    rows = {}
+    for turn in range(3):
+        for line, text in enumerate(("x.relu()", "x.cos()", "x.neg()", "x.abs()")):
+            row = run(text, line)
+            assert row[3] == f"made.py:{line + 2}"
+            assert rows.setdefault(text, row) == row, turn
+    assert len({row[1] for row in rows.values()}) == 4
+
+
+def test_a_block_is_seen_at_an_instruction_that_ran_outside_of_one():
+    def run(*, inside):
+        with amanda.root("inside") if inside else contextlib.nullcontext():
+            X.relu()
+
+    def ids(*inside):
+        return [row[1] for row in places(lambda: [run(inside=each) for each in inside])]
+
+    outside, block = ids(False, True, False)
+    assert outside != block
+    assert ids(True, False) == [block, outside]
+
+
+# ---- signatures -------------------------------------------------------------------------------------------------------
+
+
+def schedule(*routines):
+    """Schedules them one after the other at the same operator, and returns what was said of each."""
+    said = []
+
+    def analyze(context):
+        for routine, keywords in routines:
+            try:
+                context.insert_before_op(routine, **{"inputs": [0]} | keywords)
+                said.append("")
+            except (TypeError, ValueError) as error:
+                said.append(str(error))
+
+    tool = amanda.Tool("scheduler")
+    tool.add_inst_for_op(analyze, ops="relu")
+    with amanda.apply(tool):
+        X.relu()
+    return said
+
+
+def routine_with(**attributes):
+    def routine(x=None, y=None):
+        pass
+
+    for name, value in attributes.items():
+        setattr(routine, name, value)
+    return routine
+
+
+def test_a_signature_that_was_right_is_not_looked_at_again(monkeypatch):
+    looked = []
+    look = routine_checks.check
+    monkeypatch.setattr(routine_checks, "check", lambda *arguments: looked.append(1) or look(*arguments))
+    assert schedule(*[(routine_with(), {})] * 3) == [""] * 3
+    assert len(looked) == 1
+    assert schedule((routine_with(), {}), (routine_with(), {"y": 1})) == ["", ""]
+    assert len(looked) == 2
+
+
+def test_what_differs_from_a_right_routine_is_checked():
+    required = routine_with()
+    required.__defaults__ = None
+    by_keyword = types.FunctionType((lambda x, *, k=0: None).__code__, {})  # without its default
+    good, no_default, keyword, misspelt, twice, bound, named = schedule(
+        (routine_with(), {}),
+        (required, {}),
+        (by_keyword, {}),
+        (routine_with(), {"input": [0]}),
+        (routine_with(), {"inputs": [0, 0]}),
+        (types.MethodType(lambda self: None, X), {}),
+        (routine_with(__signature__="none of a function's"), {"inputs": []}),
+    )
+    assert good == named == ""
+    assert all((no_default, keyword, misspelt, twice, bound))
+
+
+# ---- filters ----------------------------------------------------------------------------------------------------------
+
+PATTERNS = [
+    "{0}",
+    "first_use::{0}",
+    "{0}.b",
+    "first_use::{0}.b",
+    "{0}*",
+    "*{0}",
+    "f*_use::{0}",
+    "*::{0}.?",
+    "[{1}]{2}",
+    "{0}.*",
+]
+OTHERS = ["{0}x*", "aten*::{0}", "{0}.[!b]", "first_use::{0}.", "first_*::x{0}", "{0}::{0}"]
+
+
+def test_every_spelling_of_a_filter_finds_the_operator():
+    with torch.library._scoped_library("first_use", "FRAGMENT") as library:
+        for index, pattern in enumerate([*PATTERNS, *OTHERS]):
+            name = f"alpha{index}x{index}"  # no other pattern has asked for it
+            library.define(f"{name}.b(Tensor x) -> Tensor")
+            library.impl(f"{name}.b", torch.neg, "CPU")
+            operator = getattr(torch.ops.first_use, name).b
+            seen = places(lambda operator=operator: operator(X), ops=pattern.format(name, name[0], name[1:]))
+            assert [row[0] for row in seen] == [name] * (index < len(PATTERNS)), pattern
+            del operator
