@@ -3,11 +3,12 @@
 #include "torch/moving_range.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,35 @@
 #include "torch/tensors.h"
 
 namespace amanda::tools::pytorch {
+
+namespace {
+
+struct Extremes {
+  float low, high;
+  bool is_finite;
+};
+
+// In lanes, so that a compiler vectorizes it. What is not finite makes a sum of zeros NaN.
+Extremes extremes_of(const float* elements, int64_t count) {
+  constexpr int kLanes = 8;
+  std::array<float, kLanes> lows, highs, zeros{};
+  lows.fill(elements[0]);
+  highs.fill(elements[0]);
+  const auto look = [&](int lane, float element) {
+    lows[lane] = element < lows[lane] ? element : lows[lane];
+    highs[lane] = element > highs[lane] ? element : highs[lane];
+    zeros[lane] += element * 0.0F;
+  };
+  const int64_t whole = count - count % kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) look(lane, elements[i + lane]);
+  }
+  for (int64_t i = whole; i < count; ++i) look(0, elements[i]);
+  const bool is_finite = std::all_of(zeros.begin(), zeros.end(), [](float zero) { return zero == 0; });
+  return {*std::min_element(lows.begin(), lows.end()), *std::max_element(highs.begin(), highs.end()), is_finite};
+}
+
+}  // namespace
 
 MovingRange::MovingRange(at::Tensor min, at::Tensor max, RangeOptions options)
     : min_(std::move(min)), max_(std::move(max)), options_(options) {}
@@ -25,22 +55,28 @@ std::optional<std::pair<at::Tensor, at::Tensor>> MovingRange::look_at(const at::
   if (options_.by_channel && (value.dim() < 2 || value.size(0) != count)) return std::nullopt;
   const c10::InferenceMode off(false);  // training may use the scale later
   const at::AutoDispatchBelowADInplaceOrView unrecorded;
-  const at::Tensor seen = value.to(at::kFloat);
-  const auto [smallest, largest] = options_.by_channel ? at::aminmax(seen.flatten(1), 1) : at::aminmax(seen);
-  const at::Tensor scale = at::empty({count}, at::kFloat), zero_point = at::empty({count}, at::kInt);
+  const at::Tensor value_here = value.to(at::kFloat).contiguous();
+  const auto* elements = value_here.const_data_ptr<float>();
+  const int64_t each = value_here.numel() / count;
+  c10::SmallVector<Extremes, 8> seen;
   float *lows = min_.mutable_data_ptr<float>(), *highs = max_.mutable_data_ptr<float>();
-  const float *seen_lows = smallest.const_data_ptr<float>(), *seen_highs = largest.const_data_ptr<float>();
   for (int64_t i = 0; i < count; ++i) {
-    // Subtractions too: what is not finite, and a range that was not begun.
-    if (!std::isfinite(seen_highs[i] - seen_lows[i]) || !std::isfinite(highs[i] - lows[i])) return std::nullopt;
+    seen.push_back(extremes_of(elements + i * each, each));
+    // Differences too; and a range that was not begun is infinite.
+    const float change = std::max(std::abs(seen[i].low - lows[i]), std::abs(seen[i].high - highs[i]));
+    if (!seen[i].is_finite || !std::isfinite(seen[i].high - seen[i].low) || !std::isfinite(highs[i] - lows[i]) ||
+        !std::isfinite(change)) {
+      return std::nullopt;
+    }
   }
+  const at::Tensor scale = at::empty({count}, at::kFloat), zero_point = at::empty({count}, at::kInt);
   const auto share = static_cast<float>(options_.averaging_constant), eps = static_cast<float>(options_.eps);
   const int64_t quant_min = options_.quant_min, quant_max = options_.quant_max;
   const auto steps = static_cast<double>(quant_max - quant_min);
   const int64_t middle = quant_min < 0 ? 0 : (quant_min + quant_max) / 2;
   for (int64_t i = 0; i < count; ++i) {
-    lows[i] = lows[i] + share * (seen_lows[i] - lows[i]);
-    highs[i] = highs[i] + share * (seen_highs[i] - highs[i]);
+    lows[i] = lows[i] + share * (seen[i].low - lows[i]);
+    highs[i] = highs[i] + share * (seen[i].high - highs[i]);
     const float low = std::min(lows[i], 0.0F), high = std::max(highs[i], 0.0F);
     float& found = scale.mutable_data_ptr<float>()[i];
     int64_t zero = middle;
