@@ -140,8 +140,8 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
         found = _torch.steps_from(frame, _lasting_step, port.RUN_MODULE, [*entered, *blocks])
     if found is None:
         return _steps_with_resumed(frame, resumed, entered)
-    steps, special = found
-    for index, each in special:
+    steps: list[Step] = found[0]
+    for index, each in found[1]:
         spot, _, mark, _ = steps[index]
         mark = roots.mark_of(each) if id(each) in blocks else mark
         steps[index] = Step(spot, _module_run_by(each), mark, entered.get(id(each)) is each.f_code)

@@ -54,10 +54,10 @@ def operand(
     if not counts:
         return None
     for module in modules:
-        path = _path_in(module, tensor)
-        if path is not None:
+        found = _path_in(module, tensor)
+        if found is not None:
             _number(tensor)
-            return (*models.name_of(module)[:2], path)
+            return (*models.name_of(module)[:2], found)
     ordinal = _loose.ordinal(tensor, place, recomputing)
     return None if ordinal is None else ("loose", ordinal)
 
