@@ -24,7 +24,7 @@ Value UnboxedCall::get(Side side, size_t position) {
 
 const at::Tensor* UnboxedCall::unboxed_tensor(Side side, size_t position) const {
   const bool after = side == Side::kOutputs;
-  if (boxed_ || (after && !ran_)) return nullptr;
+  if (boxed_ || position >= size(side) || (after && !ran_)) return nullptr;
   const auto& positions = after ? record_.schema.returns() : record_.schema.arguments();
   if (positions[position].type()->kind() != c10::TypeKind::TensorType) return nullptr;  // a list: several tensors
   for (const OperandTensor& operand : after ? result_tensors() : argument_tensors()) {
