@@ -117,6 +117,8 @@ PlainBackwardRun::PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const
   if (place && place->is_plain()) plan_ = place->plan.get();
 }
 
+bool PlainBackwardRun::follows() const { return plan_->follows(); }
+
 void PlainBackwardRun::before(OpCall& call) const {
   const CallFrame alive(ThreadCalls::current());
   scopes_.count_hit();

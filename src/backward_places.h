@@ -16,7 +16,7 @@ struct BackwardPlace {
   PlanPtr plan;
 
   /// Is there something to do before it, and nothing else?
-  bool is_plain() const { return needs.before && !needs.replace && !needs.after && !needs.follow && !needs.pending; }
+  bool is_plain() const { return needs.before && !needs.replace && !needs.after && !needs.pending; }
 };
 
 /// By number: the order in which the driver binds them. They hold for one generation of plans.

@@ -67,6 +67,8 @@ class PlainBackwardRun {
 
   /// Otherwise a BackwardRun is needed: other scopes are open, tools have changed, or there is more to do.
   explicit operator bool() const { return plan_ != nullptr; }
+  /// Do tools see the backward operators that it creates itself? If it will create some, a BackwardRun is needed.
+  bool follows() const;
   /// Runs the actions before the operator. Throws what a tool threw.
   void before(OpCall& call) const;
 

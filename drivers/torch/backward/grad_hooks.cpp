@@ -1,5 +1,6 @@
 #include "backward/grad_hooks.h"
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <exception>
@@ -58,6 +59,15 @@ variable_list with_python_errors(const Fn& fn) {
   }
 }
 
+// A pass that Python did not start: see catch_operators(). The engine restores the thread's keys after each node.
+void leave_operators_alone() {
+  const bool caught =
+      c10::impl::tls_is_dispatch_key_included(keys().filter) || c10::impl::tls_is_dispatch_key_included(keys().all);
+  if (C10_LIKELY(!caught) || counts_calls()) return;
+  publish_scopes_now();  // the node may run a pass of its own
+  include_keys(KeyRole::kNone);
+}
+
 // ---- hook objects ---------------------------------------------------------------------------------------------------
 
 // With create_graph=True a node records nodes itself: these belong to the forward operator too.
@@ -107,12 +117,14 @@ class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<
   variable_list operator()(const variable_list& grad_outputs) override {
     CurrentScopes scopes = observing_scopes();
     if (!scopes) return grad_outputs;
+    leave_operators_alone();
     return with_python_errors([&] {
       std::optional<Ownership> copy;
       const Ownership* owner = counts_calls() ? nullptr : record_.only_owner(node_, type_.accumulates, copy);
       if (owner) {
         const PlainBackwardRun run(*scopes, owner->forward->plan, owner->number, owner->id);
-        if (run) return begin_plain(run, *owner, grad_outputs);
+        const bool followed = run && run.follows() && c10::GradMode::is_enabled();
+        if (run && !followed) return begin_plain(run, *owner, grad_outputs);
       }
       return begin(std::move(scopes), grad_outputs);
     });
@@ -228,7 +240,7 @@ HookNeeds attach_hooks(ScopeStack& scopes, BackwardBinding& binding, Node& node,
     if (!type.accumulates || !kept) owner.kept_run = std::move(run);
     kept = true;
   }
-  publish_scopes_now();
+  if (!python_hooks.raw_path.load(std::memory_order_relaxed)) publish_scopes_now();
   NodeRecord* const record = record_owner(node, type, std::move(owner));
   if (record && wanted.after) ensure_post_hook(node, *record);
   return wanted;
