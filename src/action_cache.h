@@ -34,6 +34,7 @@ class PlanUse {
   explicit operator bool() const { return held_ != nullptr; }
   const Plan& operator*() const { return *held_->plan; }
   const Plan* operator->() const { return held_->plan.get(); }
+  const PlanPtr& share() const { return held_->plan; }
 
  private:
   Held* held_ = nullptr;

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "action_cache.h"
+#include "amanda/pool.h"
 #include "analysis.h"
+#include "backward_places.h"
 #include "op_run.h"
 #include "scope_stack.h"
 #include "subscription.h"
@@ -13,7 +15,10 @@
 
 namespace amanda {
 
-HookNeeds Backward::hook_needs(ScopeStack& scopes, OpSite& backward) {
+namespace {
+
+/// `plan`: gets what it is derived from; null: no tool sees the operator.
+HookNeeds needs_of(ScopeStack& scopes, OpSite& backward, PlanPtr& kept) {
   const Visibility seen = scopes.visibility(backward, ThreadCalls::current().inside);
   if (seen.nobody()) return {};
   PlanUse plan = ActionCache::find(scopes, backward, seen);
@@ -26,12 +31,20 @@ HookNeeds Backward::hook_needs(ScopeStack& scopes, OpSite& backward) {
     plan =
         pending ? PlanUse(std::move(merged)) : ActionCache::keep(scopes, backward, seen, generation, std::move(merged));
   }
+  kept = plan.share();
   return {!plan->at(Point::kBefore).empty(),
           !plan->replacements().empty(),
           !plan->at(Point::kAfter).empty(),
           plan->follows(),
           pending,
           plan->uses_run()};
+}
+
+}  // namespace
+
+HookNeeds Backward::hook_needs(ScopeStack& scopes, OpSite& backward) {
+  PlanPtr plan;
+  return needs_of(scopes, backward, plan);
 }
 
 SubscriptionPtr Backward::subscription(ScopeStack& scopes, OpSite& forward) {
@@ -68,10 +81,62 @@ bool Backward::is_over(const Subscription& seen_by) noexcept {
                      [](const Subscription::Seen& seen) { return seen.alive.expired(); });
 }
 
+// ---- with the forward operator's plan -------------------------------------------------------------------------------
+
+BackwardBinding::BackwardBinding(ScopeStack& scopes, PlanPtr forward)
+    : scopes_(scopes), forward_(std::move(forward)), generation_(ActionCache::generation()) {}
+
+BackwardBinding::~BackwardBinding() {
+  // Without the cache, each run of the forward operator has a plan of its own.
+  if (!learned_ || !forward_ || !scopes_.cache_enabled()) return;
+  const bool pending = std::any_of(learned_->places.begin(), learned_->places.end(),
+                                   [](const BackwardPlace& place) { return place.needs.pending; });
+  if (!pending && generation_ == ActionCache::generation()) forward_->backward_places().add(std::move(learned_));
+}
+
+const HookNeeds* BackwardBinding::known(size_t number, OpId id) const {
+  if (!forward_) return nullptr;
+  const BackwardPlace* place = forward_->backward_places().find(scopes_.serial(), generation_, number, id);
+  return place ? &place->needs : nullptr;
+}
+
+HookNeeds BackwardBinding::look_up(size_t number, OpSite& backward) {
+  BackwardPlace place{.id = backward.id()};
+  place.needs = needs_of(scopes_, backward, place.plan);
+  const HookNeeds needs = place.needs;
+  if (!learned_) learned_ = std::make_unique<BackwardPlaces>(BackwardPlaces{scopes_.serial(), generation_, {}});
+  if (learned_->places.size() <= number) learned_->places.resize(number + 1);
+  learned_->places[number] = std::move(place);
+  return needs;
+}
+
+PlainBackwardRun::PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const Plan>& forward, size_t number, OpId id)
+    : scopes_(scopes), forward_(forward.lock()) {
+  if (!forward_) return;
+  const BackwardPlace* place = forward_->backward_places().find(scopes.serial(), ActionCache::generation(), number, id);
+  if (place && place->is_plain()) plan_ = place->plan.get();
+}
+
+bool PlainBackwardRun::follows() const { return plan_->follows(); }
+
+void PlainBackwardRun::before(OpCall& call) const {
+  const CallFrame alive(ThreadCalls::current());
+  scopes_.count_hit();
+  Execution execution(call);
+  execution.run_before(*plan_);
+  execution.settle();
+}
+
+// ---- with calls at its beginning and end ----------------------------------------------------------------------------
+
+struct PooledOpRun final : OpRun, Pooled<PooledOpRun> {
+  using OpRun::OpRun;
+};
+
 BackwardRun::BackwardRun(ScopeStack& scopes, OpCall& call) : call_(call) {
   ThreadCalls& here = ThreadCalls::current();
   const Visibility seen = scopes.visibility(call, here.inside);
-  if (!seen.nobody()) run_ = std::make_unique<OpRun>(here, scopes, call, seen);
+  if (!seen.nobody()) run_ = std::make_unique<PooledOpRun>(here, scopes, call, seen);
 }
 BackwardRun::~BackwardRun() = default;
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "backward_places.h"
 #include "scheduled_action.h"
 
 namespace amanda {
@@ -34,6 +35,8 @@ class Plan {
   Edit edits_result() const;
   bool shows_inputs() const { return shows_inputs_; }  // to actions after the operator
   bool uses_run() const { return uses_run_; }
+  /// Of a forward operator.
+  KnownBackwardPlaces& backward_places() const { return backward_places_; }
 
  private:
   std::vector<ScheduledPtr> actions_[3];
@@ -41,6 +44,7 @@ class Plan {
   bool does_nothing_;
   bool shows_inputs_ = false, uses_run_ = false;
   mutable std::atomic<uint64_t> analysed_mask_{0};
+  mutable KnownBackwardPlaces backward_places_;
 };
 
 }  // namespace amanda

@@ -15,7 +15,7 @@
 namespace amanda {
 
 /// Version of the interface between core and drivers; Engine::attach() compares it.
-inline constexpr int kSeamVersion = 5;
+inline constexpr int kSeamVersion = 6;
 
 /// Identifies a place in the program; 0: not identified.
 using OpId = uint64_t;
@@ -125,6 +125,8 @@ class RunSource {
   /// Created, and counted, on the first call. Call it for a backward operator whose HookNeeds say `run` or `pending`,
   /// and keep the result as long as that operator may run.
   virtual RunStatePtr run_state() = 0;
+  /// Of the forward operator, for a BackwardBinding; null: there is none.
+  virtual PlanPtr plan() { return nullptr; }
 
  protected:
   ~RunSource() = default;

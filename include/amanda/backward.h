@@ -1,6 +1,7 @@
 // The seam, backward half: what a driver asks about backward operators that the framework creates and runs itself.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -35,6 +36,48 @@ class Backward {
   static bool is_over(const Subscription& subscription) noexcept;
 };
 
+/// The backward operators that one run of a forward operator has created, as its driver installs their hooks. What they
+/// need is kept with the forward operator's plan: where a run creates the same ones again, nothing is looked up.
+class BackwardBinding {
+ public:
+  /// `forward`: from the RunSource of OpCall::bind_backward(); null: everything is looked up.
+  BackwardBinding(ScopeStack& scopes, PlanPtr forward);
+  ~BackwardBinding();
+  BackwardBinding(const BackwardBinding&) = delete;
+  BackwardBinding& operator=(const BackwardBinding&) = delete;
+
+  /// Which hooks the operator needs; null: look_up() tells. `number`: counts the operators of this run, from 0 on.
+  const HookNeeds* known(size_t number, OpId id) const;
+  /// The same as Backward::hook_needs(), which is remembered for later runs.
+  HookNeeds look_up(size_t number, OpSite& backward);
+
+ private:
+  ScopeStack& scopes_;
+  const PlanPtr forward_;
+  const uint64_t generation_;
+  std::unique_ptr<struct BackwardPlaces> learned_;  // null: everything was known
+};
+
+/// A backward operator that the framework runs, and that has actions before it but no others: in place of a
+/// BackwardRun, without any look-up.
+class PlainBackwardRun {
+ public:
+  /// The operator with this number and this id in a BackwardBinding for `forward`.
+  PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const Plan>& forward, size_t number, OpId id);
+
+  /// Otherwise a BackwardRun is needed: other scopes are open, tools have changed, or there is more to do.
+  explicit operator bool() const { return plan_ != nullptr; }
+  /// Do tools see the backward operators that it creates itself? If it will create some, a BackwardRun is needed.
+  bool follows() const;
+  /// Runs the actions before the operator. Throws what a tool threw.
+  void before(OpCall& call) const;
+
+ private:
+  ScopeStack& scopes_;
+  const PlanPtr forward_;  // keeps the plan alive
+  const Plan* plan_ = nullptr;
+};
+
 /// A backward operator that the framework runs, with calls at its beginning and end: the stages of Engine::on_op().
 class BackwardRun {
  public:
@@ -61,7 +104,7 @@ class BackwardRun {
   void finish();
 
  private:
-  std::unique_ptr<class OpRun> run_;  // null: not seen
+  std::unique_ptr<struct PooledOpRun> run_;  // null: not seen
   OpCall& call_;
   bool operated_ = false;
 };

@@ -1,14 +1,17 @@
 #include "backward/grad_hooks.h"
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
 #include "amanda/error.h"
 #include "amanda/mutex.h"
+#include "amanda/pool.h"
 #include "backward/node_override.h"
 #include "backward/node_record.h"
 #include "backward/running_node.h"
@@ -56,6 +59,15 @@ variable_list with_python_errors(const Fn& fn) {
   }
 }
 
+// A pass that Python did not start: see catch_operators(). The engine restores the thread's keys after each node.
+void leave_operators_alone() {
+  const bool caught =
+      c10::impl::tls_is_dispatch_key_included(keys().filter) || c10::impl::tls_is_dispatch_key_included(keys().all);
+  if (C10_LIKELY(!caught) || counts_calls()) return;
+  publish_scopes_now();  // the node may run a pass of its own
+  include_keys(KeyRole::kNone);
+}
+
 // ---- hook objects ---------------------------------------------------------------------------------------------------
 
 // With create_graph=True a node records nodes itself: these belong to the forward operator too.
@@ -74,12 +86,12 @@ void bind_made_by(const RunningNode& node, const variable_list& grad_inputs) {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) {} \
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const {}
 
-class AfterNode final : public torch::autograd::FunctionPostHook {
+class AfterNode final : public torch::autograd::FunctionPostHook, public Pooled<AfterNode> {
  public:
-  explicit AfterNode(std::shared_ptr<NodeRecord> record) : record_(std::move(record)) {}
+  explicit AfterNode(const NodeRecord& record) : record_(record) {}
 
   variable_list operator()(const variable_list& grad_inputs, const variable_list& grad_outputs) override {
-    const std::unique_ptr<RunningNode> node = take_running(*record_);
+    const std::unique_ptr<RunningNode> node = take_running(record_);
     if (!node) return grad_inputs;
     return with_python_errors([&] {
       bind_made_by(*node, grad_inputs);
@@ -89,32 +101,49 @@ class AfterNode final : public torch::autograd::FunctionPostHook {
   AMANDA_NOT_COMPILED
 
  private:
-  std::shared_ptr<NodeRecord> record_;
+  const NodeRecord& record_;  // in the node's other hook
 };
 
-void ensure_post_hook(Node& node, const std::shared_ptr<NodeRecord>& record) {
-  if (record->claim_post_hook()) node.add_post_hook(std::make_unique<AfterNode>(record));
+void ensure_post_hook(Node& node, NodeRecord& record) {
+  if (record.claim_post_hook()) node.add_post_hook(std::make_unique<AfterNode>(record));
 }
 
 variable_list run_replacement(Node& node, variable_list&& grad_outputs);
 
-class BeforeNode final : public torch::autograd::FunctionPreHook {
+class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<BeforeNode> {
  public:
-  BeforeNode(Node& node, const NodeType& type, std::shared_ptr<NodeRecord> record)
-      : node_(node), type_(type), record_(std::move(record)) {}
+  BeforeNode(Node& node, const NodeType& type, Ownership owner) : node_(node), type_(type), record_(std::move(owner)) {}
 
   variable_list operator()(const variable_list& grad_outputs) override {
     CurrentScopes scopes = observing_scopes();
     if (!scopes) return grad_outputs;
-    return with_python_errors([&] { return begin(std::move(scopes), grad_outputs); });
+    leave_operators_alone();
+    return with_python_errors([&] {
+      std::optional<Ownership> copy;
+      const Ownership* owner = counts_calls() ? nullptr : record_.only_owner(node_, type_.accumulates, copy);
+      if (owner) {
+        const PlainBackwardRun run(*scopes, owner->forward->plan, owner->number, owner->id);
+        const bool followed = run && run.follows() && c10::GradMode::is_enabled();
+        if (run && !followed) return begin_plain(run, *owner, grad_outputs);
+      }
+      return begin(std::move(scopes), grad_outputs);
+    });
   }
   AMANDA_NOT_COMPILED
 
-  const std::shared_ptr<NodeRecord>& record() const { return record_; }
+  NodeRecord& record() { return record_; }
 
  private:
+  variable_list begin_plain(const PlainBackwardRun& run, const Ownership& owner, const variable_list& grad_outputs) {
+    NodeCall call(node_, type_, owner);
+    const NodeCall::Active active(call);
+    call.take(grad_outputs);
+    run.before(call);
+    return call.give_grad_outputs();
+  }
+
   variable_list begin(CurrentScopes scopes, const variable_list& grad_outputs) {
-    auto node = std::make_unique<RunningNode>(std::move(scopes), node_, type_, *record_);
+    auto node = std::make_unique<RunningNode>(std::move(scopes), node_, type_, record_);
     variable_list edited = node->begin(grad_outputs);
     // Usually both are installed already. (It is too late only for other threads that are running this node.)
     if (node->is_replaced()) override_apply(node_, &run_replacement);
@@ -125,13 +154,13 @@ class BeforeNode final : public torch::autograd::FunctionPreHook {
 
   Node& node_;  // the hook's node
   const NodeType& type_;
-  std::shared_ptr<NodeRecord> record_;
+  NodeRecord record_;
 };
 
-std::shared_ptr<NodeRecord> find_record(Node& node) {
+NodeRecord* find_record(Node& node) {
   for (const auto& hook : node.pre_hooks()) {
-    const auto& one = *hook;  // the class is final, so comparing types is enough, at a tenth of a cast's cost
-    if (typeid(one) == typeid(BeforeNode)) return static_cast<const BeforeNode&>(one).record();
+    auto& one = *hook;  // the class is final, so comparing types is enough, at a tenth of a cast's cost
+    if (typeid(one) == typeid(BeforeNode)) return &static_cast<BeforeNode&>(one).record();
   }
   return nullptr;
 }
@@ -139,7 +168,7 @@ std::shared_ptr<NodeRecord> find_record(Node& node) {
 // Called by the engine in place of the node's code. Other threads, and passes in which the tools are not active, get
 // the original.
 variable_list run_replacement(Node& node, variable_list&& grad_outputs) {
-  const std::shared_ptr<NodeRecord> record = find_record(node);
+  const NodeRecord* record = find_record(node);
   std::unique_ptr<RunningNode> running_node = record ? take_running(*record) : nullptr;
   if (!running_node || !running_node->is_replaced()) {
     if (running_node) add_running(std::move(running_node));
@@ -159,17 +188,25 @@ std::unique_lock<Mutex> lock_hooks(const NodeType& type) {
   return type.accumulates ? std::unique_lock(*leaves) : std::unique_lock<Mutex>();
 }
 
-std::shared_ptr<NodeRecord> find_record_of(Node& node, const NodeType& type) {
+NodeRecord* find_record_of(Node& node, const NodeType& type) {
   const auto lock = lock_hooks(type);
   return find_record(node);
 }
 
-std::shared_ptr<NodeRecord> record_of(Node& node, const NodeType& type) {
-  const auto lock = lock_hooks(type);
-  if (std::shared_ptr<NodeRecord> known = find_record(node)) return known;
-  auto made = std::make_shared<NodeRecord>();
-  node.add_pre_hook(std::make_unique<BeforeNode>(node, type, made));
-  return made;
+/// Null: the tools that saw this owner already see the node, through another owner.
+NodeRecord* record_owner(Node& node, const NodeType& type, Ownership owner) {
+  NodeRecord* known;
+  {
+    const auto lock = lock_hooks(type);
+    known = find_record(node);
+    if (!known) {
+      auto hook = std::make_unique<BeforeNode>(node, type, std::move(owner));
+      NodeRecord& made = hook->record();
+      node.add_pre_hook(std::move(hook));
+      return &made;
+    }
+  }
+  return known->add(std::move(owner)) ? known : nullptr;
 }
 
 RunStatePtr run_of(const ForwardRun& forward, RunSource* runs) {
@@ -181,26 +218,31 @@ RunStatePtr run_of(const ForwardRun& forward, RunSource* runs) {
 // Attaches the hooks that the owner's tools need on the node, and returns what they need. Existing ownership is kept:
 // a leaf's node belongs to its first user, any other node to the innermost operator that the tool sees. `kept`: does a
 // node keep the run, as long as the graph lives? A leaf's may live as long as the program, under DDP for instance.
-HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Ownership owner, RunSource* runs,
-                       bool& kept) {
-  if (const std::shared_ptr<NodeRecord> known = find_record_of(node, type)) {
+HookNeeds attach_hooks(ScopeStack& scopes, BackwardBinding& binding, Node& node, const NodeType& type, Ownership owner,
+                       RunSource* runs, bool& kept) {
+  const ForwardRun* const forward = owner.forward.get();
+  if (NodeRecord* const known = find_record_of(node, type)) {
     const NodeRecord::Owners owners = known->owners();
     if (!restrict_to_new_tools(owner, owners)) {
       if (type.accumulates) known->renew_run(owners, owner, [&] { return run_of(*owner.forward, runs); });
       return {};
     }
   }
-  NodeCall site(node, type, owner);
-  const HookNeeds wanted = Backward::hook_needs(scopes, site);
+  const bool by_all_tools = owner.forward.get() == forward;
+  const HookNeeds* const known_needs = by_all_tools ? binding.known(owner.number, owner.id) : nullptr;
+  const HookNeeds wanted = known_needs ? *known_needs : [&] {
+    NodeCall site(node, type, owner);
+    return by_all_tools ? binding.look_up(owner.number, site) : Backward::hook_needs(scopes, site);
+  }();
   if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
   if (wanted.run || wanted.pending) {
     RunStatePtr run = run_of(*owner.forward, runs);
     if (!type.accumulates || !kept) owner.kept_run = std::move(run);
     kept = true;
   }
-  publish_scopes_now();
-  const std::shared_ptr<NodeRecord> record = record_of(node, type);
-  if (record->add(std::move(owner)) && wanted.after) ensure_post_hook(node, record);
+  if (!python_hooks.raw_path.load(std::memory_order_relaxed)) publish_scopes_now();
+  NodeRecord* const record = record_owner(node, type, std::move(owner));
+  if (record && wanted.after) ensure_post_hook(node, *record);
   return wanted;
 }
 
@@ -208,7 +250,9 @@ HookNeeds attach_hooks(ScopeStack& scopes, Node& node, const NodeType& type, Own
 
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
                 OpId base, bool made_by_forward, RunSource* runs) {
+  BackwardBinding binding(scopes, runs ? runs->plan() : nullptr);
   bool analysed = true, run_kept = false;
+  uint32_t number = 0;
   // The number of gradients is part of a backward operator's identity: `cat` of two and of three tensors at one place.
   auto id_of = [&](const Node& node, const NodeType& type, OpId within, uint64_t index) {
     return base == 0
@@ -221,15 +265,18 @@ bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::sha
     Node& node = *made.nodes[i];
     const NodeType& type = node_types().of(node);
     ids.push_back(id_of(node, type, base, i));
-    analysed &=
-        !attach_hooks(scopes, node, type, {forward, ids.back(), made_by_forward, nullptr}, runs, run_kept).pending;
+    analysed &= !attach_hooks(scopes, binding, node, type, {forward, ids.back(), number++, made_by_forward, nullptr},
+                              runs, run_kept)
+                     .pending;
   }
   for (const NodeWindow::Leaf& leaf : made.leaves) {
     const NodeType& type = node_types().of(*leaf.accumulate);
     if (!type.accumulates) continue;
     const OpId id = id_of(*leaf.accumulate, type,
                           leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent], leaf.edge);
-    analysed &= !attach_hooks(scopes, *leaf.accumulate, type, {forward, id, false, nullptr}, runs, run_kept).pending;
+    analysed &=
+        !attach_hooks(scopes, binding, *leaf.accumulate, type, {forward, id, number++, false, nullptr}, runs, run_kept)
+             .pending;
   }
   return analysed;
 }

@@ -44,6 +44,7 @@ size_t NodeCall::forward_size(Side at) const {
 
 Value NodeCall::forward_get(Side at, size_t position) {
   if (position >= forward_size(at)) return {};
+  if (!shown_forward_) shown_forward_ = std::make_unique<Shown[]>(2);
   return show(shown_forward_[at == Side::kOutputs], forward_size(at), position,
               owner_.forward->operands->get(at, position));
 }

@@ -24,6 +24,7 @@ struct ForwardRun {
   uint64_t raw_path;
   std::shared_ptr<const ForwardOperands> operands;  // null: no analysis will need them
   mutable std::weak_ptr<RunState> run;              // set before a backward operator that asks can run
+  std::weak_ptr<const Plan> plan{};                 // for a PlainBackwardRun
 };
 
 /// The forward operator of a node, and which of its backward operators the node is. (A node may belong to an inner and
@@ -31,6 +32,7 @@ struct ForwardRun {
 struct Ownership {
   std::shared_ptr<const ForwardRun> forward;
   OpId id;
+  uint32_t number;  // as the BackwardBinding counts
   bool made_by_forward;
   RunStatePtr kept_run;  // as long as the node lives; null: nobody asks, or the node is a leaf's, which may outlive it
 };
@@ -118,7 +120,8 @@ class NodeCall final : public OpCall {
   bool replaced_ = false;
   std::vector<Staged> staged_;
   using Shown = c10::SmallVector<c10::IValue, 2>;
-  Shown shown_[2], shown_forward_[2];  // what get() returned references to, by side
+  Shown shown_[2];                          // what get() returned references to, by side
+  std::unique_ptr<Shown[]> shown_forward_;  // the same for forward_get(); analyses ask, and routines do not
 };
 
 }  // namespace amanda::pytorch

@@ -1,5 +1,7 @@
 #include "backward/node_record.h"
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -20,6 +22,7 @@ bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
   if (left != owner.forward->seen_by) {
     auto forward = std::make_shared<ForwardRun>(*owner.forward);
     forward->seen_by = std::move(left);
+    forward->plan.reset();  // it is for all of the tools
     owner.forward = std::move(forward);
   }
   return true;
@@ -65,6 +68,14 @@ bool NodeRecord::claim_post_hook() {
 NodeRecord::Owners NodeRecord::owners() const {
   std::lock_guard lock(mutex());
   return owners_;
+}
+
+const Ownership* NodeRecord::only_owner(const Node& node, bool is_leafs, std::optional<Ownership>& copy) const {
+  if (!is_leafs && node.thread_id() == at::RecordFunction::currentThreadId()) {
+    return owners_.size() == 1 ? &owners_.front() : nullptr;
+  }
+  std::lock_guard lock(mutex());
+  return owners_.size() == 1 ? &copy.emplace(owners_.front()) : nullptr;
 }
 
 }  // namespace amanda::pytorch

@@ -4,16 +4,22 @@
 #include <c10/util/SmallVector.h>
 
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "amanda/mutex.h"
 #include "backward/node_call.h"
 
 namespace amanda::pytorch {
 
-/// One node's record. Its hook objects share it, and are destroyed with the node.
+/// One node's record. It is part of a hook, and destroyed with the node.
 class NodeRecord {
  public:
   using Owners = c10::SmallVector<Ownership, 1>;
+
+  explicit NodeRecord(Ownership first) { owners_.push_back(std::move(first)); }
+  NodeRecord(const NodeRecord&) = delete;
+  NodeRecord& operator=(const NodeRecord&) = delete;
 
   /// False: the tools that saw this owner already see the node, through another owner.
   bool add(Ownership owner);
@@ -23,10 +29,13 @@ class NodeRecord {
   void renew_run(const Owners& owners, const Ownership& user, const std::function<RunStatePtr()>& run);
 
   Owners owners() const;
+  /// The owner, if there is only one, of a node that now runs on this thread; otherwise null. Valid while the node
+  /// runs. `copy`: room for it, if other threads may change it meanwhile.
+  const Ownership* only_owner(const Node& node, bool is_leafs, std::optional<Ownership>& copy) const;
 
  private:
-  // A leaf's node can get owners while it runs on another thread. Records share a few locks, to stay small: every node
-  // that is seen has a record, and the allocator takes twice as long from 128 bytes on.
+  // A leaf's node can get owners while it runs on another thread; any other node gets them on the thread that created
+  // it, and not while it runs there. Records share a few locks, to stay small: every node that is seen has a record.
   Mutex& mutex() const;
 
   Owners owners_;  // inner operators before outer ones

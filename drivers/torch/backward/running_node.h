@@ -9,6 +9,7 @@
 #include <memory_resource>
 
 #include "amanda/backward.h"
+#include "amanda/pool.h"
 #include "backward/node_call.h"
 #include "backward/node_record.h"
 #include "backward/node_window.h"
@@ -18,7 +19,7 @@ namespace amanda::pytorch {
 
 /// Tools of outer operators are around those of inner ones, as in the forward pass. What an owner's replacement wraps,
 /// inner owners included, runs only if the replacement runs it.
-class RunningNode {
+class RunningNode : public Pooled<RunningNode> {
  public:
   RunningNode(CurrentScopes scopes, Node& node, const NodeType& type, const NodeRecord& record);
   RunningNode(const RunningNode&) = delete;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "amanda/pool.h"
 #include "amanda/torch.h"
 #include "backward/grad_hooks.h"
 #include "base/python_hooks.h"
@@ -52,7 +53,10 @@ bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const 
   SomeTensors tensors;
   for (const OperandTensor& result : result_tensors()) tensors.push_back(*result.tensor);
   for (const OperandTensor& other : tensors_of(written)) tensors.push_back(*other.tensor);
-  tensors = all_levels(tensors);
+  const bool wrapped = std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.key_set().has_any(kFunctorchWrappers);
+  });
+  if (wrapped) tensors = all_levels(tensors);
   NodeWindow::Made made = window.made(tensors);
   if (made.nodes.empty()) return false;
   // A leaf that a differentiable routine replaced still belongs to the operator.
@@ -70,8 +74,9 @@ bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const 
     return kept;
   };
   if (operands) operands = connected(std::move(operands));
-  const auto forward = std::make_shared<ForwardRun>(
-      ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands), {}});
+  const auto forward = std::allocate_shared<ForwardRun>(
+      PoolAllocator<ForwardRun>(),
+      ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands), {}, runs.plan()});
   const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true, &runs);
   // Other shapes, or autocast, create other nodes at the same place: only here it is known that they are new.
   if (!analysed && !forward->operands) forward->operands = connected(operands_now());

@@ -76,7 +76,9 @@ void publish_scopes(ScopeStack* scopes) {
 }
 
 void publish_scopes_now() {
-  if (!is_published && thread_keys().scopes) put(thread_keys().scopes);
+  if (!thread_keys().scopes) return;
+  if (!is_published) return put(thread_keys().scopes);
+  if (!Own::gone && !guest().get()) guest().set(own().published);  // it was put there inside a node, which is over
 }
 
 CurrentScopes current_scopes() {
@@ -91,6 +93,7 @@ bool catch_operators(bool on) {
   const bool was_on =
       c10::impl::tls_is_dispatch_key_included(keys().filter) || c10::impl::tls_is_dispatch_key_included(keys().all);
   const CurrentScopes scopes = current_scopes();
+  if (!on && port::inside_backward()) publish_scopes_now();
   if (on != was_on) include_keys(role_for(on ? scopes.get() : nullptr));
   return was_on || !scopes;
 }

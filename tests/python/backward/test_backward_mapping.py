@@ -173,13 +173,7 @@ def test_nodes_of_a_recomputation_belong_to_its_operators(reentrant):
     assert tool.count() == plain.count()
 
 
-@pytest.mark.parametrize(
-    "ops",
-    [
-        None,
-        pytest.param("sin", marks=pytest.mark.xfail(strict=True, reason="scopes are published with the first node")),
-    ],
-)
+@pytest.mark.parametrize("ops", [None, "sin"])
 def test_deeply_nested_checkpoints(ops):
     """Deeper than the engine recurses on one thread."""
     x = leaf(2)

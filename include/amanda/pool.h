@@ -1,0 +1,40 @@
+// Memory for small objects that are created and destroyed all the time.
+#pragma once
+
+#include <cstddef>
+#include <new>
+
+namespace amanda {
+
+/// Blocks of memory for small objects, which may be freed on another thread than they were taken on. A large block
+/// comes from the global allocator.
+///
+/// They lie in pages of their own. Between the large buffers of a program they would be obstacles when the allocator
+/// joins these again. As many stay as were ever in use at once.
+void* take_block(size_t size);
+/// Frees a block; `size`: as it was taken.
+void give_block(void* block, size_t size) noexcept;
+
+/// A base class: objects of `T`, and of classes derived from it, are blocks.
+template <class T>
+struct Pooled {
+  static void* operator new(size_t size) { return take_block(size); }
+  static void operator delete(void* block, size_t size) noexcept { give_block(block, size); }
+};
+
+/// For std::allocate_shared().
+template <class T>
+struct PoolAllocator {
+  using value_type = T;
+  PoolAllocator() = default;
+  template <class U>
+  PoolAllocator(const PoolAllocator<U>&) noexcept {}  // NOLINT: allocators convert
+  T* allocate(size_t count) { return static_cast<T*>(take_block(count * sizeof(T))); }
+  void deallocate(T* block, size_t count) noexcept { give_block(block, count * sizeof(T)); }
+  template <class U>
+  bool operator==(const PoolAllocator<U>&) const noexcept {
+    return true;
+  }
+};
+
+}  // namespace amanda

@@ -1,0 +1,127 @@
+#include "amanda/pool.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <mutex>
+#include <utility>
+
+#include "amanda/mutex.h"
+
+namespace amanda {
+namespace {
+
+constexpr size_t kStep = 32, kSizes = 48;  // block sizes: multiples of kStep
+constexpr size_t kPage = 4096, kPages = 64;
+constexpr size_t kMostHere = 256;  // free blocks of one size that a thread keeps for itself
+
+struct Block {
+  Block* next;
+};
+
+struct FreeList {
+  Block* first = nullptr;
+  size_t count = 0;
+
+  void push(Block* block) {
+    block->next = std::exchange(first, block);
+    ++count;
+  }
+  Block* pop() {
+    --count;
+    return std::exchange(first, first->next);
+  }
+};
+using FreeLists = std::array<FreeList, kSizes>;
+
+/// What no thread has.
+class Shared {
+ public:
+  static Shared& get() {
+    static auto* shared = new Shared;  // leaked: threads may outlive static objects
+    return *shared;
+  }
+
+  /// Adds some blocks to an empty list.
+  void fill(FreeList& list, size_t index) {
+    std::lock_guard lock(mutex_);
+    FreeList& spare = spare_[index];
+    while (spare.first && list.count < kMostHere / 2) list.push(spare.pop());
+    if (list.first) return;
+    const size_t size = (index + 1) * kStep;
+    std::byte* page = next_page();
+    for (size_t at = kPage / size; at-- > 0;) list.push(reinterpret_cast<Block*>(page + at * size));
+  }
+
+  void put_back(FreeList& list, size_t index, size_t count) {
+    std::lock_guard lock(mutex_);
+    while (count-- > 0) spare_[index].push(list.pop());
+  }
+
+ private:
+  std::byte* next_page() {
+    if (left_ == 0) {
+      void* pages = mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (pages == MAP_FAILED) throw std::bad_alloc();
+      next_ = static_cast<std::byte*>(pages);
+      left_ = kPages;
+    }
+    --left_;
+    return std::exchange(next_, next_ + kPage);
+  }
+
+  Mutex mutex_;
+  FreeLists spare_;
+  std::byte* next_ = nullptr;
+  size_t left_ = 0;
+};
+
+struct Here {
+  FreeLists lists;
+  bool is_ending = false;  // other thread-local objects may still free blocks
+};
+thread_local constinit Here* here = nullptr;
+
+Here& lists_of_thread() {
+  struct Owner {
+    ~Owner() {
+      here->is_ending = true;
+      for (size_t i = 0; i < kSizes; ++i) Shared::get().put_back(here->lists[i], i, here->lists[i].count);
+    }
+  };
+  if (!here) {
+    here = new Here;  // leaked: 800 bytes for each thread that ran tools
+    static thread_local const Owner owner;
+  }
+  return *here;
+}
+
+size_t index_of(size_t size) { return (size + kStep - 1) / kStep - 1; }
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kPooled = false;  // the sanitizer must see each object
+#else
+constexpr bool kPooled = true;
+#endif
+
+}  // namespace
+
+void* take_block(size_t size) {
+  const size_t index = index_of(size);
+  if (!kPooled || index >= kSizes) return ::operator new(size);
+  FreeList& list = lists_of_thread().lists[index];
+  if (!list.first) Shared::get().fill(list, index);
+  return list.pop();
+}
+
+void give_block(void* block, size_t size) noexcept {
+  const size_t index = index_of(size);
+  if (!kPooled || index >= kSizes) return ::operator delete(block);
+  Here& thread = lists_of_thread();
+  FreeList& list = thread.lists[index];
+  list.push(static_cast<Block*>(block));
+  if (thread.is_ending) return Shared::get().put_back(list, index, list.count);
+  if (list.count > kMostHere) Shared::get().put_back(list, index, kMostHere / 2);
+}
+
+}  // namespace amanda
