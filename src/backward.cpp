@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "action_cache.h"
+#include "amanda/thread_calls.h"
 #include "analysis.h"
 #include "op_run.h"
 #include "scope_stack.h"
 #include "subscription.h"
-#include "thread_calls.h"
 
 namespace amanda {
 

@@ -17,9 +17,7 @@ bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set);
 /// Runs the call under its observers. Throws errors in the form that PyTorch's callers handle.
 void observe(ScopeStack& scopes, ForwardCall& call);
 /// The keys with which a call continues that was caught on the key of `role`.
-inline c10::DispatchKeySet below(KeyRole role, c10::DispatchKeySet key_set) {
-  return key_set & keys().below(role);
-}
+inline c10::DispatchKeySet below(KeyRole role, c10::DispatchKeySet key_set) { return key_set & keys().below(role); }
 
 void catch_all(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 void catch_filtered(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

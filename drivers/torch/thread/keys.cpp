@@ -52,6 +52,7 @@ const Keys& choose_keys() {
 constinit thread_local ThreadKeys this_threads_keys;
 
 void ThreadKeys::find_torch_state() {
+  calls = &ThreadCalls::current();
   bits = &c10::impl::raw_local_dispatch_key_set;
   autograd = &c10::AutogradState::get_tls_state();
 }

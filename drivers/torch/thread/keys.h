@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "amanda/backend.h"
+#include "amanda/thread_calls.h"
 
 namespace amanda::pytorch {
 
@@ -35,11 +36,13 @@ KeyRole role_for(const ScopeStack* scopes);
 /// Turns this thread's keys on and off according to `role`.
 void include_keys(KeyRole role);
 
+class PlaceTable;
 class RoutineState;
 
 /// What this thread's dispatch should be. Every call of an operator reads it, so what it needs is found by one look-up.
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
+  uint64_t serial = 0;  // of the scopes; 0: none
   KeyRole role = KeyRole::kNone;
   // The number of running routines and calls of compiled functions: nothing inside is observed, even if the keys are on
   // (torch.func restores them at each of its levels).
@@ -49,11 +52,13 @@ struct ThreadKeys {
 
   RoutineState* routine = nullptr;  // the innermost one that runs
   void* routine_room = nullptr;     // for the outermost one
-  // PyTorch's own state of this thread, which never moves; see with_torch_state().
+  PlaceTable* places = nullptr;     // that it knows; null: none
+  // The core's and PyTorch's own state of this thread, which never moves; see with_torch_state().
+  ThreadCalls* calls = nullptr;
   c10::impl::PODLocalDispatchKeySet* bits = nullptr;
   c10::AutogradState* autograd = nullptr;
 
-  /// Finds PyTorch's state, once.
+  /// Finds the core's state and PyTorch's, once.
   ThreadKeys& with_torch_state() {
     if (C10_UNLIKELY(!bits)) find_torch_state();
     return *this;
