@@ -43,6 +43,14 @@ PlanUse ActionCache::find(const ScopeStack& scopes, OpSite& site, const Visibili
   return entry.plan;
 }
 
+PlanUse ActionCache::peek(const ScopeStack& scopes, OpId id, const Visibility& seen, uint64_t generation) {
+  if (!scopes.cache_enabled() || id == 0) return {};
+  const Front& entry = front(scopes, id);
+  const bool known =
+      entry.stack == scopes.serial() && entry.generation == generation && entry.key == ScopeStack::PlanKey{id, seen};
+  return known ? entry.plan : PlanUse();
+}
+
 PlanUse ActionCache::keep(const ScopeStack& scopes, OpSite& site, const Visibility& seen, uint64_t generation,
                           PlanPtr plan) {
   if (!scopes.cache_enabled() || site.id() == 0) return PlanUse(std::move(plan));

@@ -6,12 +6,12 @@
 
 #include "action_cache.h"
 #include "amanda/pool.h"
+#include "amanda/thread_calls.h"
 #include "analysis.h"
 #include "backward_places.h"
 #include "op_run.h"
 #include "scope_stack.h"
 #include "subscription.h"
-#include "thread_calls.h"
 
 namespace amanda {
 

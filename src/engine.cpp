@@ -9,14 +9,15 @@
 #include <mutex>
 #include <utility>
 
+#include "action_cache.h"
 #include "amanda/error.h"
 #include "amanda/mutex.h"
+#include "amanda/thread_calls.h"
 #include "backends.h"
 #include "executor.h"
 #include "op_run.h"
 #include "scope_stack.h"
 #include "scope_stack_use.h"
-#include "thread_calls.h"
 
 namespace amanda {
 
@@ -29,6 +30,41 @@ void Engine::on_op(ScopeStack& scopes, OpCall& call) {
   run.operate();
   run.after();
 }
+
+uint64_t Engine::serial(const ScopeStack& scopes) noexcept { return scopes.serial(); }
+
+Sight Engine::sight(const ScopeStack& scopes, const Backend& backend, OpType type) {
+  Sight sight;
+  sight.generation_ = ActionCache::generation();  // read first: later changes are not in what follows
+  sight.scopes_ = scopes.serial();
+  sight.inside_ = ThreadCalls::current().inside;
+  const Visibility seen = scopes.visibility(backend, type, sight.inside_);
+  if (!seen.nobody()) sight.seeing_ = seen.any();
+  sight.observes_inner_ = scopes.observes_inner(sight.inside_ | sight.seeing_);
+  return sight;
+}
+
+KnownCall Engine::known_call(const ScopeStack& scopes, const Backend& backend, OpType type, OpId id) {
+  KnownCall known;
+  const uint64_t generation = ActionCache::generation();  // as above
+  const ToolBits inside = ThreadCalls::current().inside;
+  PlanUse plan = ActionCache::peek(scopes, id, scopes.visibility(backend, type, inside), generation);
+  if (!plan || plan->after_pending()) return known;
+  known.scopes_ = scopes.serial();
+  known.generation_ = generation;
+  known.inside_ = inside;
+  if (!plan->does_nothing() || plan->backward()) known.plan_ = std::move(plan);
+  return known;
+}
+
+void Engine::on_known_op(ScopeStack& scopes, OpCall& call, const Sight& sight, const KnownCall& known) {
+  OpRun run(ThreadCalls::current(), scopes, call, sight.seeing(), known.plan_);
+  run.before();
+  run.operate();
+  run.after();
+}
+
+void Engine::count_hit(const ScopeStack& scopes) noexcept { scopes.count_hit(); }
 
 bool Engine::wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept {
   return !scopes.visibility(backend, type, 0).nobody();

@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 
+#include "amanda/known_call.h"
+
 namespace amanda {
 
 extern std::atomic<uint64_t> tool_generation;  // some tool's registrations changed, or a tool stopped
-extern std::atomic<uint64_t> plan_generation;  // some operator's actions changed
+// and plan_generation: some operator's actions changed
 
 /// Registrations changed or a tool stopped: rebuilds the tables of what tools ask for, and merges plans again.
 void tools_changed();

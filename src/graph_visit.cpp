@@ -7,13 +7,13 @@
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "amanda/log.h"
+#include "amanda/thread_calls.h"
 #include "analysis.h"
 #include "executor.h"
 #include "op_name.h"
 #include "refusal.h"
 #include "scope_stack.h"
 #include "tap.h"
-#include "thread_calls.h"
 #include "toolset.h"
 
 namespace amanda {

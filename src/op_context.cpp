@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "amanda/error.h"
+#include "amanda/thread_calls.h"
 #include "context_session.h"
 #include "op_name.h"
 #include "refusal.h"
 #include "scheduled_action.h"
-#include "thread_calls.h"
 
 namespace amanda {
 namespace {

@@ -23,7 +23,7 @@ PlanUse OpRun::analyse(Point point) {
 }
 
 void OpRun::before() {
-  plan_ = ActionCache::find(scopes_, call_, seen_);
+  if (!plan_) plan_ = ActionCache::find(scopes_, call_, seen_);
   if (!plan_) {
     plan_ = analyse(Point::kBefore);
   } else if (!plan_->after_pending()) {

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "action_cache.h"
+#include "amanda/thread_calls.h"
 #include "analysis.h"
 #include "executor.h"
-#include "thread_calls.h"
 
 namespace amanda {
 
@@ -14,6 +14,15 @@ class OpRun {
  public:
   OpRun(ThreadCalls& thread, ScopeStack& scopes, OpCall& call, const Visibility& seen)
       : alive_(thread), thread_(thread), scopes_(scopes), call_(call), seen_(seen), execution_(call) {}
+  /// Of a forward operator that needs no analysis: all that counts of what sees it is the tools.
+  OpRun(ThreadCalls& thread, ScopeStack& scopes, OpCall& call, ToolBits seeing, const PlanUse& plan)
+      : alive_(thread),
+        thread_(thread),
+        scopes_(scopes),
+        call_(call),
+        seen_{.outer = seeing},
+        plan_(plan),
+        execution_(call) {}
   OpRun(const OpRun&) = delete;
   OpRun& operator=(const OpRun&) = delete;
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "amanda/error.h"
+#include "amanda/thread_calls.h"
 #include "generation.h"
 #include "resolver.h"
 #include "subscription.h"
-#include "thread_calls.h"
 
 namespace amanda {
 

@@ -12,10 +12,10 @@
 #include "amanda/engine.h"
 #include "amanda/error.h"
 #include "amanda/mutex.h"
+#include "amanda/thread_calls.h"
 #include "executor.h"
 #include "op_name.h"
 #include "scope_stack.h"
-#include "thread_calls.h"
 
 namespace amanda {
 namespace {

@@ -1,4 +1,4 @@
-#include "thread_calls.h"
+#include "amanda/thread_calls.h"
 
 #include <utility>
 

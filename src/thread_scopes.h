@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "amanda/thread_calls.h"
 #include "scope_stack.h"
-#include "thread_calls.h"
 
 namespace amanda {
 

@@ -4,13 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "amanda/thread_calls.h"
 #include "amanda/tool.h"
 
 namespace amanda {
 
 class ScopeState;
 
-using ToolBits = uint64_t;  // a set of active tools
 inline constexpr size_t kMaxActiveTools = 64;
 
 struct ActiveTool {

@@ -35,6 +35,7 @@ const OpInfo& TorchBackend::info(OpType type) const {
 void TorchBackend::switch_to(ScopeStack* scopes) {
   ThreadKeys& thread = thread_keys();
   thread.scopes = scopes;
+  thread.serial = scopes ? Engine::serial(*scopes) : 0;
   thread.role = role_for(scopes);
   if (thread.role == KeyRole::kFilter) promote_wanted(Engine::patterns(*scopes));
   thread.restore();

@@ -8,6 +8,7 @@
 
 #include "amanda/backend.h"
 #include "amanda/graph.h"
+#include "amanda/known_call.h"
 
 namespace amanda {
 
@@ -27,6 +28,18 @@ class Engine {
   /// Eager: runs one operator, forward or backward, from its analyses to its last action. Call it on the thread that
   /// runs the operator, in its place. Throws what the operator or a tool threw.
   static void on_op(ScopeStack& scopes, OpCall& call);
+
+  /// The number of these scopes: never that of others.
+  static uint64_t serial(const ScopeStack& scopes) noexcept;
+  /// Which tools see calls of this type on this thread, now.
+  static Sight sight(const ScopeStack& scopes, const Backend& backend, OpType type);
+  /// After on_op(), on the same thread, under scopes that are still open on it: what it found for the operator with
+  /// this id. Empty: a call of it is to be passed to on_op() again.
+  static KnownCall known_call(const ScopeStack& scopes, const Backend& backend, OpType type, OpId id);
+  /// on_op() for a call for which `sight` and `known` hold; `call` has the id that `known` was found for.
+  static void on_known_op(ScopeStack& scopes, OpCall& call, const Sight& sight, const KnownCall& known);
+  /// Counts a call that the driver did not pass on, since nothing was scheduled on it.
+  static void count_hit(const ScopeStack& scopes) noexcept;
 
   /// The tools in force for a graph that is about to run on this thread. Call it once for each run, with the scopes of
   /// switch_to(). Do not call it while they are null or a routine runs.

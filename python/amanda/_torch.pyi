@@ -7,6 +7,7 @@ import torch
 import typing
 import typing_extensions
 __all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_steps', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -54,6 +55,10 @@ def caught_types() -> int:
 def clear_number(number: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Removes a number from its tensor, if that is alive.
+    """
+def count_known_places() -> int:
+    """
+    How many places this thread knows.
     """
 def dead_numbers() -> list[int]:
     """
@@ -154,6 +159,10 @@ def typed_kernels() -> int:
 def undeclared_writes() -> set:
     """
     (operator, argument): what operators write to though their schemas call it read-only.
+    """
+def use_known_places(on: bool) -> None:
+    """
+    For tests: with False, every call takes the slow path, on all threads.
     """
 def walk_frames_directly(on: bool) -> None:
     """

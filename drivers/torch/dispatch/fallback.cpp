@@ -1,15 +1,13 @@
 #include "dispatch/fallback.h"
 
-#include <cxxabi.h>
-
 #include "amanda/engine.h"
-#include "amanda/error.h"
 #include "backward/running_node.h"
 #include "base/op_types.h"
 #include "base/port.h"
-#include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
 #include "dispatch/call_recorder.h"
+#include "dispatch/caller_errors.h"
+#include "dispatch/place_table.h"
 #include "forward/stack_call.h"
 #include "thread/engine_threads.h"
 #include "thread/tracing.h"
@@ -37,18 +35,7 @@ bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set) {
 
 void observe(ScopeStack& scopes, ForwardCall& call) {
   if (C10_UNLIKELY(counts_calls())) note_shown(scopes, call, &call.record());
-  try {
-    Engine::on_op(scopes, call);
-  } catch (const abi::__forced_unwind&) {  // the thread is ending
-    throw;
-  } catch (const Error&) {
-    call.abandon();
-    if (python_hooks.rethrow) python_hooks.rethrow();
-    throw;
-  } catch (...) {
-    call.abandon();
-    throw;
-  }
+  rethrow_for_callers(call, [&] { Engine::on_op(scopes, call); });
 }
 
 namespace {
@@ -57,6 +44,14 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
   const c10::DispatchKeySet rest = below(role, key_set);
   const OpRecord& record = op_types().of(op);
   StackCall call(record, op, rest, *stack);
+  Way way;
+  find_way(way, role, record, rest, record.takes_symbols && call.has_symbols(), call.argument_tensors());
+  if (way.kind == Way::Kind::kBelow) {
+    const Inside inside(way);
+    return op.redispatchBoxed(rest, stack);
+  }
+  if (way.kind == Way::Kind::kKnown) return observe_known(way, call);
+  call.begin_at(way.raw);
   if (!is_observed(call, rest)) {
     if (!run_recorded(call)) op.redispatchBoxed(rest, stack);
     return;
@@ -65,6 +60,7 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
   ScopeStack* scopes = observers(role, held);
   if (C10_UNLIKELY(!scopes)) return op.redispatchBoxed(rest, stack);
   observe(*scopes, call);
+  learn_place(way, call);
 }
 
 }  // namespace

@@ -17,12 +17,7 @@ bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set);
 /// Runs the call under its observers. Throws errors in the form that PyTorch's callers handle.
 void observe(ScopeStack& scopes, ForwardCall& call);
 /// The keys with which a call continues that was caught on the key of `role`.
-inline c10::DispatchKeySet below(KeyRole role, c10::DispatchKeySet key_set) {
-  // The other key may be in the set if a guard restored its bit, but one call must be one event. Tracers choose kernels
-  // in Python, with a key above all others.
-  const c10::DispatchKeySet rest(c10::DispatchKeySet::FULL_AFTER, keys().of(role));
-  return (key_set & rest.add(c10::DispatchKey::PythonDispatcher)) - keys().both;
-}
+inline c10::DispatchKeySet below(KeyRole role, c10::DispatchKeySet key_set) { return key_set & keys().below(role); }
 
 void catch_all(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 void catch_filtered(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -61,6 +61,7 @@
 #include "base/op_types.h"
 #include "dispatch/call_recorder.h"
 #include "dispatch/fallback.h"
+#include "dispatch/place_table.h"
 #include "forward/typed_call.h"
 
 namespace amanda::pytorch {
@@ -111,11 +112,30 @@ struct Typed<Op, Result(Args...)> {
   template <KeyRole kRole>
   static Result run(c10::DispatchKeySet key_set, Args... args) {
     const c10::DispatchKeySet rest = below(kRole, key_set);
-    TypedCall<Result, Args...> call(*record, *handle, rest, args...);
+    const TensorsAmong<std::remove_cvref_t<Args>...> tensors(args...);
+    Way way;
+    find_way(way, kRole, *record, rest, (is_symbolic(args) || ...), tensors.all());
+    if (C10_UNLIKELY(way.kind != Way::Kind::kBelow)) {
+      return run_observed<kRole>(way, rest, tensors.all(), std::forward<Args>(args)...);
+    }
+    const Inside inside(way);
+    return handle->redispatch(rest, std::forward<Args>(args)...);
+  }
+
+  template <KeyRole kRole>
+  static C10_NOINLINE Result run_observed(const Way& way, c10::DispatchKeySet rest,
+                                          c10::ArrayRef<OperandTensor> tensors, Args... args) {
+    TypedCall<Result, Args...> call(*record, *handle, rest, tensors, args...);
+    if (way.kind == Way::Kind::kKnown) {
+      observe_known(way, call);
+      return call.take_result();
+    }
+    call.begin_at(way.raw);
     if (is_observed(call, rest)) {
       CurrentScopes held;
       if (ScopeStack* scopes = observers(kRole, held)) {
         observe(*scopes, call);
+        learn_place(way, call);
         return call.take_result();
       }
     } else if (run_recorded(call)) {

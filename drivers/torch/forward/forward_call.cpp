@@ -21,7 +21,7 @@ size_t ForwardCall::size(Side side) const {
 }
 
 const Identity& ForwardCall::identity() {
-  if (identity_.id == 0) identity_ = identify(record_, argument_tensors());
+  if (identity_.id == 0) identity_ = identify(record_, argument_tensors(), raw_);
   return identity_;
 }
 

@@ -26,6 +26,17 @@ class ForwardCall : public OpCall {
   uint64_t gradient_mask() const final;
 
   const OpRecord& record() const { return record_; }
+  /// Before the call: it is at this place, which is known.
+  void know(OpId id, uint64_t raw_path) {
+    identity_.id = id;
+    identity_.raw_path = raw_path;
+  }
+  /// Before the call: it is at this place.
+  void begin_at(const RawPlace& raw) { raw_ = raw; }
+  /// After the call: the id, if it was found by `raw`, which was known then; else 0.
+  OpId id_found_by(const RawPlace& raw) const {
+    return identity_.key == raw.key && identity_.epoch == raw.epoch ? identity_.id : 0;
+  }
   /// Does a result share memory with an argument that it may be a view of?
   virtual bool result_is_view() const = 0;
   /// Is an argument other than a tensor a tracer's symbol?
@@ -64,6 +75,7 @@ class ForwardCall : public OpCall {
 
   const OpRecord& record_;
   Identity identity_;  // computed on first use
+  RawPlace raw_;       // for that
 };
 
 }  // namespace amanda::pytorch

@@ -17,8 +17,8 @@ namespace amanda::pytorch {
 // ---- the tensors in an operand
 // ---------------------------------------------------------------------------------------
 
-template <class T>
-void add_tensors(OperandTensors& tensors, size_t position, const T& operand) {
+template <class Tensors, class T>
+void add_tensors(Tensors& tensors, size_t position, const T& operand) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     if (operand.defined()) tensors.push_back({position, &operand});
   } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
@@ -35,6 +35,34 @@ OperandTensors tensors_of(const std::tuple<T...>& operands) {
              operands);
   return tensors;
 }
+
+/// At most N tensors.
+template <size_t N>
+class FewTensors {
+ public:
+  void push_back(OperandTensor tensor) { all_[count_++] = tensor; }
+  operator c10::ArrayRef<OperandTensor>() const { return {all_, count_}; }
+
+ private:
+  size_t count_ = 0;
+  OperandTensor all_[N];
+};
+
+/// The same as tensors_of(), without a test for more tensors than it has room for, if no operand is a list.
+template <class... T>
+class TensorsAmong {
+ public:
+  explicit TensorsAmong(const T&... operands) {
+    size_t i = 0;
+    (add_tensors(tensors_, i++, operands), ...);
+  }
+  c10::ArrayRef<OperandTensor> all() const { return tensors_; }
+
+ private:
+  static constexpr bool kLists =
+      ((std::is_same_v<T, at::ITensorListRef> || std::is_same_v<T, std::vector<at::Tensor>>) || ...);
+  std::conditional_t<kLists, OperandTensors, FewTensors<sizeof...(T)>> tensors_;
+};
 
 template <class T>
 bool is_symbolic(const T& operand) {
@@ -66,9 +94,10 @@ class TypedCall final : public UnboxedCall {
  public:
   using Op = c10::TypedOperatorHandle<Result(Args...)>;
 
-  TypedCall(const OpRecord& record, const Op& op, c10::DispatchKeySet below,
+  /// `tensors`: among the arguments; they outlive the call.
+  TypedCall(const OpRecord& record, const Op& op, c10::DispatchKeySet below, c10::ArrayRef<OperandTensor> tensors,
             std::remove_reference_t<Args>&... arguments)
-      : UnboxedCall(record, op, below, tensors_of(std::tie(arguments...))), typed_(op), operands_(arguments...) {
+      : UnboxedCall(record, op, below, tensors), typed_(op), operands_(arguments...) {
     static_assert(sizeof...(Args) + std::tuple_size_v<Tuple> <= ShownOperands::kMost);
   }
 

@@ -87,8 +87,8 @@ class UnboxedCall : public ForwardCall {
 
  protected:
   UnboxedCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below,
-              OperandTensors arguments)
-      : ForwardCall(record), op_(op), below_(below), arguments_(std::move(arguments)) {}
+              c10::ArrayRef<OperandTensor> arguments)
+      : ForwardCall(record), op_(op), below_(below), arguments_(arguments) {}
   ~UnboxedCall() = default;
   std::shared_ptr<ForwardOperands> operands_now() const final;
 
@@ -110,7 +110,7 @@ class UnboxedCall : public ForwardCall {
 
   RunHints hints_;
   bool ran_ = false, shows_run_inputs_ = false;
-  const OperandTensors arguments_;
+  const c10::ArrayRef<OperandTensor> arguments_;
   mutable OperandTensors results_;
   ShownOperands shown_;
   std::optional<NodeWindow> made_;

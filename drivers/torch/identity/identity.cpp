@@ -102,26 +102,37 @@ std::string parameter_name(const at::Tensor& tensor) {
   return object ? python_hooks.parameter_name(object) : "";
 }
 
-Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
-  Identity identity;
+RawPlace raw_place(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
+  RawPlace raw;
   const auto raw_path = python_hooks.raw_path.load(std::memory_order_relaxed);
-  identity.raw_path = raw_path ? raw_path() : 0;
+  if (!raw_path || (raw.path = raw_path()) == 0) return raw;
+  raw.epoch = python_hooks.epoch.load(std::memory_order_acquire);
+  raw.key = raw_key(raw.path, record, arguments);
+  return raw;
+}
+
+Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments, RawPlace raw) {
+  if (raw.path == 0 || raw.epoch != python_hooks.epoch.load(std::memory_order_acquire)) {
+    raw = raw_place(record, arguments);
+  }
+  Identity identity;
+  identity.raw_path = raw.path;
   if (identity.raw_path == 0) {
     identity.dataflow = dataflow_context(record.name_hash, arguments);
     identity.id = identity.dataflow.back() | 1;
     return identity;
   }
-  const uint64_t epoch = python_hooks.epoch.load(std::memory_order_acquire);
-  const uint64_t key = raw_key(identity.raw_path, record, arguments);
   KnownPlaces& places = per_thread<KnownPlaces>();
-  if (const Resolved* known = places.find(key, epoch)) {
+  if (const Resolved* known = places.find(raw.key, raw.epoch)) {
     identity.id = known->id;
+    identity.key = raw.key;
+    identity.epoch = raw.epoch;
     return identity;
   }
   identity.id = resolve(identity.raw_path, record, arguments);
   if (identity.id == 0) return identity;
   const uint64_t numbered = raw_key(identity.raw_path, record, arguments);
-  places.add({numbered, epoch, identity.id});
+  places.add({numbered, raw.epoch, identity.id});
   return identity;
 }
 

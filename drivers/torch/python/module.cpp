@@ -11,6 +11,7 @@
 #include "base/op_types.h"
 #include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
+#include "dispatch/place_table.h"
 #include "dispatch/registration.h"
 #include "dispatch/typed_kernels.h"
 #include "identity/identity.h"
@@ -173,6 +174,9 @@ void bind_threads(py::module_& m) {
       "dispatch_keys",
       [] { return py::make_tuple(c10::toString(pytorch::keys().filter), c10::toString(pytorch::keys().all)); },
       "The names of the dispatch keys in use: filter, all.");
+  m.def("use_known_places", &pytorch::use_known_places, py::arg("on"),
+        "For tests: with False, every call takes the slow path, on all threads.");
+  m.def("count_known_places", &pytorch::count_known_places, "How many places this thread knows.");
   m.def(
       "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
   m.def("catch_operators", &pytorch::catch_operators, py::arg("on"),

@@ -10,14 +10,14 @@
 #include "thread/keys.h"
 
 namespace amanda::pytorch {
-WithoutUserModes::WithoutUserModes() {
+WithoutUserModes::WithoutUserModes(c10::DispatchKeySet included) {
   using at::impl::PythonTorchFunctionTLS;
   using c10::impl::TorchDispatchModeTLS;
   if (PythonTorchFunctionTLS::stack_len() > 0) {
     function_modes_ = PythonTorchFunctionTLS::get_state();
     PythonTorchFunctionTLS::set_state({});
   }
-  if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) && TorchDispatchModeTLS::any_modes_set()) {
+  if (included.has(c10::DispatchKey::Python) && TorchDispatchModeTLS::any_modes_set()) {
     dispatch_modes_ = TorchDispatchModeTLS::get_state();
     TorchDispatchModeTLS::set_state({});
   }
@@ -39,61 +39,60 @@ WithProgramModes::~WithProgramModes() {
   if (routines_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(routines_modes_));
 }
 
-// Looked up once per routine: the thread's data, with space for the outermost state.
-struct RoutineState::Thread {
-  static Thread& current() {
-    thread_local constinit Thread thread;
-    return thread;
-  }
-  bool program_records(const c10::AutogradState& autograd) const {
-    if (innermost && innermost->mode_ == RoutineMode::kIsolated) return innermost->program_records_;
-    // Inside a kernel that autograd called, nothing is recorded, whatever the modes and the tensors are.
-    return autograd.get_grad_mode() && !autograd.get_inference_mode() &&
-           !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
-  }
-
-  RoutineState* innermost = nullptr;
-  alignas(RoutineState) std::byte room[sizeof(RoutineState)]{};
-};
-
 RoutineState* RoutineState::begin(RoutineMode mode) {
-  Thread& thread = Thread::current();
-  void* room = thread.innermost ? ::operator new(sizeof(RoutineState)) : thread.room;
+  ThreadKeys& thread = thread_keys().with_torch_state();
+  if (C10_UNLIKELY(!thread.routine_room)) {
+    alignas(RoutineState) static constinit thread_local std::byte room[sizeof(RoutineState)]{};
+    thread.routine_room = room;
+  }
+  void* room = thread.routine ? ::operator new(sizeof(RoutineState)) : thread.routine_room;
   return new (room) RoutineState(thread, mode);
 }
 
 void RoutineState::end(RoutineState* state) noexcept {
-  const bool in_room = static_cast<void*>(state) == state->thread_.room;
+  const bool in_room = !state->outer_;
   state->~RoutineState();
   if (!in_room) ::operator delete(state);
 }
 
-RoutineState::RoutineState(Thread& thread, RoutineMode mode)
+RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
     : thread_(thread),
-      keys_(thread_keys()),
       mode_(mode),
-      autograd_(c10::AutogradState::get_tls_state()),
-      program_records_(thread.program_records(autograd_)),
+      program_records_(records_now(thread)),
       first_node_(at::sequence_number::peek()),
-      outer_(std::exchange(thread.innermost, this)),
-      // Autocast would cache casts of parameters that were made without recording, and the program would then train
-      // with them.
-      unobserved_(mode == RoutineMode::kAmbient ? keys().both : keys().both | c10::autocast_dispatch_keyset) {
-  ++keys_.unobserved;
-  if (mode == RoutineMode::kAmbient) return;
-  if (autograd_.get_inference_mode()) no_inference_mode_.emplace(false);
-  grad_mode_ = autograd_.get_grad_mode();
-  autograd_.set_grad_mode(false);
+      outer_(std::exchange(thread.routine, this)),
+      without_modes_(thread.bits->included()) {
+  // Autocast would cache casts of parameters that were made without recording, and the program would then train with
+  // them.
+  const bool ambient = mode == RoutineMode::kAmbient;
+  const c10::DispatchKeySet off = ambient ? keys().both : keys().both | c10::autocast_dispatch_keyset;
+  const c10::DispatchKeySet before = thread.bits->excluded();
+  excluded_ = off - before;
+  thread.bits->set_excluded(before | off);
+  ++thread.unobserved;
+  if (ambient) return;
+  if (thread.autograd->get_inference_mode()) no_inference_mode_.emplace(false);
+  grad_mode_ = thread.autograd->get_grad_mode();
+  thread.autograd->set_grad_mode(false);
 }
 
 RoutineState::~RoutineState() {
-  --keys_.unobserved;
-  if (mode_ == RoutineMode::kIsolated) autograd_.set_grad_mode(grad_mode_);
-  thread_.innermost = outer_;
+  --thread_.unobserved;
+  if (mode_ == RoutineMode::kIsolated) thread_.autograd->set_grad_mode(grad_mode_);
+  thread_.routine = outer_;
+  no_inference_mode_.reset();  // restores all key bits as they were in the routine: ours are turned on after that
+  thread_.bits->set_excluded(thread_.bits->excluded() - excluded_);
+}
+
+bool RoutineState::records_now(const ThreadKeys& thread) {
+  if (thread.routine && thread.routine->mode_ == RoutineMode::kIsolated) return thread.routine->program_records_;
+  // Inside a kernel that autograd called, nothing is recorded, whatever the modes and the tensors are.
+  return thread.autograd->get_grad_mode() && !thread.autograd->get_inference_mode() &&
+         !thread.bits->excluded().has(c10::DispatchKey::AutogradFunctionality);
 }
 
 const OriginalResults& RoutineState::keep(OriginalResults results) {
-  std::unique_ptr<const OriginalResults>& kept = Thread::current().innermost->kept_;
+  std::unique_ptr<const OriginalResults>& kept = thread_keys().routine->kept_;
   kept = std::make_unique<const OriginalResults>(std::move(results));
   return *kept;
 }
@@ -103,10 +102,6 @@ const OriginalResults* RoutineState::kept(OpType type) {
   return innermost && innermost->kept_ && innermost->kept_->type() == type ? innermost->kept_.get() : nullptr;
 }
 
-const RoutineState* RoutineState::current() { return Thread::current().innermost; }
-
-bool RoutineState::program_records_now() {
-  return Thread::current().program_records(c10::AutogradState::get_tls_state());
-}
+bool RoutineState::program_records_now() { return records_now(thread_keys().with_torch_state()); }
 
 }  // namespace amanda::pytorch

@@ -21,7 +21,8 @@ namespace amanda::pytorch {
 /// see it.
 class WithoutUserModes {
  public:
-  WithoutUserModes();
+  WithoutUserModes() : WithoutUserModes(c10::impl::tls_local_dispatch_key_set().included_) {}
+  explicit WithoutUserModes(c10::DispatchKeySet included);  // what this thread includes
   ~WithoutUserModes();
   WithoutUserModes(const WithoutUserModes&) = delete;
   WithoutUserModes& operator=(const WithoutUserModes&) = delete;
@@ -71,7 +72,7 @@ class RoutineState {
   RoutineState& operator=(const RoutineState&) = delete;
 
   /// The innermost one on this thread, or null.
-  static const RoutineState* current();
+  static const RoutineState* current() { return thread_keys().routine; }
   /// Does the program record gradients here? (Not: a routine that may be running.)
   static bool program_records_now();
 
@@ -84,19 +85,18 @@ class RoutineState {
   uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
  private:
-  struct Thread;
-  RoutineState(Thread& thread, RoutineMode mode);
+  RoutineState(ThreadKeys& thread, RoutineMode mode);
   ~RoutineState();
 
-  Thread& thread_;
-  ThreadKeys& keys_;
+  static bool records_now(const ThreadKeys& thread);
+
+  ThreadKeys& thread_;  // found once per routine
   RoutineMode mode_;
-  c10::AutogradState& autograd_;  // this thread's
-  bool program_records_;          // was grad mode on when the routine was called?
+  bool program_records_;  // was grad mode on when the routine was called?
   uint64_t first_node_;
   RoutineState* outer_;
   WithoutUserModes without_modes_;
-  c10::impl::ExcludeDispatchKeyGuard unobserved_;
+  c10::DispatchKeySet excluded_;  // keys that were not excluded before
   std::optional<c10::InferenceMode> no_inference_mode_;
   bool grad_mode_ = false;
   std::unique_ptr<const OriginalResults> kept_;

@@ -3,7 +3,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <optional>
 #include <vector>
 
 #include "amanda/engine.h"
@@ -12,7 +11,7 @@
 namespace amanda::pytorch {
 namespace {
 
-std::optional<Keys> chosen;
+bool chosen = false;
 
 Keys find_free_keys() {
   // In order of preference. None is used by torch itself; torch's own tests register on GenericMode. DeferredInit is
@@ -30,21 +29,32 @@ Keys find_free_keys() {
         "[torch] two of the dispatch keys TESTING_ONLY_GenericWrapper, TESTING_ONLY_GenericMode and DeferredInit "
         "must be free, and other libraries have taken them; import amanda without those");
   }
-  return {free[0], free[1], c10::DispatchKeySet({free[0], free[1]})};
+  const c10::DispatchKeySet both({free[0], free[1]});
+  // The other key may be in the set if a guard restored its bit, but one call must be one event. Tracers choose kernels
+  // in Python, with a key above all others.
+  const auto below = [&](c10::DispatchKey key) {
+    const c10::DispatchKeySet rest(c10::DispatchKeySet::FULL_AFTER, key);
+    return rest.add(c10::DispatchKey::PythonDispatcher) - both;
+  };
+  return {free[0], free[1], both, below(free[0]), below(free[1])};
 }
 
 }  // namespace
 
-const Keys& keys() { return *chosen; }
+constinit Keys chosen_keys;
 
 const Keys& choose_keys() {
-  if (!chosen) chosen = find_free_keys();
-  return *chosen;
+  if (!chosen) chosen_keys = find_free_keys();
+  chosen = true;
+  return chosen_keys;
 }
 
-ThreadKeys& thread_keys() {
-  thread_local constinit ThreadKeys keys;
-  return keys;
+constinit thread_local ThreadKeys this_threads_keys;
+
+void ThreadKeys::find_torch_state() {
+  calls = &ThreadCalls::current();
+  bits = &c10::impl::raw_local_dispatch_key_set;
+  autograd = &c10::AutogradState::get_tls_state();
 }
 
 KeyRole role_for(const ScopeStack* scopes) {

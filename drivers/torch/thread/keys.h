@@ -1,9 +1,12 @@
 // The two dispatch keys that intercept operators, and their state on this thread.
 #pragma once
 
+#include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "amanda/backend.h"
+#include "amanda/thread_calls.h"
 
 namespace amanda::pytorch {
 
@@ -15,12 +18,15 @@ enum class KeyRole : uint8_t {
 
 /// Chosen once, among keys without a registered fallback; both above autograd and functorch if possible.
 struct Keys {
-  c10::DispatchKey filter, all;
+  c10::DispatchKey filter = c10::DispatchKey::Undefined, all = c10::DispatchKey::Undefined;
   c10::DispatchKeySet both;
+  c10::DispatchKeySet below_filter, below_all;  // what a call that was caught on that key may continue with
 
-  c10::DispatchKey of(KeyRole role) const { return role == KeyRole::kAll ? all : filter; }
+  c10::DispatchKeySet below(KeyRole role) const { return role == KeyRole::kAll ? below_all : below_filter; }
 };
-const Keys& keys();
+/// They are set before the first kernel is registered.
+extern Keys chosen_keys;
+inline const Keys& keys() { return chosen_keys; }
 /// Chooses them, once. Throws `Error` if no two keys are free.
 const Keys& choose_keys();
 
@@ -30,9 +36,13 @@ KeyRole role_for(const ScopeStack* scopes);
 /// Turns this thread's keys on and off according to `role`.
 void include_keys(KeyRole role);
 
-/// What this thread's dispatch should be.
+class PlaceTable;
+class RoutineState;
+
+/// What this thread's dispatch should be. Every call of an operator reads it, so what it needs is found by one look-up.
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
+  uint64_t serial = 0;  // of the scopes; 0: none
   KeyRole role = KeyRole::kNone;
   // The number of running routines and calls of compiled functions: nothing inside is observed, even if the keys are on
   // (torch.func restores them at each of its levels).
@@ -40,12 +50,29 @@ struct ThreadKeys {
   size_t uncounted = 0;    // graphs that run, or are compiled, whose operators coverage reports count in another way
   bool recording = false;  // a CallRecorder takes the calls of a program that is traced: all of them are caught
 
+  RoutineState* routine = nullptr;  // the innermost one that runs
+  void* routine_room = nullptr;     // for the outermost one
+  PlaceTable* places = nullptr;     // that it knows; null: none
+  // The core's and PyTorch's own state of this thread, which never moves; see with_torch_state().
+  ThreadCalls* calls = nullptr;
+  c10::impl::PODLocalDispatchKeySet* bits = nullptr;
+  c10::AutogradState* autograd = nullptr;
+
+  /// Finds the core's state and PyTorch's, once.
+  ThreadKeys& with_torch_state() {
+    if (C10_UNLIKELY(!bits)) find_torch_state();
+    return *this;
+  }
   /// Sets the thread's key bits according to `role`; guards that save and restore all bits may have changed them.
   void restore() const { include_keys(recording ? KeyRole::kAll : role); }
   /// Inside an operator whose parts no tool sees, a guard keeps the keys off until it ends, or until a tool is to see
   /// them.
   void unblind() const;
+
+ private:
+  void find_torch_state();
 };
-ThreadKeys& thread_keys();
+extern constinit thread_local ThreadKeys this_threads_keys;
+inline ThreadKeys& thread_keys() { return this_threads_keys; }
 
 }  // namespace amanda::pytorch

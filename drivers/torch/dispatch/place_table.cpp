@@ -1,0 +1,147 @@
+#include "dispatch/place_table.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "amanda/torch.h"
+#include "backward/running_node.h"
+#include "base/port.h"
+#include "base/python_hooks.h"
+#include "coverage/coverage_counter.h"
+#include "dispatch/caller_errors.h"
+
+namespace amanda::pytorch {
+
+/// One place, as one thread knows it, in a cache line.
+struct Place {
+  uint64_t key = 0, epoch = 0;  // see RawPlace
+  OpId id = 0;
+  KnownCall call;
+};
+
+/// What a thread knows: its types, and its places in a table that grows with their number.
+class PlaceTable {
+ public:
+  ~PlaceTable() { thread_keys().places = nullptr; }
+
+  const Sight& sight(const ThreadKeys& thread, OpType type) {
+    Type& known = types_[(type ^ (thread.calls->inside + thread.serial) * 37) % types_.size()];
+    if (C10_UNLIKELY(known.type != type || !known.sight.holds(thread.serial, *thread.calls))) {
+      known = {type, Engine::sight(*thread.scopes, backend(), type)};
+    }
+    return known.sight;
+  }
+
+  /// The place's slot: perhaps that of another.
+  Place& slot(const RawPlace& raw, const ThreadKeys& thread) {
+    const uint64_t mixed = raw.key ^ (thread.serial + thread.calls->inside) * 0x9E3779B97F4A7C15u;
+    return places_[mixed & (places_.size() - 1)];
+  }
+
+  size_t count() const {
+    return std::count_if(places_.begin(), places_.end(), [](const Place& place) { return place.key != 0; });
+  }
+
+  void put(const RawPlace& raw, const ThreadKeys& thread, OpId id, KnownCall call) {
+    constexpr size_t kMost = 4096;
+    Place* place = &slot(raw, thread);
+    if (place->key != 0 && place->key != raw.key && ++collisions_ > places_.size() / 8 && places_.size() < kMost) {
+      // Larger, and empty: the calls that run again are learned again.
+      places_ = std::vector<Place>(places_.size() * 4);
+      collisions_ = 0;
+      place = &slot(raw, thread);
+    }
+    *place = {raw.key, raw.epoch, id, std::move(call)};
+  }
+
+ private:
+  struct Type {
+    OpType type = 0;
+    Sight sight;
+  };
+  std::array<Type, 256> types_;
+  std::vector<Place> places_ = std::vector<Place>(64);
+  size_t collisions_ = 0;
+};
+
+namespace {
+
+std::atomic<bool> places_used{true};
+
+// Null while the thread ends.
+PlaceTable* make_table() {
+  thread_local bool made = false;
+  if (std::exchange(made, true)) return nullptr;
+  thread_local const auto owner = std::make_unique<PlaceTable>();
+  return owner.get();
+}
+
+bool is_plain(const ThreadKeys& thread, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest,
+              c10::ArrayRef<OperandTensor> arguments) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet kModes({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Tracer});
+  if (thread.role != role || thread.unobserved != 0 || thread.recording || record.noise || rest.has_any(kModes)) {
+    return false;
+  }
+  for (const OperandTensor& operand : arguments) {
+    const at::TensorImpl* impl = operand.tensor->unsafeGetTensorImpl();
+    if (impl->key_set().has(DispatchKey::Python) || impl->has_symbolic_sizes_strides()) return false;
+  }
+  return !counts_calls() && places_used.load(std::memory_order_relaxed) && !has_running_nodes() &&
+         !port::inside_backward();
+}
+
+}  // namespace
+
+void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest, bool symbols,
+              c10::ArrayRef<OperandTensor> arguments) {
+  ThreadKeys& thread = thread_keys();
+  if (symbols || !is_plain(thread, role, record, rest, arguments)) return;
+  thread.with_torch_state();
+  if (C10_UNLIKELY(!thread.places) && !(thread.places = make_table())) return;
+  const Sight& sight = thread.places->sight(thread, record.type);
+  way.thread = &thread;
+  way.sight = &sight;
+  way.observes_inner = sight.observes_inner();
+  if (sight.seeing() == 0) {
+    way.kind = Way::Kind::kBelow;
+    return;
+  }
+  way.raw = raw_place(record, arguments);
+  if (way.raw.path == 0) return;
+  way.scopes = thread.serial;
+  const Place& place = thread.places->slot(way.raw, thread);
+  if (place.key != way.raw.key || place.epoch != way.raw.epoch || !place.call.holds(sight)) return;
+  if (place.call.does_nothing()) {
+    Engine::count_hit(*thread.scopes);
+    way.kind = Way::Kind::kBelow;
+  } else {
+    way.call = &place.call;
+    way.id = place.id;
+    way.kind = Way::Kind::kKnown;
+  }
+}
+
+void observe_known(const Way& way, ForwardCall& call) {
+  call.know(way.id, way.raw.path);
+  rethrow_for_callers(call, [&] { Engine::on_known_op(*way.thread->scopes, call, *way.sight, *way.call); });
+}
+
+void learn_place(const Way& way, ForwardCall& call) {
+  ThreadKeys& thread = thread_keys();
+  if (way.raw.path == 0 || way.scopes != thread.serial || !thread.places) return;
+  const OpId id = call.id_found_by(way.raw);
+  if (id == 0) return;
+  KnownCall known = Engine::known_call(*thread.scopes, backend(), call.type(), id);
+  if (known.is_known()) thread.places->put(way.raw, thread, id, std::move(known));
+}
+
+void use_known_places(bool on) { places_used = on; }
+
+size_t count_known_places() { return thread_keys().places ? thread_keys().places->count() : 0; }
+
+}  // namespace amanda::pytorch

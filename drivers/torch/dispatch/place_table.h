@@ -1,0 +1,68 @@
+// Calls at places that this thread knows: one look-up tells what tools do there.
+#pragma once
+
+#include "amanda/engine.h"
+#include "base/op_types.h"
+#include "base/stack_value.h"
+#include "forward/forward_call.h"
+#include "identity/identity.h"
+#include "thread/keys.h"
+
+namespace amanda::pytorch {
+
+// NOTE: [known places] What tools do at a place does not change from run to run, unless some generation does. So a
+// thread keeps a flat record with each place, and a hit needs no other look-up. The call is then run as Engine::on_op()
+// would run it. What is not plain is left to on_op(): tracers, modes and subclasses, programs without Python, operators
+// of backward passes, coverage reports, recorders, bookkeeping of the framework, and whatever still has an analysis to
+// run. A record is made from what on_op() has just found, for the key that the call had before it ran.
+
+/// What this thread knows of a caught call.
+struct Way {
+  enum class Kind : uint8_t {
+    kUnknown,  // ask the core
+    kBelow,    // nothing is to be done but to run the operator, with Inside
+    kKnown,    // observe_known()
+  };
+  Kind kind = Kind::kUnknown;
+  bool observes_inner = false;
+  ThreadKeys* thread = nullptr;
+  const Sight* sight = nullptr;     // unless unknown, and until the call runs
+  const KnownCall* call = nullptr;  // if known, and until the call runs
+  OpId id = 0;                      // if known
+  RawPlace raw;                     // if some tool sees the call
+  uint64_t scopes = 0;              // the serial number of the thread's scopes when it was caught
+};
+
+/// Finds out. `symbols`: is some argument a tracer's symbol?
+void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest, bool symbols,
+              c10::ArrayRef<OperandTensor> arguments);
+/// Runs a known call. Throws as observe() does.
+void observe_known(const Way& way, ForwardCall& call);
+/// After a call that was not known was observed: the next one is, if possible.
+void learn_place(const Way& way, ForwardCall& call);
+
+/// For tests: with false, every call takes the slow path.
+void use_known_places(bool on);
+/// For tests: how many places this thread knows.
+size_t count_known_places();
+
+/// While the operator of a way `kBelow` runs: the tools that see it are inside it, and see its parts only if one asks.
+class Inside {
+ public:
+  explicit Inside(const Way& way) : frame_(*way.thread->calls, way.sight->seeing()), bits_(*way.thread->bits) {
+    if (way.observes_inner) return;
+    const c10::DispatchKeySet before = bits_.excluded();
+    excluded_ = keys().both - before;
+    bits_.set_excluded(before | excluded_);
+  }
+  ~Inside() { bits_.set_excluded(bits_.excluded() - excluded_); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  const OpFrame frame_;
+  c10::impl::PODLocalDispatchKeySet& bits_;
+  c10::DispatchKeySet excluded_;
+};
+
+}  // namespace amanda::pytorch
