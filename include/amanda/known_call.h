@@ -44,6 +44,8 @@ class PlanUse {
   const Plan& operator*() const { return *held_->plan; }
   /// Of the plan.
   const Plan* operator->() const { return held_->plan.get(); }
+  /// The plan, to be kept for longer.
+  const PlanPtr& share() const { return held_->plan; }
 
  private:
   struct Held {
