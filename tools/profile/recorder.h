@@ -13,8 +13,8 @@
 
 #include "amanda/action.h"
 #include "amanda/mutex.h"
-#include "profile/durations.h"
 #include "output_bytes.h"
+#include "profile/durations.h"
 
 namespace amanda::tools {
 

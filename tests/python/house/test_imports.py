@@ -16,7 +16,18 @@ PACKAGE = ROOT / "python" / "amanda"
 
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
-    ["_build", "_core", "_cupti", "_fork", "_rematerialization", "_tensorflow", "_tools", "_torch", "_torch_compile", "_torch_tools"],
+    [
+        "_build",
+        "_core",
+        "_cupti",
+        "_fork",
+        "_rematerialization",
+        "_tensorflow",
+        "_tools",
+        "_torch",
+        "_torch_compile",
+        "_torch_tools",
+    ],
     ["drivers"],  # what all drivers have in common
     [
         "coverage",
@@ -42,7 +53,17 @@ LAYERS = [
     ["__main__"],
 ]
 # Modules that are built, not written.
-EXTENSIONS = {"_build", "_core", "_cupti", "_rematerialization", "_tensorflow", "_tools", "_torch", "_torch_compile", "_torch_tools"}
+EXTENSIONS = {
+    "_build",
+    "_core",
+    "_cupti",
+    "_rematerialization",
+    "_tensorflow",
+    "_tools",
+    "_torch",
+    "_torch_compile",
+    "_torch_tools",
+}
 
 
 def modules(package):
