@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backward.h"
+#include "amanda/backend.h"
+#include "amanda/hook_needs.h"
 
 namespace amanda {
 

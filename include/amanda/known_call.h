@@ -85,6 +85,8 @@ class KnownCall {
   bool holds(const Sight& sight) const {
     return scopes_ == sight.scopes_ && generation_ == sight.generation_ && inside_ == sight.inside_;
   }
+  /// Was it found out for the same scopes? Those of the other may have closed.
+  bool has_scopes_of(const KnownCall& other) const { return scopes_ == other.scopes_; }
   /// Is nothing scheduled, on backward operators neither? Then the driver may run the operator itself, as
   /// Engine::on_op() would: inside an OpFrame of the tools that see it. It calls Engine::count_hit().
   bool does_nothing() const { return !plan_; }

@@ -18,19 +18,26 @@ void give_block(void* block, size_t size) noexcept;
 /// A base class: objects of `T`, and of classes derived from it, are blocks.
 template <class T>
 struct Pooled {
+  /// A block.
   static void* operator new(size_t size) { return take_block(size); }
+  /// Frees it.
   static void operator delete(void* block, size_t size) noexcept { give_block(block, size); }
 };
 
 /// For std::allocate_shared().
 template <class T>
 struct PoolAllocator {
+  /// What it allocates.
   using value_type = T;
   PoolAllocator() = default;
+  /// All are alike.
   template <class U>
   PoolAllocator(const PoolAllocator<U>&) noexcept {}  // NOLINT: allocators convert
+  /// Memory for `count` objects.
   T* allocate(size_t count) { return static_cast<T*>(take_block(count * sizeof(T))); }
+  /// Frees it.
   void deallocate(T* block, size_t count) noexcept { give_block(block, count * sizeof(T)); }
+  /// Always: what one has allocated, another may free.
   template <class U>
   bool operator==(const PoolAllocator<U>&) const noexcept {
     return true;

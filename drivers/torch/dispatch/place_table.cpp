@@ -49,7 +49,8 @@ class PlaceTable {
   void put(const RawPlace& raw, const ThreadKeys& thread, OpId id, KnownCall call) {
     constexpr size_t kMost = 4096;
     Place* place = &slot(raw, thread);
-    if (place->key != 0 && place->key != raw.key && ++collisions_ > places_.size() / 8 && places_.size() < kMost) {
+    const bool collides = place->key != 0 && place->key != raw.key && place->call.has_scopes_of(call);
+    if (collides && ++collisions_ > places_.size() / 8 && places_.size() < kMost) {
       // Larger, and empty: the calls that run again are learned again.
       places_ = std::vector<Place>(places_.size() * 4);
       collisions_ = 0;
