@@ -78,22 +78,23 @@ class Shared {
 
 struct Here {
   FreeLists lists;
-  bool is_ending = false;  // other thread-local objects may still free blocks
+  bool is_used = false, is_ending = false;
 };
-thread_local constinit Here* here = nullptr;
+thread_local constinit Here here;  // has no destructor: those of other thread-local objects may still free blocks
 
 Here& lists_of_thread() {
   struct Owner {
     ~Owner() {
-      here->is_ending = true;
-      for (size_t i = 0; i < kSizes; ++i) Shared::get().put_back(here->lists[i], i, here->lists[i].count);
+      here.is_ending = true;
+      for (size_t i = 0; i < kSizes; ++i) Shared::get().put_back(here.lists[i], i, here.lists[i].count);
     }
   };
-  if (!here) {
-    here = new Here;  // leaked: 800 bytes for each thread that ran tools
+  Here& mine = here;
+  if (!mine.is_used) {
+    mine.is_used = true;
     static thread_local const Owner owner;
   }
-  return *here;
+  return mine;
 }
 
 size_t index_of(size_t size) { return (size + kStep - 1) / kStep - 1; }
