@@ -47,11 +47,6 @@ REGIMES: dict[str, tuple[Callable[[], list[amanda.Tool]], Callable[[Any], int]]]
     "replace backward": (lambda: [Itself(forward=False)], lambda tool: tool.count.total()),
 }
 
-# What is known to go wrong, and why.
-KNOWN: dict[tuple[str, str], str] = {
-    ("torchlens_log", "shipped tools"): "TorchLens patches torch's functions, and warns of scalars that tools read",
-}
-
 
 def outcome(program: Callable[[], dict[str, Any]]) -> Any:
     """Everything that the program leaves behind, to the bit."""
@@ -84,16 +79,7 @@ def test_program_gives_the_same_each_time(name: str) -> None:
     assert differing(outcome(PROGRAMS[name]), expected) == []
 
 
-CASES = [
-    pytest.param(
-        name,
-        regime,
-        id=f"{name}-{regime}",
-        marks=[pytest.mark.xfail(strict=True, reason=KNOWN[name, regime])] if (name, regime) in KNOWN else [],
-    )
-    for name in PROGRAMS
-    for regime in REGIMES
-]
+CASES = [pytest.param(name, regime, id=f"{name}-{regime}") for name in PROGRAMS for regime in REGIMES]
 
 
 @pytest.mark.parametrize(("name", "regime"), CASES)

@@ -132,7 +132,8 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     """The frame and its callers, innermost first. Not to be kept: the modules live as long as it.
 
     A function that the compiler has split at a graph break is one step: the frame of its last part, which those of the
-    parts before have called. `resumed`: `frame` has called such a part.
+    parts before have called. `resumed`: `frame` has called such a part. Inside `naming()`: what is known of code objects
+    that have died since is wrong.
     """
     entered, blocks = roots.entered_here(), roots.blocks()
     found = None

@@ -74,8 +74,8 @@ class Instances:
         return found
 
     def _find(self, args: Sequence[Any]) -> Instance:
-        frame, callers = _around(self._compiled)
         with call_path.naming():
+            frame, callers = _around(self._compiled)
             path = call_path.path_of(callers)
         key = path.places, tuple([id(args[i]) for i in self._lasting])
         known = self._known.get(key)

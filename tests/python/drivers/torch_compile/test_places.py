@@ -319,3 +319,26 @@ def test_nothing_keeps_a_compiled_model_alive():
 def test_an_architecture_has_the_same_ids_compiled(name):
     model, inputs = getattr(zoo, name)()
     check(model, *inputs.values())
+
+
+def test_code_at_the_address_of_dead_code_has_ids_of_its_own():
+    compiled = torch.compile(lambda x: x.neg().abs(), backend="eager")
+    looked = []
+
+    def analyze(context):
+        context.insert_before_op(
+            lambda **place: looked.append(place), inputs=[], id=context.op_id, source=context.source
+        )
+
+    tool = amanda.Tool()
+    tool.add_inst_for_op(analyze, ops=["neg", "abs"])
+    programs, addresses = 8, set()
+    with amanda.apply(tool, compiled="graph"):
+        for i in range(programs):
+            names = {"compiled": compiled, "x": torch.ones(2), "__name__": "program"}
+            exec(compile("def f():\n" + "\n" * i + "  return compiled(x)\n", f"program{i}.py", "exec"), names)
+            names["f"]()
+            addresses.add(id(names["f"].__code__))
+            names.clear()
+    assert len(addresses) < programs  # or this tests nothing
+    assert len({place["id"] for place in looked}) == 2 * programs
