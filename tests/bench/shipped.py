@@ -26,7 +26,7 @@ def mapping(kind, body):
     return tool
 
 
-MADE_BY = {"Coverage": coverage, "MappingTool": mapping}  # the others take no arguments
+MADE_BY = {"Coverage": coverage, "MappingTool": mapping}  # others that need arguments are left out
 
 
 def shipped_tools():
@@ -42,7 +42,13 @@ def shipped_tools():
             if inspect.isclass(kind) and issubclass(kind, amanda.Tool) and kind.__module__.startswith("amanda.tools."):
                 kinds.setdefault(kind, f"tools.{module.name}.{kind.__name__}")
     bases = {base for kind in kinds for base in kind.__mro__[1:]}  # for tools of one's own
-    return {kind: name for kind, name in kinds.items() if not kind.__name__.startswith("_") and kind not in bases}
+    shipped = {kind: name for kind, name in kinds.items() if not kind.__name__.startswith("_") and kind not in bases}
+    return {kind: name for kind, name in shipped.items() if kind.__name__ in MADE_BY or not needs_arguments(kind)}
+
+
+def needs_arguments(kind):
+    parameters = inspect.signature(kind).parameters.values()
+    return any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
 
 
 def cache_costs(settings):
