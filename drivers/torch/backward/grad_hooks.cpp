@@ -240,7 +240,7 @@ HookNeeds attach_hooks(ScopeStack& scopes, BackwardBinding& binding, Node& node,
     if (!type.accumulates || !kept) owner.kept_run = std::move(run);
     kept = true;
   }
-  if (!python_hooks.raw_path.load(std::memory_order_relaxed)) publish_scopes_now();
+  publish_scopes_now();  // a pass that nests deeply goes on in threads of the engine
   NodeRecord* const record = record_owner(node, type, std::move(owner));
   if (record && wanted.after) ensure_post_hook(node, *record);
   return wanted;

@@ -188,6 +188,40 @@ def test_deeply_nested_checkpoints(ops):
     assert torch.equal(x.grad, x.detach().cos())
 
 
+@torch.jit.script
+def backward_without_python(loss: torch.Tensor):
+    loss.backward()
+
+
+class Nested(torch.autograd.Function):
+    """Its backward pass runs that of one more loss, and itself again, until none is left."""
+
+    @staticmethod
+    def forward(ctx, x, losses):
+        ctx.losses = losses
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.losses:
+            with torch.enable_grad():
+                backward_without_python(ctx.losses.pop() + Nested.apply(leaf(1), ctx.losses).sum())
+        return gradient, None
+
+
+@pytest.mark.parametrize("coverage", [False, True])
+@pytest.mark.parametrize("outermost", [torch.Tensor.backward, backward_without_python], ids=["python", "torchscript"])
+@pytest.mark.parametrize("ops", [None, "sin"])
+def test_deeply_nested_passes_that_python_does_not_start(ops, outermost, coverage):
+    depth = 100  # the engine goes on in other threads after 60 levels
+    tool = Watcher(ops=ops)
+    with amanda.apply(tool, coverage=coverage):
+        losses = [leaf(1).sin().sum() for _ in range(depth)]
+        outermost(Nested.apply(leaf(1), losses).sum())
+    assert not losses
+    assert tool.count()["SinBackward0"] == depth
+
+
 TRANSFORMS = {
     "grad": (lambda x: grad(lambda v: v.sin().sum())(x), 1),
     "vmap of grad": (lambda x: vmap(grad(torch.sin))(x), 1),
