@@ -8,8 +8,8 @@
 
 namespace amanda {
 
+// The other is plan_generation, which drivers read, too: see amanda/known_call.h.
 extern std::atomic<uint64_t> tool_generation;  // some tool's registrations changed, or a tool stopped
-// and plan_generation: some operator's actions changed
 
 /// Registrations changed or a tool stopped: rebuilds the tables of what tools ask for, and merges plans again.
 void tools_changed();

@@ -110,9 +110,12 @@ constexpr bool kPooled = true;
 void* take_block(size_t size) {
   const size_t index = index_of(size);
   if (!kPooled || index >= kSizes) return ::operator new(size);
-  FreeList& list = lists_of_thread().lists[index];
+  Here& thread = lists_of_thread();
+  FreeList& list = thread.lists[index];
   if (!list.first) Shared::get().fill(list, index);
-  return list.pop();
+  Block* const block = list.pop();
+  if (thread.is_ending) Shared::get().put_back(list, index, list.count);
+  return block;
 }
 
 void give_block(void* block, size_t size) noexcept {

@@ -4,19 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <utility>
 
+#include "clock.h"
+
 namespace amanda::tools {
-namespace {
-
-int64_t steady_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-}  // namespace
 
 struct OperatorRuns::OpenRun {
   OperatorTree::Node* node;
@@ -81,7 +74,7 @@ void OperatorRuns::begin(Stack& stack, Place& place, Bracket& bracket, int64_t n
   bracket.depth_ = stack.runs.size();
   bracket.run_ = run.id;
   if (telling_) run.pushed = kernels_->push(run.id);
-  run.started_ns = steady_now();
+  run.started_ns = now_ns();
   stack.runs.push_back(run);
 }
 
@@ -107,7 +100,7 @@ void OperatorRuns::end(Stack& stack, size_t depth, int64_t now, int64_t operand_
   }
   if (stack.runs.empty()) return;
   OpenRun& outer = stack.runs.back();
-  const int64_t whole = steady_now() - run.entered_ns;
+  const int64_t whole = now_ns() - run.entered_ns;
   outer.inside_ns += whole;
   outer.overhead_ns += whole - measures.inclusive_ns;
 }
@@ -166,13 +159,13 @@ OperatorRuns::Bracket::~Bracket() {
 }
 
 void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, Place& place) {
-  const int64_t now = steady_now();
+  const int64_t now = now_ns();
   stack_ = &runs->stack();
   runs->begin(*stack_, place, *this, now);
   runs_ = runs;
 }
 
-void OperatorRuns::Bracket::stop() { stopped_ns_ = steady_now(); }
+void OperatorRuns::Bracket::stop() { stopped_ns_ = now_ns(); }
 
 void OperatorRuns::Bracket::end(int64_t operand_bytes) {
   const std::shared_ptr<OperatorRuns> runs = std::exchange(runs_, nullptr);

@@ -1,9 +1,10 @@
 #include "profile/recorder.h"
 
 #include <atomic>
-#include <chrono>
 #include <optional>
 #include <utility>
+
+#include "clock.h"
 
 namespace amanda::tools {
 namespace {
@@ -13,11 +14,6 @@ struct Start {
 };
 
 thread_local std::pair<int64_t, int64_t> declined;
-
-int64_t now_ns() {  // the clock of Python's time.perf_counter_ns
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // The system uses the numbers of threads again.
 uint64_t this_thread() {

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <tuple>
@@ -15,6 +14,7 @@
 #include "amanda/error.h"
 #include "amanda/own_results.h"
 #include "amanda/torch.h"
+#include "clock.h"
 
 namespace amanda::tools::rematerialization {
 namespace {
@@ -30,11 +30,6 @@ constexpr const char* kAliases = "shares memory with an input";
 constexpr const char* kUninitialized = "not initialized";
 
 constexpr size_t kSmall = 64;  // bytes that are not worth losing the values that are computed from them: numbers
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 std::vector<at::Tensor> tensors_of(const c10::IValue& operand) {
   std::vector<at::Tensor> found;

@@ -1,8 +1,8 @@
 #include "torch/gradients.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "clock.h"
 #include "torch/elements.h"
 #include "torch/tensors.h"
 
@@ -14,7 +14,7 @@ void Norms::add(std::optional<double> norm) {
     return;
   }
   last = norm;
-  last_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  last_ns = now_ns();
   if (!std::isfinite(*norm)) {
     ++nonfinite;
     return;
@@ -36,27 +36,13 @@ bool GradientRecorder::record(Values& values, OpId id) {
     found[i] = norm_of(gradient.toTensor());
     if (!found[i]) return false;
   }
-  std::lock_guard lock(mutex_);
-  const auto [at, is_new] = rows_.try_emplace(id, Row{id});
-  Row& row = at->second;
-  if (is_new) row.first_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-  Gradients& gradients = row.sides[side == Side::kOutputs];
-  ++gradients.calls;
-  if (gradients.norms.size() < found.size()) gradients.norms.resize(found.size());
-  for (size_t i = 0; i < found.size(); ++i) gradients.norms[i].add(found[i]);
+  rows_.update(id, [&](Sides& sides) {
+    Gradients& gradients = sides[side == Side::kOutputs];
+    ++gradients.calls;
+    if (gradients.norms.size() < found.size()) gradients.norms.resize(found.size());
+    for (size_t i = 0; i < found.size(); ++i) gradients.norms[i].add(found[i]);
+  });
   return true;
-}
-
-std::vector<GradientRecorder::Row> GradientRecorder::rows() const {
-  std::lock_guard lock(mutex_);
-  std::vector<Row> rows;
-  for (const auto& [id, row] : rows_) rows.push_back(row);
-  return rows;
-}
-
-void GradientRecorder::reset() {
-  std::lock_guard lock(mutex_);
-  rows_.clear();
 }
 
 }  // namespace amanda::tools::pytorch

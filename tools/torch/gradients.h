@@ -5,13 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "amanda/action.h"
-#include "amanda/mutex.h"
+#include "torch/rows.h"
 
 namespace amanda::tools::pytorch {
 
@@ -34,22 +32,17 @@ class GradientRecorder {
     int64_t calls = 0;
     std::vector<Norms> norms{};
   };
-  /// All runs of one backward operator: what it received, and what it computed.
-  struct Row {
-    OpId id;
-    int64_t first_ns = 0;
-    std::array<Gradients, 2> sides{};
-  };
+  /// What a backward operator received, and what it computed.
+  using Sides = std::array<Gradients, 2>;
 
   /// A routine before or after the backward operator. False: a gradient cannot be read here, and nothing was recorded.
   bool record(Values& values, OpId id);
 
-  std::vector<Row> rows() const;
-  void reset();
+  std::vector<Row<Sides>> rows() const { return rows_.all(); }
+  void reset() { rows_.clear(); }
 
  private:
-  mutable Mutex mutex_;
-  std::map<OpId, Row> rows_;
+  Rows<Sides> rows_;
 };
 
 }  // namespace amanda::tools::pytorch

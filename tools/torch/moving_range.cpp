@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "torch/bindings.h"
@@ -58,25 +59,26 @@ std::optional<std::pair<at::Tensor, at::Tensor>> MovingRange::look_at(const at::
   const at::Tensor value_here = value.to(at::kFloat).contiguous();
   const auto* elements = value_here.const_data_ptr<float>();
   const int64_t each = value_here.numel() / count;
-  c10::SmallVector<Extremes, 8> seen;
+  c10::SmallVector<std::pair<float, float>, 8> averages;
+  const auto share = static_cast<float>(options_.averaging_constant), eps = static_cast<float>(options_.eps);
   float *lows = min_.mutable_data_ptr<float>(), *highs = max_.mutable_data_ptr<float>();
   for (int64_t i = 0; i < count; ++i) {
-    seen.push_back(extremes_of(elements + i * each, each));
+    const Extremes seen = extremes_of(elements + i * each, each);
     // Differences too; and a range that was not begun is infinite.
-    const float change = std::max(std::abs(seen[i].low - lows[i]), std::abs(seen[i].high - highs[i]));
-    if (!seen[i].is_finite || !std::isfinite(seen[i].high - seen[i].low) || !std::isfinite(highs[i] - lows[i]) ||
+    const float change = std::max(std::abs(seen.low - lows[i]), std::abs(seen.high - highs[i]));
+    if (!seen.is_finite || !std::isfinite(seen.high - seen.low) || !std::isfinite(highs[i] - lows[i]) ||
         !std::isfinite(change)) {
       return std::nullopt;
     }
+    averages.emplace_back(lows[i] + share * (seen.low - lows[i]), highs[i] + share * (seen.high - highs[i]));
+    if (averages[i].first > averages[i].second) return std::nullopt;  // by rounding; the observer refuses it
   }
   const at::Tensor scale = at::empty({count}, at::kFloat), zero_point = at::empty({count}, at::kInt);
-  const auto share = static_cast<float>(options_.averaging_constant), eps = static_cast<float>(options_.eps);
   const int64_t quant_min = options_.quant_min, quant_max = options_.quant_max;
   const auto steps = static_cast<double>(quant_max - quant_min);
   const int64_t middle = quant_min < 0 ? 0 : (quant_min + quant_max) / 2;
   for (int64_t i = 0; i < count; ++i) {
-    lows[i] = lows[i] + share * (seen[i].low - lows[i]);
-    highs[i] = highs[i] + share * (seen[i].high - highs[i]);
+    std::tie(lows[i], highs[i]) = averages[i];
     const float low = std::min(lows[i], 0.0F), high = std::max(highs[i], 0.0F);
     float& found = scale.mutable_data_ptr<float>()[i];
     int64_t zero = middle;

@@ -40,12 +40,12 @@ void bind_statistics(py::module_& m) {
           "rows",
           [](const StatisticsRecorder& recorder) {
             std::vector<std::tuple<OpId, int64_t, int64_t, std::vector<Fields>>> rows;
-            for (const auto& [id, first_ns, calls, outputs] : recorder.rows()) {
+            for (const auto& [id, first_ns, found] : recorder.rows()) {
               std::vector<Fields> fields;
-              for (const Summary& o : outputs) {
+              for (const Summary& o : found.outputs) {
                 fields.emplace_back(o.elements, o.zeros, o.nans, o.infs, 0, o.finite, o.min, o.max, o.mean, o.squares);
               }
-              rows.emplace_back(id, first_ns, calls, std::move(fields));
+              rows.emplace_back(id, first_ns, found.calls, std::move(fields));
             }
             return rows;
           },

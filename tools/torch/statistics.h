@@ -3,13 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <vector>
 
 #include "amanda/action.h"
-#include "amanda/mutex.h"
 #include "torch/elements.h"
+#include "torch/rows.h"
 
 namespace amanda::tools::pytorch {
 
@@ -17,21 +15,19 @@ namespace amanda::tools::pytorch {
 class StatisticsRecorder {
  public:
   /// All runs of one operator.
-  struct Row {
-    OpId id;
-    int64_t first_ns = 0, calls = 0;  // the first run, on the steady clock
+  struct Found {
+    int64_t calls = 0;
     std::vector<Summary> outputs{};
   };
 
   /// A routine after the operator. False: it has an output that cannot be read here, and nothing was recorded.
   bool record(Values& values, OpId id);
 
-  std::vector<Row> rows() const;
-  void reset();
+  std::vector<Row<Found>> rows() const { return rows_.all(); }
+  void reset() { rows_.clear(); }
 
  private:
-  mutable Mutex mutex_;
-  std::map<OpId, Row> rows_;
+  Rows<Found> rows_;
 };
 
 }  // namespace amanda::tools::pytorch

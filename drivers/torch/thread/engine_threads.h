@@ -32,7 +32,8 @@ class CurrentScopes {
 /// costs every node of every backward pass some 50 ns, so it is enabled only if there are such threads, or on first
 /// use.
 void publish_scopes(ScopeStack* scopes);
-/// Enables it where the engine may use another thread: for a backward pass inside another one.
+/// Enables it once tools see backward operators, because the engine may use another thread then; and inside a node,
+/// which may run a backward pass of its own.
 void publish_scopes_now();
 /// This thread's scopes; on a thread of the engine, those of the thread that called backward().
 CurrentScopes current_scopes();

@@ -14,20 +14,21 @@ from repository import ROOT
 
 PACKAGE = ROOT / "python" / "amanda"
 
+# Modules that are built, not written.
+EXTENSIONS = {
+    "_build",
+    "_core",
+    "_cupti",
+    "_rematerialization",
+    "_tensorflow",
+    "_tools",
+    "_torch",
+    "_torch_compile",
+    "_torch_tools",
+}
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
-    [
-        "_build",
-        "_core",
-        "_cupti",
-        "_fork",
-        "_rematerialization",
-        "_tensorflow",
-        "_tools",
-        "_torch",
-        "_torch_compile",
-        "_torch_tools",
-    ],
+    [*sorted(EXTENSIONS), "_fork"],
     ["drivers"],  # what all drivers have in common
     [
         "coverage",
@@ -52,18 +53,6 @@ LAYERS = [
     ["cli"],
     ["__main__"],
 ]
-# Modules that are built, not written.
-EXTENSIONS = {
-    "_build",
-    "_core",
-    "_cupti",
-    "_rematerialization",
-    "_tensorflow",
-    "_tools",
-    "_torch",
-    "_torch_compile",
-    "_torch_tools",
-}
 
 
 def modules(package):

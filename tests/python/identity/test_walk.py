@@ -195,6 +195,23 @@ def test_every_module_is_compared():
     assert found[: len(pairs)] == found[len(pairs) :]
 
 
+def test_a_module_with_submodules_is_told_from_a_plain_one_that_had_its_address():
+    part, found = Keep(), {False: set(), True: set()}
+
+    def walk(has_part):
+        module = Pass()
+        if has_part:
+            module._modules["part"] = part
+        else:
+            assert _torch.watch(module, plain=True)  # as when its place is named
+        found[has_part].add((id(module), module(lambda: _torch.raw_place((), ())[1])))
+
+    for has_part in [False, True] * 10:
+        walk(has_part)
+    assert {module for module, _ in found[False]} & {module for module, _ in found[True]}  # or this tests nothing
+    assert not found[False] & found[True]
+
+
 def test_deep_recursion():
     def at(depth):
         return paths() if depth == 0 else at(depth - 1)

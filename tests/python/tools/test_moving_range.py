@@ -75,6 +75,17 @@ def test_another_number_of_channels_is_refused_as_by_the_observer():
         observed.look_at(torch.randn(5, 4))
 
 
+def test_averages_that_cross_by_rounding_are_refused_as_by_the_observer():
+    low = torch.tensor(0.00066760177)
+    near, far = torch.stack([low, low.nextafter(torch.tensor(1.0))]), torch.tensor([0.71954685])
+    ours, theirs = Observed.by(AT, MovingRange()), Observed(AT, MovingRange()())
+    for observed in (ours, theirs):
+        observed.look_at(near)
+        observed.look_at(far)
+        with pytest.raises(AssertionError, match="should be less than max"):
+            observed.qparams("")
+
+
 def test_a_range_from_inference_serves_training():
     layer, tool = torch.nn.Linear(4, 4), FakeQuantization()
     with amanda.apply(tool):

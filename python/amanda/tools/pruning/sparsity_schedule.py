@@ -74,14 +74,10 @@ class SparsitySchedule(Tool):
 
     def step(self) -> None:
         """Counts a step. Call it after ``optimizer.step()``, before the next ``optimizer.zero_grad()``."""
-        before = self.sparsity
-        self._steps += 1
-        if self.sparsity != before:
-            for listener in self._listeners:
-                listener()
+        self._set(self._steps + 1)
 
     def when_changed(self, listener: Callable[[], object]) -> None:
-        """Calls ``listener()`` in each `step` that changes the sparsity."""
+        """Calls ``listener()`` whenever `step` or `load_state_dict` changes the sparsity."""
         self._listeners.append(listener)
 
     def state_dict(self) -> dict[str, int]:
@@ -90,7 +86,13 @@ class SparsitySchedule(Tool):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on from a `state_dict`."""
-        self._steps = operator.index(state["steps"])
+        self._set(operator.index(state["steps"]))
+
+    def _set(self, steps: int) -> None:
+        before, self._steps = self.sparsity, steps
+        if self.sparsity != before:
+            for listener in self._listeners:
+                listener()
 
     def _analyze(self, context: OpContext) -> None:
         context["schedule"] = self
