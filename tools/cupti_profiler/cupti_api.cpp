@@ -184,13 +184,12 @@ class Cupti final : public CuptiApi {
   void start(RecordSink& sink, Limits limits) override {
     claim();
     {
-      std::lock_guard lock(mutex_);
+      std::lock_guard lock(mutex_);  // a buffer of the last collection that comes back now belongs to none
+      buffers_ = first_of_next(buffers_);
       sink_ = &sink;
       counts_ = {};
     }
     limits_ = limits;
-    in_flight_ = 0;
-    ++collection_;
     collecting = this;
     try {
       look_for_other_clients();
@@ -255,6 +254,10 @@ class Cupti final : public CuptiApi {
     return "";
   }
 
+  static uint64_t collection_of(uint64_t buffers) { return buffers >> 32; }
+  static uint64_t in_flight(uint64_t buffers) { return buffers & 0xFFFFFFFF; }
+  static uint64_t first_of_next(uint64_t buffers) { return (collection_of(buffers) + 1) << 32; }
+
   // ---- a collection -------------------------------------------------------------------------------------------------
 
   static void claim() {
@@ -302,7 +305,8 @@ class Cupti final : public CuptiApi {
   void end() noexcept {
     for (const CUpti_ActivityKind kind : std::exchange(enabled_, {})) disable_(kind);
     // Restores CUPTI's own clock, which a later client may rely on. A client that has taken over has set its own.
-    if (std::exchange(our_clock_, false) && in_flight_ == 0) register_timestamp_(&now<std::chrono::system_clock>);
+    if (std::exchange(our_clock_, false) && in_flight(buffers_) == 0)
+      register_timestamp_(&now<std::chrono::system_clock>);
     {
       std::lock_guard lock(mutex_);
       sink_ = nullptr;
@@ -315,11 +319,11 @@ class Cupti final : public CuptiApi {
   void look_for_thieves() {
     std::lock_guard lock(mutex_);
     if (!counts_.failure.empty()) return;
-    if (in_flight_ > 0) {
+    if (const uint64_t missing = in_flight(buffers_)) {
       counts_.failure = fmt::format(
           "[cupti] {} buffers of records did not come back: was another profiler started "
           "inside the scope?",
-          in_flight_.load());
+          missing);
     } else if (anonymous_client_ && counts_.records == 0) {
       counts_.failure =
           "[cupti] no record was delivered, and another client has subscribed to CUPTI: is it collecting?";
@@ -332,13 +336,13 @@ class Cupti final : public CuptiApi {
     *size = 0;
     *max_records = 0;
     Cupti* owner = collecting;
-    if (owner && owner->version_ >= kMayRefuseBuffers && owner->in_flight_ >= owner->limits_.buffers) return;
+    const uint64_t before = owner ? owner->buffers_.load() : 0;
+    if (owner && owner->version_ >= kMayRefuseBuffers && in_flight(before) >= owner->limits_.buffers) return;
     const size_t bytes = owner ? owner->limits_.buffer_bytes : Limits{}.buffer_bytes;
     void* memory = std::aligned_alloc(kAlignment, sizeof(Origin) + bytes);
     if (!memory) return;
-    *buffer = reinterpret_cast<uint8_t*>(new (memory) Origin{owner, owner ? owner->collection_.load() : 0} + 1);
+    *buffer = reinterpret_cast<uint8_t*>(new (memory) Origin{owner, owner ? owner->lend() : 0} + 1);
     *size = bytes;
-    if (owner) ++owner->in_flight_;
   }
 
   static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
@@ -348,12 +352,15 @@ class Cupti final : public CuptiApi {
     if (origin->owner) origin->owner->take(origin->collection, context, stream, buffer, valid);
   }
 
+  // One more buffer of the collection whose number it returns: of the one that counts it, whatever begins meanwhile.
+  uint64_t lend() { return collection_of(buffers_++); }
+
   // Runs on a CUPTI thread, which no exception may reach. If the collection has ended, stop() has already reported the
   // loss.
   void take(uint64_t collection, CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid) noexcept {
     std::lock_guard lock(mutex_);
-    if (collection != collection_ || !sink_) return;
-    --in_flight_;
+    if (collection != collection_of(buffers_) || !sink_) return;
+    --buffers_;
     ++counts_.buffers;
     size_t dropped = 0;
     const CUptiResult asked = num_dropped_(context, stream, &dropped);
@@ -463,8 +470,8 @@ class Cupti final : public CuptiApi {
   bool anonymous_client_ = false, our_clock_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
   Limits limits_;  // of the current collection
-  std::atomic<uint64_t> collection_{0};
-  std::atomic<size_t> in_flight_{0};
+  // The number of the collection, and below it how many of its buffers have not come back: they change together.
+  std::atomic<uint64_t> buffers_{0};
   mutable std::mutex mutex_;  // of what follows, and one sink call at a time
   RecordSink* sink_ = nullptr;
   Counts counts_;
