@@ -18,6 +18,7 @@ from amanda.run import Run
 from amanda.scope import Scope, apply
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
+from amanda.tools.trace import trace
 from amanda.unmatched import UnmatchedFilterWarning
 
 vars(tool)["apply"] = apply  # the original Amanda has it there, too
@@ -56,4 +57,5 @@ __all__ = [
     "root",
     "tool",
     "tools",
+    "trace",
 ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 from amanda import drivers
-from amanda.cli import doctor, ls
+from amanda.cli import doctor, ls, trace
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_doctor(commands)
     _add_ls(commands)
+    _add_trace(commands)
     given = parser.parse_args(arguments)
     given.run(given)
 
@@ -72,13 +73,57 @@ def _add_ls(commands: Any) -> None:
             tool = PointsTool(names)
         except ValueError as error:
             command.error(f"argument --ops: {error}")
-        try:
-            file = open(given.json, "w", encoding="utf-8") if given.json else None  # noqa: SIM115
-        except OSError as error:
-            command.error(f"argument --json: can't write {given.json!r}: {error.strerror}")
+        file = _output_file(command, given.json)
         ls.list_points(program, tool, _options(given), given.sort, given.top, file)
 
     command.set_defaults(run=run)
+
+
+def _add_trace(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "trace",
+        help="expressions over the operands of a program's operators",
+        description="Runs a program, evaluates expressions at its operators, and prints their values, aggregated. Its exit "
+        "status is the program's.",
+        epilog="example: amanda trace -e 'linear: input.abs().max()' -e '*: output.isnan().sum()' --by module train.py",
+    )
+    command.add_argument(
+        "-e",
+        dest="expressions",
+        action="append",
+        required=True,
+        metavar="EXPRESSION",
+        help="operators, a colon, and Python over their operands; may be given several times",
+    )
+    command.add_argument("--by", choices=trace.GROUPS, default="module", help="what a row is (default: %(default)s)")
+    command.add_argument(
+        "--every", type=int, default=1, metavar="N", help="only each N-th execution of an operator (default: all)"
+    )
+    command.add_argument(
+        "--aggregate", default=",".join(trace.DEFAULT), metavar="NAMES", help="of the values (default: %(default)s)"
+    )
+    command.add_argument("--top", type=int, help="how many rows (default: all)")
+    command.add_argument("--json", metavar="FILE", help="writes all rows there instead of printing a table")
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _program(command, given)
+        if program is None:
+            command.error("expected a script, or -m and a module")
+        try:
+            tool = trace.made(given.expressions, given.by, given.every, given.aggregate)
+        except ValueError as error:
+            command.error(str(error))
+        trace.run(program, tool, _options(given), given.top, _output_file(command, given.json))
+
+    command.set_defaults(run=run)
+
+
+def _output_file(command: argparse.ArgumentParser, path: str | None) -> IO[str] | None:
+    try:
+        return open(path, "w", encoding="utf-8") if path else None
+    except OSError as error:
+        command.error(f"argument --json: can't write {path!r}: {error.strerror}")
 
 
 def _add_program(command: argparse.ArgumentParser) -> None:
