@@ -310,7 +310,7 @@ def test_the_example_prints_what_module_hooks_find():
 
 
 def test_compiled_code_gives_the_values_of_eager_code(model):
-    texts = "linear: input.abs().max()", "linear: grad_output.norm()", "relu: output.sum()", "linear: grad_input.sum()"
+    texts = "linear: input.abs().max()", "linear: grad_output.norm()", "relu: output.sum()"
     eager, compiled = (amanda.trace(*texts, by="module") for _ in range(2))
     with eager:
         model(X).square().sum().backward()
@@ -318,5 +318,5 @@ def test_compiled_code_gives_the_values_of_eager_code(model):
         torch.compile(model, backend="aot_eager")(X).square().sum().backward()
     values = [{key: row.last for key, row in by_name(trace).items()} for trace in (eager, compiled)]
     assert values[0] == values[1]
-    assert len(values[0]) == 7
+    assert len(values[0]) == 5
     assert not compiled.errors
