@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amanda import drivers
-from amanda.cli import doctor, ls
+from amanda.cli import doctor, ls, nan
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_doctor(commands)
     _add_ls(commands)
+    _add_nan(commands)
     given = parser.parse_args(arguments)
     given.run(given)
 
@@ -79,6 +80,25 @@ def _add_ls(commands: Any) -> None:
         ls.list_points(program, tool, _options(given), given.sort, given.top, file)
 
     command.set_defaults(run=run)
+
+
+def _add_nan(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "nan",
+        help="which operator of a program produced the first NaN",
+        description="Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
+        "its operands. Its exit status is the program's, or 1 if there was a NaN.",
+    )
+    nan.add_options(command)
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _program(command, given)
+        if program is None:
+            command.error("expected a script, or -m and a module")
+        nan.find(program, given, _options(given))
+
+    command.set_defaults(run=run, top=None)
 
 
 def _add_program(command: argparse.ArgumentParser) -> None:
