@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['GradientRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'output_bytes']
+__all__: list[str] = ['GradientRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
 class GradientRecorder:
     """
     What GradientStatistics has found of eager backward operators.
@@ -90,6 +90,10 @@ class Storages:
         """
     def write(self, tensor: torch.Tensor, writer: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+def are_finite(inf: bool) -> typing_extensions.CapsuleType:
+    """
+    A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++.
+    """
 def output_bytes() -> typing_extensions.CapsuleType:
     """
     For `_tools.ProfileRecorder`.

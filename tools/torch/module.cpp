@@ -13,6 +13,7 @@ PYBIND11_MODULE(_torch_tools, m) {
         return py::capsule(&function, kOutputBytesCapsule);
       },
       "For `_tools.ProfileRecorder`.");
+  pytorch::bind_finite(m);
   pytorch::bind_statistics(m);
   pytorch::bind_gradients(m);
   pytorch::bind_storages(m);

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from amanda import drivers
-from amanda.cli import doctor, ls, trace
+from amanda.cli import doctor, ls, nan, trace
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_doctor(commands)
     _add_ls(commands)
+    _add_nan(commands)
     _add_trace(commands)
     given = parser.parse_args(arguments)
     given.run(given)
@@ -79,6 +80,25 @@ def _add_ls(commands: Any) -> None:
     command.set_defaults(run=run)
 
 
+def _add_nan(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "nan",
+        help="which operator of a program produced the first NaN",
+        description="Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
+        "its operands. Its exit status is the program's, or 1 if there was a NaN.",
+    )
+    nan.add_options(command)
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _program(command, given)
+        if program is None:
+            command.error("expected a script, or -m and a module")
+        nan.find(program, given, _options(given))
+
+    command.set_defaults(run=run, top=None)
+
+
 def _add_trace(commands: Any) -> None:
     command: argparse.ArgumentParser = commands.add_parser(
         "trace",
@@ -87,21 +107,7 @@ def _add_trace(commands: Any) -> None:
         "status is the program's.",
         epilog="example: amanda trace -e 'linear: input.abs().max()' -e '*: output.isnan().sum()' --by module train.py",
     )
-    command.add_argument(
-        "-e",
-        dest="expressions",
-        action="append",
-        required=True,
-        metavar="EXPRESSION",
-        help="operators, a colon, and Python over their operands; may be given several times",
-    )
-    command.add_argument("--by", choices=trace.GROUPS, default="module", help="what a row is (default: %(default)s)")
-    command.add_argument(
-        "--every", type=int, default=1, metavar="N", help="only each N-th execution of an operator (default: all)"
-    )
-    command.add_argument(
-        "--aggregate", default=",".join(trace.DEFAULT), metavar="NAMES", help="of the values (default: %(default)s)"
-    )
+    trace.add_options(command)
     command.add_argument("--top", type=int, help="how many rows (default: all)")
     command.add_argument("--json", metavar="FILE", help="writes all rows there instead of printing a table")
     _add_program(command)
@@ -111,7 +117,7 @@ def _add_trace(commands: Any) -> None:
         if program is None:
             command.error("expected a script, or -m and a module")
         try:
-            tool = trace.made(given.expressions, given.by, given.every, given.aggregate)
+            tool = trace.tool_of(given)
         except ValueError as error:
             command.error(str(error))
         trace.run(program, tool, _options(given), given.top, _output_file(command, given.json))

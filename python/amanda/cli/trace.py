@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
 import sys
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any
 
 from amanda import scope
 from amanda.cli.program import Program
 from amanda.tools.trace import GroupBy, Trace
-from amanda.tools.trace.rows import DEFAULT as DEFAULT
+from amanda.tools.trace.rows import DEFAULT
 
 GROUPS = typing.get_args(GroupBy)
 REFRESHES = 2  # a second, of the live table
 LIVE_ROWS = 15
 
 
-def made(expressions: Sequence[str], by: GroupBy, every: int, aggregate: str) -> Trace:
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-e",
+        dest="expressions",
+        action="append",
+        required=True,
+        metavar="EXPRESSION",
+        help="operators, a colon, and Python over their operands; may be given several times",
+    )
+    command.add_argument("--by", choices=GROUPS, default="module", help="what a row is (default: %(default)s)")
+    command.add_argument(
+        "--every", type=int, default=1, metavar="N", help="only each N-th execution of an operator (default: all)"
+    )
+    command.add_argument(
+        "--aggregate", default=",".join(DEFAULT), metavar="NAMES", help="of the values (default: %(default)s)"
+    )
+
+
+def tool_of(given: argparse.Namespace) -> Trace:
     """The tool for these options. Raises `ValueError`: one of them is wrong."""
-    names: Any = [name.strip() for name in aggregate.split(",")]
-    return Trace(*expressions, by=by, every=every, aggregate=names)
+    names: Any = [name.strip() for name in given.aggregate.split(",")]
+    return Trace(*given.expressions, by=given.by, every=given.every, aggregate=names)
 
 
 def run(program: Program, tool: Trace, options: dict[str, Any], top: int | None, file: IO[str] | None) -> None:

@@ -1,0 +1,52 @@
+"""`amanda nan` runs a program, and prints which operator produced the first NaN."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from amanda import scope
+from amanda.cli.program import Program
+from amanda.tools.nonfinite import NaNSentinel
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--inf", action="store_true", help="infinities count, too")
+    command.add_argument("--forward", action="store_true", help="gradients are not looked at")
+    command.add_argument(
+        "--all", action="store_true", help="goes on after the first, and prints all that produced some"
+    )
+    for what, example in (("op", "softmax"), ("module", "'*.attention'"), ("line", "masks.py:12")):
+        command.add_argument(
+            f"--allow-{what}", action="append", default=[], metavar="NAME", help=f"that may produce some: {example}"
+        )
+
+
+def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Runs a program in a scope with these options.
+
+    Raises:
+        SystemExit: the program's own; or 1 where there was a NaN, or another exception has ended it, which is printed
+            as Python does.
+    """
+    sentinel = NaNSentinel(
+        inf=given.inf,
+        backward=not given.forward,
+        action="warn" if given.all else "raise",
+        allow_ops=given.allow_op,
+        allow_modules=given.allow_module,
+        allow_lines=given.allow_line,
+    )
+    status = program.run_in(scope.apply(sentinel, **options))
+    findings = sentinel.findings()
+    if given.all:
+        for finding in findings:
+            print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
+    what = "NaN or infinity" if given.inf else "NaN"
+    count = f"{len(findings)} operators produced some" if len(findings) != 1 else "1 operator produced some"
+    passed = f", and {sentinel.propagated} runs of others passed it on" if sentinel.propagated else ""
+    print(f"\n{what}: {count}{passed}" if findings else f"\nno {what} was produced", flush=True)
+    if findings:
+        raise SystemExit(status or 1)
+    if status is not None:
+        raise SystemExit(status)

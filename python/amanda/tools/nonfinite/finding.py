@@ -1,0 +1,148 @@
+"""Finding: an operator that produced a NaN or an infinity, and its operands then."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from amanda.reports.places import Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """A tensor or a number that the operator had. The counts and the range are None where they were not read: on
+    devices other than the CPU."""
+
+    name: str  # "input self", "output 0", "grad_output 0", "saved result"
+    dtype: str  # "float32"; of a number "float"
+    shape: tuple[int, ...]
+    device: str
+    elements: int
+    nans: int | None
+    infs: int | None
+    zeros: int | None
+    min: float | None  # of the finite elements of a real operand; None: there is none
+    max: float | None
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.dtype} {list(self.shape)} on {self.device}"
+        if self.nans is None:
+            return head
+        counts = [(self.nans, "NaN"), (self.infs, "infinite"), (self.zeros, "zero")]
+        told = [f"{count} of {self.elements} {what}" for count, what in counts if count]
+        told += [f"from {self.min:.4g} to {self.max:.4g}"] if self.min is not None else []
+        return f"{head}: {', '.join(told)}" if told else head
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Where a NaN, or an infinity, came from.
+
+    `kind` is "produced" if all inputs of the operator were finite. It is "given" if one was not, and no operator that
+    was seen before had produced any: it was in the program's data, in a parameter, or was written by code that calls no
+    operator.
+    """
+
+    kind: Literal["produced", "given"]
+    phase: Literal["forward", "backward"]
+    op_id: int
+    name: str  # "aten::div"; in the backward pass the forward operator's
+    backward_op: str  # "DivBackward0"; "": forward
+    module_path: str
+    source: str  # file:line of the forward call
+    parameter: str  # by "given": the parameter or buffer that held it, if it was one
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]  # in the backward pass the incoming gradients, and what the forward operator saved
+
+    @property
+    def cause(self) -> str:
+        """What is extreme in the inputs, in words; "" if nothing is."""
+        return cause_of(self)
+
+    @property
+    def line(self) -> str:
+        """The line of code, without indentation; "" if its file can't be read."""
+        path, _, number = self.source.rpartition(":")
+        return linecache.getline(path, int(number)).strip() if number.isdigit() else ""
+
+    def __str__(self) -> str:
+        operator = f"{self.backward_op} of {self.name}" if self.backward_op else self.name
+        what = "NaN" if any(output.nans for output in self.outputs) or not _read(self.outputs) else "infinity"
+        where = f"{f' in {self.module_path}' if self.module_path else ''} ({self.source}), {self.phase}"
+        if self.kind == "produced":
+            head = f"{operator} produced the first {what}{where}"
+        else:
+            held = f"parameter {self.parameter!r}" if self.parameter else "an input that no operator seen here produced"
+            head = f"the first {what} was in {held}; {operator} passed it on{where}"
+        lines = [head, *([f"  {self.line}"] if self.line else [])]
+        lines += [f"  {operand}" for operand in (*self.outputs, *self.inputs)]
+        return "\n".join([*lines, *([f"  cause: {self.cause}"] if self.cause else [])])
+
+
+class NonfiniteError(ArithmeticError):
+    """An operator produced a NaN or an infinity.
+
+    Attributes:
+        finding: which, and where.
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"[nan] {finding}")
+        self.finding = finding
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.finding,)
+
+
+class NonfiniteWarning(UserWarning):
+    """The same, as a warning."""
+
+
+def cause_of(finding: Finding) -> str:
+    """By the operator's name first; else the largest operand."""
+    if finding.kind == "given":
+        return ""
+    kind = finding.name.partition("::")[2].partition(".")[0].strip("_")
+    known = [operand for operand in finding.inputs if not operand.name.startswith("grad_output")]
+    if not known:
+        return ""
+    for operand in known:
+        if operand.nans is None:
+            return ""
+        if operand.name == "input other" and kind in _DIVISIONS and operand.zeros:
+            return f"{operand.name} is zero"
+        if kind in _ROOTS and operand.min is not None and (operand.min < 0 or operand.zeros):
+            return f"{operand.name} is {'negative' if operand.min < 0 else 'zero'}"
+        if operand.nans or operand.infs:
+            what = "NaN" if operand.nans else "infinite"
+            return f"{operand.name} is {what} at {operand.nans or operand.infs} of {operand.elements} elements"
+    sizes = {
+        operand: max(abs(operand.min), abs(operand.max or 0)) for operand in finding.inputs if operand.min is not None
+    }
+    if not sizes:
+        return ""
+    largest = max(sizes, key=lambda operand: sizes[operand])
+    return f"{largest.name} has elements as large as {sizes[largest]:.4g}"
+
+
+_DIVISIONS = ("div", "true_divide", "floor_divide", "remainder", "fmod", "__rdiv")
+_ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "xlogy", "reciprocal", "pow", "linalg_vector_norm", "norm")
+
+
+def _read(operands: tuple[Operand, ...]) -> bool:
+    return any(operand.nans is not None for operand in operands)
+
+
+def place_fields(place: Place) -> dict[str, Any]:
+    return {"op_id": place.op_id, "name": place.name, "module_path": place.module_path, "source": place.source}
+
+
+def flattened(values: Any) -> Iterator[Any]:
+    """What is in nested lists and tuples."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from flattened(value)
+        else:
+            yield value

@@ -1,0 +1,56 @@
+"""What an operator's schema says about its operands: which it writes to, and whether results are views."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from amanda.op_context import OpContext
+
+_WRITTEN = re.compile(r"\(\w+!(?: ->[^)]*)?\)(?:\[\d*\])?\??(?:\[\d*\])? (\w+)")
+_CONVERTS = {"to", "type", "type_as", "contiguous"}  # a view, or a copy that may overflow
+_CHANGES_NO_VALUE = {"detach_", "squeeze_", "unsqueeze_", "transpose_", "t_", "as_strided_", "swapaxes_", "swapdims_"}
+_UNINITIALIZED = {
+    *("empty", "empty_like", "empty_strided", "empty_permuted", "empty_quantized"),
+    *("new_empty", "new_empty_strided", "resize_", "resize_as_", "set_"),
+}
+_OVERWRITES = {
+    *("copy_", "fill_", "zero_", "eye_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_", "geometric_"),
+    *("cauchy_", "log_normal_", "_foreach_copy_", "_foreach_zero_"),
+}
+_RUNNING = {"running_mean", "running_var"}  # normalizations write to them without saying so
+
+
+@dataclasses.dataclass(frozen=True)
+class Sides:
+    """`read`: inputs that are the same after the operator; `changed`: inputs that it reads and writes to, so they can
+    only be read before it. What it only writes to is in neither."""
+
+    read: list[str | int]
+    changed: list[str | int]
+    is_view: bool
+    is_uninitialized: bool
+
+    @classmethod
+    def of(cls, context: OpContext) -> Sides:
+        name, schema = context.op.__name__, context.op.schema
+        arguments, _, results = schema.partition(" -> ") if " -> " in schema else (schema, "", "")
+        written = set(_WRITTEN.findall(arguments))
+        only_written = {found for found in written if "*, " in arguments and _is_out(arguments, found)}
+        if name in _OVERWRITES:
+            only_written |= written
+        changed = (written - only_written) | (_RUNNING if "norm" in name else set())
+        names = context.op.input_names
+        is_view = name in _CHANGES_NO_VALUE or ("(a)" in results and "!" not in results and name not in _CONVERTS)
+        return cls(
+            [name for name in names if name not in changed | only_written],
+            [name for name in names if name in changed],
+            is_view,
+            name in _UNINITIALIZED,
+        )
+
+
+def _is_out(arguments: str, name: str) -> bool:
+    """Keyword-only: `out=`."""
+    keywords = arguments.partition("*, ")[2]
+    return name in _WRITTEN.findall(keywords)

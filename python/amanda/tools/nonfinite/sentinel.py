@@ -1,0 +1,362 @@
+"""NaNSentinel: the tool."""
+
+from __future__ import annotations
+
+import collections
+import fnmatch
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from amanda import _core, _fork
+from amanda.op_context import OpContext
+from amanda.reports.places import Place
+from amanda.tool import Tool
+from amanda.tools import _eager_only, _reading
+from amanda.tools._native import natively
+from amanda.tools.nonfinite.finding import (
+    Finding,
+    NonfiniteError,
+    NonfiniteWarning,
+    Operand,
+    flattened,
+    place_fields,
+)
+from amanda.tools.nonfinite.schemas import Sides
+
+PENDING = 4096  # flags on devices that are kept before they are read
+
+
+class _At(NamedTuple):
+    """An operator, forward or backward."""
+
+    place: Place
+    backward_op: str
+    sides: Sides | None  # None: backward
+    allowed: bool
+
+
+class _Pending(NamedTuple):
+    """A run on a device that is not waited for."""
+
+    at: _At
+    output: Any  # a bool on the device: is there a NaN?
+    given: Any  # in an input?
+    make: tuple[tuple[Operand, ...], tuple[Operand, ...], str]
+
+
+class NaNSentinel(Tool):
+    """Names the operator that produced the first NaN: its inputs were finite, and its result is not::
+
+        with amanda.apply(NaNSentinel()):
+            train_one_epoch(model)  # raises NonfiniteError at that operator, forward or backward
+
+    The error says module, line, shapes, dtypes, how many elements are NaN, and which operand was extreme. Where the NaN
+    was in the data, or in a parameter, it says that. Operators that got a NaN and passed it on are only counted.
+
+    On the CPU each result is read in C++ when the operator returns; operands are read only if it is not finite. Of
+    other devices nothing waits: each operator leaves a flag there, and the flags are read by `check()`, when the scope
+    is left, and after every 4096 operators. Results that are views are not read, neither is memory without values
+    (``torch.empty``). Tensors without plain elements are skipped, and counted in `skipped`.
+
+    With ``torch.amp.GradScaler``, infinite gradients, and NaNs that follow from them, are part of its search for a
+    scale: use ``backward=False`` there, or ``action="warn"``.
+
+    Arguments:
+        inf: infinities count, too. Masks of -inf in attention then need an `allow_...`.
+        backward: gradients, too. A finding has the module and line of the forward operator.
+        action: "raise": a `NonfiniteError` out of the model's call or `backward()`; "warn": a `NonfiniteWarning` for
+            each operator that produced some, once, and the program goes on.
+        allow_ops: operators that may produce some, with wildcards: "softmax", "aten::log*".
+        allow_modules: modules that may, with those inside them: "encoder.layer.*.attention".
+        allow_lines: files, or lines of files, that may: "masks.py", "model.py:12".
+
+    Raises:
+        TypeError: an `allow_...` is no list of strings.
+        ValueError: there is no such `action`.
+    """
+
+    def __init__(
+        self,
+        *,
+        inf: bool = False,
+        backward: bool = True,
+        action: Literal["raise", "warn"] = "raise",
+        allow_ops: Iterable[str] = (),
+        allow_modules: Iterable[str] = (),
+        allow_lines: Iterable[str] = (),
+    ) -> None:
+        super().__init__()
+        if action not in ("raise", "warn"):
+            raise ValueError(f'[nan] action= is "raise" or "warn", got {action!r}')
+        self.inf, self.action = inf, action
+        self._ops, self._modules, self._lines = (
+            _patterns(name, given)
+            for name, given in [
+                ("allow_ops", allow_ops),
+                ("allow_modules", allow_modules),
+                ("allow_lines", allow_lines),
+            ]
+        )
+        self._waits = True  # False: as on devices that are not waited for; for tests
+        self._skips = _reading.Skips("nan")
+        self._lock = _fork.lock()  # guards the fields below
+        self._findings: dict[tuple[Place, str], Finding] = {}
+        self._runs: collections.Counter[tuple[Place, str]] = collections.Counter()
+        self._propagated = 0
+        self._seen = False  # any that is not finite, allowed or not
+        self._pending: list[_Pending] = []
+        self._uninitialized: Any = None
+        self.add_inst_for_op(self._analyze)
+        if backward:
+            self.add_inst_for_op(self._analyze_backward, backward=True)
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    def findings(self) -> list[Finding]:
+        """The operators that produced some, in order, each once."""
+        self._drain()
+        with self._lock:
+            return list(self._findings.values())
+
+    @property
+    def first(self) -> Finding | None:
+        """The first of `findings()`; None: there is none."""
+        return next(iter(self.findings()), None)
+
+    def runs(self, finding: Finding) -> int:
+        """How many runs of that operator produced some."""
+        with self._lock:
+            return next((self._runs[key] for key, found in self._findings.items() if found == finding), 0)
+
+    @property
+    def propagated(self) -> int:
+        """How many runs of operators got some and passed it on."""
+        self._drain()
+        with self._lock:
+            return self._propagated
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many tensors could not be read, by reason."""
+        return self._skips.counts()
+
+    def check(self) -> None:
+        """Reads what is still on devices.
+
+        Raises:
+            NonfiniteError: an operator has produced some, also under ``action="warn"``.
+        """
+        first = self.first
+        if first is not None:
+            raise NonfiniteError(first)
+
+    def reset(self) -> None:
+        with self._lock:
+            self._findings.clear()
+            self._runs.clear()
+            self._pending.clear()
+            self._propagated, self._seen = 0, False
+        self._skips.reset()
+
+    def on_exit(self, error: BaseException | None) -> None:
+        found = self._drain()
+        if error is None and found is not None and self.action == "raise":
+            raise NonfiniteError(found)
+
+    # ---- scheduling -------------------------------------------------------------------------------------------------
+
+    def _analyze(self, context: OpContext) -> None:
+        _eager_only.check(context, "it reads operands again after the operator")
+        sides = Sides.of(context)
+        if sides.is_view:
+            return
+        at = _At(Place.of(context), "", sides, self._allows(context))
+        if sides.is_uninitialized:
+            context.insert_after_op(self._on_uninitialized)
+            return
+        after = self._routine(context, self._on_result)
+        if not sides.changed:
+            context.insert_after_op(after, inputs=sides.read, at=at)
+            return
+        context.insert_before_op(self._routine(context, self._on_changed), inputs=sides.changed, with_run=True)
+        context.insert_after_op(after, inputs=sides.read, with_run=True, at=at)
+
+    def _analyze_backward(self, context: OpContext) -> None:
+        _eager_only.check(context, "it reads operands again after the operator")
+        at = _At(Place.of(context), context.backward_op.__name__, None, self._allows(context))
+        context.insert_after_backward_op(self._routine(context, self._on_gradients), grad_outputs=None, at=at)
+
+    def _routine(self, context: OpContext, otherwise: Any) -> Any:
+        native = natively(context)
+        if native is None or not self._waits:
+            return otherwise
+        return _core.NativeRoutine(native.are_finite(self.inf), otherwise)
+
+    def _allows(self, context: OpContext) -> bool:
+        name = context.op.name  # "aten::div.Tensor"
+        plain = name.partition("::")[2]
+        names = {name, name.partition(".")[0], plain, plain.partition(".")[0]}
+        if any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in self._ops):
+            return True
+        path = context.module_path.split(".")
+        inside = {".".join(path[: end + 1]) for end in range(len(path))}
+        if any(fnmatch.fnmatchcase(one, pattern) for one in inside for pattern in self._modules):
+            return True
+        file, _, line = context.source.rpartition(":")
+        places = {context.source, file, os.path.basename(file), f"{os.path.basename(file)}:{line}"}
+        return any(fnmatch.fnmatchcase(one, pattern) for one in places for pattern in self._lines)
+
+    # ---- where C++ has declined -------------------------------------------------------------------------------------
+
+    def _on_uninitialized(self, *outputs: Any) -> None:
+        from amanda.tools.nonfinite import tensors
+
+        with self._lock:
+            self._uninitialized = self._uninitialized or tensors.Uninitialized()
+            self._uninitialized.add(outputs)
+
+    def _on_changed(self, *changed: Any, run: Any) -> None:
+        run["changed"] = self._flags(changed)
+        run["parameter"] = self._parameter_in([("", value) for value in changed]) if self._waits else ""
+
+    def _on_result(self, *outputs: Any, at: _At, inputs: Sequence[Any] = (), run: Any = None) -> None:
+        assert at.sides is not None
+        before, parameter = (run.get("changed", ()), run.get("parameter", "")) if run is not None else ((), "")
+        named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
+        self._look([(f"output {i}", value) for i, value in enumerate(outputs)], named, at, before, parameter)
+
+    def _on_gradients(self, *gradients: Any, at: _At, grad_outputs: Sequence[Any]) -> None:
+        named = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]
+        self._look([(f"grad_input {i}", value) for i, value in enumerate(gradients)], named, at)
+
+    def _flags(self, values: Sequence[Any]) -> list[Any]:
+        """Of each tensor that can be read and may have some, a bool where it is."""
+        from amanda.tools.nonfinite import tensors
+
+        floating = [value for value in flattened(values) if hasattr(value, "dtype") and hasattr(value, "device")]
+        found = [self._skips.read(value, tensors.read(value, self.inf)) for value in floating]
+        return [flag for flag in found if flag is not None]
+
+    def _look(
+        self,
+        outputs: list[tuple[str, Any]],
+        inputs: list[tuple[str, Any]],
+        at: _At,
+        before: Sequence[Any] = (),
+        parameter: str = "",
+    ) -> None:
+        from amanda.tools.nonfinite import tensors
+
+        waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
+        found = self._flags([value for _, value in outputs])
+        if not found:
+            return
+        output = tensors.either(found)
+        if waits and not output:
+            return
+        known = [(name, value) for name, value in inputs if not self._has_no_values(value)]
+        flags = [*before, *self._flags([value for _, value in known])]
+        given = tensors.either(flags) if flags else tensors.none_of(output.device)
+        operands = _operands(outputs, waits), _operands([*inputs, *(tensors.saved() if at.backward_op else ())], waits)
+        pending = _Pending(at, output, given, (*operands, parameter or (self._parameter_in(known) if waits else "")))
+        if waits:
+            if bool(given) is False and len(known) < len(inputs) and self._flag_any(inputs):
+                return  # from memory without values alone
+            self._act(self._add(pending, bool(given)))
+            return
+        with self._lock:
+            self._pending.append(pending)
+            full = len(self._pending) >= PENDING
+        if full:
+            self._act(self._drain())
+
+    def _flag_any(self, inputs: list[tuple[str, Any]]) -> bool:
+        return any(bool(flag) for flag in self._flags([value for _, value in inputs]))
+
+    def _has_no_values(self, value: Any) -> bool:
+        with self._lock:
+            return self._uninitialized is not None and self._uninitialized.has(value)
+
+    def _parameter_in(self, inputs: list[tuple[str, Any]]) -> str:
+        from amanda.drivers.torch import parameter_names
+
+        for _, value in inputs:
+            for one in flattened([value]):
+                if hasattr(one, "dtype") and any(bool(flag) for flag in self._flags([one])):
+                    base = getattr(one, "_base", None)
+                    name = parameter_names.name_of(one) or (parameter_names.name_of(base) if base is not None else "")
+                    if name:
+                        return name
+        return ""
+
+    # ---- what was found ---------------------------------------------------------------------------------------------
+
+    def _drain(self) -> Finding | None:
+        """Reads the flags that are still on devices. The first new finding, if there is one."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        if not pending:
+            return None
+        from amanda.tools.nonfinite import tensors
+
+        flags = tensors.all_flags([flag for one in pending for flag in (one.output, one.given)])
+        first = None
+        for i, one in enumerate(pending):
+            if flags[2 * i]:
+                first = first or self._add(one, flags[2 * i + 1])
+        return first
+
+    def _add(self, one: _Pending, given: bool) -> Finding | None:
+        """Counts it. The finding, if it is new."""
+        at = one.at
+        outputs, inputs, parameter = one.make
+        key = at.place, at.backward_op
+        with self._lock:
+            seen, self._seen = self._seen, True
+            if at.allowed:
+                return None
+            if given and seen:
+                self._propagated += 1
+                return None
+            self._runs[key] += 1
+            if key in self._findings:
+                return None
+            finding = Finding(
+                kind="given" if given else "produced",
+                phase="backward" if at.backward_op else "forward",
+                backward_op=at.backward_op,
+                parameter=parameter if given else "",
+                outputs=outputs,
+                inputs=inputs,
+                **place_fields(at.place),
+            )
+            self._findings[key] = finding
+        return finding
+
+    def _act(self, finding: Finding | None) -> None:
+        if finding is None:
+            return
+        if self.action == "raise":
+            raise NonfiniteError(finding)
+        warnings.warn(NonfiniteWarning(f"[nan] {finding}"), stacklevel=2)
+
+
+def _operands(named: Iterable[tuple[str, Any]], elements: bool) -> tuple[Operand, ...]:
+    from amanda.tools.nonfinite import tensors
+
+    found = [
+        tensors.described(name if len(parts) == 1 else f"{name}[{i}]", one, elements)
+        for name, value in named
+        for parts in [list(flattened([value]))]
+        for i, one in enumerate(parts)
+    ]
+    return tuple(operand for operand in found if operand is not None)
+
+
+def _patterns(name: str, given: Iterable[str]) -> list[str]:
+    patterns = [] if isinstance(given, str) else list(given)
+    if isinstance(given, str) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"[nan] {name}= is a list of strings, got {given!r}")
+    return patterns

@@ -1,0 +1,226 @@
+"""NaNSentinel: planted faults are named, each once, and nothing else is; the program's results stay the same."""
+
+import re
+import warnings
+
+import amanda
+import pytest
+import torch
+from amanda.tools.nonfinite import NaNSentinel, NonfiniteError, NonfiniteWarning
+from torch.utils.checkpoint import checkpoint
+
+X = torch.tensor([0.0, 1.0])
+
+
+def sqrt_backward():
+    (X.clone().requires_grad_().sqrt() * 0).sum().backward()
+
+
+def overflow():
+    return torch.full((3,), 60000.0, dtype=torch.half) * 2
+
+
+def norm():
+    return (X - X) / (X - X).square().sum().sqrt()
+
+
+def masked():
+    scores = torch.zeros(2, 3).masked_fill(torch.tensor([[True], [False]]), -torch.inf)
+    return torch.softmax(scores, -1).sum()
+
+
+def in_place():
+    return (X - 1).add_(1).mul_(1).div_(X)
+
+
+def into_an_old_result():
+    old = torch.full((2,), 3.0)
+    return torch.div(X, X, out=old)
+
+
+def foreach():
+    return torch._foreach_div([X, X + 1], [X, X])
+
+
+def checkpointed():
+    checkpoint(lambda v: v.sqrt() * 0, X.clone().requires_grad_(), use_reentrant=False).sum().backward()
+
+
+# fault, options, operator, its backward operator, what is said to be the cause
+FAULTS = [
+    (lambda: torch.log(X) * X, {}, "aten::mul", "", "input self is infinite at 1 of 2 elements"),
+    (lambda: torch.log(X) * X, {"inf": True}, "aten::log", "", "input self is zero"),
+    (lambda: (X - 1).sqrt() + 1, {}, "aten::sqrt", "", "input self is negative"),
+    (lambda: torch.exp(X * 120) - 1, {"inf": True}, "aten::exp", "", "input self has elements as large as 120"),
+    (sqrt_backward, {}, "aten::sqrt", "SqrtBackward0", "saved result is zero"),
+    (overflow, {"inf": True}, "aten::mul", "", "input self has elements as large as 6e+04"),
+    (norm, {}, "aten::div", "", "input other is zero"),
+    (masked, {}, "aten::softmax", "", "input self is infinite at 3 of 6 elements"),
+    (in_place, {}, "aten::div_", "", "input other is zero"),
+    (into_an_old_result, {}, "aten::div", "", "input other is zero"),
+    (foreach, {}, "aten::_foreach_div", "", ""),
+    (checkpointed, {}, "aten::sqrt", "SqrtBackward0", ""),  # its hooks would recompute
+]
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["at once", "on a device"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0].__name__}{fault[2]}")
+def test_a_planted_fault_has_one_producer(fault, waits):
+    run, options, name, backward_op, cause = fault
+    sentinel = NaNSentinel(action="warn", **options)
+    sentinel._waits = waits
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NonfiniteWarning)
+        with amanda.apply(sentinel):
+            run()
+    (found,) = sentinel.findings()
+    assert found.kind == "produced"
+    assert (found.name.partition(".")[0], found.backward_op) == (name, backward_op)
+    assert "test_nonfinite_tool.py:" in found.source
+    if waits:
+        assert cause in found.cause
+
+
+def test_the_error_leaves_the_models_call_with_the_place_and_the_operands():
+    class Norm(torch.nn.Module):
+        def forward(self, v):
+            return v / v.std()
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), Norm(), torch.nn.Linear(3, 3))
+    torch.nn.init.constant_(model[0].weight, 0.0)
+    torch.nn.init.constant_(model[0].bias, 0.0)
+    sentinel = NaNSentinel()
+    with pytest.raises(NonfiniteError) as raised, amanda.apply(sentinel):
+        model(torch.ones(2, 3))
+    text = str(raised.value)
+    assert re.match(r"\[nan\] aten::div produced the first NaN in 1 \(.*test_nonfinite_tool.py:\d+\), forward\n", text)
+    assert "  return v / v.std()\n  output 0: float32 [2, 3] on cpu: 6 of 6 NaN\n" in text
+    assert "input self: float32 [2, 3] on cpu: 6 of 6 zero, from 0 to 0" in text
+    assert text.endswith("cause: input other is zero")
+    assert raised.value.finding == sentinel.first
+    with amanda.apply(NaNSentinel()):  # the process is clean
+        assert model[0](torch.ones(1, 3)).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_a_nan_in_a_parameter_or_in_the_data_is_no_operators_fault():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model[1].running_var[0] = torch.nan
+    model.eval()
+    held = r"the first NaN was in parameter '1.running_var'; aten::batch_norm"
+    with pytest.raises(NonfiniteError, match=held), amanda.apply(NaNSentinel()):
+        model(torch.ones(3, 2))
+    data = torch.full((3, 2), torch.nan)
+    given = "was in an input that no operator seen here produced; aten::linear"
+    with pytest.raises(NonfiniteError, match=given), amanda.apply(NaNSentinel()):
+        model(data)
+
+
+def test_the_rest_is_counted_as_propagated():
+    sentinel = NaNSentinel(action="warn")
+    with warnings.catch_warnings(record=True) as warned, amanda.apply(sentinel):
+        warnings.simplefilter("always")
+        for _ in range(3):
+            torch.relu(X / X).sum() + 1
+    assert [(one.category, "aten::div produced" in str(one.message)) for one in warned] == [(NonfiniteWarning, True)]
+    (found,) = sentinel.findings()
+    assert (sentinel.runs(found), sentinel.propagated) == (3, 9)
+    with pytest.raises(NonfiniteError, match="aten::div produced"):
+        sentinel.check()
+    sentinel.reset()
+    sentinel.check()
+    assert sentinel.propagated == 0
+
+
+@pytest.mark.parametrize(
+    "allowed", [{"allow_ops": ["div"]}, {"allow_modules": ["*"]}, {"allow_lines": ["test_nonfinite_tool.py"]}]
+)
+def test_what_is_allowed_may_produce_some(allowed):
+    model = torch.nn.Module()
+    model.forward = lambda: X / X + 1
+    sentinel = NaNSentinel(**allowed)
+    with amanda.apply(sentinel):
+        model()
+    assert sentinel.findings() == []
+
+
+def test_a_mask_of_infinities_is_no_fault_unless_asked_for():
+    mask = torch.triu(torch.full((4, 4), -torch.inf), 1)
+
+    def attention():
+        return torch.softmax(torch.randn(4, 4) + mask, -1)
+
+    with amanda.apply(NaNSentinel()):
+        attention()
+    with amanda.apply(NaNSentinel(inf=True, allow_ops=["full", "triu", "add"])):
+        attention()
+    with pytest.raises(NonfiniteError, match="first infinity was in an input"), amanda.apply(NaNSentinel(inf=True)):
+        attention()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("size", [1, 7, 5000])
+def test_each_position_of_each_dtype_is_read(dtype, size):
+    finfo = torch.finfo(dtype)
+    for value in (torch.nan, -torch.nan, torch.inf, -torch.inf, finfo.max, finfo.min, finfo.tiny, -0.0):
+        for at in {0, size // 2, size - 1}:
+            for strided in (False, True):
+                source = torch.zeros(2 * size, dtype=dtype)[::2] if strided else torch.zeros(size, dtype=dtype)
+                source[at] = value
+                for inf in (False, True):
+                    sentinel = NaNSentinel(inf=inf, action="warn")
+                    with warnings.catch_warnings(), amanda.apply(sentinel):
+                        warnings.simplefilter("ignore")
+                        torch.clone(source)
+                    expected = torch.isnan(source).any() or (inf and torch.isinf(source).any())
+                    assert (sentinel.first is not None) == bool(expected), (value, at, strided, inf)
+
+
+def test_memory_without_values_is_no_fault():
+    garbage = NaNSentinel(action="raise")
+    with amanda.apply(garbage):
+        memory = torch.empty(4)
+        memory.view(torch.int32).fill_(-1)  # as what was there before could be: a NaN
+        memory[:2].fill_(1.0)
+        memory.select(0, 3).copy_(X[1])
+        memory.clone()
+    assert garbage.findings() == []
+
+
+def test_training_is_the_same_to_the_bit():
+    def train():
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        for _ in range(2):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = layer(torch.randn(3, 2, 8)).float().square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return torch.cat([parameter.flatten() for parameter in layer.parameters()])
+
+    expected = train()
+    for waits in (True, False):
+        sentinel = NaNSentinel(inf=True)
+        sentinel._waits = waits
+        with amanda.apply(sentinel):
+            found = train()
+        assert torch.equal(found, expected)
+        assert sentinel.findings() == []
+
+
+def test_flags_on_a_device_are_read_at_the_end_of_the_scope():
+    sentinel = NaNSentinel()
+    sentinel._waits = False
+    told = r"aten::div produced .*\n.*\n  output 0: float32 \[2\] on cpu\n"
+    with pytest.raises(NonfiniteError, match=told), amanda.apply(sentinel):
+        X / X
+
+
+def test_what_is_wrong_with_an_argument():
+    with pytest.raises(
+        ValueError, match=r'\[nan\] action= is "raise" or "warn", got "stop"'.replace('"stop"', "'stop'")
+    ):
+        NaNSentinel(action="stop")
+    with pytest.raises(TypeError, match=r"\[nan\] allow_ops= is a list of strings, got 'div'"):
+        NaNSentinel(allow_ops="div")

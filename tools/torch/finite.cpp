@@ -1,0 +1,105 @@
+#include "torch/finite.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <c10/util/complex.h>
+
+#include "amanda/routine_capsule.h"
+#include "torch/bindings.h"
+#include "torch/blocks.h"
+#include "torch/tensors.h"
+
+// As in elements.cpp: the loops are such that a compiler vectorizes them.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define AMANDA_WIDE_BITS __attribute__((target("avx2")))
+#endif
+
+namespace amanda::tools::pytorch {
+namespace {
+
+// The bits of a NaN without its sign are an integer above those of infinity.
+template <class Bits>
+[[gnu::always_inline]] inline bool above(const Bits* bits, int64_t count, Bits limit) {
+  constexpr Bits kSign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1));
+  Bits found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto magnitude = static_cast<Bits>(bits[i] & static_cast<Bits>(~kSign));
+    // The difference wraps around, and its sign bit is set, where the magnitude is above.
+    found = static_cast<Bits>(found | static_cast<Bits>(limit - magnitude));
+  }
+  return (found & kSign) != 0;
+}
+
+#ifdef AMANDA_WIDE_BITS
+AMANDA_WIDE_BITS bool above_wide(const uint16_t* b, int64_t count, uint16_t limit) { return above(b, count, limit); }
+AMANDA_WIDE_BITS bool above_wide(const uint32_t* b, int64_t count, uint32_t limit) { return above(b, count, limit); }
+AMANDA_WIDE_BITS bool above_wide(const uint64_t* b, int64_t count, uint64_t limit) { return above(b, count, limit); }
+const bool has_wide_bits = __builtin_cpu_supports("avx2");
+
+template <class Bits>
+bool block_above(const Bits* bits, int64_t count, Bits limit) {
+  return has_wide_bits ? above_wide(bits, count, limit) : above(bits, count, limit);
+}
+#else
+template <class Bits>
+bool block_above(const Bits* bits, int64_t count, Bits limit) {
+  return above(bits, count, limit);
+}
+#endif
+
+/// `T`: `parts` numbers of the same kind; `infinity`: the bits of one.
+template <class T, class Bits>
+bool any_above(const at::Tensor& tensor, Bits infinity, bool inf) {
+  constexpr auto kParts = static_cast<int64_t>(sizeof(T) / sizeof(Bits));
+  const auto limit = static_cast<Bits>(infinity - (inf ? 1 : 0));
+  bool found = false;
+  each_block<T>(tensor, [&](const T* elements, int64_t count) {
+    found = found || block_above(reinterpret_cast<const Bits*>(elements), count * kParts, limit);
+  });
+  return found;
+}
+
+constexpr uint32_t kFloatInfinity = 0x7f800000;
+constexpr uint64_t kDoubleInfinity = 0x7ff0000000000000;
+
+}  // namespace
+
+std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return any_above<uint32_t>(tensor, kFloatInfinity, inf);
+    case at::kDouble: return any_above<uint64_t>(tensor, kDoubleInfinity, inf);
+    case at::kHalf: return any_above<uint16_t>(tensor, uint16_t(0x7c00), inf);
+    case at::kBFloat16: return any_above<uint16_t>(tensor, uint16_t(0x7f80), inf);
+    case at::kComplexHalf: return any_above<uint32_t>(tensor, uint16_t(0x7c00), inf);
+    case at::kComplexFloat: return any_above<uint64_t>(tensor, kFloatInfinity, inf);
+    case at::kComplexDouble: return any_above<c10::complex<double>>(tensor, kDoubleInfinity, inf);
+    default: break;
+  }
+  if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return false;
+  return std::nullopt;
+}
+
+bool are_finite(Values& values, bool inf) {
+  OpCall& call = values.call();
+  const Side side = side_of(values.point());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool finite = each_tensor(operand(call, side, values.position(i)), [&](const at::Tensor& tensor) {
+      if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
+      return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
+    });
+    if (!finite) return false;
+  }
+  return true;
+}
+
+void bind_finite(pybind11::module_& m) {
+  m.def(
+      "are_finite",
+      [](bool inf) { return python::capsule_of([inf](Values& values) { return are_finite(values, inf); }); },
+      pybind11::arg("inf"),
+      "A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or "
+      "can't "
+      "be read in C++.");
+}
+
+}  // namespace amanda::tools::pytorch

@@ -1,0 +1,20 @@
+// Is every element of an operator's tensors finite? Written to be cheap where the answer is yes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "amanda/action.h"
+
+namespace amanda::tools::pytorch {
+
+/// Has a tensor that is_readable() a NaN, or with `inf` an infinity, too? No integer has. None: its dtype is not one of
+/// those here.
+std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf);
+
+/// A routine before or after an operator, forward or backward. True: all operands that it selects were read, and are
+/// finite.
+bool are_finite(Values& values, bool inf);
+
+}  // namespace amanda::tools::pytorch
