@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from amanda import drivers
-from amanda.cli import doctor, ls, nan, trace
+from amanda.cli import diff, doctor, ls, nan, trace
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_doctor(commands)
     _add_ls(commands)
     _add_nan(commands)
+    _add_diff(commands)
     _add_trace(commands)
     given = parser.parse_args(arguments)
     given.run(given)
@@ -97,6 +98,36 @@ def _add_nan(commands: Any) -> None:
         nan.find(program, given, _options(given))
 
     command.set_defaults(run=run, top=None)
+
+
+def _add_diff(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "diff",
+        help="which operators cause the difference between two runs",
+        description="Records what every operator of a program returns, and compares another run with it: a.py and then "
+        "b.py, or --record a folder, and later --against it. Each result that differs is replaced by the reference's, so "
+        "that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, that of the program if "
+        "it fails, and 2 for mistakes in the command line or the record.",
+        epilog="example: amanda diff before.py after.py",
+    )
+    diff.add_options(command)
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        other = None
+        if not given.record and not given.against:
+            if len(given.program) < 2:
+                command.error("expected two scripts; or --record or --against, and a script")
+            other = given.program.pop(0)
+        program = _program(command, given)
+        if program is None:
+            command.error("expected a script, or -m and a module")
+        try:
+            diff.run(program, other, given, _options(given))
+        except (ValueError, OSError) as error:
+            command.error(str(error))
+
+    command.set_defaults(run=run)
 
 
 def _add_trace(commands: Any) -> None:

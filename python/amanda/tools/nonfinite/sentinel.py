@@ -15,6 +15,7 @@ from amanda.reports.places import Place
 from amanda.tool import Tool
 from amanda.tools import _eager_only, _reading
 from amanda.tools._native import natively
+from amanda.tools._schemas import Sides
 from amanda.tools.nonfinite.finding import (
     Finding,
     NonfiniteError,
@@ -23,7 +24,6 @@ from amanda.tools.nonfinite.finding import (
     flattened,
     place_fields,
 )
-from amanda.tools.nonfinite.schemas import Sides
 
 PENDING = 4096  # flags on devices that are kept before they are read
 

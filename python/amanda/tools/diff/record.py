@@ -1,0 +1,192 @@
+"""Record: a folder that holds what the operators of a run returned."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+VERSION = 1
+BATCH_BYTES = 64 << 20  # of results that are written together
+CACHE_FILES = 4
+
+_HEAD = "amanda diff record"
+
+
+@dataclasses.dataclass(frozen=True)
+class Station:
+    """An operator at its place in the program, forward or backward."""
+
+    op_id: int
+    backward_op_id: int | None
+    operator: str  # "aten::linear", "aten::add.Tensor"
+    backward_op: str  # "AddmmBackward0"; "" of a forward operator
+    module_path: str
+    source: str
+    line: str  # the text of that line: it stays when the line moves
+
+    @property
+    def id(self) -> tuple[int, int | None]:
+        return self.op_id, self.backward_op_id
+
+    @property
+    def look(self) -> tuple[str, ...]:
+        """What a place has in common with its counterpart in a changed program, whose ids are others."""
+        return self.operator, self.backward_op, self.module_path, self.line
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """One run of an operator. Tensors are known by number, their contents by hash."""
+
+    results: list[int | None]  # numbers of tensors, None for what is none
+    inputs: list[str]  # hashes of tensors, texts of other values
+
+
+class RecordWriter:
+    """Writes a record: tensors in files of their own, and an index, line by line.
+
+    A file of tensors is complete before the index names it, so that a record that was interrupted can be read up to
+    there.
+
+    Raises:
+        FileExistsError: the folder has something in it.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if any(self._folder.iterdir()):
+            raise FileExistsError(
+                f"[diff] {os.fspath(folder)!r} is not empty; a record is written into a folder of its own"
+            )
+        self._index: IO[str] = open(self._folder / "index.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        self._lines: list[Any] = []
+        self._tensors: dict[str, Any] = {}
+        self._bytes = 0
+        self._next = 0
+        self._files = 0
+        self._is_complete = True
+        self._write_lines([[_HEAD, VERSION]])
+
+    def add_station(self, number: int, station: Station) -> None:
+        self._lines.append(["place", number, *dataclasses.astuple(station)])
+
+    def add_execution(self, number: int, execution: Execution) -> None:
+        self._lines.append(["run", number, execution.results, execution.inputs])
+        if self._bytes >= BATCH_BYTES:
+            self.flush()
+
+    def add_tensor(self, tensor: Any) -> int:
+        """Its number. The tensor must not change any more."""
+        self._next += 1
+        self._tensors[str(self._next)] = tensor
+        self._bytes += tensor.numel() * tensor.element_size()
+        return self._next
+
+    def flush(self) -> None:
+        """Writes what was added. What a full disk refused is forgotten; the record stays readable up to there."""
+        lines, tensors = self._lines, self._tensors
+        self._lines, self._tensors, self._bytes = [], {}, 0
+        complete, self._is_complete = self._is_complete, False
+        if tensors:
+            from safetensors.torch import save_file
+
+            self._files += 1
+            name = f"{self._files}.safetensors"
+            save_file(tensors, self._folder / f"{name}.part")
+            os.replace(self._folder / f"{name}.part", self._folder / name)
+            lines = [["file", name, *map(int, tensors)], *lines]
+        self._write_lines(lines)
+        self._is_complete = complete
+
+    def close(self) -> None:
+        try:
+            self.flush()
+            if self._is_complete:
+                self._write_lines([["end"]])
+        finally:
+            self._index.close()
+
+    def _write_lines(self, lines: list[Any]) -> None:
+        self._index.write("".join(json.dumps(line) + "\n" for line in lines))
+        self._index.flush()
+
+
+class Record:
+    """Reads a record.
+
+    Raises:
+        ValueError: it is no record, or of another version.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self.stations: list[Station] = []  # in the order of their first runs
+        self.is_complete = False  # else the recording was interrupted, and this is what came before
+        self._runs: dict[int, list[Execution]] = collections.defaultdict(list)
+        self._file_of: dict[int, str] = {}
+        self._open: collections.OrderedDict[str, dict[str, Any]] = collections.OrderedDict()
+        numbers: dict[int, int] = {}
+        for line in self._lines():
+            match line:
+                case ["place", int(number), *fields]:
+                    numbers[number] = len(self.stations)
+                    self.stations.append(Station(*fields))
+                case ["run", int(number), results, inputs]:
+                    self._runs[numbers[number]].append(Execution(results, inputs))
+                case ["file", str(name), *tensors]:
+                    self._file_of.update(dict.fromkeys(tensors, name))
+                case ["end"]:
+                    self.is_complete = True
+
+    def runs(self, station: int) -> list[Execution]:
+        """Of the station at this position of `stations`, in order."""
+        return self._runs[station]
+
+    def tensor(self, number: int) -> Any:
+        name = self._file_of[number]
+        if name not in self._open:
+            from safetensors.torch import load_file
+
+            self._open[name] = load_file(self._folder / name)
+            if len(self._open) > CACHE_FILES:
+                self._open.popitem(last=False)
+        self._open.move_to_end(name)
+        return self._open[name][str(number)]
+
+    def _lines(self) -> Iterator[Any]:
+        folder = os.fspath(self._folder)
+        try:
+            file = open(self._folder / "index.jsonl", encoding="utf-8")  # noqa: SIM115
+        except FileNotFoundError:
+            raise ValueError(
+                f"[diff] {folder!r} is no record: it has no index.jsonl; make one with amanda diff --record"
+            ) from None
+        with file:
+            head = _parsed(file.readline())
+            if not isinstance(head, list) or head[:1] != [_HEAD]:
+                raise ValueError(f"[diff] {folder!r} is no record: its index.jsonl is something else")
+            if head[1] != VERSION:
+                raise ValueError(
+                    f"[diff] {folder!r} is a record of version {head[1]}, and this Amanda reads version {VERSION}; "
+                    "record it again"
+                )
+            for text in file:
+                line = _parsed(text)
+                if line is None:
+                    return  # it was being written
+                yield line
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

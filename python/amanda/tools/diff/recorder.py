@@ -1,0 +1,57 @@
+"""Recorder: writes down what every operator of a run returns."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+from amanda.tools.diff.record import Execution, RecordWriter, Station
+from amanda.tools.diff.tensors import kept, tensors_in
+from amanda.tools.diff.watching import Watching
+
+
+class Recorder(Watching):
+    """Records the results of every operator, forward, backward and in optimizers, into a folder::
+
+        with Recorder("reference") as recorder, amanda.apply(recorder):
+            train(model)
+
+    Memory is bounded: results are written as they come, those of 64 MiB at a time. The record takes the bytes of all
+    results together. If the program is interrupted, or the disk is full, what was written so far can be read.
+
+    Arguments:
+        folder: does not exist, or is empty.
+
+    Raises:
+        FileExistsError: the folder has something in it.
+        OSError: it cannot be written; also while the program runs.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__("diff")
+        self._writer = RecordWriter(folder)
+        self._numbers: dict[tuple[int, int | None], int] = {}  # of stations
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Completes the record. It must be called, outside of the scope."""
+        with self._lock:
+            self._writer.close()
+
+    def _ran(self, station: Station, results: tuple[Any, ...], inputs: list[str], names: list[str]) -> None:
+        tensors = [kept(tensor) for tensor in tensors_in(results)]
+        with self._lock:
+            number = self._numbers.get(station.id)
+            if number is None:
+                number = self._numbers[station.id] = len(self._numbers)
+                self._writer.add_station(number, station)
+            stored = [None if tensor is None else self._writer.add_tensor(tensor) for tensor in tensors]
+            self._writer.add_execution(number, Execution(stored, inputs))

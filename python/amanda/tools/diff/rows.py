@@ -1,0 +1,57 @@
+"""Rows of a diff: causes, and what only one of the runs has."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from amanda.reports.columns import general_column, name_column, number_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.results import Grouping
+from amanda.reports.rich_table import Column
+
+GroupBy = Literal["id"]
+Kind = Literal["operator", "input", "only in reference", "only in this run", "other count"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A cause of a difference, at one operator of the program.
+
+    ``kind``: "operator": its inputs agree and its results differ. "input": it got a tensor that differs, and that no
+    operator made: a parameter, data. The others: an operator that only one run has, or that ran more or less often.
+    """
+
+    kind: Kind
+    name: str  # "aten::linear"
+    backward_op: str  # "AddmmBackward0"; "" of a forward operator
+    op_id: int
+    module_path: str
+    source: str  # file:line of the call
+    runs: int  # in which it differed
+    first_run: int | None  # the first of these, from 0 on
+    output: int | None  # the position of the result that differs first; members of lists count
+    dtype: str
+    shape: tuple[int, ...] | None
+    elements: int | None  # that differ, in the first run
+    max_abs: float | None  # the largest difference, over all runs
+    max_rel: float | None  # the same, divided by the reference's element
+    note: str  # "eps: 1e-05 -> 1e-06", the names of inputs, another dtype or shape
+
+
+def _what(row: Any) -> str:
+    shape = "" if row.shape is None else f"{row.dtype}{list(row.shape)}"
+    return ", ".join(filter(None, [row.note, shape]))
+
+
+COLUMNS = [
+    name_column("id"),
+    Column("cause", lambda row: row.backward_op or row.kind, left=True, field="kind"),
+    number_column("runs", "runs"),
+    number_column("first", "first_run"),
+    number_column("elements", "elements"),
+    general_column("max abs", "max_abs"),
+    general_column("max rel", "max_rel"),
+    Column("what", _what, left=True, field="note"),
+]
+GROUPINGS = {"id": Grouping(COLUMNS, fields_of(Row))}

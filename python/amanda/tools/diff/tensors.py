@@ -1,0 +1,100 @@
+"""What a diff does with PyTorch's tensors. Imports torch: import it where an operator ran."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from amanda.tools._arrays import of_torch
+
+_STORED = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Between a result and the reference's."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int  # that differ by more than is tolerated
+    of: int
+    max_abs: float | None  # None: shapes differ
+    max_rel: float | None
+    note: str = ""
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """A result's tensors in order: itself, or the members of lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for member in value:
+            yield from tensors_in(member)
+
+
+def kept(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A copy on the CPU; None: it has no elements that can be stored."""
+    if of_torch.why_unreadable(tensor) is not None or tensor.dtype not in _STORED:
+        return None
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def is_equal(tensor: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Bit for bit, but that NaN equals NaN."""
+    if tensor.dtype != reference.dtype or tensor.shape != reference.shape:
+        return False
+    return torch.equal(tensor, reference) or bool(((tensor == reference) | (tensor.isnan() & reference.isnan())).all())
+
+
+def difference(
+    tensor: torch.Tensor, reference: torch.Tensor, rtol: float | None, atol: float | None
+) -> Difference | None:
+    """None: they agree within the tolerances; those of the coarser dtype where dtypes differ and none are given."""
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if tensor.shape != reference.shape:
+        note = f"shape {list(tensor.shape)} instead of {list(reference.shape)}"
+        return Difference(dtype, shape, tensor.numel(), tensor.numel(), None, None, note)
+    if rtol is None or atol is None:
+        default = (0.0, 0.0)
+        if tensor.dtype != reference.dtype:
+            from torch.testing._comparison import default_tolerances
+
+            default = default_tolerances(tensor.dtype, reference.dtype)
+        rtol, atol = default[0] if rtol is None else rtol, default[1] if atol is None else atol
+    wide = torch.complex128 if tensor.is_complex() or reference.is_complex() else torch.float64
+    if not (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype == reference.dtype:
+        wide = torch.int64 if tensor.dtype != torch.bool else torch.uint8
+    ours, theirs = tensor.to(wide), reference.to(wide)
+    distance = (ours - theirs).abs().double()
+    same = ours == theirs
+    if wide.is_floating_point or wide.is_complex:
+        same |= ours.isnan() & theirs.isnan()
+    bad = ~(same | (distance <= atol + rtol * theirs.abs().double()))
+    count = int(bad.sum())
+    if not count:
+        return None
+    scale = theirs.abs().double()
+    some = distance[bad].nan_to_num(nan=float("inf"))
+    relative = (distance[bad] / scale[bad]).nan_to_num(nan=float("inf"))
+    note = (
+        f"{dtype} instead of {str(reference.dtype).removeprefix('torch.')}" if tensor.dtype != reference.dtype else ""
+    )
+    return Difference(dtype, shape, count, tensor.numel(), some.max().item(), relative.max().item(), note)
+
+
+def healed(value: Any, references: Iterator[torch.Tensor | None]) -> Any:
+    """The value with the reference's elements, in its own dtypes and on its devices."""
+    if isinstance(value, torch.Tensor):
+        reference = next(references)
+        if reference is None or reference.shape != value.shape:
+            return value
+        return reference.to(value.device, value.dtype, copy=True)  # what is read from a file may not be aligned
+    if isinstance(value, (list, tuple)):
+        return [healed(member, references) for member in value]
+    return value

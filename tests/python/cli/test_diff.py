@@ -1,0 +1,54 @@
+"""`amanda diff`: its table, files and exit statuses."""
+
+import json
+
+import pytest
+
+PROGRAM = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+print(sys.argv[1:])
+model(torch.ones(2, 4)).sum().backward()
+"""
+
+
+@pytest.fixture
+def diff(tmp_path, run_python):
+    (tmp_path / "a.py").write_text(PROGRAM)
+    (tmp_path / "b.py").write_text(
+        PROGRAM.replace("import sys", "\nimport os, sys").replace("ones(2", "zeros(2") + "\n"
+    )
+    return lambda *arguments: run_python("-m", "amanda", "diff", *arguments)
+
+
+def test_two_scripts(diff, tmp_path):
+    same = diff("a.py", "a.py", "--flag")
+    assert (same.returncode, same.stdout) == (0, "['--flag']\n['--flag']\n\n0 differences\n"), same.stderr
+    other = diff("--json", "rows.json", "--html", "page.html", "a.py", "b.py")
+    assert other.returncode == 1, other.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert {(row["kind"], row["name"]) for row in rows} >= {
+        ("only in this run", "aten::zeros"),
+        ("only in reference", "aten::ones"),
+    }
+    assert other.stdout.endswith(f"{len(rows)} differences\n")
+    assert "aten::zeros" in (tmp_path / "page.html").read_text()
+
+
+def test_a_record_for_later(diff):
+    assert diff("--record", "ref", "a.py").returncode == 0
+    assert diff("--against", "ref", "a.py").returncode == 0
+    again = diff("--record", "ref", "a.py")
+    assert again.returncode == 2
+    assert "'ref' is not empty" in again.stderr
+
+
+def test_mistakes_and_programs_that_fail(diff, tmp_path):
+    assert "expected two scripts; or --record or --against, and a script" in diff("a.py").stderr
+    missing = diff("--against", "nothing", "a.py")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    (tmp_path / "fails.py").write_text("import sys; sys.exit(5)")
+    failed = diff("fails.py", "a.py")
+    assert failed.returncode == 5
+    assert failed.stderr.endswith("amanda diff: fails.py ended with status 5\n")

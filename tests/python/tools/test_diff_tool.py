@@ -1,0 +1,219 @@
+"""CausalDiff: planted faults are found, each exactly, and nothing that follows from them. Records survive what happens."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import amanda
+import pytest
+import torch
+from amanda.tools.diff import CausalDiff, Recorder
+from amanda.tools.diff import record as records
+from repository import ROOT
+from torch import nn
+
+
+def train(*, beta=0.999, eps=1e-5, seed=0, change=None, scale=1.0, steps=3):
+    """Trains a small network. Nothing but the keywords may differ between two calls."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=eps), nn.Dropout(0.5), nn.Linear(8, 3))
+    if change:
+        with amanda.disabled():
+            change(model)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, beta))
+    x = torch.randn(5, 4)
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(x) * scale).square().sum().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.fixture
+def reference(tmp_path):
+    """A record of `train()`."""
+    with Recorder(tmp_path / "reference") as recorder, amanda.apply(recorder):
+        train()
+    return tmp_path / "reference"
+
+
+def causes(reference, run=train, tolerances=None, **changed):
+    diff = CausalDiff(reference, **tolerances or {})
+    with amanda.apply(diff):
+        run(**changed)
+    return [(row.kind, row.name, row.backward_op, row.module_path, row.note) for row in diff.rows()]
+
+
+def test_recording_changes_nothing_and_equal_runs_do_not_differ(tmp_path):
+    alone = train()
+    with Recorder(tmp_path / "reference") as recorder, amanda.apply(recorder):
+        recorded = train()
+    diff = CausalDiff(tmp_path / "reference")
+    with amanda.apply(diff):
+        compared = train()
+    assert all(map(torch.equal, alone, recorded))
+    assert all(map(torch.equal, alone, compared))
+    assert not diff.differs, diff.rows()
+
+
+def flip(model):
+    model[3].weight.detach().view(torch.int32)[1, 2] ^= 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"eps": 1e-3}, [("operator", "aten::layer_norm", "", "1", "eps: 1e-05 -> 0.001")]),
+        ({"seed": 1}, [("operator", "aten::dropout", "", "2", "")]),
+        ({"change": flip}, [("input", "aten::linear", "", "3", "weight (3.weight)")]),
+        ({"scale": 2.0}, [("operator", "aten::mul.Tensor", "", "", "other: 1.0 -> 2.0")]),
+        (
+            {"beta": 0.9},
+            [
+                ("operator", "aten::addcmul_", "", "", "value: 0.0010000000000000009 -> 0.09999999999999998"),
+                ("operator", "aten::div.Tensor", "", "", "other: 0.031622776601683805 -> 0.3162277660168379"),
+                ("operator", "aten::mul_.Tensor", "", "", "other: 0.999 -> 0.9"),
+            ],
+        ),
+    ],
+    ids=["eps", "seed", "weight", "scale", "beta"],
+)
+def test_a_planted_fault_is_found_and_nothing_else(reference, changed, expected):
+    assert causes(reference, **changed) == expected
+
+
+def test_a_fault_in_a_backward_pass_only(tmp_path):
+    class Twice(torch.autograd.Function):
+        factor = 2.0
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * Twice.factor
+
+    def run():
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        Twice.apply(layer(torch.ones(2, 4))).exp().sum().backward()
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+    Twice.factor = 2.5
+    found = causes(tmp_path / "r", run)
+    assert [(kind, backward_op) for kind, _, backward_op, _, _ in found] == [("operator", "TwiceBackward")]
+
+
+def test_another_dtype_is_compared_within_its_precision(tmp_path):
+    def run(dtype=torch.float32, factor=1.0):
+        x = torch.linspace(1, 2, 12).reshape(3, 4).to(dtype)
+        return (x * factor).exp().sum(1)
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+    assert causes(tmp_path / "r", run, dtype=torch.float64) == []
+    assert [row[:2] for row in causes(tmp_path / "r", run, dtype=torch.float64, factor=1.01)] == [
+        ("operator", "aten::mul.Tensor")
+    ]
+    half = causes(tmp_path / "r", run, dtype=torch.bfloat16)
+    assert all(kind == "operator" and note == "bfloat16 instead of float32" for kind, *_, note in half), half
+
+
+def test_tolerances_and_what_differs_is_told(tmp_path):
+    def run(noise=0.0):
+        return (torch.ones(2, 3) * (1 + noise)).sum()
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+    diff = CausalDiff(tmp_path / "r")
+    with amanda.apply(diff):
+        result = run(0.25)
+    assert result == 6, "it is the reference's"
+    (row,) = diff.rows()
+    assert (row.elements, row.max_abs, row.max_rel, row.shape, row.dtype) == (6, 0.25, 0.25, (2, 3), "float32")
+    assert causes(tmp_path / "r", run, {"rtol": 0.3}, noise=0.25) == []
+
+
+def test_operators_of_one_run_only_and_other_counts(reference):
+    longer = causes(reference, steps=4)
+    assert [row[:2] for row in longer if row[0] != "other count"] == [("input", "aten::clone")], "of the last weights"
+    assert "ran 4 times, in the reference 3 times" in {note for *_, note in longer}
+    (extra,) = [row for row in causes(reference, lambda: [train(), torch.ones(2).sinh()]) if "sinh" in row[1]]
+    assert extra[:2] == ("only in this run", "aten::sinh")
+    missing = causes(reference, lambda: None)
+    assert {row[0] for row in missing} == {"only in reference"}
+
+
+def test_the_record_of_an_interrupted_run_is_readable(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "BATCH_BYTES", 1)
+    recorder = Recorder(tmp_path / "r")
+    with amanda.apply(recorder):  # and it is never closed, as in a process that is killed
+        torch.ones(3).exp().sum()
+    with open(tmp_path / "r" / "index.jsonl", "a") as index:
+        index.write('["run", 0, [')  # the line that was being written
+    diff = CausalDiff(tmp_path / "r")
+    with amanda.apply(diff):
+        torch.ones(3).exp().sum()
+    assert not diff.rows(), "operators of another line with the same text are matched"
+    assert [station.operator for station in records.Record(tmp_path / "r").stations] == [
+        "aten::ones",
+        "aten::exp",
+        "aten::sum",
+    ]
+    assert "the record was interrupted" in str(diff.table())
+    recorder._writer._index.close()
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(tmp_path, monkeypatch):
+    import safetensors.torch
+
+    monkeypatch.setattr(records, "BATCH_BYTES", 1)
+    written, save = [], safetensors.torch.save_file
+
+    def full(tensors, path):
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(path)
+        save(tensors, path)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    recorder = Recorder(tmp_path / "r")
+    with pytest.raises(OSError, match="No space left on device"), amanda.apply(recorder):
+        torch.ones(3).exp().sum()
+    recorder.close()
+    record = records.Record(tmp_path / "r")
+    assert not record.is_complete
+    assert [station.operator for station in record.stations] == ["aten::ones", "aten::exp"]
+    assert torch.equal(record.tensor(record.runs(1)[0].results[0]), torch.ones(3).exp())
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"\[diff\] '.*' is no record: it has no index.jsonl; make one with"):
+        CausalDiff(tmp_path)
+    (tmp_path / "index.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match=r"is no record: its index.jsonl is something else"):
+        CausalDiff(tmp_path)
+    (tmp_path / "index.jsonl").write_text(json.dumps(["amanda diff record", 99]))
+    with pytest.raises(ValueError, match="is a record of version 99, and this Amanda reads version 1; record it again"):
+        CausalDiff(tmp_path)
+    with pytest.raises(FileExistsError, match="is not empty; a record is written into a folder of its own"):
+        Recorder(tmp_path)
+    with pytest.raises(ValueError, match=r"\[diff\] rtol= is a tolerance, 0 or more, got -1"):
+        CausalDiff(tmp_path, rtol=-1)
+
+
+def test_the_example_finds_its_three_faults():
+    example = ROOT / "examples" / "python" / "compare_runs.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    first, *rows = printed.splitlines()
+    assert first.endswith("with it, 0")
+    assert [" ".join(row.split()) for row in rows] == [
+        "input aten::linear encoder.layer.1.output.dense weight (encoder.layer.1.output.dense.weight)",
+        "operator aten::layer_norm encoder.layer.2.attention.output.LayerNorm eps: 1e-12 -> 0.001",
+        "operator aten::gelu encoder.layer.4.intermediate.intermediate_act_fn approximate: 'none' -> 'tanh'",
+    ]
