@@ -209,6 +209,23 @@ def test_training_is_the_same_to_the_bit():
         assert sentinel.findings() == []
 
 
+def test_what_is_finite_is_read_in_cpp_alone(monkeypatch):
+    """Its cost is that of the C++ routine: Python would be called for each operator."""
+
+    def fail(*arguments, **keywords):
+        raise AssertionError("called")
+
+    monkeypatch.setattr(NaNSentinel, "_look", fail)
+    monkeypatch.setattr(NaNSentinel, "_on_changed", fail)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with amanda.apply(NaNSentinel(inf=True)):
+        layer(torch.randn(3, 2, 8)).square().mean().backward()
+        optimizer.step()
+    with pytest.raises(AssertionError, match="called"), amanda.apply(NaNSentinel()):
+        X / X
+
+
 def test_flags_on_a_device_are_read_at_the_end_of_the_scope():
     sentinel = NaNSentinel()
     sentinel._waits = False

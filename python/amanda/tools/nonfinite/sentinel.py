@@ -23,7 +23,7 @@ from amanda.tools.nonfinite.finding import (
     flattened,
     place_fields,
 )
-from amanda.tools.nonfinite.schemas import Sides
+from amanda.tools.nonfinite.schemas import MOVES_GRADIENTS, Sides
 
 PENDING = 4096  # flags on devices that are kept before they are read
 
@@ -185,6 +185,8 @@ class NaNSentinel(Tool):
 
     def _analyze_backward(self, context: OpContext) -> None:
         _eager_only.check(context, "it reads operands again after the operator")
+        if context.backward_op.__name__ in MOVES_GRADIENTS:
+            return
         at = _At(Place.of(context), context.backward_op.__name__, None, self._allows(context))
         context.insert_after_backward_op(self._routine(context, self._on_gradients), grad_outputs=None, at=at)
 
