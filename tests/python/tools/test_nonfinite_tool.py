@@ -115,6 +115,19 @@ def test_a_nan_in_a_parameter_or_in_the_data_is_no_operators_fault():
         model(data)
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["at once", "on a device"])
+def test_what_backward_operators_have_saved_is_an_input_of_theirs(waits):
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, torch.nan)
+    sentinel = NaNSentinel(action="warn")
+    sentinel._waits = waits
+    with warnings.catch_warnings(), amanda.apply(sentinel):
+        warnings.simplefilter("ignore", NonfiniteWarning)
+        model(torch.ones(1, 2)).square().sum().backward()
+    (found,) = sentinel.findings()
+    assert (found.kind, found.name, found.backward_op) == ("given", "aten::linear", "")
+
+
 def test_the_rest_is_counted_as_propagated():
     sentinel = NaNSentinel(action="warn")
     with warnings.catch_warnings(record=True) as warned, amanda.apply(sentinel):

@@ -258,10 +258,11 @@ class NaNSentinel(Tool):
         output = tensors.either(found)
         if waits and not output:
             return
+        inputs = [*inputs, *(tensors.saved() if at.backward_op else ())]
         known = [(name, value) for name, value in inputs if not self._has_no_values(value)]
         flags = [*before, *self._flags([value for _, value in known])]
         given = tensors.either(flags) if flags else tensors.none_of(output.device)
-        operands = _operands(outputs, waits), _operands([*inputs, *(tensors.saved() if at.backward_op else ())], waits)
+        operands = _operands(outputs, waits), _operands(inputs, waits)
         pending = _Pending(at, output, given, (*operands, parameter or (self._parameter_in(known) if waits else "")))
         if waits:
             if bool(given) is False and len(known) < len(inputs) and self._flag_any(inputs):
