@@ -15,8 +15,8 @@ struct NativeRoutineObject {
 /// Runs in C++, and in Python only where that declines.
 class NativeFirst final : public PyRoutine {
  public:
-  NativeFirst(const NativeRoutineObject& object, const py::dict& kwargs, bool with_run)
-      : PyRoutine(object.otherwise, kwargs, with_run), native_(object.native) {}
+  NativeFirst(const NativeRoutineObject& object, const py::dict& kwargs, bool with_run, const char* inputs_name)
+      : PyRoutine(object.otherwise, kwargs, with_run, inputs_name), native_(object.native) {}
 
   void operator()(Values& values) override {
     if (!native_(values)) PyRoutine::operator()(values);

@@ -52,8 +52,9 @@ bool is_native(const py::object& fn) { return py::isinstance<NativeRoutineObject
 
 RoutinePtr routine(const char* method, const py::object& fn, const py::dict& kwargs, bool with_run,
                    const char* inputs_name = nullptr) {
-  if (is_native(fn) && !inputs_name)
-    return std::make_shared<NativeFirst>(fn.cast<NativeRoutineObject&>(), kwargs, with_run);
+  if (is_native(fn)) {
+    return std::make_shared<NativeFirst>(fn.cast<NativeRoutineObject&>(), kwargs, with_run, inputs_name);
+  }
   if (!PyCallable_Check(fn.ptr())) {
     throw py::type_error(fmt::format("[context] {} takes a routine to call; got {}", method, text_of(py::repr(fn))));
   }

@@ -155,6 +155,15 @@ def profile(workload, body):
         yield session
 
 
+@row("tools.nonfinite")
+def nonfinite(workload, body):
+    from amanda.tools.nonfinite import NaNSentinel
+
+    with applied(body, NaNSentinel()) as session:
+        session.seen = lambda: session.scope.cache_info().hits
+        yield session
+
+
 @row("two tools, different filters, one occurs", leaves_kernels=True)
 def two_filters(workload, body):
     here, elsewhere = counter(ops=workload.own_op), counter(ops=workload.other_op)

@@ -7,6 +7,7 @@ import torch
 from configurations import Configuration, Missing, Session
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 PEERS: list[Configuration] = []
 
@@ -88,6 +89,54 @@ def debug_mode(workload, body):
 
     with DebugMode() as mode:
         yield Session(body.run, lambda: len(mode.operators))
+
+
+@peer("detect_anomaly, backward only")
+def detect_anomaly(workload, body):
+    with torch.autograd.detect_anomaly(check_nan=True):
+        yield Session(body.run)
+
+
+@peer("TorchDispatchMode, looks for NaN")
+def nan_dispatch_mode(workload, body):
+    class Look(TorchDispatchMode):
+        seen = found = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            results = function(*args, **(kwargs or {}))
+            self.seen += 1
+            self.found += has_nan(results)
+            return results
+
+    with Look() as mode:
+        yield Session(body.run, lambda: mode.seen)
+
+
+@peer("module hooks, look for NaN")
+def nan_module_hooks(workload, body):
+    if body.model is None:
+        raise Missing("no module")
+    seen = found = 0
+
+    def hook(module, inputs, results):
+        nonlocal seen, found
+        seen += 1
+        found += has_nan(results)
+
+    handles = [
+        torch.nn.modules.module.register_module_forward_hook(hook),
+        torch.nn.modules.module.register_module_full_backward_hook(hook),
+    ]
+    try:
+        yield Session(body.run, lambda: seen)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def has_nan(results):
+    tensors = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    return any(bool(torch.isnan(tensor).any()) for tensor in tensors)
 
 
 @peer("FlopCounterMode")

@@ -20,6 +20,12 @@ _OVERWRITES = {
 }
 _RUNNING = {"running_mean", "running_var"}  # normalizations write to them without saying so
 
+MOVES_GRADIENTS = {
+    *("AccumulateGrad", "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0"),
+    *("TBackward0", "PermuteBackward0", "SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "AliasBackward0"),
+}
+"""Autograd nodes that compute nothing: what is not finite behind them was before."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sides:

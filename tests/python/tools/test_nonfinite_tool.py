@@ -115,6 +115,19 @@ def test_a_nan_in_a_parameter_or_in_the_data_is_no_operators_fault():
         model(data)
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["at once", "on a device"])
+def test_what_backward_operators_have_saved_is_an_input_of_theirs(waits):
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, torch.nan)
+    sentinel = NaNSentinel(action="warn")
+    sentinel._waits = waits
+    with warnings.catch_warnings(), amanda.apply(sentinel):
+        warnings.simplefilter("ignore", NonfiniteWarning)
+        model(torch.ones(1, 2)).square().sum().backward()
+    (found,) = sentinel.findings()
+    assert (found.kind, found.name, found.backward_op) == ("given", "aten::linear", "")
+
+
 def test_the_rest_is_counted_as_propagated():
     sentinel = NaNSentinel(action="warn")
     with warnings.catch_warnings(record=True) as warned, amanda.apply(sentinel):
@@ -207,6 +220,23 @@ def test_training_is_the_same_to_the_bit():
             found = train()
         assert torch.equal(found, expected)
         assert sentinel.findings() == []
+
+
+def test_what_is_finite_is_read_in_cpp_alone(monkeypatch):
+    """Its cost is that of the C++ routine: Python would be called for each operator."""
+
+    def fail(*arguments, **keywords):
+        raise AssertionError("called")
+
+    monkeypatch.setattr(NaNSentinel, "_look", fail)
+    monkeypatch.setattr(NaNSentinel, "_on_changed", fail)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with amanda.apply(NaNSentinel(inf=True)):
+        layer(torch.randn(3, 2, 8)).square().mean().backward()
+        optimizer.step()
+    with pytest.raises(AssertionError, match="called"), amanda.apply(NaNSentinel()):
+        X / X
 
 
 def test_flags_on_a_device_are_read_at_the_end_of_the_scope():

@@ -15,7 +15,7 @@ from amanda.reports.places import Place
 from amanda.tool import Tool
 from amanda.tools import _eager_only, _reading
 from amanda.tools._native import natively
-from amanda.tools._schemas import Sides
+from amanda.tools._schemas import MOVES_GRADIENTS, Sides
 from amanda.tools.nonfinite.finding import (
     Finding,
     NonfiniteError,
@@ -185,6 +185,8 @@ class NaNSentinel(Tool):
 
     def _analyze_backward(self, context: OpContext) -> None:
         _eager_only.check(context, "it reads operands again after the operator")
+        if context.backward_op.__name__ in MOVES_GRADIENTS:
+            return
         at = _At(Place.of(context), context.backward_op.__name__, None, self._allows(context))
         context.insert_after_backward_op(self._routine(context, self._on_gradients), grad_outputs=None, at=at)
 
@@ -256,10 +258,11 @@ class NaNSentinel(Tool):
         output = tensors.either(found)
         if waits and not output:
             return
+        inputs = [*inputs, *(tensors.saved() if at.backward_op else ())]
         known = [(name, value) for name, value in inputs if not self._has_no_values(value)]
         flags = [*before, *self._flags([value for _, value in known])]
         given = tensors.either(flags) if flags else tensors.none_of(output.device)
-        operands = _operands(outputs, waits), _operands([*inputs, *(tensors.saved() if at.backward_op else ())], waits)
+        operands = _operands(outputs, waits), _operands(inputs, waits)
         pending = _Pending(at, output, given, (*operands, parameter or (self._parameter_in(known) if waits else "")))
         if waits:
             if bool(given) is False and len(known) < len(inputs) and self._flag_any(inputs):
