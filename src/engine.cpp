@@ -57,11 +57,31 @@ KnownCall Engine::known_call(const ScopeStack& scopes, const Backend& backend, O
   return known;
 }
 
-void Engine::on_known_op(ScopeStack& scopes, OpCall& call, const Sight& sight, const KnownCall& known) {
-  OpRun run(ThreadCalls::current(), scopes, call, sight.seeing(), known.plan_);
-  run.before();
-  run.operate();
-  run.after();
+// Routines may run the same place again, or change what is known of it: nothing is read from `sight` and `known` after
+// they began.
+void Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
+                         const KnownCall& known) {
+  if (known.plan_->backward()) {
+    OpRun run(here, scopes, call, sight.seeing(), known.plan_);
+    run.before();
+    run.operate();
+    return run.after();
+  }
+  // The same, for a plan without analyses and backward operators.
+  const CallFrame alive(here);
+  const PlanUse plan = known.plan_;
+  const ToolBits seeing = sight.seeing();
+  const bool inner_before = sight.observes_inner();
+  const uint64_t generation = sight.generation_;
+  Execution execution(call);
+  scopes.count_hit();
+  execution.run_before(*plan);
+  {
+    const OpFrame frame(here, seeing);
+    const bool same = generation == ActionCache::generation();
+    execution.run_operator(*plan, same ? inner_before : scopes.observes_inner(here.inside));
+  }
+  execution.run_last(*plan);
 }
 
 void Engine::count_hit(const ScopeStack& scopes) noexcept { scopes.count_hit(); }

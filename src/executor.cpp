@@ -91,9 +91,22 @@ void Execution::settle_kept() {
 
 // ---- actions --------------------------------------------------------------------------------------------------------
 
-bool Execution::runs(const ScheduledAction& action) const {
+inline bool Execution::runs(const ScheduledAction& action) const {
   if (action.removed || action.status->stopped) return false;
   return !scopes_ || scopes_->contains(action.scope);
+}
+
+inline void Execution::run_action(const ScheduledAction& action) {
+  if (!runs(action)) return;
+  try {
+    Values values(*this, call_, action);
+    (*action.routine)(values);
+    values.check_unchanged();
+    call_.commit();
+    if (!action.looked.load(std::memory_order_relaxed) && call_.records()) action.looked = true;
+  } catch (...) {
+    handle_failure(action);
+  }
 }
 
 void Execution::run_point(const Plan& plan, Point point) {
@@ -105,32 +118,15 @@ void Execution::run_point(const Plan& plan, Point point) {
   }
 }
 
-void Execution::run_action(const ScheduledAction& action) {
-  if (!runs(action)) return;
-  try {
-    Values values(*this, call_, action);
-    (*action.routine)(values);
-    values.check_unchanged();
-    call_.commit();
-    if (!action.looked.load(std::memory_order_relaxed) && call_.records()) action.looked = true;
-  } catch (...) {
-    call_.discard();
-    const std::exception_ptr error = std::current_exception();
-    if (!survives(action, error)) throw;
-    action.scope->stop(*action.tool, describe(action, call_), error);
-  }
+void Execution::handle_failure(const ScheduledAction& action) {
+  call_.discard();
+  const std::exception_ptr error = std::current_exception();
+  if (!survives(action, error)) throw;
+  action.scope->stop(*action.tool, describe(action, call_), error);
 }
 
 bool Execution::survives(const ScheduledAction& action, const std::exception_ptr& error) const {
   return action.scope->survives(error) && action.routine->is_failure(error) && !call_.backend().is_programs(error);
-}
-
-void Execution::run_operator(const Plan& plan, bool observe_inner) {
-  hints_ = {.observe_inner = observe_inner,
-            .keep_inputs = plan.after_pending(),
-            .edit_result = plan.edits_result(),
-            .keep_run_inputs = plan.shows_inputs()};
-  run_wrapped(plan, plan.replacements().size(), call_, hints_);
 }
 
 void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints) {

@@ -30,11 +30,30 @@ class Execution {
     if (!plan.at(Point::kBefore).empty()) run_point(plan, Point::kBefore);
   }
   /// The original, or the plan's outermost replacement.
-  void run_operator(const Plan& plan, bool observe_inner);
+  void run_operator(const Plan& plan, bool observe_inner) {
+    hints_ = {.observe_inner = observe_inner,
+              .keep_inputs = plan.after_pending(),
+              .edit_result = plan.edits_result(),
+              .keep_run_inputs = plan.shows_inputs()};
+    if (plan.replacements().empty()) return call_.run(hints_);
+    run_wrapped(plan, plan.replacements().size(), call_, hints_);
+  }
   void run_after(const Plan& plan) {
     if (plan.at(Point::kAfter).empty()) return;
     if (plan.shows_inputs()) call_.show_run_inputs();
     run_point(plan, Point::kAfter);
+  }
+
+  /// What follows the operator in any case.
+  void run_last(const Plan& plan) {
+    try {
+      run_after(plan);
+      call_.finish();
+    } catch (const std::exception&) {
+      settle();
+      throw;
+    }
+    settle();
   }
 
   /// What the replacement at `index` wraps: the next inner replacement that still runs, or the original. On `call`:
@@ -64,6 +83,8 @@ class Execution {
   bool runs(const ScheduledAction& action) const;
   void run_point(const Plan& plan, Point point);
   void run_action(const ScheduledAction& action);
+  /// In a handler: the routine threw. Throws, too, unless the program continues.
+  void handle_failure(const ScheduledAction& action);
   /// Does the program continue after this error of a routine?
   bool survives(const ScheduledAction& action, const std::exception_ptr& error) const;
   void run_replacement(const Plan& plan, size_t index, OpCall& call);

@@ -54,15 +54,7 @@ void OpRun::after() {
     ExecutionRuns runs(execution_, scopes_, plan_.share());
     plan_->set_analysed_mask(call_.bind_backward(scopes_, plan_->backward(), runs) ? gradient_mask_ : 0);
   }
-  if (plain_) return;
-  try {
-    execution_.run_after(*plan_);
-    call_.finish();
-  } catch (const std::exception&) {
-    settle();
-    throw;
-  }
-  settle();
+  if (!plain_) execution_.run_last(*plan_);
 }
 
 }  // namespace amanda

@@ -41,7 +41,7 @@ Plan::Plan(std::vector<ScheduledPtr> actions, Outlook outlook, OpSite& site)
   check_replacements(replacements(), site);
 }
 
-Edit Plan::edits_result() const {
+Edit Plan::edits_after() const {
   Edit edit = outlook_.after_pending ? Edit::kUnknown : Edit::kNo;
   for (const ScheduledPtr& action : at(Point::kAfter)) edit = std::max(edit, action->edits());
   return edit;

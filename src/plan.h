@@ -32,13 +32,18 @@ class Plan {
   /// The OpCall::gradient_mask() of a run in which all backward operators were already analyzed; 0: none yet.
   uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }
   void set_analysed_mask(uint64_t mask) const { analysed_mask_.store(mask, std::memory_order_relaxed); }
-  Edit edits_result() const;
+  Edit edits_result() const {
+    if (!at(Point::kAfter).empty()) return edits_after();
+    return outlook_.after_pending ? Edit::kUnknown : Edit::kNo;
+  }
   bool shows_inputs() const { return shows_inputs_; }  // to actions after the operator
   bool uses_run() const { return uses_run_; }
   /// Of a forward operator.
   KnownBackwardPlaces& backward_places() const { return backward_places_; }
 
  private:
+  Edit edits_after() const;
+
   std::vector<ScheduledPtr> actions_[3];
   Outlook outlook_;
   bool does_nothing_;

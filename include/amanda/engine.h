@@ -37,7 +37,8 @@ class Engine {
   /// this id. Empty: a call of it is to be passed to on_op() again.
   static KnownCall known_call(const ScopeStack& scopes, const Backend& backend, OpType type, OpId id);
   /// on_op() for a call for which `sight` and `known` hold; `call` has the id that `known` was found for.
-  static void on_known_op(ScopeStack& scopes, OpCall& call, const Sight& sight, const KnownCall& known);
+  static void on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
+                          const KnownCall& known);
   /// Counts a call that the driver did not pass on, since nothing was scheduled on it.
   static void count_hit(const ScopeStack& scopes) noexcept;
 

@@ -42,21 +42,22 @@ PyObject* item(PyObject* sequence, Py_ssize_t i) { return PySequence_Fast_GET_IT
 /// Operands passed to a routine, released together.
 class Operands {
  public:
-  explicit Operands(size_t count) : count_(count + 1) {
-    if (count_ > few_.size()) many_.resize(count_);
+  explicit Operands(size_t most) {
+    if (most + 1 > few_.size()) many_.resize(most + 1);
   }
   ~Operands() {
-    for (size_t i = 1; i < count_; ++i) Py_XDECREF(slots()[i]);
+    for (size_t i = 0; i < count_; ++i) Py_DECREF(first()[i]);
   }
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
+  void push(PyObject* owned) { first()[count_++] = owned; }
   PyObject** first() { return slots() + 1; }  // vectorcall uses slot 0
 
  private:
   PyObject** slots() { return many_.empty() ? few_.data() : many_.data(); }
 
-  size_t count_;
-  std::array<PyObject*, 12> few_{};  // no allocation for most operators
+  size_t count_ = 0;
+  std::array<PyObject*, 12> few_;  // no allocation for most operators; not initialised
   std::vector<PyObject*> many_;
 };
 
@@ -127,13 +128,14 @@ void PyRoutine::operator()(Values& values) {
   Operands operands(selected + keywords);
   if (selected > 0 || shows_inputs_) values.watch();
   for (size_t i = 0; i < selected; ++i) {
-    operands.first()[i] = bridge.to_python(values.call(), side, values.position(i));
-    if (!operands.first()[i]) bridge.raise_error();
+    PyObject* operand = bridge.to_python(values.call(), side, values.position(i));
+    if (!operand) bridge.raise_error();
+    operands.push(operand);
   }
   const size_t given = keywords - shows_inputs_ - with_run_;  // with the routine
-  for (size_t i = 0; i < given; ++i) operands.first()[selected + i] = Py_NewRef(PyTuple_GET_ITEM(kwargs.ptr(), i));
-  if (shows_inputs_) operands.first()[selected + given] = shown_inputs(values, bridge);
-  if (with_run_) operands.first()[selected + keywords - 1] = run_of(values);
+  for (size_t i = 0; i < given; ++i) operands.push(Py_NewRef(PyTuple_GET_ITEM(kwargs.ptr(), i)));
+  if (shows_inputs_) operands.push(shown_inputs(values, bridge));
+  if (with_run_) operands.push(run_of(values));
   const Running here(values.call());
   PyObject* result =
       PyObject_Vectorcall(callable.ptr(), operands.first(), selected | PY_VECTORCALL_ARGUMENTS_OFFSET, names.ptr());
@@ -142,7 +144,7 @@ void PyRoutine::operator()(Values& values) {
         fmt::format("[amanda] in tool '{}': {}{}", values.tool().name(), values.where(), selected_operands(values)));
     bridge.raise_error();
   }
-  const PyRef held(result);
+  const auto held = py::reinterpret_steal<py::object>(result);
   if (values.point() == Point::kReplace) return put_results(values, operands.first(), result);
   if (result != Py_None) put_edits(values, operands.first(), result);
 }

@@ -129,7 +129,8 @@ void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySe
 
 void observe_known(const Way& way, ForwardCall& call) {
   call.know(way.id, way.raw.path);
-  rethrow_for_callers(call, [&] { Engine::on_known_op(*way.thread->scopes, call, *way.sight, *way.call); });
+  rethrow_for_callers(
+      call, [&] { Engine::on_known_op(*way.thread->calls, *way.thread->scopes, call, *way.sight, *way.call); });
 }
 
 void learn_place(const Way& way, ForwardCall& call) {

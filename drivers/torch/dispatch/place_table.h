@@ -49,20 +49,14 @@ size_t count_known_places();
 /// While the operator of a way `kBelow` runs: the tools that see it are inside it, and see its parts only if one asks.
 class Inside {
  public:
-  explicit Inside(const Way& way) : frame_(*way.thread->calls, way.sight->seeing()), bits_(*way.thread->bits) {
-    if (way.observes_inner) return;
-    const c10::DispatchKeySet before = bits_.excluded();
-    excluded_ = keys().both - before;
-    bits_.set_excluded(before | excluded_);
-  }
-  ~Inside() { bits_.set_excluded(bits_.excluded() - excluded_); }
+  explicit Inside(const Way& way)
+      : frame_(*way.thread->calls, way.sight->seeing()), nothing_(*way.thread->bits, !way.observes_inner) {}
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 
  private:
   const OpFrame frame_;
-  c10::impl::PODLocalDispatchKeySet& bits_;
-  c10::DispatchKeySet excluded_;
+  const CatchNothing nothing_;
 };
 
 }  // namespace amanda::pytorch

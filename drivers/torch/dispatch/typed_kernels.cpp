@@ -115,21 +115,26 @@ struct Typed<Op, Result(Args...)> {
     const TensorsAmong<std::remove_cvref_t<Args>...> tensors(args...);
     Way way;
     find_way(way, kRole, *record, rest, (is_symbolic(args) || ...), tensors.all());
-    if (C10_UNLIKELY(way.kind != Way::Kind::kBelow)) {
-      return run_observed<kRole>(way, rest, tensors.all(), std::forward<Args>(args)...);
+    if (way.kind == Way::Kind::kBelow) {
+      const Inside inside(way);
+      return handle->redispatch(rest, std::forward<Args>(args)...);
     }
-    const Inside inside(way);
-    return handle->redispatch(rest, std::forward<Args>(args)...);
+    return way.kind == Way::Kind::kKnown ? run_known(way, rest, tensors.all(), std::forward<Args>(args)...)
+                                         : run_observed<kRole>(way, rest, tensors.all(), std::forward<Args>(args)...);
+  }
+
+  // Apart from run_observed(): less code to bring into the caches.
+  static C10_NOINLINE Result run_known(const Way& way, c10::DispatchKeySet rest, c10::ArrayRef<OperandTensor> tensors,
+                                       Args... args) {
+    TypedCall<Result, Args...> call(*record, *handle, rest, tensors, args...);
+    observe_known(way, call);
+    return call.take_result();
   }
 
   template <KeyRole kRole>
   static C10_NOINLINE Result run_observed(const Way& way, c10::DispatchKeySet rest,
                                           c10::ArrayRef<OperandTensor> tensors, Args... args) {
     TypedCall<Result, Args...> call(*record, *handle, rest, tensors, args...);
-    if (way.kind == Way::Kind::kKnown) {
-      observe_known(way, call);
-      return call.take_result();
-    }
     call.begin_at(way.raw);
     if (is_observed(call, rest)) {
       CurrentScopes held;

@@ -58,8 +58,8 @@ class ForwardCall : public OpCall {
     c10::IValue input;
   };
 
-  explicit ForwardCall(const OpRecord& record, Identity identity = {})
-      : record_(record), identity_(std::move(identity)) {}
+  explicit ForwardCall(const OpRecord& record) : record_(record) {}
+  ForwardCall(const OpRecord& record, const Identity& identity) : record_(record), identity_(identity) {}
   ~ForwardCall() = default;
 
   virtual std::shared_ptr<ForwardOperands> operands_now() const = 0;  // after the run

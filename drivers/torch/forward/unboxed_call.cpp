@@ -35,12 +35,17 @@ const at::Tensor* UnboxedCall::unboxed_tensor(Side side, size_t position) const 
 
 void UnboxedCall::run(RunHints hints) {
   if (boxed_ || (hints.edit_result != Edit::kNo && !record_.mutated.empty())) return boxed().run(hints);
-  const WithProgramModes modes(hints.in_replacement);
+  if (C10_LIKELY(!hints.in_replacement)) return redispatch(hints);
+  const WithProgramModes modes(true);
+  redispatch(hints);
+}
+
+void UnboxedCall::redispatch(RunHints hints) {
   hints_ = hints;
   if (hints.observe_inner) {
     redispatch();
   } else {
-    const c10::impl::ExcludeDispatchKeyGuard unobserved(keys().both);
+    const CatchNothing unobserved(*thread_keys().with_torch_state().bits);
     redispatch();
   }
   ran_ = true;

@@ -107,6 +107,7 @@ class UnboxedCall : public ForwardCall {
 
  private:
   StackCall& boxed();
+  void redispatch(RunHints hints);
 
   RunHints hints_;
   bool ran_ = false, shows_run_inputs_ = false;

@@ -20,7 +20,7 @@ struct Identity {
   OpId id = 0;
   uint64_t raw_path = 0;        // the key for PythonHooks::describe; 0: no Python ran
   uint64_t key = 0, epoch = 0;  // of the RawPlace by which the id was found; 0: it was not known before
-  DataflowContext dataflow;     // used if no Python ran
+  DataflowContext dataflow{};   // used if no Python ran
 };
 
 /// If Python runs: a hash of the operator, its call path, and the parameters it uses. Otherwise: of the operator and

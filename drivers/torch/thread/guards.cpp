@@ -10,22 +10,25 @@
 #include "thread/keys.h"
 
 namespace amanda::pytorch {
-WithoutUserModes::WithoutUserModes(c10::DispatchKeySet included) {
+
+void WithoutUserModes::remove(c10::DispatchKeySet included) {
   using at::impl::PythonTorchFunctionTLS;
   using c10::impl::TorchDispatchModeTLS;
+  auto removed = std::make_unique<Modes>();
   if (PythonTorchFunctionTLS::stack_len() > 0) {
-    function_modes_ = PythonTorchFunctionTLS::get_state();
+    removed->function = PythonTorchFunctionTLS::get_state();
     PythonTorchFunctionTLS::set_state({});
   }
   if (included.has(c10::DispatchKey::Python) && TorchDispatchModeTLS::any_modes_set()) {
-    dispatch_modes_ = TorchDispatchModeTLS::get_state();
+    removed->dispatch = TorchDispatchModeTLS::get_state();
     TorchDispatchModeTLS::set_state({});
   }
+  removed_ = std::move(removed);
 }
 
-WithoutUserModes::~WithoutUserModes() {
-  if (function_modes_) at::impl::PythonTorchFunctionTLS::set_state(*function_modes_);
-  if (dispatch_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(dispatch_modes_));
+void WithoutUserModes::put_back() {
+  if (removed_->function) at::impl::PythonTorchFunctionTLS::set_state(*removed_->function);
+  if (removed_->dispatch) c10::impl::TorchDispatchModeTLS::set_state(*std::move(removed_->dispatch));
 }
 
 WithProgramModes::WithProgramModes(bool in_replacement) {
@@ -39,13 +42,42 @@ WithProgramModes::~WithProgramModes() {
   if (routines_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(routines_modes_));
 }
 
+inline RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
+    : thread_(thread),
+      mode_(mode),
+      grad_mode_(thread.autograd->get_grad_mode()),
+      inference_mode_(thread.autograd->get_inference_mode()),
+      first_node_(at::sequence_number::peek()),
+      outer_(std::exchange(thread.routine, this)),
+      without_modes_(thread.bits->included()),
+      excluded_before_(thread.bits->excluded()) {
+  // Autocast would cache casts of parameters that were made without recording, and the program would then train with
+  // them.
+  const bool ambient = mode == RoutineMode::kAmbient;
+  const c10::DispatchKeySet off = ambient ? keys().both : keys().both | c10::autocast_dispatch_keyset;
+  excluded_ = off - excluded_before_;
+  thread.bits->set_excluded(excluded_before_ | off);
+  ++thread.unobserved;
+  if (ambient) return;
+  if (C10_UNLIKELY(inference_mode_)) no_inference_mode_.emplace(false);
+  thread.autograd->set_grad_mode(false);
+}
+
+inline RoutineState::~RoutineState() {
+  --thread_.unobserved;
+  if (mode_ == RoutineMode::kIsolated) thread_.autograd->set_grad_mode(grad_mode_);
+  thread_.routine = outer_;
+  no_inference_mode_.reset();  // restores all key bits as they were in the routine: ours are turned on after that
+  thread_.bits->set_excluded(thread_.bits->excluded() - excluded_);
+}
+
 RoutineState* RoutineState::begin(RoutineMode mode) {
   ThreadKeys& thread = thread_keys().with_torch_state();
   if (C10_UNLIKELY(!thread.routine_room)) {
     alignas(RoutineState) static constinit thread_local std::byte room[sizeof(RoutineState)]{};
     thread.routine_room = room;
   }
-  void* room = thread.routine ? ::operator new(sizeof(RoutineState)) : thread.routine_room;
+  void* room = C10_UNLIKELY(thread.routine) ? ::operator new(sizeof(RoutineState)) : thread.routine_room;
   return new (room) RoutineState(thread, mode);
 }
 
@@ -55,38 +87,14 @@ void RoutineState::end(RoutineState* state) noexcept {
   if (!in_room) ::operator delete(state);
 }
 
-RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
-    : thread_(thread),
-      mode_(mode),
-      program_records_(records_now(thread)),
-      first_node_(at::sequence_number::peek()),
-      outer_(std::exchange(thread.routine, this)),
-      without_modes_(thread.bits->included()) {
-  // Autocast would cache casts of parameters that were made without recording, and the program would then train with
-  // them.
-  const bool ambient = mode == RoutineMode::kAmbient;
-  const c10::DispatchKeySet off = ambient ? keys().both : keys().both | c10::autocast_dispatch_keyset;
-  const c10::DispatchKeySet before = thread.bits->excluded();
-  excluded_ = off - before;
-  thread.bits->set_excluded(before | off);
-  ++thread.unobserved;
-  if (ambient) return;
-  if (thread.autograd->get_inference_mode()) no_inference_mode_.emplace(false);
-  grad_mode_ = thread.autograd->get_grad_mode();
-  thread.autograd->set_grad_mode(false);
-}
-
-RoutineState::~RoutineState() {
-  --thread_.unobserved;
-  if (mode_ == RoutineMode::kIsolated) thread_.autograd->set_grad_mode(grad_mode_);
-  thread_.routine = outer_;
-  no_inference_mode_.reset();  // restores all key bits as they were in the routine: ours are turned on after that
-  thread_.bits->set_excluded(thread_.bits->excluded() - excluded_);
+bool RoutineState::program_records() const {
+  if (outer_ && outer_->mode_ == RoutineMode::kIsolated) return outer_->program_records();
+  // Inside a kernel that autograd called, nothing is recorded, whatever the modes and the tensors are.
+  return grad_mode_ && !inference_mode_ && !excluded_before_.has(c10::DispatchKey::AutogradFunctionality);
 }
 
 bool RoutineState::records_now(const ThreadKeys& thread) {
-  if (thread.routine && thread.routine->mode_ == RoutineMode::kIsolated) return thread.routine->program_records_;
-  // Inside a kernel that autograd called, nothing is recorded, whatever the modes and the tensors are.
+  if (thread.routine && thread.routine->mode_ == RoutineMode::kIsolated) return thread.routine->program_records();
   return thread.autograd->get_grad_mode() && !thread.autograd->get_inference_mode() &&
          !thread.bits->excluded().has(c10::DispatchKey::AutogradFunctionality);
 }

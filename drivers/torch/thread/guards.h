@@ -22,17 +22,31 @@ namespace amanda::pytorch {
 class WithoutUserModes {
  public:
   WithoutUserModes() : WithoutUserModes(c10::impl::tls_local_dispatch_key_set().included_) {}
-  explicit WithoutUserModes(c10::DispatchKeySet included);  // what this thread includes
-  ~WithoutUserModes();
+  explicit WithoutUserModes(c10::DispatchKeySet included) {  // what this thread includes
+    if (C10_UNLIKELY(at::impl::PythonTorchFunctionTLS::stack_len() > 0 || included.has(c10::DispatchKey::Python))) {
+      remove(included);
+    }
+  }
+  ~WithoutUserModes() {
+    if (C10_UNLIKELY(removed_ != nullptr)) put_back();
+  }
   WithoutUserModes(const WithoutUserModes&) = delete;
   WithoutUserModes& operator=(const WithoutUserModes&) = delete;
 
-  /// The removed modes, if there were any.
-  const std::optional<c10::impl::TorchDispatchModeTLS>& dispatch_modes() const { return dispatch_modes_; }
+  /// The removed modes; null: there were none.
+  const c10::impl::TorchDispatchModeTLS* dispatch_modes() const {
+    return removed_ && removed_->dispatch ? &*removed_->dispatch : nullptr;
+  }
 
  private:
-  std::optional<at::impl::PythonTorchFunctionTLS> function_modes_;
-  std::optional<c10::impl::TorchDispatchModeTLS> dispatch_modes_;
+  struct Modes {
+    std::optional<at::impl::PythonTorchFunctionTLS> function;
+    std::optional<c10::impl::TorchDispatchModeTLS> dispatch;
+  };
+  void remove(c10::DispatchKeySet included);
+  void put_back();
+
+  std::unique_ptr<Modes> removed_;  // few programs have any: one pointer is all that a routine pays
 };
 
 /// Restores the user's __torch_dispatch__ modes while a replacement runs the original operator, which belongs to the
@@ -89,16 +103,17 @@ class RoutineState {
   ~RoutineState();
 
   static bool records_now(const ThreadKeys& thread);
+  // Did the program record gradients when the routine was called? Few routines ask.
+  bool program_records() const;
 
   ThreadKeys& thread_;  // found once per routine
   RoutineMode mode_;
-  bool program_records_;  // was grad mode on when the routine was called?
+  bool grad_mode_, inference_mode_;  // the program's
   uint64_t first_node_;
   RoutineState* outer_;
   WithoutUserModes without_modes_;
-  c10::DispatchKeySet excluded_;  // keys that were not excluded before
+  c10::DispatchKeySet excluded_before_, excluded_;  // excluded_: that were not before
   std::optional<c10::InferenceMode> no_inference_mode_;
-  bool grad_mode_ = false;
   std::unique_ptr<const OriginalResults> kept_;
 };
 

@@ -73,6 +73,28 @@ struct ThreadKeys {
   void find_torch_state();
 };
 extern constinit thread_local ThreadKeys this_threads_keys;
-inline ThreadKeys& thread_keys() { return this_threads_keys; }
+inline ThreadKeys& thread_keys() {
+  ThreadKeys* here = &this_threads_keys;
+  asm("" : "+r"(here));  // g++ finds the address again for each member otherwise, by a call
+  return *here;
+}
+
+/// While it exists, and `applies`, this thread catches no operators.
+class CatchNothing {
+ public:
+  explicit CatchNothing(c10::impl::PODLocalDispatchKeySet& bits, bool applies = true) : bits_(bits) {
+    if (!applies) return;
+    const c10::DispatchKeySet before = bits_.excluded();
+    excluded_ = keys().both - before;
+    bits_.set_excluded(before | excluded_);
+  }
+  ~CatchNothing() { bits_.set_excluded(bits_.excluded() - excluded_); }
+  CatchNothing(const CatchNothing&) = delete;
+  CatchNothing& operator=(const CatchNothing&) = delete;
+
+ private:
+  c10::impl::PODLocalDispatchKeySet& bits_;
+  c10::DispatchKeySet excluded_;  // that were not before
+};
 
 }  // namespace amanda::pytorch
