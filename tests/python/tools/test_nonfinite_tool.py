@@ -1,12 +1,15 @@
 """NaNSentinel: planted faults are named, each once, and nothing else is; the program's results stay the same."""
 
 import re
+import subprocess
+import sys
 import warnings
 
 import amanda
 import pytest
 import torch
 from amanda.tools.nonfinite import NaNSentinel, NonfiniteError, NonfiniteWarning
+from repository import ROOT
 from torch.utils.checkpoint import checkpoint
 
 X = torch.tensor([0.0, 1.0])
@@ -248,9 +251,16 @@ def test_flags_on_a_device_are_read_at_the_end_of_the_scope():
 
 
 def test_what_is_wrong_with_an_argument():
-    with pytest.raises(
-        ValueError, match=r'\[nan\] action= is "raise" or "warn", got "stop"'.replace('"stop"', "'stop'")
-    ):
+    with pytest.raises(ValueError, match=r"\[nan\] action= is \"raise\" or \"warn\", got 'stop'"):
         NaNSentinel(action="stop")
     with pytest.raises(TypeError, match=r"\[nan\] allow_ops= is a list of strings, got 'div'"):
         NaNSentinel(allow_ops="div")
+
+
+def test_the_example_names_the_softmax_of_an_empty_text():
+    example = ROOT / "examples" / "python" / "find_nan.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    assert re.match(
+        r"\[nan\] aten::softmax produced the first NaN in blocks\.0 \(.*find_nan\.py:23\), forward\n", printed
+    )
+    assert "output 0: float32 [4, 7, 7] on cpu: 49 of 196 NaN" in printed, "those of one text of four"
