@@ -97,7 +97,7 @@ def test_scopes_entered_while_other_threads_run_models():
         "round",
         "sign",
     ]
-    stop = threading.Event()
+    stop, running = threading.Event(), threading.Semaphore(0)
 
     def vanilla():
         runs = 0
@@ -105,10 +105,14 @@ def test_scopes_entered_while_other_threads_run_models():
             for name in names:
                 assert torch.equal(getattr(torch, name)(X), EXPECTED[name])
             runs += 1
+            if runs == 1:
+                running.release()
         return runs
 
     def scoped():
         try:
+            assert running.acquire(timeout=60)
+            assert running.acquire(timeout=60)
             for name in names:
                 tool = Look(name)
                 with amanda.apply(tool):
