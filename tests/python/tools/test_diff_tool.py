@@ -1,8 +1,8 @@
 """CausalDiff: planted faults are found, each exactly, and nothing that follows from them. Records survive what happens."""
 
-import errno
 import json
-import os
+import math
+import re
 import subprocess
 import sys
 
@@ -15,14 +15,14 @@ from repository import ROOT
 from torch import nn
 
 
-def train(*, beta=0.999, eps=1e-5, seed=0, change=None, scale=1.0, steps=3):
+def train(*, beta=0.999, eps=1e-5, seed=0, change=None, scale=1.0, steps=3, weight_decay=0.01):
     """Trains a small network. Nothing but the keywords may differ between two calls."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=eps), nn.Dropout(0.5), nn.Linear(8, 3))
     if change:
         with amanda.disabled():
             change(model)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, beta))
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, beta), weight_decay=weight_decay)
     x = torch.randn(5, 4)
     torch.manual_seed(seed)
     for _ in range(steps):
@@ -83,6 +83,17 @@ def flip(model):
 )
 def test_a_planted_fault_is_found_and_nothing_else(reference, changed, expected):
     assert causes(reference, **changed) == expected
+
+
+def test_an_operator_that_was_left_out(reference):
+    """AdamW has no multiplication for a decay of zero. That shifts the ids of others on the same line of the program."""
+    found = causes(reference, weight_decay=0.0)
+    names = ["0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"]
+    assert [row[:2] for row in found if row[0] == "only in reference"] == [
+        ("only in reference", "aten::mul_.Tensor")
+    ] * 6
+    others = [row for row in found if row[0] != "only in reference"]
+    assert sorted(others) == sorted(("input", "aten::addcdiv_", "", "", f"self ({name})") for name in names)
 
 
 def test_a_fault_in_a_backward_pass_only(tmp_path):
@@ -169,27 +180,50 @@ def test_the_record_of_an_interrupted_run_is_readable(tmp_path, monkeypatch):
     recorder._writer._index.close()
 
 
-def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(tmp_path, monkeypatch):
-    import safetensors.torch
+FULL_DISK = """
+import resource, sys, torch, amanda
+from amanda.tools.diff import Recorder, record
+record.BATCH_BYTES = 1
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # of each file
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+recorder = Recorder(sys.argv[1])
+try:
+    with amanda.apply(recorder):
+        torch.ones(30).exp().repeat(10_000)
+except OSError as error:
+    print(error)
+recorder.close()
+"""
 
-    monkeypatch.setattr(records, "BATCH_BYTES", 1)
-    written, save = [], safetensors.torch.save_file
 
-    def full(tensors, path):
-        if len(written) == 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written.append(path)
-        save(tensors, path)
-
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
-    recorder = Recorder(tmp_path / "r")
-    with pytest.raises(OSError, match="No space left on device"), amanda.apply(recorder):
-        torch.ones(3).exp().sum()
-    recorder.close()
+def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "r")], capture_output=True, text=True, check=True
+    )
+    assert re.match(r"\[diff\] can't write into '.*/r': .*File too large.*; it is readable up to there\n", done.stdout)
     record = records.Record(tmp_path / "r")
     assert not record.is_complete
     assert [station.operator for station in record.stations] == ["aten::ones", "aten::exp"]
-    assert torch.equal(record.tensor(record.runs(1)[0].results[0]), torch.ones(3).exp())
+    assert torch.equal(record.tensor(record.runs(1)[0].results[0]), torch.ones(30).exp())
+
+
+def test_signs_of_zero_and_infinities_differ_and_what_cannot_be_stored_is_told(tmp_path):
+    def run(factor=0.0, dtype=torch.float32):
+        return torch.ones(3, dtype=dtype) * factor
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+        run(dtype=torch.complex128)
+    diff = CausalDiff(tmp_path / "r")
+    with amanda.apply(diff):
+        run(-0.0)
+        run(dtype=torch.complex128)
+    assert [(row.name, row.elements, row.max_abs) for row in diff.rows()] == [("aten::mul.Tensor", 3, 0.0)]
+    assert "2 results could not be stored, and were not compared" in " ".join(str(diff.table()).split())
+    diff = CausalDiff(tmp_path / "r")
+    with amanda.apply(diff):
+        run(math.inf)
+    assert [row.max_abs for row in diff.rows() if row.kind == "operator"] == [math.inf]
 
 
 def test_what_is_refused(tmp_path):

@@ -24,11 +24,12 @@ class CausalDiff(Results[Row, GroupBy], Watching):
         print(diff.table())
 
     Since each result that differs is replaced by the reference's, later operators get the same inputs as in the
-    reference, and differ only if they are a cause themselves. So does the program's result: it is the reference's.
+    reference, and differ only if they are a cause themselves. The program's result is the reference's, too.
 
     Operators are matched by their ids. Where the program was changed, and with it the ids, an operator is matched with
-    the next one of its type in the same module and at a line with the same text. Executions of a place are compared in
-    order. In-place operators without a result, as of ``foreach=True`` optimizers, are not compared.
+    one of its type in the same module and at a line with the same text: that whose first inputs agree most. Executions
+    of a place are compared in order. In-place operators without a result, as of ``foreach=True`` optimizers, are not
+    compared.
 
     Rows are causes in the order in which they were found, then the operators that only one run has. See `Results` for
     `rows`, `table`, `to_pandas` and `reset`.
@@ -66,6 +67,7 @@ class CausalDiff(Results[Row, GroupBy], Watching):
         self._seen: dict[tuple[int, int | None], Station] = {}
         self._unmatched = self._by_look()
         self._causes: dict[tuple[Any, ...], _Cause] = {}
+        self._uncompared = 0  # results
         self._forward_causes: set[int] = set()  # operators by id
 
     def _by_look(self) -> dict[tuple[str, ...], collections.deque[int]]:
@@ -74,22 +76,29 @@ class CausalDiff(Results[Row, GroupBy], Watching):
             places[station.look].append(i)
         return places
 
-    def _match(self, station: Station) -> int | None:
+    def _match(self, station: Station, inputs: Sequence[str]) -> int | None:
         """The position of its counterpart in the record."""
         if station.id not in self._matches:
             self._seen[station.id] = station
             known, alike = self._by_id.get(station.id), self._unmatched[station.look]
-            match = known if known is not None else alike[0] if alike else None
+            match = known
+            if known is None and alike:
+                match = max(alike, key=lambda i: self._agreement(i, inputs))  # the first of several
             if match is not None and match in alike:
                 alike.remove(match)
             self._matches[station.id] = match
         return self._matches[station.id]
 
+    def _agreement(self, match: int, inputs: Sequence[str]) -> int:
+        """How many inputs of its first run are these."""
+        theirs = self._record.runs(match)[0].inputs if self._record.runs(match) else []
+        return sum(one == other for one, other in zip(theirs, inputs, strict=False))
+
     def _ran(self, station: Station, results: tuple[Any, ...], inputs: list[str], names: list[str]) -> Any:
         from amanda.tools.diff import tensors
 
         with self._lock:
-            match, run = self._match(station), self._runs[station.id]
+            match, run = self._match(station, inputs), self._runs[station.id]
             self._runs[station.id] += 1
             runs = self._record.runs(match) if match is not None else []
             if run >= len(runs):
@@ -97,7 +106,10 @@ class CausalDiff(Results[Row, GroupBy], Watching):
             reference = runs[run]
             ours = list(tensors.tensors_in(results))
             if len(ours) != len(reference.results):
+                note = f"{len(ours)} tensors instead of {len(reference.results)}"
+                self._add(station, run, 0, tensors.Difference("", (), 0, 0, None, None, note), "operator", note)
                 return None
+            self._uncompared += reference.results.count(None)
             theirs = [None if number is None else self._record.tensor(number) for number in reference.results]
             host = [tensor.detach().cpu() for tensor in ours]
             unequal = [
@@ -143,7 +155,12 @@ class CausalDiff(Results[Row, GroupBy], Watching):
         return rows
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [] if self._record.is_complete else ["the record was interrupted: what came after is not compared"]
+        with self._lock:
+            uncompared = (
+                f"{self._uncompared} results could not be stored, and were not compared" if self._uncompared else ""
+            )
+        complete = self._record.is_complete
+        return ["" if complete else "the record was interrupted: what came after is not compared", uncompared]
 
 
 @dataclasses.dataclass(eq=False)

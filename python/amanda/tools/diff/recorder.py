@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any
 
 from amanda.tools.diff.record import Execution, RecordWriter, Station
-from amanda.tools.diff.tensors import kept, tensors_in
 from amanda.tools.diff.watching import Watching
 
 
@@ -47,11 +46,13 @@ class Recorder(Watching):
             self._writer.close()
 
     def _ran(self, station: Station, results: tuple[Any, ...], inputs: list[str], names: list[str]) -> None:
-        tensors = [kept(tensor) for tensor in tensors_in(results)]
+        from amanda.tools.diff import tensors  # here: it imports torch
+
+        copies = [tensors.kept(tensor) for tensor in tensors.tensors_in(results)]
         with self._lock:
             number = self._numbers.get(station.id)
             if number is None:
                 number = self._numbers[station.id] = len(self._numbers)
                 self._writer.add_station(number, station)
-            stored = [None if tensor is None else self._writer.add_tensor(tensor) for tensor in tensors]
+            stored = [None if tensor is None else self._writer.add_tensor(tensor) for tensor in copies]
             self._writer.add_execution(number, Execution(stored, inputs))
