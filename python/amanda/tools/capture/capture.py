@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from amanda import _fork, switches, unmatched
+from amanda import _fork, unmatched
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
 from amanda.run import Run
@@ -169,7 +169,7 @@ class Capture(Captured, Tool):
 
         def receive(gradient: torch.Tensor | None, at: int) -> None:
             gradients[at] = gradient
-            with switches.disabled(), torch.no_grad():
+            with torch.no_grad():  # other tools see nothing of it: autograd calls it
                 self._keep_gradients(name, run, gradients, shapes, is_list)
 
         for at, tensor in enumerate(tensors):
