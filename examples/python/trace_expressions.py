@@ -24,5 +24,5 @@ with torch.no_grad(), amanda.trace(outliers, entropy, by="module") as trace:
 for expression in (outliers, entropy):
     print(expression)
     rows = [row for row in trace.rows() if row.expression == expression]
-    for row in sorted(rows, key=lambda row: -row.max)[:3]:
+    for row in sorted(rows, key=lambda row: row.max or 0.0, reverse=True)[:3]:
         print(f"  {row.name:40} {row.count} runs, largest {row.max:.3f}, mean {row.mean:.3f}")

@@ -1,0 +1,231 @@
+"""Capture: keeps the results of chosen operators, and their gradients."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from amanda import _fork, unmatched
+from amanda.drivers.torch import port
+from amanda.op_context import OpContext
+from amanda.run import Run
+from amanda.tool import Tool
+from amanda.tools import _eager_only, _reading
+from amanda.tools.capture.captured import Captured
+from amanda.tools.capture.names import Naming, Numbering, Pattern, listed, ops_of
+from amanda.tools.capture.stores import FolderStore, MemoryStore, Store
+
+Runs: TypeAlias = Literal["last", "all"] | int | Collection[int]
+
+
+class Capture(Captured, Tool):
+    """Keeps results of operators while a program runs, for looking at them later or for `Patch`::
+
+        capture = Capture(ops="linear", modules="encoder.layer.0")
+        with amanda.apply(capture):
+            model(x)
+        capture["encoder.layer.0.attention.query"]
+
+    It is a mapping; see `Captured` for names, and for results of several runs. What is kept is a copy, without its graph.
+    With ``grad=True``, `grad` has the gradient that autograd computes for a result, as `torch.Tensor.retain_grad` keeps it,
+    but as the result was when its operator returned, also if it is modified in place later. If there are several backward
+    passes through one run, it is that of the last. It is kept also if the backward pass runs after the scope was left.
+
+    Results that are not tensors are left out; those whose elements cannot be read count in `skipped`.
+
+    Arguments:
+        ops: operators, as of `amanda.Tool.add_inst_for_op`. None: those that `names` needs, or all.
+        modules: only operators inside these modules, as there. None: everywhere.
+        names: only results with these names: "module:operator", "module:operator[1]", the path of a module, which stands
+            for all results of operators that it calls itself, or names of `naming`. ``*`` and ``?`` are globs. None: all.
+        grad: keeps gradients, too.
+        device: where results are kept, such as "cpu". None: where they are.
+        dtype: of kept floating-point results. None: their own.
+        runs: "last" keeps the last execution of each operator, "all" every one; a number or several keep those. Executions
+            of an operator are counted from 0 on, over all scopes, until `reset`. What a checkpoint recomputes is no
+            execution if autograd recorded the first one; after a reentrant checkpoint's it is one.
+        folder: each result is written to a file there at once, and not kept in memory. See `load`.
+        naming: other names for results, such as `TRANSFORMER_LENS_GPT2`. Then a name without a colon in `names` is one of
+            these.
+
+    Raises:
+        ImportError: safetensors is not installed, and `folder` is given.
+        TypeError: an argument has a wrong type.
+        ValueError: there is no such operator; `runs` contains a negative number; the folder is not empty.
+    """
+
+    def __init__(
+        self,
+        ops: str | Iterable[str] | None = None,
+        modules: str | Iterable[str] | None = None,
+        names: str | Iterable[str] | None = None,
+        *,
+        grad: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        runs: Runs = "last",
+        folder: str | os.PathLike[str] | None = None,
+        naming: Naming | None = None,
+    ) -> None:
+        Tool.__init__(self)
+        given = [names] if isinstance(names, str) else names
+        self._patterns = None if given is None else [Pattern(name, naming, "capture") for name in given]
+        self._wanted = _checked_runs(runs)
+        self._grad, self._device, self._dtype = grad, device, dtype
+        self._numbering, self._skips = Numbering(), _reading.Skips("capture")
+        self._counts: collections.Counter[str] = collections.Counter()  # executions, by name
+        self._recorded: dict[str, bool] = {}  # did autograd record the last execution outside a backward pass?
+        self._lock = _fork.lock()  # guards the fields above
+        if ops is None and self._patterns is not None:
+            ops = ops_of(self._patterns)
+        self.add_inst_for_op(self._analyze, ops=ops, modules=modules)
+        store: Store = MemoryStore() if folder is None else FolderStore(folder, new=True)
+        Captured.__init__(self, store, naming)
+
+    __hash__ = Tool.__hash__  # a mapping has none; tools are looked up by identity
+    __eq__ = Tool.__eq__
+    __repr__ = Tool.__repr__
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many tensors were not kept because their elements cannot be read, by reason."""
+        return self._skips.counts()
+
+    def reset(self) -> None:
+        """Forgets all results, and deletes their files, also inside a scope. Executions are counted from 0 on again."""
+        with self._lock:
+            self._counts.clear()
+            self._recorded.clear()
+        self._store.clear()
+        self._skips.reset()
+
+    def on_exit(self, error: BaseException | None) -> None:
+        if error is None:
+            warn_of_unmatched(self, self._patterns or (), self._numbering)
+
+    # ---- routines ---------------------------------------------------------------------------------------------------
+
+    def _analyze(self, context: OpContext) -> None:
+        _eager_only.check(context, "it names results by the order in which operators run")
+        name = self._numbering.name_of(context)
+        if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):
+            return
+        # The tensor that a routine gets from an in-place operator is not the one in the program's graph.
+        if self._grad and context.op.__name__.endswith("_") and not context.op.__name__.endswith("__"):
+            context.insert_after_op(self._keep_written, with_run=True, name=str(name))
+            context.insert_before_backward_op(self._receive, with_run=True, name=str(name))
+        else:
+            context.insert_after_op(self._keep, name=str(name))
+
+    def _keep(self, *outputs: Any, name: str) -> None:
+        kept = self._kept(name, outputs)
+        if self._grad and kept is not None:
+            self._follow(name, *kept)
+
+    def _keep_written(self, *outputs: Any, name: str, run: Run) -> None:
+        kept = self._kept(name, outputs)
+        if kept is not None:
+            run["number"], tensors, run["is list"] = kept
+            run["shapes"] = [tuple(tensor.shape) for tensor in tensors]
+
+    def _receive(self, *gradients: Any, name: str, run: Run) -> None:
+        """The first backward operator that runs is the one that gets the gradients of the result."""
+        if "number" not in run or run.get("pass") == port.graph_task_id():
+            return
+        run["pass"] = port.graph_task_id()
+        self._keep_gradients(name, run["number"], dict(enumerate(gradients)), run["shapes"], run["is list"])
+
+    def _kept(self, name: str, outputs: tuple[Any, ...]) -> tuple[int, list[torch.Tensor], bool] | None:
+        """Keeps a result; None if it is left out. Returns the number of the run, the tensors, and if it is a list."""
+        result = outputs[0] if len(outputs) == 1 else outputs
+        is_list = not isinstance(result, torch.Tensor)
+        tensors = [each for each in (result if isinstance(result, list | tuple) else [result]) if _is_tensor(each)]
+        in_backward = port.graph_task_id() != -1
+        with self._lock:
+            if in_backward and self._recorded.get(name):  # recomputed; gradients reach the first tensors
+                return None
+            if not in_backward:
+                self._recorded[name] = any(tensor.requires_grad for tensor in tensors)
+            run = self._counts[name]
+            self._counts[name] += 1
+        if not tensors or not (isinstance(self._wanted, str) or run in self._wanted):
+            return None
+        copies = [copy for copy in map(self._copied, tensors) if copy is not None]
+        if not copies:
+            return None
+        self._store.put("result", name, run, tuple(copies), is_list)
+        if self._wanted == "last" and run:
+            self._store.drop(name, run - 1)
+        return (run, tensors, is_list) if len(copies) == len(tensors) else None
+
+    def _follow(self, name: str, run: int, tensors: list[torch.Tensor], is_list: bool) -> None:
+        gradients: dict[int, torch.Tensor | None] = {}
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+
+        def receive(gradient: torch.Tensor | None, at: int) -> None:
+            gradients[at] = gradient
+            with torch.no_grad():  # other tools see nothing of it: autograd calls it
+                self._keep_gradients(name, run, gradients, shapes, is_list)
+
+        for at, tensor in enumerate(tensors):
+            if tensor.requires_grad and torch.func.debug_unwrap(tensor) is tensor:
+                tensor.register_hook(functools.partial(receive, at=at))
+
+    def _keep_gradients(
+        self,
+        name: str,
+        run: int,
+        gradients: dict[int, torch.Tensor | None],
+        shapes: list[tuple[int, ...]],
+        is_list: bool,
+    ) -> None:
+        """Those of a list that get none are zeros, as autograd passes them on."""
+        if run not in self._store.runs("result", name):  # a later run has taken its place
+            return
+        copies = {at: self._copied(each) for at, each in gradients.items() if each is not None}
+        some = next((copy for copy in copies.values() if copy is not None), None)
+        if some is None:
+            return
+        zeros = [torch.zeros(shape, dtype=some.dtype, device=some.device) for shape in shapes]
+        found = [zero if (copy := copies.get(at)) is None else copy for at, zero in enumerate(zeros)]
+        self._store.put("grad", name, run, tuple(found), is_list)
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        def copy(plain: torch.Tensor, _: object) -> torch.Tensor:
+            dtype = self._dtype if plain.is_floating_point() else None
+            return plain.detach().to(self._device or plain.device, dtype or plain.dtype, copy=True)
+
+        return self._skips.read(tensor, copy)
+
+
+def warn_of_unmatched(tool: Tool, patterns: Iterable[Pattern], numbering: Numbering) -> None:
+    """Warns of patterns that no result matched so far, where the tool has seen results."""
+    names = numbering.names()
+    absent = [pattern.text for pattern in patterns if not any(map(pattern.matches, names))]
+    if names and absent:
+        unmatched.warn_here(
+            f"[{tool.name.lower()}] no result that '{tool.name}' saw has the name {listed(absent)}; it saw {listed(names)}"
+        )
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _checked_runs(runs: Any) -> Literal["last", "all"] | Collection[int]:
+    if isinstance(runs, str) and runs in ("last", "all"):
+        return "last" if runs == "last" else "all"
+    several: Any = (runs,) if isinstance(runs, int) else runs
+    if isinstance(several, str) or not isinstance(several, Collection):
+        raise TypeError(f'[capture] runs= is "last", "all", a number or several, got {runs!r}')
+    for run in several:
+        if not isinstance(run, int):
+            raise TypeError(f'[capture] runs= is "last", "all", a number or several, got {runs!r}')
+        if run < 0:
+            raise ValueError(f"[capture] runs are counted from 0 on, got {run}")
+    return several if isinstance(several, range) else frozenset(several)

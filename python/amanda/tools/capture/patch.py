@@ -1,0 +1,154 @@
+"""Patch: puts captured values, or functions of them, in the place of results."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from amanda.op_context import OpContext
+from amanda.tool import Tool
+from amanda.tools import _eager_only
+from amanda.tools.capture.capture import warn_of_unmatched
+from amanda.tools.capture.names import Naming, Numbering, Pattern, ResultName, ops_of
+
+Transform: TypeAlias = Callable[[torch.Tensor, Any], Any]
+
+
+class Patch(Tool):
+    """Replaces results of operators by other values::
+
+        with amanda.apply(Patch(clean, "transformer.h.3:add[1]", positions=(slice(None), -1))):  # activation patching
+            model(corrupted)
+        with amanda.apply(Patch({"transformer.h.3:add[1]": direction}, transform=torch.add)):  # steering
+            model(x)
+        with amanda.apply(Patch({"transformer.h.*.attn:softmax": 0.0}, positions=(slice(None), 2))):  # ablation
+            model(x)
+
+    Gradients are those of a forward hook with ``y = y.clone(); y[positions] = transform(y[positions], value); return y``:
+    zero where a value has taken the place of the result, and passed on elsewhere. A value that requires a gradient gets
+    one. What an in-place operator returns is changed in place, for all its users. A result that is a view is replaced by
+    a tensor of its own, as by a hook.
+
+    Arguments:
+        values: by name, as for `Capture`: what is put in the place of the result. A tensor, a number, or a function that is
+            called with the result (with ``positions=``, that part of it). A tensor is converted to the result's dtype and
+            device. A `Capture` is such a mapping: its latest runs.
+        where: which of the names to take from `values`. None: all.
+        transform: called as ``transform(result, value)``; what it returns is put there. None: the value itself. With a
+            value that is a function, leave it out.
+        positions: an index into the result; only these elements are replaced. A value with the shape of the whole
+            result is indexed, too. None: all elements.
+        runs: the executions of each operator that are changed, counted from 0 on in each scope. None: all. What a
+            checkpoint recomputes is an execution.
+        naming: other names, as for `Capture`.
+
+    Raises:
+        KeyError: `where` names a value that is not there.
+        TypeError: `values` is not a mapping, or a value, `transform` or `runs` is of a wrong type; or, when it is to be
+            patched: a result is not one tensor.
+        ValueError: there is nothing to patch; the path of a module stands for several results, or a value does not have the
+            shape of the result, when that runs.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: str | Iterable[str] | None = None,
+        transform: Transform | None = None,
+        positions: Any = None,
+        *,
+        runs: int | Iterable[int] | None = None,
+        naming: Naming | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(values, Mapping):
+            raise TypeError(
+                f"[patch] values are a mapping of names, as {{'h.0:add': 0.0}} or a Capture; got {values!r}"
+            )
+        if transform is not None and not callable(transform):
+            raise TypeError(f"[patch] transform= is called with a result and a value, got {transform!r}")
+        names = list(values) if where is None else [where] if isinstance(where, str) else list(where)
+        if not names:
+            raise ValueError("[patch] nothing to patch: there are no names")
+        self._values = [(Pattern(name, naming, "patch"), _checked(name, values[name], transform)) for name in names]
+        self._transform, self._positions = transform, positions
+        self._runs = None if runs is None else frozenset([runs] if isinstance(runs, int) else runs)
+        self._numbering = Numbering()
+        self._first: dict[str, ResultName] = {}  # what a module's path stands for
+        self._executions: dict[ResultName, itertools.count[int]] = {}
+        self.add_inst_for_op(self._analyze, ops=ops_of([pattern for pattern, _ in self._values]))
+
+    def on_enter(self) -> None:
+        self._executions.clear()
+
+    def on_exit(self, error: BaseException | None) -> None:
+        if error is None:
+            warn_of_unmatched(self, [pattern for pattern, _ in self._values], self._numbering)
+
+    def _analyze(self, context: OpContext) -> None:
+        _eager_only.check(context, "it names results by the order in which operators run")
+        name = self._numbering.name_of(context)
+        for pattern, value in self._values:
+            if not pattern.matches(name):
+                continue
+            first = self._first.setdefault(pattern.text, name)
+            if pattern.is_one_module and first != name:
+                raise ValueError(
+                    f"[patch] {pattern.text!r} stands for several results, such as '{first}' and '{name}'; name one of them"
+                )
+            context.insert_after_op(self._patched, differentiable=True, allow_view=True, name=name, value=value)
+
+    def _patched(self, *outputs: Any, name: ResultName, value: Any) -> torch.Tensor | None:
+        if self._runs is not None and next(self._executions.setdefault(name, itertools.count())) not in self._runs:
+            return None
+        if len(outputs) != 1 or not isinstance(outputs[0], torch.Tensor):
+            raise TypeError(
+                f"[patch] the result of '{name}' is {'a list' if len(outputs) == 1 else f'{len(outputs)} values'}, not one "
+                "tensor; patch the results of the operators that take it"
+            )
+        result = outputs[0]
+        index = ... if self._positions is None else self._positions
+        part = result[index]
+        new = self._new(part, result, value)
+        if isinstance(new, torch.Tensor):
+            new = new.to(result.device, result.dtype)
+            _check_shape(name, new, part)
+        # Not `new` itself, also where it is the whole result: a value that is not recorded would pass gradients on.
+        patched = result.clone()
+        patched[index] = new
+        return patched
+
+    def _new(self, part: torch.Tensor, result: torch.Tensor, value: Any) -> Any:
+        if callable(value):
+            return value(part)
+        if isinstance(value, torch.Tensor):
+            value = value.to(result.device, result.dtype)
+            if self._positions is not None and value.shape == result.shape:
+                value = value[self._positions]
+        return value if self._transform is None else self._transform(part, value)
+
+
+def _checked(name: str, value: Any, transform: object) -> Any:
+    if callable(value) and not isinstance(value, torch.Tensor):
+        if transform is not None:
+            raise TypeError(f"[patch] the value of {name!r} is a function; transform= works with tensors and numbers")
+        return value
+    if not isinstance(value, torch.Tensor | int | float):
+        raise TypeError(
+            f"[patch] the value of {name!r} is a tensor, a number or a function, got {type(value).__name__}"
+        )
+    return value
+
+
+def _check_shape(name: ResultName, new: torch.Tensor, part: torch.Tensor) -> None:
+    try:
+        fits = torch.broadcast_shapes(new.shape, part.shape) == part.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"[patch] a value of shape {list(new.shape)} can't take the place of the result of '{name}', {list(part.shape)}"
+        )
