@@ -117,6 +117,12 @@ TOOLS = [
         20,
     ),
     Compared(
+        "capture.Patch",
+        "a forward hook that puts the same values in",
+        "test_capture.py::test_a_patched_run_is_that_of_a_forward_hook",
+        None,
+    ),
+    Compared(
         "rewriting.SubgraphRewriting",
         "a BERT whose layers are fused by hand; `torch.fx.experimental.optimization.fuse`",
         "test_rewriting_tool.py::test_a_bert_trains_as_one_whose_layers_are_fused_by_hand",
