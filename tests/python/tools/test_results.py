@@ -9,9 +9,12 @@ import pandas
 import pytest
 import torch
 from amanda.reports.results import Results
+from amanda.tools.capture import Capture, Patch
 from amanda.tools.coverage import Coverage
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
+from amanda.tools.diff import CausalDiff, Recorder
+from amanda.tools.diff.watching import Watching
 from amanda.tools.effective_path import EffectivePath
 from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
@@ -19,6 +22,7 @@ from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.mapping import MappingTool
+from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import (
     ActivationPruning,
@@ -43,6 +47,7 @@ from amanda.tools.quantization import (
 from amanda.tools.rematerialization import Rematerialization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
+from amanda.tools.trace import Trace
 from repository import ROOT
 
 
@@ -78,6 +83,8 @@ def model(kind=Model):
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
+WITHOUT_RESULTS |= {Capture, NaNSentinel, Patch, Recorder}  # what they find are tensors, findings, files
+WITHOUT_RESULTS |= {CausalDiff, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "coverage": lambda: Coverage(model()),
@@ -105,7 +112,7 @@ TOOLS = {
     "cascade pruning": lambda: CascadePruning(0.5),
     "head pruning": lambda: HeadPruning({0: [1]}),
 }
-BASES = {AttentionPruning, PostTraining, Quantization, WeightPruning}
+BASES = {AttentionPruning, PostTraining, Quantization, Watching, WeightPruning}
 MODELS = dict.fromkeys(["channel pruning", "cascade pruning", "head pruning"], Attending)
 GROUPINGS = [(name, by) for name, make in TOOLS.items() for by in make()._groupings]
 MEASURED = ("_ns", "share", "_bytes")  # fields that differ from run to run
