@@ -6,8 +6,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before the import: it tells of GPUs that it does not find
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What oneDNN fuses, where no tool looks at what is between, depends on the processor: with AVX512-BF16, programs that
-# are compared to the bit would differ in the last ones.
+# With oneDNN, two programs that are compared to the bit differ in the last ones on a processor with AVX512-BF16.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 

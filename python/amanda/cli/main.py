@@ -67,9 +67,7 @@ def _add_ls(commands: Any) -> None:
     _add_program(command)
 
     def run(given: argparse.Namespace) -> None:
-        program = _program(command, given)
-        if program is None:
-            command.error("expected a script, or -m and a module")
+        program = _required_program(command, given)
         names = [name for names in given.ops for name in names.split(",")] if given.ops else None
         try:
             tool = PointsTool(names)
@@ -92,9 +90,7 @@ def _add_nan(commands: Any) -> None:
     _add_program(command)
 
     def run(given: argparse.Namespace) -> None:
-        program = _program(command, given)
-        if program is None:
-            command.error("expected a script, or -m and a module")
+        program = _required_program(command, given)
         nan.find(program, given, _options(given))
 
     command.set_defaults(run=run, top=None)
@@ -119,9 +115,7 @@ def _add_diff(commands: Any) -> None:
             if len(given.program) < 2:
                 command.error("expected two scripts; or --record or --against, and a script")
             other = given.program.pop(0)
-        program = _program(command, given)
-        if program is None:
-            command.error("expected a script, or -m and a module")
+        program = _required_program(command, given)
         try:
             diff.run(program, other, given, _options(given))
         except (ValueError, OSError) as error:
@@ -144,9 +138,7 @@ def _add_trace(commands: Any) -> None:
     _add_program(command)
 
     def run(given: argparse.Namespace) -> None:
-        program = _program(command, given)
-        if program is None:
-            command.error("expected a script, or -m and a module")
+        program = _required_program(command, given)
         try:
             tool = trace.tool_of(given)
         except ValueError as error:
@@ -186,6 +178,13 @@ def _program(command: argparse.ArgumentParser, given: argparse.Namespace) -> Pro
         return Program.of_script(given.program)
     except OSError as error:
         command.error(f"can't open {given.program[0]!r}: {error.strerror}")
+
+
+def _required_program(command: argparse.ArgumentParser, given: argparse.Namespace) -> Program:
+    program = _program(command, given)
+    if program is None:
+        command.error("expected a script, or -m and a module")
+    return program
 
 
 def _scope_options() -> dict[str, drivers.Option]:

@@ -7,6 +7,7 @@ Equal means torch.equal: of outputs, gradients, parameters after training, scale
 
 import copy
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -376,10 +377,13 @@ def test_a_layer_that_runs_as_one_operator_is_refused(says):
 
 def test_the_examples_network_recovers_from_rounding():
     example = ROOT / "examples" / "python" / "quantization_aware_training.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    # The same kernels on each processor: on one, the accuracy after training is 90.6 to 94.1 with those of other sets.
+    sets = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    command, environment = [sys.executable, example], os.environ | sets
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     shares = re.findall(r"^(float32|3 bits|3 bits, fine-tuned) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
     exact, rounded, tuned = (float(share) for _, share in shares)
     assert exact > 90
     assert rounded < tuned <= 100
-    assert tuned > exact - 7  # the last bits of training depend on the processor
+    assert tuned > exact - 5
     assert printed.count("scaled_dot_product_attention") == 3

@@ -90,12 +90,14 @@ class FolderStore(_Index):
     def __init__(self, folder: str | os.PathLike[str], new: bool) -> None:
         super().__init__()
         try:
-            import safetensors.torch
+            import safetensors
+
+            from amanda.tools import _tensor_file
         except ImportError:
             raise ImportError(
                 "[capture] a folder of results needs safetensors: pip install 'amanda[capture]'"
             ) from None
-        self._safetensors = safetensors
+        self._safetensors, self._write = safetensors, _tensor_file.write
         self._folder, self._numbers = Path(folder), itertools.count()
         if not new:
             self._read()
@@ -106,14 +108,9 @@ class FolderStore(_Index):
 
     def put(self, kind: Kind, name: str, run: int, tensors: Tensors, is_list: bool) -> None:
         path = self._folder / f"{next(self._numbers):08}.safetensors"
-        partial = path.with_suffix(".partial")
         values = {str(i): tensor.contiguous() for i, tensor in enumerate(tensors)}
         metadata = {"kind": kind, "name": name, "run": str(run), "is_list": str(int(is_list))}
-        try:
-            self._safetensors.torch.save_file(values, partial, metadata)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        self._write("capture", path, values, metadata)
         self._add(kind, name, run, path)
 
     def get(self, kind: Kind, name: str, run: int) -> tuple[Tensors, bool]:

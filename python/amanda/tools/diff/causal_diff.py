@@ -107,7 +107,7 @@ class CausalDiff(Results[Row, GroupBy], Watching):
             ours = list(tensors.tensors_in(results))
             if len(ours) != len(reference.results):
                 note = f"{len(ours)} tensors instead of {len(reference.results)}"
-                self._add(station, run, 0, tensors.Difference("", (), 0, 0, None, None, note), "operator", note)
+                self._add(station, run, 0, tensors.Difference("", (), 0, None, None, note), "operator", note)
                 return None
             self._uncompared += reference.results.count(None)
             theirs = [None if number is None else self._record.tensor(number) for number in reference.results]
@@ -124,7 +124,8 @@ class CausalDiff(Results[Row, GroupBy], Watching):
                     break
         if not unequal:
             return None
-        values = [tensors.healed(result, iter_) for result, iter_ in _paired(results, theirs)]
+        references = iter(theirs)
+        values = [tensors.healed(result, references) for result in results]
         return values[0] if len(values) == 1 else values
 
     def _add(self, station: Station, run: int, output: int, found: Any, kind: Kind, note: str) -> None:
@@ -233,8 +234,3 @@ def _is_other_dtype(theirs: str, ours: str) -> bool:
 
 def _short(text: str) -> str:
     return text.rpartition(" ")[0] if text.startswith("tensor ") else text
-
-
-def _paired(results: tuple[Any, ...], theirs: list[Any]) -> list[tuple[Any, Any]]:
-    left = iter(theirs)
-    return [(result, left) for result in results]

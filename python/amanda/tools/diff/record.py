@@ -95,17 +95,11 @@ class RecordWriter:
         self._lines, self._tensors, self._bytes = [], {}, 0
         complete, self._is_complete = self._is_complete, False
         if tensors:
-            from safetensors import SafetensorError
-            from safetensors.torch import save_file
+            from amanda.tools import _tensor_file  # here: it needs safetensors
 
             self._files += 1
             name = f"{self._files}.safetensors"
-            try:
-                save_file(tensors, self._folder / f"{name}.part")
-            except SafetensorError as error:  # also what the system refuses
-                folder = os.fspath(self._folder)
-                raise OSError(f"[diff] can't write into {folder!r}: {error}; it is readable up to there") from error
-            os.replace(self._folder / f"{name}.part", self._folder / name)
+            _tensor_file.write("diff", self._folder / name, tensors)
             lines = [["file", name, *map(int, tensors)], *lines]
         self._write_lines(lines)
         self._is_complete = complete

@@ -15,8 +15,6 @@ _STORED = {
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
 }
-
-
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -27,7 +25,6 @@ class Difference:
     dtype: str
     shape: tuple[int, ...]
     elements: int  # that differ by more than is tolerated
-    of: int
     max_abs: float | None  # None: shapes differ
     max_rel: float | None
     note: str = ""
@@ -72,7 +69,7 @@ def difference(
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     if tensor.shape != reference.shape:
         note = f"shape {list(tensor.shape)} instead of {list(reference.shape)}"
-        return Difference(dtype, shape, tensor.numel(), tensor.numel(), None, None, note)
+        return Difference(dtype, shape, tensor.numel(), None, None, note)
     if rtol is None or atol is None:
         default = (0.0, 0.0)
         if tensor.dtype != reference.dtype:
@@ -100,7 +97,7 @@ def difference(
     note = (
         f"{dtype} instead of {str(reference.dtype).removeprefix('torch.')}" if tensor.dtype != reference.dtype else ""
     )
-    return Difference(dtype, shape, count, tensor.numel(), some.max().item(), relative.max().item(), note)
+    return Difference(dtype, shape, count, some.max().item(), relative.max().item(), note)
 
 
 def healed(value: Any, references: Iterator[torch.Tensor | None]) -> Any:
