@@ -18,6 +18,12 @@ const std::vector<std::string>& patterns_or_none(const std::shared_ptr<const std
   return patterns ? *patterns : none;
 }
 
+/// `filter` and what it lies in already, and `other`.
+template <class Filter>
+std::shared_ptr<const Filter> both(const std::shared_ptr<const Filter>& filter, const Filter& other) {
+  return std::make_shared<const Filter>(filter ? filter->narrowed(other) : other);
+}
+
 /// Empty: it is a module path.
 std::string complaint(const std::string& pattern) {
   if (pattern.empty()) return "it is empty";
@@ -47,7 +53,16 @@ OpFilter OpFilter::on_demand() {
   return filter;
 }
 
+OpFilter OpFilter::narrowed(const OpFilter& other) const {
+  if (kind_ == Kind::kAll) return other;
+  if (kind_ == Kind::kOnDemand || other.matches_all()) return *this;
+  OpFilter filter = *this;
+  filter.within_ = both(within_, other);
+  return filter;
+}
+
 bool OpFilter::matches(const OpInfo& info) const {
+  if (within_ && !within_->matches(info)) return false;
   if (kind_ != Kind::kPatterns) return kind_ == Kind::kAll;
   for (const std::string& pattern : *patterns_) {
     const bool qualified = pattern.find("::") != std::string::npos;
@@ -75,7 +90,16 @@ ModuleFilter::ModuleFilter(std::vector<std::string> patterns)
   }
 }
 
+ModuleFilter ModuleFilter::narrowed(const ModuleFilter& other) const {
+  if (matches_all()) return other;
+  if (other.matches_all()) return *this;
+  ModuleFilter filter = *this;
+  filter.within_ = both(within_, other);
+  return filter;
+}
+
 bool ModuleFilter::matches(std::string_view module_path) const {
+  if (within_ && !within_->matches(module_path)) return false;
   if (!patterns_) return true;
   for (size_t end = 0; end != std::string_view::npos;) {
     end = module_path.find('.', end + 1);

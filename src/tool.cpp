@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "amanda/error.h"
 #include "backends.h"
 #include "generation.h"
 
@@ -33,9 +34,11 @@ void Tool::add_inst_for_op(std::function<void(OpContext&)> analysis, InstOptions
 }
 
 void Tool::add_inst_for_op(std::shared_ptr<Analysis> analysis, InstOptions options) {
-  const OpFilter filter = options.ops;
+  OpFilter filter;
   {
     std::lock_guard lock(mutex_);
+    restrict_locked(options);
+    filter = options.ops;
     auto changed = std::make_shared<std::vector<Registration>>(*registrations_);
     changed->push_back({std::move(analysis), std::move(options)});
     registrations_ = std::move(changed);
@@ -47,6 +50,24 @@ void Tool::add_inst_for_op(std::shared_ptr<Analysis> analysis, InstOptions optio
   if (filter.is_on_demand() || !is_open_elsewhere(*this)) return;
   const std::vector<std::string> patterns = filter.matches_all() ? std::vector<std::string>{"*"} : filter.patterns();
   for (Backend* backend : attached_backends()) backend->expect(patterns);
+}
+
+void Tool::narrow(const OpFilter& ops, const ModuleFilter& modules) {
+  if (ops.is_on_demand())
+    throw std::invalid_argument(fmt::format("[tool] {}.narrow takes operators, not those asked for on demand", name_));
+  if (applied_)
+    throw Error(fmt::format("[tool] {}.narrow: a scope was made with this tool; narrow it before amanda.apply", name_));
+  std::lock_guard lock(mutex_);
+  only_ops_ = only_ops_.narrowed(ops);
+  only_modules_ = only_modules_.narrowed(modules);
+  auto changed = std::make_shared<std::vector<Registration>>(*registrations_);
+  for (Registration& registration : *changed) restrict_locked(registration.options);
+  registrations_ = std::move(changed);
+}
+
+void Tool::restrict_locked(InstOptions& options) const {
+  options.ops = options.ops.narrowed(only_ops_);
+  options.modules = options.modules.narrowed(only_modules_);
 }
 
 void Tool::depends_on(Tool& tool) {

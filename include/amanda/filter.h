@@ -25,19 +25,23 @@ class OpFilter {
   /// The operators that the tools which depend on this one ask for.
   static OpFilter on_demand();
 
+  /// What this filter and `other` both match. One made by on_demand() stays as it is: the filters of the tools that
+  /// depend on its tool decide.
+  OpFilter narrowed(const OpFilter& other) const;
   /// Does it match this type? Always false for on_demand().
   bool matches(const OpInfo& info) const;
   /// Does it match every type?
   bool matches_all() const { return kind_ == Kind::kAll; }
   /// Was it made by on_demand()?
   bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
-  /// The patterns; empty if there are none.
+  /// The patterns; empty if there are none. A narrowed filter may match less than they do.
   const std::vector<std::string>& patterns() const;
 
  private:
   enum class Kind : uint8_t { kAll, kPatterns, kOnDemand };
   Kind kind_ = Kind::kAll;
   std::shared_ptr<const std::vector<std::string>> patterns_;  // shared: registrations are copied
+  std::shared_ptr<const OpFilter> within_;                    // what must match, too; null: nothing
 };
 
 /// The modules in which a routine asks for operators.
@@ -53,15 +57,18 @@ class ModuleFilter {
   /// The modules that match one of the patterns. Throws `std::invalid_argument` if there is none, or one is not a path.
   explicit ModuleFilter(std::vector<std::string> patterns);
 
+  /// What this filter and `other` both match.
+  ModuleFilter narrowed(const ModuleFilter& other) const;
   /// Is this the path of a module that matches, or of one inside it? "": outside modules.
   bool matches(std::string_view module_path) const;
   /// Does it match everywhere?
   bool matches_all() const { return !patterns_; }
-  /// The patterns; empty if it matches everywhere.
+  /// The patterns; empty if it matches everywhere. A narrowed filter may match less than they do.
   const std::vector<std::string>& patterns() const;
 
  private:
   std::shared_ptr<const std::vector<std::string>> patterns_;  // null: all
+  std::shared_ptr<const ModuleFilter> within_;                // what must match, too; null: nothing
 };
 
 }  // namespace amanda

@@ -68,6 +68,10 @@ class Tool {
   void add_inst_for_op(std::function<void(OpContext&)> analysis, InstOptions options = {});
   /// The same, with an analysis that may keep state. Tool and scopes share it.
   void add_inst_for_op(std::shared_ptr<Analysis> analysis, InstOptions options = {});
+  /// Restricts all analysis routines of this tool, also those registered later, to operators that these filters match,
+  /// too. Tools it depends on are not restricted. Throws `amanda::Error` if a scope was made with this tool, and
+  /// `std::invalid_argument` for OpFilter::on_demand().
+  void narrow(const OpFilter& ops, const ModuleFilter& modules = {});
   /// `tool`'s routines run before this one's, at analysis and at run time. It need not be applied itself, and must
   /// outlive this tool. Scopes that exist already do not change.
   void depends_on(Tool& tool);
@@ -91,10 +95,13 @@ class Tool {
 
  private:
   friend class ScopeState;
+  void restrict_locked(InstOptions& options) const;
   std::string name_, name_space_;
   mutable Mutex mutex_;
   Registrations registrations_;
   std::vector<Tool*> dependencies_;
+  OpFilter only_ops_;  // what all routines are restricted to
+  ModuleFilter only_modules_;
   std::atomic<uint64_t> version_{0};
   std::atomic<bool> applied_{false};  // some scope has seen it: a change must be told
   std::set<size_t> told_unmatched_;   // registrations whose filters were said to match nothing

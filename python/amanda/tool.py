@@ -182,7 +182,7 @@ class Tool:
                     f"[tool] {self.name}.add_inst_for_op: {flag}= is True or False, got {value!r}; "
                     f"operators are asked for by keyword: ops={value!r}"
                 )
-        names, paths = self._names(ops), self._paths(modules)
+        names, paths = self._names("add_inst_for_op", ops), self._paths("add_inst_for_op", modules)
         core.add_inst_for_op(callback, backward, require_outputs, names, ops is ON_DEMAND, nested, paths, optional)
         self._asks.append(_Ask.of(names, ops is ON_DEMAND, paths, backward, require_outputs, nested))
 
@@ -201,6 +201,27 @@ class Tool:
             self._core.depends_on(tool._core)
             self._dependencies.append(tool)
 
+    def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
+        """Restricts the tool to some operators: each of its analysis routines sees what it asks for and what these match::
+
+            profile = Profile()
+            profile.narrow(modules="encoder.layer.0")
+
+        It holds for all routines, also those registered later, but not for the tools that this one depends on. If it is
+        called twice, both restrictions hold. Call it before `apply`.
+
+        Arguments:
+            ops, modules: as in `add_inst_for_op`. None: no restriction.
+
+        Raises:
+            TypeError: `ops` or `modules` contains something other than names.
+            ValueError: a name is empty, or certainly not the name of an operator; or a path is not one of a module.
+            amanda.Error: a scope was already made with this tool.
+        """
+        if isinstance(ops, _OnDemand):
+            raise ValueError(f"[tool] {self.name}.narrow: ops= takes operator names, got {ops!r}")
+        self._core.narrow(self._names("narrow", ops), self._paths("narrow", modules))
+
     def on_enter(self) -> None:
         """Called when a scope with this tool is entered. Override in subclasses."""
 
@@ -216,7 +237,7 @@ class Tool:
     def _tell(self, method: str, *arguments: object) -> None:
         getattr(self, method)(*arguments)
 
-    def _names(self, ops: Any) -> list[str] | None:
+    def _names(self, method: str, ops: Any) -> list[str] | None:
         if ops is None or ops is ON_DEMAND:
             return None
         alone = isinstance(ops, str) or callable(ops) or not isinstance(ops, Iterable)  # some modules are iterable
@@ -225,7 +246,7 @@ class Tool:
             if not isinstance(name, str):
                 meant = " or ".join(f"ops={name!r}" for name in op_names.names_for(name))
                 raise TypeError(
-                    f"[tool] {self.name}.add_inst_for_op: ops= takes operator names, got {name!r}"
+                    f"[tool] {self.name}.{method}: ops= takes operator names, got {name!r}"
                     + (f"; write {meant}" if meant else "")
                 )
         for name in names:
@@ -234,7 +255,7 @@ class Tool:
                 raise ValueError(f"[tool] {self.name}: {complaint}")
         return names
 
-    def _paths(self, modules: Any) -> list[str] | None:
+    def _paths(self, method: str, modules: Any) -> list[str] | None:
         if modules is None:
             return None
         alone = isinstance(modules, str) or callable(modules) or not isinstance(modules, Iterable)
@@ -242,7 +263,7 @@ class Tool:
         for path in paths:
             if not isinstance(path, str):
                 raise TypeError(
-                    f"[tool] {self.name}.add_inst_for_op: modules= takes paths as in model.named_modules(), such as "
+                    f"[tool] {self.name}.{method}: modules= takes paths as in model.named_modules(), such as "
                     f"'encoder.layer.0', got {path!r}"
                 )
         return paths

@@ -59,6 +59,10 @@ OpFilter filter(const py::object& ops) {
   return OpFilter(std::move(patterns));
 }
 
+ModuleFilter module_filter(const std::optional<std::vector<std::string>>& modules) {
+  return modules ? ModuleFilter(*modules) : ModuleFilter();
+}
+
 template <class Fn>
 void each_analysis(const Tool& tool, const Fn& fn) {
   for (const Registration& registration : *tool.registrations()) {
@@ -111,12 +115,18 @@ void bind_tool(py::module_& m) {
                                 .require_outputs = require_outputs,
                                 .ops = on_demand ? OpFilter::on_demand() : filter(ops),
                                 .nested = nested,
-                                .modules = modules ? ModuleFilter(*modules) : ModuleFilter(),
+                                .modules = module_filter(modules),
                                 .optional = optional};
             tool.add_inst_for_op(std::make_shared<PyAnalysis>(std::move(callback)), std::move(options));
           },
           py::arg("callback"), py::arg("backward"), py::arg("require_outputs"), py::arg("ops"), py::arg("on_demand"),
           py::arg("nested"), py::arg("modules"), py::arg("optional"))
+      .def(
+          "narrow",
+          [](Tool& tool, const py::object& ops, const std::optional<std::vector<std::string>>& modules) {
+            tool.narrow(filter(ops), module_filter(modules));
+          },
+          py::arg("ops"), py::arg("modules"))
       .def("depends_on", &Tool::depends_on, py::arg("tool"));
   m.def("adopt_tool", &adopt_tool, py::arg("capsule"), "Takes a C++ tool out of its capsule, and owns it.");
 }

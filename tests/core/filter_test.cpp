@@ -52,6 +52,18 @@ TEST(FilterTest, AnEmptyPatternIsRefused) {
             "[tool] an operator pattern is empty; give a name such as \"conv2d\"");
 }
 
+TEST(FilterTest, ANarrowedFilterMatchesWhatAllOfThemMatch) {
+  const OpInfo conv1d{"ref", "conv1d", "", {}, {}, ""}, conv2d{"ref", "conv2d", "", {}, {}, ""};
+  const OpFilter both = OpFilter({"conv*", "add"}).narrowed(OpFilter({"*2d", "mul"}));
+  EXPECT_TRUE(both.matches(conv2d));
+  EXPECT_FALSE(both.matches(conv1d));
+  EXPECT_FALSE(both.matches({"ref", "add", "", {}, {}, ""}));
+  EXPECT_FALSE(both.narrowed(OpFilter({"other::*"})).matches(conv2d));
+  EXPECT_EQ(OpFilter().narrowed(both).patterns(), both.patterns());
+  EXPECT_TRUE(both.narrowed(OpFilter()).matches(conv2d));
+  EXPECT_TRUE(OpFilter::on_demand().narrowed(both).is_on_demand());
+}
+
 bool contains(const std::string& pattern, const std::string& path) { return ModuleFilter({pattern}).matches(path); }
 
 TEST(ModuleFilterTest, APathStandsForTheModuleAndWhatIsInsideIt) {
@@ -70,6 +82,16 @@ TEST(ModuleFilterTest, GlobsAlsoMatchDots) {
   EXPECT_TRUE(contains("layer.[12]", "layer.2.mlp"));
   EXPECT_FALSE(contains("layer.?", "layer.10"));
   EXPECT_TRUE(contains("*", ""));
+}
+
+TEST(ModuleFilterTest, ANarrowedFilterMatchesWhatAllOfThemMatch) {
+  const ModuleFilter both = ModuleFilter({"encoder"}).narrowed(ModuleFilter({"*.attention", "decoder"}));
+  EXPECT_TRUE(both.matches("encoder.0.attention"));
+  EXPECT_FALSE(both.matches("encoder.0"));
+  EXPECT_FALSE(both.matches("decoder"));
+  EXPECT_FALSE(both.narrowed(ModuleFilter({"encoder.1"})).matches("encoder.0.attention"));
+  EXPECT_TRUE(ModuleFilter().narrowed(both).matches("encoder.0.attention"));
+  EXPECT_FALSE(both.narrowed(ModuleFilter()).matches_all());
 }
 
 TEST(ModuleFilterTest, SeveralPatternsAndNone) {

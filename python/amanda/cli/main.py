@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from amanda import drivers
-from amanda.cli import diff, doctor, ls, nan, trace
+from amanda.cli import diff, doctor, ls, nan, run, trace
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="amanda", description="Instrumentation for neural networks.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
     _add_doctor(commands)
     _add_ls(commands)
     _add_nan(commands)
@@ -28,6 +29,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_trace(commands)
     given = parser.parse_args(arguments)
     given.run(given)
+
+
+def _add_run(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        help="a program under any tools, and what they found",
+        description="Runs a program under tools, and prints what they found, or writes it to a folder, also after an "
+        "exception or Ctrl-C. Its exit status is the program's.",
+        epilog="example: amanda run -t profile -t 'magnitude_pruning(sparsity=0.9)' --by module --out results train.py",
+    )
+    run.add_options(command)
+    _add_program(command)
+
+    def run_program(given: argparse.Namespace) -> None:
+        program = _required_program(command, given)
+        try:
+            run.run(program, run.settings_of(given), given, _options(given))
+        except (ValueError, TypeError, ImportError, OSError) as error:  # the program's own are printed as Python does
+            command.error(str(error))
+
+    command.set_defaults(run=run_program)
 
 
 def _add_doctor(commands: Any) -> None:

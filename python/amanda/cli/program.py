@@ -15,6 +15,8 @@ from typing import Any
 
 from amanda.scope import Scope
 
+INTERRUPTED = 130  # the exit status that shells give for Ctrl-C
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -37,7 +39,12 @@ class Program:
         return cls(argv, os.getcwd(), lambda: runpy.run_module(argv[0], None, "__main__", alter_sys=True))
 
     def run_in(self, scope: Scope) -> object:
-        """Runs it, and returns its exit status: 1 where an exception has ended it, which is printed as Python does."""
+        """Runs it, and returns its exit status: 1 where an exception has ended it, which is printed as Python does.
+
+        Raises:
+            SystemExit: this is a process that the program has forked: what the caller does at the end is not for it.
+        """
+        process = os.getpid()
         sys.argv[:] = self.argv
         if not sys.flags.safe_path:
             sys.path[0] = self.path
@@ -50,8 +57,10 @@ class Program:
         except BaseException as error:
             error.__traceback__ = _of_program(error.__traceback__)
             sys.excepthook(type(error), error, error.__traceback__)
-            status = 1
+            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         sys.stderr.flush()
+        if os.getpid() != process:
+            raise SystemExit(status)
         return status
 
 

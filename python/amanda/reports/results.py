@@ -91,6 +91,19 @@ class Results(Generic[RowT, ByT]):
         by = self._checked(by)
         return data_frame(self._speaker, self._rows(by), self._groupings[by].fields)
 
+    def groupings(self) -> list[ByT]:
+        """What `by` can be; the first is the default."""
+        return typing.cast(list[ByT], list(self._groupings))
+
+    def sortable(self, by: ByT | None = None) -> list[str]:
+        """What `sort` of `table` can be.
+
+        Raises:
+            ValueError: there is no such grouping.
+        """
+        fields = self._groupings[self._checked(by)].fields
+        return [name for name, dtype in fields.items() if dtype != "object"]
+
     def reset(self) -> None:
         """Forgets all results, also inside a scope: afterwards the tool finds what a new one would find. Options stay."""
         raise NotImplementedError
@@ -117,8 +130,7 @@ class Results(Generic[RowT, ByT]):
         return by
 
     def _sorted(self, by: ByT, sort: str | None) -> Sequence[RowT]:
-        fields = self._groupings[by].fields
-        sortable = [name for name, dtype in fields.items() if dtype != "object"]
+        sortable = self.sortable(by)
         if sort is not None and sort not in sortable:
             raise ValueError(f'[{self._speaker}] sort= by "{by}" is {", ".join(sortable)}; got {sort!r}')
         rows = self._rows(by)

@@ -484,3 +484,35 @@ def test_modules_that_are_elsewhere():
 def test_modules_whose_operators_did_not_run():
     with warns(nothing("ops='cosh', modules='encoder'")), amanda.apply(asking("cosh", modules="encoder")):
         MODEL(X)
+
+
+def test_a_narrowed_tool_sees_what_it_asks_for_there():
+    seen = []
+    tool = amanda.Tool("look")
+    tool.add_inst_for_op(lambda context: seen.append((context.module_path, context.op.__name__)))
+    tool.narrow(ops=["linear", "softmax"], modules=["0", "1.*"])
+    tool.narrow(modules="*.self_attn")  # both hold
+    tool.add_inst_for_op(lambda context: seen.append("later"), ops="softmax")
+    layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Sequential(layer))
+    with amanda.apply(tool):
+        model(torch.randn(3, 5, 4))
+    # Without the restriction, one operator of the layer would hide those inside it.
+    assert seen == [("1.0.self_attn", "linear"), ("1.0.self_attn", "softmax"), "later", ("1.0.self_attn", "linear")]
+
+
+def test_narrow_refuses():
+    tool = amanda.Tool("look")
+    with pytest.raises(TypeError, match=r"\[tool\] look.narrow: ops= takes operator names, got 3"):
+        tool.narrow(ops=[3])
+    with pytest.raises(TypeError, match=r"\[tool\] look.narrow: modules= takes paths as in model.named_modules\(\)"):
+        tool.narrow(modules=3)
+    with pytest.raises(ValueError, match=r"\[tool\] look.narrow: ops= takes operator names, got"):
+        tool.narrow(ops=amanda.ON_DEMAND)
+    scope = amanda.apply(tool)
+    with pytest.raises(
+        amanda.Error, match=r"look\.narrow: a scope was made with this tool; narrow it before amanda\.apply"
+    ):
+        tool.narrow(ops="linear")
+    with scope:
+        pass

@@ -100,6 +100,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
         "limitations.md",
         "profiling.md",
         "reference.md",
+        "running.md",
         "semantics.md",
         "writing_a_driver.md",
         "writing_a_tool.md",

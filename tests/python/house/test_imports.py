@@ -51,7 +51,7 @@ LAYERS = [
     ["tools"],
     [""],  # amanda itself, where all is put together
     ["cli"],
-    ["__main__"],
+    ["__main__", "pytest_plugin"],
 ]
 
 

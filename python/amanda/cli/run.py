@@ -1,0 +1,145 @@
+"""`amanda run` runs a program under tools that are named on the command line, and hands out what they found."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from amanda import scope
+from amanda.cli import progress
+from amanda.cli.program import Program
+from amanda.cli.run_folder import NEEDS, RunFolder
+from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
+from amanda.cli.tool_spec import SHIPPED
+from amanda.reports.results import Results
+
+TOP = 20
+NOT_WRITTEN = 2  # exit status
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-t",
+        "--tool",
+        dest="tools",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help=f"one of {', '.join(SHIPPED)}; or MODULE:CLASS or FILE.py:CLASS; arguments in parentheses; may be repeated",
+    )
+    add_result_options(command)
+    command.add_argument("--config", metavar="FILE", help="TOML with tools, ops, modules, out and [options.TOOL]")
+
+
+def add_result_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-o",
+        "--option",
+        dest="assignments",
+        action="append",
+        default=[],
+        metavar="TOOL.OPTION=VALUE",
+        help="an argument of a tool, as profile.skip=1",
+    )
+    for name in ("ops", "modules"):
+        command.add_argument(
+            f"--{name}", action="append", default=[], metavar="NAMES", help=f"only these {name}: a,b* (default: all)"
+        )
+    command.add_argument(
+        "--by", help="what a row of the printed tables stands for, where a tool has it: op, module, line"
+    )
+    command.add_argument("--sort", metavar="COLUMN", help="of the printed tables, where a tool has it")
+    command.add_argument("--top", type=int, default=TOP, help="rows of each printed table (default: %(default)s)")
+    command.add_argument("--out", metavar="FOLDER", help="writes the results there instead of printing them")
+    command.add_argument("--overwrite", action="store_true", help="replaces the run that --out holds")
+    command.add_argument(
+        "--format", default="json", metavar="NAMES", help=f"of results in --out: {','.join(NEEDS)} (default: json)"
+    )
+
+
+def settings_of(given: argparse.Namespace) -> Settings:
+    """The settings of a command line, and of the file that it names.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: something in it, or an option, is wrong.
+    """
+    config = getattr(given, "config", None)
+    settings = Settings.read(config) if config else Settings()
+    settings = settings._replace(
+        tools=settings.tools + given.tools,
+        ops=settings.ops + _names(given.ops),
+        modules=settings.modules + _names(given.modules),
+        out=given.out or settings.out,
+    )
+    unknown = [name for name in given.format.split(",") if name not in NEEDS]
+    if unknown:
+        raise ValueError(f"--format is {', '.join(NEEDS)}, got {unknown[0]!r}")
+    if not settings.tools:
+        raise ValueError("expected a tool: -t profile")
+    return settings
+
+
+def run(program: Program, settings: Settings, given: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Runs a program under the tools of `settings`, in a scope with these options.
+
+    Raises:
+        ValueError, OSError: the tools cannot be made, or the folder cannot be written to; nothing ran.
+        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
+    """
+    tools = made(settings, given.assignments)
+    check_by(tools, given.by)
+    names = [name for name, _ in tools]
+    folder = None
+    if not settings.out:
+        check_rich(tools)
+    else:
+        folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
+    entered = scope.apply(*(tool for _, tool in tools), **options)
+    started = time.monotonic()
+    with progress.showing(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
+        status = program.run_in(entered)
+    print(f"\n{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}", flush=True)
+    if folder is None:
+        for name, table in tables(tools, given.by, given.top, given.sort):
+            print(f"\n{name}\n{table}", flush=True)
+    else:
+        failed = _write(folder, tools, status)
+        status = status or failed
+    if status is not None:
+        raise SystemExit(status)
+
+
+def _write(folder: RunFolder, tools: Sequence[NamedTool], status: object) -> int | None:
+    """Writes what can be written. Returns an exit status if something cannot."""
+    failed = None
+    for name, tool in tools:
+        try:
+            if isinstance(tool, Results):
+                folder.write(name, tool)
+        except OSError as error:
+            failed = NOT_WRITTEN
+            print(f"amanda run: can't write the results of {name}: {error}", file=sys.stderr)
+    try:
+        folder.close(status)
+        print(f"results are in {folder.path}", flush=True)
+    except OSError as error:
+        failed = NOT_WRITTEN
+        print(f"amanda run: can't write how the run ended: {error}", file=sys.stderr)
+    return failed
+
+
+def _names(texts: Sequence[str]) -> list[str]:
+    return [name for text in texts for name in text.split(",")]
+
+
+def _seconds(started: float) -> str:
+    return f"{time.monotonic() - started:.1f} s"
+
+
+def _runs(entered: scope.Scope) -> int:
+    known = entered.cache_info()
+    return known.hits + known.currsize

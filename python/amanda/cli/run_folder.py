@@ -1,0 +1,120 @@
+"""The folder of a run: what ran, and the results of its tools, as files that other programs read."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import amanda
+from amanda.reports.results import Results
+
+SCHEMA = 1  # of run.json and of the files of results
+NEEDS = {"json": (), "csv": ("pandas",), "parquet": ("pandas", "pyarrow")}  # what writes a format
+EXTRAS = {"pandas": "statistics", "pyarrow": "parquet"}
+
+
+class RunFolder:
+    """Files of one process. Those of a rank of several have its number in their names: "profile.rank3.json".
+
+    "run.json" is there from the beginning, and says whether the run has ended, and which files it has written.
+
+    Arguments:
+        path: it is made if it is not there.
+        command: the program and its arguments.
+        formats: of the results: "json", "csv", "parquet".
+        overwrite: removes the files of an earlier run, as its run.json lists them.
+
+    Raises:
+        FileExistsError: it holds another run, and `overwrite` is False.
+        ImportError: what writes one of the formats is not installed.
+        OSError: it cannot be made, or written to.
+    """
+
+    def __init__(
+        self, path: str, command: Sequence[str], tools: Sequence[str], formats: Sequence[str], overwrite: bool = False
+    ) -> None:
+        for name in formats:
+            missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
+            if missing:
+                extras = ",".join(EXTRAS[module] for module in missing)
+                raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{extras}]'")
+        self._formats = formats
+        self.path = os.path.abspath(path)  # the program may change the current folder
+        rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
+        self._suffix = f".rank{rank}" if rank.isdigit() and world_size != "1" else ""
+        self._run: dict[str, Any] = {
+            "schema": SCHEMA,
+            "amanda": amanda.__version__,
+            "command": list(command),
+            "tools": list(tools),
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "rank": int(rank) if rank.isdigit() else 0,
+            "world_size": int(world_size) if world_size.isdigit() else 1,
+            "started": time.time(),  # seconds since 1970
+            "state": "running",
+            "files": [],
+        }
+        os.makedirs(self.path, exist_ok=True)
+        if overwrite:
+            self._remove_earlier()
+        try:
+            self._write_run("x")
+        except FileExistsError:
+            raise FileExistsError(
+                f"{path!r} holds a run already: give another folder, or --overwrite to replace that run"
+            ) from None
+
+    def close(self, status: object) -> None:
+        """Writes how the run ended: the program's exit status."""
+        number = (
+            status if isinstance(status, int) else int(status is not None)
+        )  # as Python does with sys.exit's argument
+        self._run |= {"state": "ended", "ended": time.time(), "status": number}
+        self._write_run("w")
+
+    def write(self, name: str, tool: Results[Any, Any]) -> None:
+        """Writes the rows of a tool, for each of its groupings. Raises `OSError`."""
+        if "json" in self._formats:
+            rows = {by: [dataclasses.asdict(row) for row in tool.rows(by)] for by in tool.groupings()}
+            keys = ("schema", "amanda", "host", "rank", "world_size")
+            document = {key: self._run[key] for key in keys} | {"tool": name, "rows": rows}
+            with open(self.file(f"{name}{self._suffix}.json"), "w", encoding="utf-8") as file:
+                json.dump(document, file, indent=1, default=str)
+        for kind in self._formats:
+            for by in tool.groupings() if kind != "json" else ():
+                frame = tool.to_pandas(by).assign(rank=self._run["rank"], host=self._run["host"])
+                path = self.file(f"{name}.{by}{self._suffix}.{kind}")
+                frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
+
+    def file(self, name: str) -> str:
+        """The path of a file of this run, which is listed from now on."""
+        self._run["files"].append(name)
+        self._write_run("w")
+        return os.path.join(self.path, name)
+
+    def _write_run(self, mode: str) -> None:
+        with open(self._run_file(), mode, encoding="utf-8") as file:
+            json.dump(self._run, file, indent=1)
+
+    def _run_file(self) -> str:
+        return os.path.join(self.path, f"run{self._suffix}.json")
+
+    def _remove_earlier(self) -> None:
+        try:
+            with open(self._run_file(), encoding="utf-8") as file:
+                names = json.load(file)["files"]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError):
+            names = []
+        for name in [*names, os.path.basename(self._run_file())]:
+            path = os.path.join(self.path, os.path.basename(name))
+            if os.path.exists(path):
+                os.remove(path)

@@ -1,0 +1,133 @@
+"""A tool as a command line names it: "profile", "MagnitudePruning(sparsity=0.9)", "mypackage.tools:MyTool(3)"."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.machinery
+import inspect
+import os
+import sys
+import types
+from typing import Any, NamedTuple
+
+from amanda.tool import Tool
+
+#: The tools that ship and need no model or function to be made, by the names that commands know.
+SHIPPED = {
+    "capture": "amanda.tools.capture:Capture",
+    "cupti": "amanda.tools.cupti_profiler:CuptiProfiler",
+    "flops": "amanda.tools.flops:Flops",
+    "gradients": "amanda.tools.gradients:GradientStatistics",
+    "graph": "amanda.tools.graph:GraphTracing",
+    "histograms": "amanda.tools.histograms:ValueHistograms",
+    "nan": "amanda.tools.nonfinite:NaNSentinel",
+    "profile": "amanda.tools.profile:Profile",
+    "statistics": "amanda.tools.statistics:OpStatistics",
+    "trace": "amanda.tools.trace:Trace",
+    "activation_pruning": "amanda.tools.pruning:ActivationPruning",
+    "magnitude_pruning": "amanda.tools.pruning:MagnitudePruning",
+    "tilewise_pruning": "amanda.tools.pruning:TilewisePruning",
+    "vectorwise_pruning": "amanda.tools.pruning:VectorwisePruning",
+    "fake_quantization": "amanda.tools.quantization:FakeQuantization",
+    "dynamic_quantization": "amanda.tools.quantization:DynamicQuantization",
+}
+_BY_CLASS = {place.partition(":")[2]: name for name, place in SHIPPED.items()}
+
+
+class ToolSpec(NamedTuple):
+    """Which class, and the arguments that it is called with.
+
+    Attributes:
+        name: for options and files: "profile", "MyTool".
+        place: "package.module:Class" or "path/to/file.py:Class".
+    """
+
+    name: str
+    place: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> ToolSpec:
+        """Reads NAME, NAME(arguments), MODULE:CLASS or FILE.py:CLASS. Nothing is imported; arguments are literals.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        head, parenthesis, _ = text.partition("(")
+        args, kwargs = _arguments(text, "f" + text[len(head) :]) if parenthesis else ((), {})
+        place = head.strip()
+        if ":" in place:
+            module, _, name = place.rpartition(":")
+            if not module or not name.isidentifier():
+                raise ValueError(f"{text!r} is no tool: expected MODULE:CLASS or FILE.py:CLASS before the arguments")
+            return cls(name, place, args, kwargs)
+        name = _BY_CLASS.get(place, place)
+        if name not in SHIPPED:
+            raise ValueError(
+                f"no tool is named {place!r}; known are {', '.join(sorted(SHIPPED))}; name one of your own as MODULE:CLASS "
+                "or FILE.py:CLASS"
+            )
+        return cls(name, SHIPPED[name], args, kwargs)
+
+    def make(self) -> Tool:
+        """Imports the class, and calls it.
+
+        Raises:
+            ValueError: there is no such module or class, it is not a tool's, or it does not take these arguments.
+            Exception: what importing or calling raises.
+        """
+        kind = self._kind()
+        try:
+            inspect.signature(kind).bind(*self.args, **self.kwargs)
+        except TypeError as error:
+            raise ValueError(f"{self.name}: {error}; it takes {inspect.signature(kind)}") from None
+        tool: Tool = kind(*self.args, **self.kwargs)
+        return tool
+
+    def _kind(self) -> type[Tool]:
+        module_name, _, class_name = self.place.rpartition(":")
+        module = _of_file(module_name) if module_name.endswith(".py") else _of_path(module_name)
+        kind = getattr(module, class_name, None)
+        if not isinstance(kind, type) or not issubclass(kind, Tool):
+            found = "is not there" if kind is None else f"is {kind!r}, not a subclass of amanda.Tool"
+            raise ValueError(f"{class_name} of {module_name} {found}")
+        return kind
+
+
+def _arguments(text: str, call: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    try:
+        parsed = ast.parse(call, mode="eval").body
+        if not isinstance(parsed, ast.Call) or any(keyword.arg is None for keyword in parsed.keywords):
+            raise SyntaxError
+        args = tuple(ast.literal_eval(argument) for argument in parsed.args)
+        return args, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in parsed.keywords}
+    except (SyntaxError, ValueError):
+        raise ValueError(f"{text!r}: arguments are Python literals, as in NAME(0.9, mode='sum')") from None
+
+
+def _of_path(name: str) -> Any:
+    """The module, found as `python -m` finds it: the current folder comes first."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name + ".").startswith(error.name + "."):
+            raise ValueError(f"there is no module {error.name!r}") from None
+        raise
+    finally:
+        sys.path.remove(folder)
+
+
+def _of_file(path: str) -> Any:
+    if not os.path.isfile(path):
+        raise ValueError(f"there is no file {path!r}")
+    name = f"amanda tool {path}"  # one that the program cannot import
+    loader = importlib.machinery.SourceFileLoader(name, path)
+    module = types.ModuleType(name)
+    module.__file__, module.__loader__ = path, loader
+    sys.modules[name] = module  # dataclasses look there
+    loader.exec_module(module)
+    return module

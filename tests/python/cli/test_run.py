@@ -1,0 +1,214 @@
+"""`amanda run`: a program under tools that are named on the command line."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from amanda.cli.tool_list import Settings, made
+from amanda.cli.tool_spec import SHIPPED, ToolSpec
+
+TRAINING = """
+    import sys, torch
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    print("weights", [parameter.tolist() for parameter in model.parameters()], sys.argv[1:])
+    if sys.argv[1:] == ["fail"]:
+        raise RuntimeError("boom")
+    if sys.argv[1:] == ["exit"]:
+        sys.exit(7)
+"""
+
+
+@pytest.fixture
+def amanda_run(tmp_path, run_python):
+    def run(*arguments, script=TRAINING):
+        (tmp_path / "script.py").write_text(textwrap.dedent(script))
+        return run_python("-m", "amanda", "run", *arguments)
+
+    return run
+
+
+def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python):
+    done = amanda_run("-t", "profile", "-t", "flops", "--by", "module", "--top", "1", "script.py", "--top", "x")
+    assert (done.returncode, done.stderr) == (0, "")
+    alone = run_python("script.py", "--top", "x").stdout
+    assert done.stdout.startswith(alone)
+    profile, flops = done.stdout[len(alone) :].split("\nflops\n")
+    assert re.search(r"\n module +calls  total ms", profile)
+    assert "(3 more)" in profile
+    assert flops.split()[:3] == ["module", "runs", "MFLOP"]
+
+
+def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
+    done = amanda_run(
+        "-t", "profile(skip=1)", "-t", "flops", "--modules", "0,2", "--out", "new/out", "script.py", "fail"
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("RuntimeError: boom\n")
+    assert "amanda" not in done.stderr
+    run = json.loads((tmp_path / "new/out/run.json").read_text())
+    assert {
+        key: run[key] for key in ("schema", "state", "status", "command", "tools", "files", "rank", "world_size")
+    } == {
+        "schema": 1,
+        "state": "ended",
+        "status": 1,
+        "command": ["script.py", "fail"],
+        "tools": ["profile", "flops"],
+        "files": ["profile.json", "flops.json"],
+        "rank": 0,
+        "world_size": 1,
+    }
+    profile = json.loads((tmp_path / "new/out/profile.json").read_text())
+    modules = {row["name"]: row for row in profile["rows"]["module"]}
+    assert {name: row["calls"] for name, row in modules.items()} == {"0": 2, "2": 2}  # without the first of three
+    again = amanda_run("-t", "flops", "--out", "new/out", "script.py")
+    assert again.returncode == 2
+    assert again.stdout == ""  # the program has not run
+    assert again.stderr.endswith(
+        "'new/out' holds a run already: give another folder, or --overwrite to replace that run\n"
+    )
+    replaced = amanda_run("-t", "flops", "--out", "new/out", "--overwrite", "--format", "csv", "script.py", "exit")
+    assert replaced.returncode == 7
+    assert sorted(os.listdir(tmp_path / "new/out")) == [
+        "flops.both.csv",
+        "flops.module.csv",
+        "flops.op.csv",
+        "run.json",
+    ]
+
+
+def test_ctrl_c(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import torch, time\ntorch.relu(torch.ones(1))\nprint('ready', flush=True)\ntime.sleep(100)\n"
+    )
+    command = [sys.executable, "-m", "amanda", "run", "-t", "profile", "--ops", "relu", "script.py"]
+    program = subprocess.Popen(
+        command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert program.stdout.readline() == "ready\n"
+    program.send_signal(signal.SIGINT)
+    output, errors = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert "aten::relu" in output
+    assert errors.endswith("KeyboardInterrupt\n")
+
+
+def test_what_a_program_forks_prints_nothing(amanda_run):
+    done = amanda_run(
+        "-t",
+        "profile",
+        "script.py",
+        script="""
+            import os, sys, torch
+            torch.relu(torch.ones(1))
+            child = os.fork()
+            if child:
+                print("child's status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            else:
+                sys.exit(3)
+        """,
+    )
+    assert done.stdout.count("under profile") == 1
+    assert done.stdout.startswith("child's status 3\n")
+
+
+def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent(
+            """
+            import amanda
+
+            class Loud(amanda.Tool):
+                def __init__(self, word, times=1):
+                    super().__init__()
+                    self.add_inst_for_op(lambda context: print(word * times, context.op.__name__), ops=["relu", "linear"])
+            """
+        )
+    )
+    (tmp_path / "run.toml").write_text(
+        'tools = ["mine:Loud"]\nops = ["relu"]\n[options.Loud]\nword = "from TOML"\ntimes = 1\n'
+    )
+    script = "import torch\nprint(torch.relu(torch.nn.functional.linear(torch.ones(2), torch.ones(2, 2))))"
+    done = amanda_run(
+        "--config", "run.toml", "-t", "mine.py:Loud('x', times=2)", "-o", "Loud.times=3", "script.py", script=script
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[:3] == ["from TOML" * 3 + " relu", "xx relu", "tensor([2., 2.])"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected a tool: -t profile"),
+        (("-t", "profil"), "no tool is named 'profil'; known are activation_pruning, "),
+        (
+            ("-t", "profile(skp=1)"),
+            "profile: got an unexpected keyword argument 'skp'; it takes (max_events: 'int' = 100000, *",
+        ),
+        (("-t", "profile", "--by", "epoch"), "--by is op, module, line, id; got 'epoch'"),
+        (("-t", "profile", "--format", "xml"), "--format is json, csv, parquet, got 'xml'"),
+        (("-t", "profile", "--ops", "no_such"), "[tool] Profile: no operator 'no_such'"),
+        (("-t", "profile", "--out", "/proc/out"), "[Errno 2] No such file or directory: '/proc/out'"),
+        (("-t", "nothing_there:Tool"), "there is no module 'nothing_there'"),
+    ],
+)
+def test_mistakes_are_found_before_the_program_runs(tmp_path, monkeypatch, capsys, arguments, message):
+    from amanda.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("raise AssertionError")
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", *arguments, "script.py"])
+    assert stopped.value.code == 2
+    assert f"amanda run: error: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_names_are_those_of_tools(name):
+    kind = ToolSpec.parse(name)._kind()
+    assert ToolSpec.parse(kind.__name__) == ToolSpec.parse(name)
+
+
+def test_arguments_are_literals():
+    assert ToolSpec.parse("a.b:C(1, 'x', y=[2.5])") == ToolSpec("C", "a.b:C", (1, "x"), {"y": [2.5]})
+    for text in ("profile(open('x'))", "profile(skip=x)", "profile(", "profile(**{})", "profile()[0]"):
+        with pytest.raises(ValueError, match="arguments are Python literals, as in NAME"):
+            ToolSpec.parse(text)
+
+
+def test_two_tools_of_one_name_have_options_each():
+    tools = made(Settings(tools=["profile", "profile(skip=5)"]), ["profile-2.max_events=3"])
+    assert [(name, tool._skip, tool._max_events) for name, tool in tools] == [
+        ("profile", 0, 100_000),
+        ("profile-2", 5, 3),
+    ]
+    with pytest.raises(ValueError, match="options are given for 'profil', which is no tool of this run: profile"):
+        made(Settings(tools=["profile"]), ["profil.skip=1"])
+    with pytest.raises(ValueError, match=r"'skip=1' is no option: expected TOOL\.OPTION=VALUE"):
+        made(Settings(tools=["profile"]), ["skip=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tools = 'profile'", "tools is a list of strings, got 'profile'"),
+        ("tool = ['profile']", "there is no 'tool'; known are tools, ops, modules, out, options"),
+        ("[options]\nprofile = 1", "options is a table for each tool, such as \\[options.profile\\]"),
+        ("tools = [", "Invalid value"),
+    ],
+)
+def test_mistakes_in_toml(tmp_path, text, message):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ValueError, match=f"run.toml: {message}"):
+        Settings.read(str(tmp_path / "run.toml"))
