@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table reference setup build build-tests lint format sanitize \
+.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint format sanitize \
   sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
@@ -54,15 +54,16 @@ bench-tensorflow: build .venv-tensorflow/requirements.txt
 tools-table: build
 	$(PYTHON_BIN) tests/tools_table $(ARGS)
 
-# The API reference of Python and C++, from docstrings and headers. What lacks one, or links to nothing, is an error.
-reference: build .venv/requirements-reference.txt
-	@rm -rf build/reference && mkdir -p build/reference
-	@doxygen docs/reference/Doxyfile
-	@$(PYTHON_BIN) -m sphinx -q -W --keep-going -d build/reference/doctrees docs/reference build/reference
-	@echo "[reference] build/reference/index.html"
+# The documentation as a site, with the API reference of Python and C++, from docstrings and headers. What lacks a doc
+# comment, or links to nothing, is an error.
+docs: build .venv/requirements-docs.txt
+	@rm -rf build/docs && mkdir -p build/docs
+	@doxygen docs/Doxyfile
+	@$(PYTHON_BIN) -m sphinx -q -W --keep-going -d build/docs/doctrees docs build/docs/html
+	@echo "[docs] build/docs/html/index.html"
 
-.venv/requirements-reference.txt: docs/reference/requirements.txt | .venv/requirements.txt
-	@scripts/setup.sh reference
+.venv/requirements-docs.txt: docs/requirements.txt | .venv/requirements.txt
+	@scripts/setup.sh docs
 	@touch $@
 
 build: .venv/requirements.txt

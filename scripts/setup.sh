@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the machine ready to build: system packages (on Debian, when we may), then .venv with the pinned requirements.
-# `scripts/setup.sh reference`: ready for `make reference`, too.
+# `scripts/setup.sh docs`: ready for `make docs`, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,8 +22,8 @@ else
   missing+=(python3-dev libfmt-dev libgtest-dev)
 fi
 
-reference=${1:-}
-[ -z "$reference" ] || command -v doxygen >/dev/null || missing+=(doxygen)
+docs=${1:-}
+[ -z "$docs" ] || command -v doxygen >/dev/null || missing+=(doxygen)
 
 if [ ${#missing[@]} -gt 0 ]; then
   install="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -50,9 +50,9 @@ fi
 say "installing requirements.txt into .venv (torch is large: the first time takes minutes)"
 .venv/bin/pip install --disable-pip-version-check --quiet --progress-bar on -r requirements.txt torch==2.13.0
 cp requirements.txt .venv/requirements.txt # what is installed: `make` compares
-if [ -n "$reference" ]; then
-  say "installing docs/reference/requirements.txt into .venv"
-  .venv/bin/pip install --disable-pip-version-check --quiet -r docs/reference/requirements.txt
-  cp docs/reference/requirements.txt .venv/requirements-reference.txt
+if [ -n "$docs" ]; then
+  say "installing docs/requirements.txt into .venv"
+  .venv/bin/pip install --disable-pip-version-check --quiet -r docs/requirements.txt
+  cp docs/requirements.txt .venv/requirements-docs.txt
 fi
 say "ready"

@@ -17,7 +17,8 @@ from amanda import _core, tool, tools
 from amanda.coverage.report import CoverageRow
 from repository import ROOT
 
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
 HEADERS = [
     "include/amanda",
     "drivers/torch/include/amanda",
@@ -26,11 +27,11 @@ HEADERS = [
 ]
 HEADERS += ["drivers/reference/include/amanda/reference"]
 needs_doxygen = pytest.mark.skipif(
-    shutil.which("doxygen") is None, reason="doxygen is not installed; scripts/setup.sh reference"
+    shutil.which("doxygen") is None, reason="doxygen is not installed; scripts/setup.sh docs"
 )
 needs_sphinx = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("sphinx", "breathe", "furo")),
-    reason="docs/reference/requirements.txt is not installed; scripts/setup.sh reference",
+    any(importlib.util.find_spec(name) is None for name in ("sphinx", "breathe", "furo", "myst_parser")),
+    reason="docs/requirements.txt is not installed; scripts/setup.sh docs",
 )
 
 # For graph drivers in Python: the one part of amanda._core that programs use by this name.
@@ -141,7 +142,7 @@ def test_every_public_header_is_on_a_page():
 
 def doxygen(tmp_path, *changes):
     """What Doxygen complains about."""
-    text = (REFERENCE / "Doxyfile").read_text()
+    text = (DOCS / "Doxyfile").read_text()
     settings = "\n".join([text, f"OUTPUT_DIRECTORY = {tmp_path}", *changes])
     return subprocess.run(["doxygen", "-"], input=settings, cwd=ROOT, capture_output=True, text=True).stderr
 
@@ -162,7 +163,7 @@ def test_a_missing_doc_comment_is_found(tmp_path):
 
 @needs_doxygen
 @needs_sphinx
-def test_the_reference_builds_without_a_warning(tmp_path):
+def test_the_documentation_builds_without_a_warning(tmp_path):
     doxygen(tmp_path / "doxygen")
     command = [
         sys.executable,
@@ -174,8 +175,9 @@ def test_the_reference_builds_without_a_warning(tmp_path):
         "-D",
         f"breathe_projects.amanda={tmp_path}/doxygen/xml",
     ]
-    done = subprocess.run([*command, str(REFERENCE), str(tmp_path / "html")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([*command, str(DOCS), str(tmp_path / "html")], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.returncode == 0
-    pages = "".join((tmp_path / "html" / page).read_text() for page in ("python.html", "cpp.html"))
+    pages = "".join((tmp_path / "html" / "reference" / page).read_text() for page in ("python.html", "cpp.html"))
     assert all(f'id="{name}"' in pages for name in ("amanda.apply", "_CPPv4N6amanda4ToolE"))
+    assert 'href="quickstart.html"' in (tmp_path / "html" / "index.html").read_text()

@@ -1,0 +1,37 @@
+"""The documentation as a site: these pages, and the API reference, from docstrings and headers. Run by `make docs`."""
+
+import sys
+from pathlib import Path
+
+import amanda
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "Amanda"
+version = release = amanda.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "breathe",
+    "header_directive",
+]
+exclude_patterns = ["requirements.txt"]
+html_theme = "furo"  # with search, and a dark mode
+html_title = f"Amanda {version}"
+html_copy_source = False
+
+myst_heading_anchors = 4  # links to headings, as in a repository's own pages
+
+default_role = "py:obj"  # a link if `name` is in the reference, else code
+python_use_unqualified_type_names = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_use_rtype = False
+
+breathe_projects = {"amanda": "../build/docs/doxygen/xml"}
+breathe_default_project = "amanda"
+breathe_default_members = ("members",)
+breathe_show_include = True
