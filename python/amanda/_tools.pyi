@@ -45,10 +45,11 @@ class ProfileRecorder:
     """
     What a Profile has measured.
     """
+    ALONE: typing.ClassVar[int] = -1
     @staticmethod
-    def measured() -> tuple[int, int]:
+    def measured() -> tuple[int, int, int]:
         """
-        Start and duration, of the calling thread's last run.
+        Start, duration and `finished_before`, of the calling thread's last run.
         """
     @staticmethod
     def start() -> typing_extensions.CapsuleType:
@@ -57,7 +58,7 @@ class ProfileRecorder:
         """
     def __init__(self, max_events: typing.SupportsInt | typing.SupportsIndex, skip: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
-    def add(self, place: typing.SupportsInt | typing.SupportsIndex, start_ns: typing.SupportsInt | typing.SupportsIndex, duration_ns: typing.SupportsInt | typing.SupportsIndex, output_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def add(self, place: typing.SupportsInt | typing.SupportsIndex, start_ns: typing.SupportsInt | typing.SupportsIndex, duration_ns: typing.SupportsInt | typing.SupportsIndex, finished_before_ns: typing.SupportsInt | typing.SupportsIndex, output_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Counts a run, on a thread that is known.
         """
@@ -76,6 +77,10 @@ class ProfileRecorder:
     def rows(self) -> list[tuple[int, int, int, list[tuple[int, int]], int]]:
         """
         Place, count, total, histogram and output bytes, in the order of the first runs.
+        """
+    def start_nested(self) -> typing_extensions.CapsuleType:
+        """
+        The same where measured operators run inside others: rows then exclude the inner ones.
         """
     def stop(self, place: typing.SupportsInt | typing.SupportsIndex, output_bytes: typing_extensions.CapsuleType) -> typing_extensions.CapsuleType:
         """

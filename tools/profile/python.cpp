@@ -26,6 +26,15 @@ void bind_profile(py::module_& m) {
           },
           "A routine for `_core.NativeRoutine`, before an operator.")
       .def(
+          "start_nested",
+          [](const std::shared_ptr<ProfileRecorder>& recorder) {
+            return capsule_of([recorder](Values& values) {
+              recorder->start_nested(values);
+              return true;
+            });
+          },
+          "The same where measured operators run inside others: rows then exclude the inner ones.")
+      .def(
           "stop",
           [](const std::shared_ptr<ProfileRecorder>& recorder, size_t place, const py::capsule& output_bytes) {
             void* held = PyCapsule_GetPointer(output_bytes.ptr(), tools::kOutputBytesCapsule);
@@ -36,17 +45,20 @@ void bind_profile(py::module_& m) {
           },
           py::arg("place"), py::arg("output_bytes"),
           "The routine after it. Where it declines, `add` what it has `measured`.")
-      .def_static("measured", &ProfileRecorder::measured, "Start and duration, of the calling thread's last run.")
+      .def_static("measured", &ProfileRecorder::measured,
+                  "Start, duration and `finished_before`, of the calling thread's last run.")
+      .def_readonly_static("ALONE", &ProfileRecorder::kAlone, "`finished_before_ns` of a run that holds no other.")
       .def("knows_thread", &ProfileRecorder::knows_thread, Unlocked())
       .def("name_thread", &ProfileRecorder::name_thread, py::arg("number"), py::arg("name"), Unlocked(),
            "Of the calling thread.")
       .def(
           "add",
-          [](ProfileRecorder& recorder, size_t place, int64_t start_ns, int64_t duration_ns, int64_t output_bytes) {
-            recorder.add({place, start_ns, duration_ns, output_bytes});
+          [](ProfileRecorder& recorder, size_t place, int64_t start_ns, int64_t duration_ns, int64_t finished_before_ns,
+             int64_t output_bytes) {
+            recorder.add({place, start_ns, duration_ns, output_bytes, finished_before_ns});
           },
-          py::arg("place"), py::arg("start_ns"), py::arg("duration_ns"), py::arg("output_bytes"), Unlocked(),
-          "Counts a run, on a thread that is known.")
+          py::arg("place"), py::arg("start_ns"), py::arg("duration_ns"), py::arg("finished_before_ns"),
+          py::arg("output_bytes"), Unlocked(), "Counts a run, on a thread that is known.")
       .def(
           "rows",
           [](const ProfileRecorder& recorder) {

@@ -1,5 +1,6 @@
 #include "profile/recorder.h"
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <utility>
@@ -10,10 +11,10 @@ namespace amanda::tools {
 namespace {
 
 struct Start {
-  int64_t ns = 0;
+  int64_t ns = 0, finished_before_ns = ProfileRecorder::kAlone;
 };
 
-thread_local std::pair<int64_t, int64_t> declined;
+thread_local std::tuple<int64_t, int64_t, int64_t> declined;
 
 // The system uses the numbers of threads again.
 uint64_t this_thread() {
@@ -27,32 +28,43 @@ uint64_t this_thread() {
 ProfileRecorder::ProfileRecorder(int64_t max_events, int64_t skip)
     : max_events_(static_cast<size_t>(std::max<int64_t>(max_events, 0))),
       skip_(skip),
-      mutex_([](void* owner) { static_cast<ProfileRecorder*>(owner)->numbers_.clear(); }, this) {}
+      mutex_([](void* owner) { static_cast<ProfileRecorder*>(owner)->threads_.clear(); }, this) {}
 
 void ProfileRecorder::start(Values& values) {
   Start& start = values.local<Start>();
   start.ns = now_ns();
 }
 
+void ProfileRecorder::start_nested(Values& values) {
+  Start& start = values.local<Start>();
+  {
+    std::lock_guard lock(mutex_);
+    const auto thread = threads_.find(this_thread());
+    start.finished_before_ns = thread == threads_.end() ? 0 : thread->second.finished_ns;
+  }
+  start.ns = now_ns();
+}
+
 bool ProfileRecorder::stop(Values& values, Place place, OutputBytes output_bytes) {
   const int64_t stop = now_ns();  // before any access to the outputs
-  const int64_t start = values.local<Start>().ns;
+  const Start start = values.local<Start>();
   const std::optional<int64_t> bytes = output_bytes(values.call());
-  if (bytes && add_on_known_thread({place, start, stop - start, *bytes})) return true;
-  declined = {start, stop - start};
+  const int64_t duration = stop - start.ns;
+  if (bytes && add_on_known_thread({place, start.ns, duration, *bytes, start.finished_before_ns})) return true;
+  declined = {start.ns, duration, start.finished_before_ns};
   return false;
 }
 
-std::pair<int64_t, int64_t> ProfileRecorder::measured() { return declined; }
+std::tuple<int64_t, int64_t, int64_t> ProfileRecorder::measured() { return declined; }
 
 bool ProfileRecorder::knows_thread() const {
   std::lock_guard lock(mutex_);
-  return numbers_.contains(this_thread());
+  return threads_.contains(this_thread());
 }
 
 void ProfileRecorder::name_thread(int64_t number, const std::string& name) {
   std::lock_guard lock(mutex_);
-  numbers_[this_thread()] = number;
+  threads_[this_thread()] = {number};
   names_.emplace(number, name);
 }
 
@@ -60,8 +72,14 @@ void ProfileRecorder::add(const Run& run) { static_cast<void>(add_on_known_threa
 
 bool ProfileRecorder::add_on_known_thread(const Run& run) {
   std::lock_guard lock(mutex_);
-  const auto thread = numbers_.find(this_thread());
-  if (thread == numbers_.end()) return false;
+  const auto thread = threads_.find(this_thread());
+  if (thread == threads_.end()) return false;
+  int64_t own_ns = run.duration_ns;
+  if (run.finished_before_ns != kAlone) {
+    int64_t& finished_ns = thread->second.finished_ns;
+    own_ns = std::max<int64_t>(own_ns - std::max<int64_t>(finished_ns - run.finished_before_ns, 0), 0);
+    finished_ns = run.finished_before_ns + run.duration_ns;
+  }
   const auto [found, is_new] = measured_.try_emplace(run.place);
   if (is_new) order_.push_back(run.place);
   Measured& measured = found->second;
@@ -70,10 +88,10 @@ bool ProfileRecorder::add_on_known_thread(const Run& run) {
     ++left_out_;
     return true;
   }
-  measured.durations.add(run.duration_ns);
+  measured.durations.add(own_ns);
   measured.output_bytes += run.output_bytes;
   if (events_.size() < max_events_) {
-    events_.push_back({run, thread->second});
+    events_.push_back({run, thread->second.number});
   } else {
     ++dropped_;
   }
@@ -111,7 +129,7 @@ void ProfileRecorder::reset() {
   measured_.clear();
   order_.clear();
   events_.clear();
-  numbers_.clear();
+  threads_.clear();
   names_.clear();
 }
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "amanda/action.h"
@@ -24,10 +24,14 @@ class ProfileRecorder {
   /// An operator, as its tool numbers it.
   using Place = size_t;
 
+  static constexpr int64_t kAlone = -1;
+
   /// One run.
   struct Run {
     Place place;
     int64_t start_ns, duration_ns, output_bytes;
+    /// What the thread's `finished_ns` was at the start; none: measured operators do not run inside this one.
+    int64_t finished_before_ns = kAlone;
   };
   /// A run that is kept for the trace.
   struct Event {
@@ -52,11 +56,14 @@ class ProfileRecorder {
 
   /// A routine before the operator.
   static void start(Values& values);
+  /// The same where measured operators run inside others, as forward operators do in a backward pass that recomputes
+  /// them: the rows then exclude the inner ones. The trace never does.
+  void start_nested(Values& values);
   /// A routine after the operator. False: `measured()` is not counted yet, because the number of bytes is not known, or
   /// this thread's name and number are not.
   bool stop(Values& values, Place place, OutputBytes output_bytes);
-  /// The start and the duration of the run that stop() declined last on this thread.
-  static std::pair<int64_t, int64_t> measured();
+  /// The start, the duration and `finished_before_ns` of the run that stop() declined last on this thread.
+  static std::tuple<int64_t, int64_t, int64_t> measured();
 
   /// Does the trace know the calling thread?
   bool knows_thread() const;
@@ -77,6 +84,10 @@ class ProfileRecorder {
     int64_t left_out = 0, output_bytes = 0;
     Durations durations;
   };
+  struct Thread {
+    int64_t number;
+    int64_t finished_ns = 0;  // the time of the runs that have ended here, counting inner ones once
+  };
   bool add_on_known_thread(const Run& run);
 
   const size_t max_events_;
@@ -86,7 +97,7 @@ class ProfileRecorder {
   std::unordered_map<Place, Measured> measured_;
   std::vector<Place> order_;
   std::deque<Event> events_;
-  std::unordered_map<uint64_t, int64_t> numbers_;  // of threads, by what this process calls them
+  std::unordered_map<uint64_t, Thread> threads_;  // by what this process calls them
   std::map<int64_t, std::string> names_;
 };
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from amanda import drivers
-from amanda.cli import diff, doctor, ls, nan, run, trace
+from amanda.cli import diff, doctor, ls, nan, profile, run, trace
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_nan(commands)
     _add_diff(commands)
     _add_trace(commands)
+    _add_profile(commands)
     given = parser.parse_args(arguments)
     given.run(given)
 
@@ -166,6 +167,28 @@ def _add_trace(commands: Any) -> None:
         except ValueError as error:
             command.error(str(error))
         trace.run(program, tool, _options(given), given.top, _output_file(command, given.json))
+
+    command.set_defaults(run=run)
+
+
+def _add_profile(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "profile",
+        help="which lines of a program its time goes to, forward and backward",
+        description="Runs a program, and prints the source code of its files with what each line costs: calls of "
+        "operators, time, share, bytes. Its exit status is the program's.",
+        epilog="example: amanda profile --backward --html page.html train.py",
+    )
+    profile.add_options(command)
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _required_program(command, given)
+        try:
+            tool = profile.tool_of(given)
+        except ValueError as error:
+            command.error(str(error))
+        profile.run(program, tool, given, _options(given))
 
     command.set_defaults(run=run)
 

@@ -28,6 +28,11 @@ def number_column(heading: str, field: str, unit: float = 1, digits: int = 0) ->
     return Column(heading, cell, field=field)
 
 
+def percentage_column(heading: str, field: str) -> Column:
+    """A column of shares, from 0 to 1, in percent."""
+    return Column(heading, lambda row: f"{getattr(row, field):.1%}", field=field)
+
+
 def general_column(heading: str, field: str) -> Column:
     """A column of numbers of any size, with four digits; empty for None."""
 

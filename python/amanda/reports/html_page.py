@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from amanda.reports.rich_table import Column
+from amanda.reports.whole_file import whole_file
 
 try:
     import jinja2
@@ -98,19 +98,9 @@ class HtmlPage:
         Raises:
             OSError: it cannot be written.
         """
-        path = os.fspath(path)
         text = self.text()
-        descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(path) or ".", suffix=".html")
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(unfinished, 0o666 & ~mask)  # as open() would have made it
-            os.replace(unfinished, path)
-        except BaseException:
-            os.unlink(unfinished)
-            raise
+        with whole_file(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 def _cell(column: Column, row: Any) -> _Cell:

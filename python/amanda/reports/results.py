@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from amanda.reports import exports
 from amanda.reports.data_frame import data_frame
 from amanda.reports.rich_table import Column, rich_table
 
@@ -27,7 +29,7 @@ class Grouping(NamedTuple):
 
 
 class Results(Generic[RowT, ByT]):
-    """What tools with results have in common: `rows`, `table`, `to_pandas` and `reset`::
+    """What tools with results have in common: `rows`, `table`, `to_pandas`, `reset`, and files for programs::
 
         profile = Profile()
         with amanda.apply(profile):
@@ -90,6 +92,42 @@ class Results(Generic[RowT, ByT]):
         """
         by = self._checked(by)
         return data_frame(self._speaker, self._rows(by), self._groupings[by].fields)
+
+    def to_csv(self, path: str | os.PathLike[str], by: ByT | None = None) -> None:
+        """Writes `rows` as CSV, with the columns of `to_pandas`. A missing value is empty, a list or dict is JSON.
+
+        The file is written as a whole or not at all; so are those of `to_json` and `to_parquet`.
+
+        Arguments:
+            by: as in `rows`.
+
+        Raises:
+            OSError: the file cannot be written.
+            ValueError: there is no such grouping.
+        """
+        by = self._checked(by)
+        exports.write_csv(path, self._rows(by), self._groupings[by].fields)
+
+    def to_json(self, path: str | os.PathLike[str], by: ByT | None = None) -> None:
+        """Writes `rows` as a JSON array of objects with the columns of `to_pandas`. Missing, infinite and NaN are null.
+
+        Arguments, errors: as `to_csv`.
+        """
+        by = self._checked(by)
+        exports.write_json(path, self._rows(by), self._groupings[by].fields)
+
+    def to_parquet(self, path: str | os.PathLike[str], by: ByT | None = None) -> None:
+        """Writes `rows` as Parquet, with the columns and dtypes of `to_pandas`; a list or dict is a text, of JSON.
+
+        Arguments: as `to_csv`.
+
+        Raises:
+            ImportError: pandas or pyarrow is not installed.
+            OSError: the file cannot be written.
+            ValueError: there is no such grouping.
+        """
+        by = self._checked(by)
+        exports.write_parquet(self._speaker, path, self._rows(by), self._groupings[by].fields)
 
     def groupings(self) -> list[ByT]:
         """What `by` can be; the first is the default."""

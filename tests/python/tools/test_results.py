@@ -189,7 +189,7 @@ def test_the_first_grouping_is_the_default_and_the_groupings_are_those_of_the_ty
     assert [plain(row) for row in tool.rows()] == [plain(row) for row in tool.rows(first)] != []
     assert tool.table().row_count == tool.table(first).row_count
     assert tool.to_pandas().columns.tolist() == tool.to_pandas(first).columns.tolist()
-    (base,) = (
+    base, *_ = (
         base for kind in type(tool).__mro__ for base in vars(kind).get("__orig_bases__", ()) if "Results" in str(base)
     )
     assert set(typing.get_args(typing.get_args(base)[1])) == set(tool._groupings)
@@ -336,7 +336,10 @@ def test_a_top_that_is_no_number_is_refused(says, name):
 def test_every_grouping_has_the_same_sum(name, column):
     tool = used(name)
     sums = {}
-    for by in tool._groupings.keys() - {"kernel"}:
+    others = (
+        {"kernel", "line"} if name == "cupti_profiler" else set()
+    )  # by line, calls are those of outermost operators
+    for by in tool._groupings.keys() - others:
         rows = [row for row in tool.rows(by) if name != "flops" or by != "module" or row.module_path == ""]
         sums[by] = sum(getattr(row, column) for row in rows)
     assert len(set(sums.values())) == 1, sums

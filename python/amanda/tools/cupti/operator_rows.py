@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from amanda import _cupti
 
-OperatorBy = Literal["op", "id", "operator", "module", "line", "phase"]
+OperatorBy = Literal["op", "id", "operator", "module", "phase"]
 GroupBy = Literal["op", "id", "operator", "module", "line", "phase", "kernel"]
 OUTSIDE = "(outside operators)"
 """The row for device work that belongs to no observed operator."""
@@ -23,10 +23,10 @@ class OperatorRow:
     allocator.
     """
 
-    name: str  # "aten::conv2d", "ConvolutionBackward0"; by "module" the module's path, by "line" file:line
+    name: str  # "aten::conv2d", "ConvolutionBackward0"; by "module" the module's path
     phase: str = ""  # "forward", "backward", "recompute" or "optimizer"; by "module": ""
     module_path: str = ""  # by "id" and "module"
-    source: str = ""  # by "id" and "line": file:line
+    source: str = ""  # by "id": file:line
     forward_name: str = ""  # of a backward operator, by "op" and "id": "aten::conv2d"
     calls: int = 0
     failed: int = 0  # runs that raised an exception; not measured
@@ -121,9 +121,6 @@ _KEYS: dict[str, _Grouping] = {
         lambda key, op, phase: OperatorRow(op.name, phase, forward_name=op.forward_name if op.backward_op_id else ""),
     ),
     "id": _grouping(lambda op, node: (node.op, node.phase), _describe_place),
-    "line": _grouping(
-        lambda op, node: (op.source, node.phase), lambda key, op, phase: OperatorRow(op.source, phase, source=op.source)
-    ),
     "module": _Grouping(
         lambda op, node: op.module_path,
         lambda op, node: _prefixes(op.module_path),

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 import torch
 
 from amanda import _cupti, _torch
-from amanda.reports.results import Results
+from amanda.reports.annotated import AnnotatedResults
 from amanda.reports.rich_table import Column
 from amanda.tool import NativeTool
 from amanda.tools.cupti import trace
 from amanda.tools.cupti.kernel_rows import KernelRow, families_by_operator, kernel_rows
+from amanda.tools.cupti.line_rows import LineRow, line_rows, on_device
 from amanda.tools.cupti.operator_rows import GroupBy, OperatorBy, OperatorRow, operator_rows
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti.roofline import RooflineRow, roofline_rows
-from amanda.tools.cupti.tables import GROUPINGS, operator_columns, roofline_table
+from amanda.tools.cupti.tables import GROUPINGS, line_columns, line_costs, operator_columns, roofline_table
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from amanda.tools.flops import Flops
 
 
-class CuptiProfiler(Results[OperatorRow | KernelRow, GroupBy], NativeTool):
+Row = OperatorRow | LineRow | KernelRow
+
+
+class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
     """Attributes GPU kernels, copies and memsets to operators, and measures operators on the host::
 
         profiler = CuptiProfiler()
@@ -54,9 +58,10 @@ class CuptiProfiler(Results[OperatorRow | KernelRow, GroupBy], NativeTool):
     from the times of enclosing operators, where it can measure it; it cannot measure the framework's dispatch to it.
 
     Rows are by "op" (the default: operator type and phase), "id" (one operator at its place in the program; "operator" is
-    the same), "module" (fields without "self" include the submodules), "line", "phase", or "kernel" (every kernel, and
-    every kind of copy and memset). Longest time first: device time if the device did anything. See `Results` for `rows`,
-    `table`, `to_pandas` and `reset`; inside a scope, `reset` waits for pending device work and discards it.
+    the same), "module" (fields without "self" include the submodules), "line" (see `LineRow`), "phase", or "kernel" (every
+    kernel, and every kind of copy and memset). Longest time first: device time if the device did anything. See `Results`
+    for `rows`, `table`, `to_pandas`, files and `reset`, and `AnnotatedResults` for `annotate` and `write_html`; inside a
+    scope, `reset` waits for pending device work and discards it.
 
     Arguments:
         gpu: collect kernels. If None, where CUPTI can. If True the same, and tables say why if it cannot; else they say
@@ -123,24 +128,36 @@ class CuptiProfiler(Results[OperatorRow | KernelRow, GroupBy], NativeTool):
     @overload  # type: ignore[override]
     def rows(self, by: OperatorBy | None = None) -> list[OperatorRow]: ...
     @overload
+    def rows(self, by: Literal["line"]) -> list[LineRow]: ...
+    @overload
     def rows(self, by: Literal["kernel"]) -> list[KernelRow]: ...
-    def rows(self, by: GroupBy | None = None) -> list[OperatorRow] | list[KernelRow]:
+    def rows(self, by: GroupBy | None = None) -> list[OperatorRow] | list[LineRow] | list[KernelRow]:
         """The measurements so far, as a list of dataclasses; longest time first, device time if the device did anything.
 
         Raises:
             ValueError: `by` is no grouping of this tool.
         """
-        return cast("list[OperatorRow] | list[KernelRow]", super().rows(by))
+        return cast("list[OperatorRow] | list[LineRow] | list[KernelRow]", super().rows(by))
 
     def kernel_rows(self) -> list[KernelRow]:
         """``rows("kernel")``."""
         return kernel_rows(self._profile)
 
-    def _rows(self, by: GroupBy) -> list[OperatorRow | KernelRow]:
-        return [*(kernel_rows(self._profile) if by == "kernel" else operator_rows(self._profile, by))]
+    def _rows(self, by: GroupBy) -> list[Row]:
+        if by == "kernel":
+            return [*kernel_rows(self._profile)]
+        return [*(line_rows(self._profile) if by == "line" else operator_rows(self._profile, by))]
 
-    def _columns(self, by: GroupBy, rows: Sequence[OperatorRow | KernelRow]) -> Sequence[Column]:
+    def _columns(self, by: GroupBy, rows: Sequence[Row]) -> Sequence[Column]:
+        if by == "line":
+            return line_columns(cast("Sequence[LineRow]", rows))
         return GROUPINGS[by].columns or operator_columns(by, cast("Sequence[OperatorRow]", rows))
+
+    def _listing_columns(self, lines: Sequence[LineRow]) -> Sequence[Column]:
+        return line_columns(lines, listing=True)
+
+    def _costs(self, lines: Sequence[LineRow], all_lines: Sequence[LineRow]) -> str:
+        return line_costs(lines, device=on_device(all_lines))
 
     def _remarks(self, by: GroupBy) -> list[str]:
         there = by == "kernel" or self._gpu_is_wanted or torch.cuda.device_count() > 0

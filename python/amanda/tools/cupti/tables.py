@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from amanda.reports.columns import name_column, number_column
+from amanda.reports.columns import name_column, number_column, percentage_column
 from amanda.reports.data_frame import fields_of
 from amanda.reports.results import Grouping
 from amanda.reports.rich_table import Column, rich_table
 from amanda.tools.cupti.kernel_rows import KernelRow
+from amanda.tools.cupti.line_rows import LineRow, on_device
 from amanda.tools.cupti.operator_rows import OperatorRow, time_field
 from amanda.tools.cupti.roofline import RooflineRow
 
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def operator_columns(by: str, rows: Sequence[OperatorRow]) -> list[Column]:
-    """The columns of a table by anything but "kernel"; those of the device only if it did something."""
+    """The columns of a table by anything but "kernel" and "line"; those of the device only if it did something."""
     columns = [name_column("id" if by == "operator" else by)]
-    if by in ("op", "id", "operator", "line"):
+    if by in ("op", "id", "operator"):
         columns.append(Column("phase", lambda row: row.phase, left=True, field="phase"))
     columns.append(number_column("calls", "calls"))
     if time_field(rows) == "device_ns":
@@ -29,6 +30,35 @@ def operator_columns(by: str, rows: Sequence[OperatorRow]) -> list[Column]:
     columns += [_milliseconds("host ms", "host_ns"), _milliseconds("host self ms", "host_self_ns")]
     columns.append(number_column("allocated MB", "allocated_bytes", 1e6, 2))
     return columns
+
+
+def line_columns(rows: Sequence[LineRow], *, listing: bool = False) -> list[Column]:
+    """The columns of a table by "line"; those of the device only if it did something.
+
+    Arguments:
+        listing: beside source code: without the name, and with the time that counts alone.
+    """
+    columns = [number_column("calls", "calls")] if listing else [name_column("line"), number_column("calls", "calls")]
+    share = percentage_column("share", "share")
+    if on_device(rows):
+        where = "" if listing else "device "
+        columns.append(_milliseconds(f"{where}forward ms", "device_forward_ns"))
+        columns.append(_milliseconds(f"{where}backward ms", "device_backward_ns"))
+        columns += [share, number_column("kernels", "kernels")]
+        if listing:
+            return [*columns, number_column("device MB", "device_allocated_bytes", 1e6, 2)]
+        columns += [_milliseconds("host ms", "host_ns"), number_column("device MB", "device_allocated_bytes", 1e6, 2)]
+    else:
+        columns += [_milliseconds("forward ms", "host_forward_ns"), _milliseconds("backward ms", "host_backward_ns")]
+        columns.append(share)
+    return [*columns, number_column("allocated MB", "allocated_bytes", 1e6, 2)]
+
+
+def line_costs(rows: Sequence[LineRow], *, device: bool) -> str:
+    """Their time as text: "12.30 ms on the host (8.10 of them backward)"."""
+    total = sum(row.device_ns if device else row.host_ns for row in rows) / 1e6
+    backward = sum(row.device_backward_ns if device else row.host_backward_ns for row in rows) / 1e6
+    return f"{total:.2f} ms on the {'device' if device else 'host'} ({backward:.2f} of them backward)"
 
 
 def roofline_table(rows: Sequence[RooflineRow], top: int | None, caption: str) -> Table:
@@ -57,11 +87,13 @@ _KERNEL_COLUMNS = (
 )
 
 GROUPINGS: Mapping[str, Grouping] = {
-    **{by: Grouping((), fields_of(OperatorRow)) for by in ("op", "id", "module", "line", "phase")},
+    **{by: Grouping((), fields_of(OperatorRow)) for by in ("op", "id", "module")},
+    "line": Grouping((), fields_of(LineRow, without=["source"], host_forward_ns="int64", device_forward_ns="int64")),
+    "phase": Grouping((), fields_of(OperatorRow)),
     "kernel": Grouping(_KERNEL_COLUMNS, fields_of(KernelRow)),
     "operator": Grouping((), fields_of(OperatorRow)),  # the older name of "id"
 }
-"""The columns of operators are `operator_columns`."""
+"""The columns of operators are `operator_columns`, those of lines `line_columns`."""
 
 _ROOFLINE_COLUMNS = (
     _text("op", lambda row: row.name),

@@ -205,3 +205,36 @@ def test_a_library_that_is_not_there_is_named(fresh_python):
         print(profiler.gpu_status)
     """)
     assert "[cupti] AMANDA_CUPTI names what cannot be opened: /nowhere/libcupti.so: " in printed
+
+
+def test_lines_have_kernels_forward_and_backward_beside_each_other(with_stand_in, tmp_path):
+    script = tmp_path / "training.py"
+    script.write_text("def run(model, x):\n    y = model[0](x)\n    y = model[2](y.relu())\n    return y.sum()\n")
+    lines, listing, remark, page = with_stand_in(f"""
+        names = {{}}
+        exec(compile(open({str(script)!r}).read(), {str(script)!r}, "exec"), names)
+        with amanda.apply(profiler, Launch(profiler)):
+            for _ in range(3):
+                names["run"](model, x).backward()
+            library.stand_in_launch(b"mine", 7)
+        fields = ["calls", "backward_calls", "kernels", "backward_kernels", "device_forward_ns", "device_backward_ns"]
+        lines = {{r.name.rpartition("/")[2]: [getattr(r, f) for f in fields] + [r.share] for r in profiler.rows("line")}}
+        listing = profiler.annotate("training.py")
+        profiler.write_html({str(tmp_path / "page.html")!r})
+        page = open({str(tmp_path / "page.html")!r}).read()
+        result = [lines, str(listing), profiler.annotate().remark, "y = model[0](x)" in page]
+    """)
+    # AddmmBackward0, TBackward0, two of AccumulateGrad; and the node of relu, whose operator launches nothing
+    assert lines["training.py:2"][:6] == [3, 12, 6, 3, 15_000, 15_000]
+    assert lines["training.py:3"][:6] == [6, 15, 6, 3, 15_000, 15_000]
+    assert lines["training.py:4"][:6] == [3, 3, 0, 0, 0, 0]
+    assert lines[OUTSIDE][2:6] == [1, 0, 5_000, 0]
+    assert [lines[name][6] for name in ("training.py:2", OUTSIDE)] == pytest.approx([30 / 65, 5 / 65])
+    heading, head, _, second, *_ = listing.splitlines()
+    assert f"{script.name}: 0.06 ms on the device (0.03 of them backward), 92.3%, in operators" in heading
+    columns = ["line", "calls", "forward", "ms", "backward", "ms", "share", "kernels", "device", "MB"]
+    assert head.split("│")[0].split() == columns
+    assert second.split("│")[0].split()[:6] == ["2", "3", "0.01", "0.01", "46.2%", "6"]
+    assert second.endswith("│     y = model[0](x)")
+    assert remark == "not listed: 0.01 ms on the device (0.00 of them backward), 7.7%, outside of lines of Python"
+    assert page

@@ -1,0 +1,96 @@
+"""`amanda profile` runs a program, and prints what its lines cost, beside its source code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import time
+import typing
+from typing import Any
+
+from amanda import scope
+from amanda.cli.program import Program
+from amanda.reports.places import GroupBy
+from amanda.tools.profile import Profile
+
+GROUPS = sorted(typing.get_args(GroupBy), key=lambda by: by != "line")  # the default is the first
+FILES = {"html": ("jinja2", "rich"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
+"""The kinds of files, and the packages that they need."""
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--by",
+        choices=GROUPS,
+        default="line",
+        help="what a row is: by line, the source code is printed (default: line)",
+    )
+    command.add_argument(
+        "--backward", action="store_true", help="backward operators, too, at the line that created them"
+    )
+    command.add_argument(
+        "--skip",
+        type=int,
+        default=0,
+        metavar="N",
+        help="leaves out the first N executions of each operator, which take longer (default: 0)",
+    )
+    command.add_argument("--top", type=int, help="how many rows of a table (default: all)")
+    command.add_argument("--libraries", action="store_true", help="source code of installed packages, too")
+    command.add_argument("--html", metavar="FILE", help="writes a page there: tables, source code")
+    for name in list(FILES)[1:]:
+        command.add_argument(f"--{name}", metavar="FILE", help=f"writes all rows there, as {name.upper()}")
+
+
+def tool_of(given: argparse.Namespace) -> Profile:
+    """The tool for these options.
+
+    Raises:
+        ValueError: one of them is wrong, or a file could not be written after the program's run.
+    """
+    for name, packages in FILES.items():
+        if path := getattr(given, name):
+            folder = os.path.dirname(os.path.abspath(path))
+            if os.path.isdir(path) or not os.access(folder, os.W_OK):
+                raise ValueError(f"argument --{name}: can't write {path!r}")
+            if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+                extra = "report" if name == "html" else name
+                raise ValueError(f"argument --{name}: it needs {', '.join(missing)}: pip install 'amanda[{extra}]'")
+    if given.skip < 0:
+        raise ValueError(f"argument --skip: expected 0 or more, got {given.skip}")
+    return Profile(skip=given.skip, backward=given.backward)
+
+
+def run(program: Program, tool: Profile, given: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Runs a program in a scope with these options, prints what it cost, and writes the files.
+
+    Raises:
+        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
+        OSError: a file cannot be written.
+    """
+    files = {name: os.path.abspath(getattr(given, name)) for name in FILES if getattr(given, name)}
+    began = time.perf_counter()
+    status = program.run_in(scope.apply(tool, **options))
+    seconds = time.perf_counter() - began
+    if given.by == "line":
+        print(f"\n{tool.annotate(libraries=given.libraries)}")
+    else:
+        print(f"\n{tool.table(given.by, top=given.top)}", end="")
+    print(f"\n{_summary(tool, seconds)}", flush=True)
+    for name, path in files.items():
+        if name == "html":
+            tool.write_html(path, title=f"Cost by line: {' '.join(program.argv)}")
+        else:
+            getattr(tool, f"to_{name}")(path, given.by)
+    if status is not None:
+        raise SystemExit(status)
+
+
+def _summary(tool: Profile, seconds: float) -> str:
+    """Where the program's time went: there may be more of it outside of operators."""
+    rows = tool.rows("op")
+    inside = sum(row.total_ns for row in rows) / 1e9
+    backward = sum(row.backward_ns for row in rows) / 1e9
+    ours = f"operators took {inside:.2f} s" + (f" ({backward:.2f} s of them backward)" if backward else "")
+    return f"{ours} of the program's {seconds:.2f} s, its imports included"

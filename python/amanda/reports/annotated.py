@@ -1,0 +1,166 @@
+"""AnnotatedResults: the methods by which tools show what the lines of a program cost, beside its source code."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from amanda.reports.plain_table import line_of_code
+from amanda.reports.results import ByT, Results, RowT
+from amanda.reports.rich_table import Column
+from amanda.reports.source_files import is_library, matching, split_line
+from amanda.reports.source_listing import SourceListing
+
+PAGE_ROWS = 500
+"""Of each table of a page: those of the longest time."""
+PAGE_CONTEXT = 8  # lines of source code around those with rows
+HEADINGS = {"line": "Lines", "module": "Modules", "op": "Operator types", "id": "Operators"}
+
+
+class AnnotatedResults(Results[RowT, ByT]):
+    """Results of tools that have rows by "line", "module", "op" and "id"::
+
+        print(profile.annotate())
+        profile.write_html("profile.html")
+
+    Rows by "line" have fields `source` and `share`; the longest time comes first. Subclasses also define
+    `_listing_columns` and `_costs`.
+    """
+
+    def annotate(
+        self, file: str | os.PathLike[str] | None = None, *, context: int | None = 3, libraries: bool = False
+    ) -> SourceListing:
+        """The source code of the program beside what each line costs, for `print`, `rich.print` and notebooks.
+
+        A line has the operators that it calls itself. What a library calls that is not PyTorch is at the library's lines.
+
+        Arguments:
+            file: a file, by its path or the end of one. None: all that have rows, longest time first.
+            context: how many lines to show around those with rows. None: whole files.
+            libraries: list the files of installed packages, too. Without it, a remark tells their time. They are listed
+                anyway if no other file has rows.
+
+        Raises:
+            TypeError: `context` is not an integer.
+            ValueError: no operator was called in that file; or several files have a path that ends so. `context` is
+                negative.
+        """
+        _check_context(self._speaker, context)
+        rows = self._lines()
+        files = _by_file(rows)
+        if file is not None:
+            found = matching(list(files), file)
+            if len(found) != 1:
+                which = ", ".join(found or files) or "none"
+                what = (
+                    "several files have such a path" if found else "no operator was called there; these files have some"
+                )
+                raise ValueError(f"[{self._speaker}] file= {os.fspath(file)!r}: {what}: {which}")
+            return self._listing(rows, {found[0]: files[found[0]]}, context, "")
+        own = files if libraries else {path: of for path, of in files.items() if not is_library(path)} or files
+        return self._listing(rows, own, context, self._not_listed(rows, own))
+
+    def write_html(self, path: str | os.PathLike[str], *, title: str = "", files: int = 10) -> None:
+        """Writes a page: a summary, a table by line, the annotated source code, tables by module, operator type and id.
+
+        One file that needs no network. It is written as a whole or not at all.
+
+        Arguments:
+            title: of the page. "": what each line costs.
+            files: how many files of source code: the user's first, then those of libraries, each of the longest time.
+
+        Raises:
+            ImportError: jinja2 is not installed.
+            OSError: the file cannot be written.
+        """
+        from amanda.reports.html_page import HtmlPage  # here: it imports jinja2
+
+        rows = self._lines()
+        remarks = [remark for remark in self._remarks(cast(ByT, "line")) if remark]
+        lines = "1 line" if len(rows) == 1 else f"{len(rows)} lines"
+        page = HtmlPage(
+            title or "Cost by line", "\n".join([f"{self._costs(rows, rows)} in operators, from {lines}", *remarks])
+        )
+        self._add_table(page, "line")
+        chosen = sorted(_by_file(rows).items(), key=lambda item: is_library(item[0]))[:files]  # stable
+        listing = self._listing(rows, dict(chosen), PAGE_CONTEXT, "")
+        number = Column("line", lambda line: str(line.number) if line.code is not None else "⋮")
+        columns = [number, *(_of_line(column) for column in listing.columns)]
+        for file in listing.files:
+            missing = "" if file.readable else "source not available"
+            page.add_listing(file.heading, columns, file.lines, lambda line: line.code or "", listing.heat, missing)
+        for by in ("module", "op", "id"):
+            self._add_table(page, by)
+        page.write(path)
+
+    # ---- what subclasses define -------------------------------------------------------------------------------------
+
+    def _listing_columns(self, lines: Sequence[Any]) -> Sequence[Column]:
+        """What to show of each of these rows by line, beside its number and its code."""
+        raise NotImplementedError
+
+    def _costs(self, lines: Sequence[Any], all_lines: Sequence[Any]) -> str:
+        """What some of all lines cost together, as text: "12.30 ms"."""
+        raise NotImplementedError
+
+    # ---- the parts --------------------------------------------------------------------------------------------------
+
+    def _lines(self) -> Sequence[Any]:
+        return self.rows(cast(ByT, "line"))
+
+    def _listing(
+        self, rows: Sequence[Any], files: dict[str, dict[int, Any]], context: int | None, remark: str
+    ) -> SourceListing:
+        hottest = max((row.share for row in rows), default=0) or 1
+        listed = []
+        for path, by_number in files.items():
+            some = list(by_number.values())
+            heading = f"{line_of_code(path)}: {self._with_share(some, rows)} in operators"
+            listed.append((path, by_number, heading))
+        return SourceListing(self._listing_columns(rows), listed, lambda row: row.share / hottest, context, remark)
+
+    def _add_table(self, page: Any, by: str) -> None:
+        rows = self.rows(cast(ByT, by))
+        more = f"the {PAGE_ROWS} of the longest time, of {len(rows)}" if len(rows) > PAGE_ROWS else ""
+        page.add_table(HEADINGS[by], self._columns(cast(ByT, by), rows), rows[:PAGE_ROWS], more)
+
+    def _not_listed(self, rows: Sequence[Any], files: dict[str, dict[int, Any]]) -> str:
+        lines = [(row, split_line(row.source)) for row in rows]
+        library = [row for row, place in lines if place and place[0] not in files]
+        nowhere = [row for row, place in lines if not place]
+        texts = []
+        if library:
+            most = f"most in {library[0].source} ({self._costs(library[:1], rows)})"
+            texts.append(f"{self._with_share(library, rows)} in installed packages, {most}; libraries=True lists them")
+        if nowhere:
+            texts.append(f"{self._with_share(nowhere, rows)} outside of lines of Python")
+        return "\n".join(f"not listed: {text}" for text in texts)
+
+    def _with_share(self, some: Sequence[Any], rows: Sequence[Any]) -> str:
+        return f"{self._costs(some, rows)}, {sum(row.share for row in some):.1%},"
+
+
+def _by_file(rows: Sequence[Any]) -> dict[str, dict[int, Any]]:
+    """Rows by file and line number; files in the order of the sums of their shares, the largest first."""
+    files: dict[str, dict[int, Any]] = {}
+    for row in rows:
+        if place := split_line(row.source):
+            files.setdefault(place[0], {})[place[1]] = row
+    return dict(sorted(files.items(), key=lambda item: -sum(row.share for row in item[1].values())))
+
+
+def _of_line(column: Column) -> Column:
+    return Column(column.heading, lambda line: line.cell(column))
+
+
+def _check_context(speaker: str, context: Any) -> None:
+    if context is None:
+        return
+    complaint = f"[{speaker}] context= is how many lines to show around those with rows, 0 or more, got {context!r}"
+    try:
+        if isinstance(context, bool) or operator.index(context) < 0:
+            raise ValueError(complaint)
+    except TypeError:
+        raise TypeError(complaint) from None

@@ -1,0 +1,33 @@
+"""Files of source code: whose they are, and the lines in them that rows name."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from collections.abc import Sequence
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@functools.cache
+def is_library(path: str) -> bool:
+    """Is the file one of an installed package or of Python itself, and not the user's?"""
+    folders = path.replace("\\", "/").split("/")
+    if any(name in folders for name in _INSTALLED):
+        return True
+    standard = sysconfig.get_paths()["stdlib"]
+    return path.startswith(("<frozen ", standard + os.sep))
+
+
+def split_line(source: str) -> tuple[str, int] | None:
+    """The path and the number of "path:12"; None: it is no such line."""
+    path, colon, number = source.rpartition(":")
+    return (path, int(number)) if colon and number.isdigit() else None
+
+
+def matching(paths: Sequence[str], wanted: str | os.PathLike[str]) -> list[str]:
+    """Those that are the wanted path, or else end with its parts."""
+    wanted = os.fspath(wanted)
+    exact = [path for path in paths if path == wanted or os.path.abspath(path) == os.path.abspath(wanted)]
+    return exact or [path for path in paths if path.endswith(os.sep + os.path.normpath(wanted))]

@@ -1,0 +1,7 @@
+"""Profile: the time and the output size of every operator, as tables, beside the source code, and as a trace."""
+
+from amanda.reports.places import GroupBy
+from amanda.tools.profile.profile import Profile
+from amanda.tools.profile.rows import Row
+
+__all__ = ["GroupBy", "Profile", "Row"]
