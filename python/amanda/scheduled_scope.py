@@ -177,8 +177,8 @@ def scheduled(
         tools, on_error, compiled, coverage: as for `apply`.
         schedule: the steps in which it is open; None: all.
         steps: what ends a step. None: the program calls `step()`. An optimizer: each call of its ``step()`` does. For all
-            optimizers of the process: ``torch.optim.optimizer.register_optimizer_step_post_hook``, or another function that
-            registers a hook to be called after each step, and returns a handle with ``remove()``.
+            optimizers of the process: ``register_optimizer_step_post_hook`` of ``torch.optim.optimizer``, or another
+            function that registers a hook to be called after each step, and returns a handle with ``remove()``.
         first_step: the number of the first step, where training is resumed from a checkpoint.
 
     Raises:
@@ -197,7 +197,7 @@ def _registering(steps: Any) -> Callable[[Callable[..., None]], Any] | None:
     if register is not None and not callable(register):
         raise TypeError(
             "[schedule] steps= is an optimizer, or a function that registers a hook, such as "
-            f"torch.optim.optimizer.register_optimizer_step_post_hook; got {steps!r}"
+            f"register_optimizer_step_post_hook of torch.optim.optimizer; got {steps!r}"
         )
     return register  # type: ignore[no-any-return]
 
