@@ -35,7 +35,7 @@ class Limits:
         window: see `growth`. Nothing is judged before there are five.
         vanishing: "vanishing gradient": the root mean square of a weight's gradient is less than this fraction of that of
             the weight that the backward pass reaches first, the one next to the loss.
-        exploding: "exploding gradient": it is more than this multiple of it.
+        exploding: "exploding gradient": it is more than this multiple of that of the parameters reached up to there.
         dead: "dead units": a unit of a ReLU is zero for all samples of so many steps in a row.
 
     Raises:
@@ -45,7 +45,7 @@ class Limits:
     patience: int = 3
     growth: float = 10.0
     window: int = 50
-    vanishing: float = 1e-6
+    vanishing: float = 1e-7
     exploding: float = 1e4
     dead: int = 20
 
@@ -158,26 +158,28 @@ class Detectors:
 
     def _sizes(self, step: int, gradients: Sequence[Gradient]) -> list[Alarm]:
         """Of weights: biases may have no gradient for good reasons, as those before a normalization."""
-        sizes = [
-            (each, each.norm / math.sqrt(each.elements))
-            for each in gradients
-            if each.dimensions >= 2 and each.elements and math.isfinite(each.norm)
-        ]
-        if not sizes or not sizes[0][1]:
+        sizes = [(each, each.norm / math.sqrt(each.elements)) for each in gradients if each.elements]
+        sizes = [(each, size) for each, size in sizes if math.isfinite(size)]
+        first = next((i for i, (each, _) in enumerate(sizes) if each.dimensions >= 2), None)
+        if first is None or not sizes[first][1]:
             return []
-        (first, reference), *others = sizes
+        next_to_loss = sizes[first]
+        largest = max(sizes[: first + 1], key=lambda one: one[1])
         found = []
-        for gradient, size in others:
-            ratio = size / reference
-            conditions: list[tuple[Kind, bool, float, str]] = [
-                ("vanishing gradient", ratio < self._limits.vanishing, self._limits.vanishing, "less"),
-                ("exploding gradient", ratio > self._limits.exploding, self._limits.exploding, "more"),
+        for gradient, size in sizes[first + 1 :]:
+            if gradient.dimensions < 2:
+                continue
+            low, high = self._limits.vanishing, self._limits.exploding
+            conditions: list[tuple[Kind, tuple[Gradient, float], bool, float, str]] = [
+                ("vanishing gradient", next_to_loss, size < low * next_to_loss[1], low, "less"),
+                ("exploding gradient", largest, size > high * largest[1], high, "more"),
             ]
-            for kind, condition, limit, what in conditions:
+            for kind, (other, reference), condition, limit, what in conditions:
                 began = self._holds(kind, gradient.parameter, step, condition, self._limits.patience)
                 if began is not None:
+                    ratio = size / reference
                     text = (
-                        f"the gradient of {gradient.parameter} is {ratio:.2g} of that of {first.parameter}, "
+                        f"the gradient of {gradient.parameter} is {ratio:.2g} of that of {other.parameter}, "
                         f"{what} than {limit:g}"
                     )
                     found.append(_alarm(kind, gradient.parameter, began, step, gradient.place, ratio, limit, text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -41,18 +42,16 @@ class Tags:
 
     def __init__(self) -> None:
         self._tags: dict[Series, str] = {}
-        self._owners: dict[str, Series] = {}
+        self._owners: dict[str, Series] = {}  # by tag
 
     def of(self, series: Series) -> str:
         if series not in self._tags:
             group = f"{series.tool}.{series.quantity}/" if series.tool != "scalars" else ""
-            line = f" {os.path.basename(series.source)}"
-            choices = [f"{group}{series.label}", f"{group}{series.label}{line}"]
-            number = 2
-            while choices[0] in self._owners:
-                choices = choices[1:] or [f"{group}{series.label}{line} #{number}"]
-                number += 1
-            self._tags[series], self._owners[choices[0]] = choices[0], series
+            name = f"{group}{series.label}"
+            line = f"{name} {os.path.basename(series.source)}"
+            choices = itertools.chain([name, line], (f"{line} #{number}" for number in itertools.count(2)))
+            tag = next(choice for choice in choices if choice not in self._owners)
+            self._tags[series], self._owners[tag] = tag, series
         return self._tags[series]
 
 
