@@ -15,7 +15,10 @@ from amanda.reports.point_table import PointTable
 from amanda.reports.scope_description import ScopeDescription
 from amanda.roots import root
 from amanda.run import Run
+from amanda.schedule import Schedule
+from amanda.scheduled_scope import ScheduledScope, scheduled
 from amanda.scope import Scope, apply
+from amanda.step_tool import StepTool
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
 from amanda.tools.trace import trace
@@ -39,8 +42,11 @@ __all__ = [
     "Operator",
     "PointTable",
     "Run",
+    "Schedule",
+    "ScheduledScope",
     "Scope",
     "ScopeDescription",
+    "StepTool",
     "Tool",
     "UnmatchedFilterWarning",
     "__version__",
@@ -55,6 +61,7 @@ __all__ = [
     "ops",
     "points",
     "root",
+    "scheduled",
     "tool",
     "tools",
     "trace",

@@ -10,13 +10,14 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Literal, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core, _fork, drivers, unmatched
 from amanda.coverage.report import CoverageReport, report_of
 from amanda.identity import frames, roots
 from amanda.reports.scope_description import ScopeDescription, description_of
+from amanda.step_tool import StepTool
 from amanda.tool import Tool, _meant
 
 P = ParamSpec("P")
@@ -39,6 +40,7 @@ class Scope:
     ) -> None:
         self._tools = tools
         self.options = options  # drivers' options, by name
+        self._entered_by: tuple[int, CodeType] | None = None  # a frame; None: the one that calls __enter__
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
         self._unused = weakref.finalize(self, _warn_unused, [tool.name for tool in tools], *_line_of_the_program())
@@ -194,7 +196,7 @@ class _Entry:
         back.append(lambda error: here.remove(self))
         back.append(lambda error: _left(number))
         _opened(number, scope)
-        forget_root = roots.enter(number)
+        forget_root = roots.enter(number, scope._entered_by)
         back.append(lambda error: forget_root())
         for counter in scope._counters:
             back.append(functools.partial(_close, counter))
@@ -323,15 +325,29 @@ def apply(
 
     Raises:
         TypeError: one of them is not a tool.
-        ValueError: an unknown `on_error`, `compiled` or `coverage`.
+        ValueError: an unknown `on_error`, `compiled` or `coverage`; a tool that works step by step (`StepTool`).
         amanda.Error: the dependencies have a cycle; `coverage` without a framework.
     """
+    options = checked_options("apply", tools, on_error, compiled, coverage)
+    for tool in tools:
+        if isinstance(tool, StepTool):
+            raise ValueError(
+                f"[scope] '{tool.name}' works step by step: use `with amanda.scheduled(tool) as run:`, and call run.step() "
+                "after each step"
+            )
+    return Scope(tools, on_error, options, coverage)
+
+
+def checked_options(
+    function: str, tools: tuple[Tool, ...], on_error: object, compiled: str, coverage: object
+) -> dict[str, str]:
+    """For `apply` and `scheduled`: the drivers' options by name. Raises what `apply` says."""
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise TypeError(f"[scope] apply takes tools, got {tool!r}{_meant(tool, 'apply')}")
+            raise TypeError(f"[scope] {function} takes tools, got {tool!r}{_meant(tool, function)}")
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
     options = drivers.checked({"compiled": compiled})
     if not isinstance(coverage, bool):
         raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
-    return Scope(tools, on_error, options, coverage)
+    return options

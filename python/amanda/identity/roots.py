@@ -24,16 +24,22 @@ class _Entered(threading.local):
 _entered = _Entered()
 
 
-def enter(entry: int) -> Callable[[], object]:
-    """Records the calling frame, ignoring those of this package and of the standard library's context managers.
-
-    Returns a function that removes it.
-    """
+def caller() -> tuple[int, CodeType]:
+    """The calling frame's address and code, ignoring frames of this package and of the standard library's context
+    managers."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _enters_for_others(frame.f_code.co_filename):
         frame = frame.f_back
+    return id(frame), frame.f_code
+
+
+def enter(entry: int, by: tuple[int, CodeType] | None = None) -> Callable[[], object]:
+    """Records the frame that enters a scope, as `caller` tells it; None: the calling one.
+
+    Returns a function that removes it.
+    """
     known = _entered.frames  # at the thread's end, `_entered` can't be reached
-    known[entry] = (id(frame), frame.f_code)
+    known[entry] = by or caller()
     return lambda: known.pop(entry, None)
 
 

@@ -1,0 +1,121 @@
+"""DeadUnits: which units of ReLUs have been zero for all samples of many steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from amanda import _fork
+from amanda.op_context import OpContext
+from amanda.reports.places import Place
+from amanda.tool import Tool
+from amanda.tools import _reading
+
+RELUS = ("relu", "relu_", "relu6", "relu6_", "threshold", "threshold_")
+
+
+class Dead(NamedTuple):
+    """Units that have just been zero for so many steps."""
+
+    place: Place
+    began: int  # the first of these steps
+    dimension: int
+    units: tuple[int, ...]
+    of: int  # the size of that dimension
+
+
+class DeadUnits(Tool):
+    """Finds units of ReLUs that are zero for all samples of `steps` active steps in a row; for `History`.
+
+    A unit is a channel: an index of dimension 1 of a result with two, four or five dimensions. If there are three, both
+    dimension 1 and the last one count, because the operator does not tell which of them are channels. A dimension whose
+    size changes has no units.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__("dead_units")
+        self._limit = steps
+        self._sites: dict[int, _Site] = {}
+        self._skips = _reading.Skips("dead_units")
+        self._lock = _fork.lock()  # guards the fields above
+        self.add_inst_for_op(self._analyze, ops=RELUS, optional=True)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many results could not be read, by reason."""
+        return self._skips.counts()
+
+    def end_step(self, step: int) -> list[Dead]:
+        """The units that became dead with this step."""
+        with self._lock:
+            return [dead for site in self._sites.values() for dead in site.end_step(step, self._limit)]
+
+    def drop_step(self) -> None:
+        """Forgets what has run since the last `end_step`."""
+        with self._lock:
+            for site in self._sites.values():
+                site.alive.clear()
+
+    def reset(self) -> None:
+        """Forgets all steps."""
+        with self._lock:
+            self._sites.clear()
+        self._skips.reset()
+
+    def _analyze(self, context: OpContext) -> None:
+        context.insert_after_op(self._look, outputs=[0], place=Place.of(context))
+
+    def _look(self, output: Any, place: Place) -> None:
+        found = self._skips.read(output, lambda array, arrays: [(d, _alive(array, d)) for d in _dimensions(array)])
+        with self._lock:
+            site = self._sites.setdefault(place.op_id or 0, _Site(place))
+            for dimension, alive in found or ():
+                site.add(dimension, alive)
+
+
+def _dimensions(array: Any) -> tuple[int, ...]:
+    return {0: (), 1: (0,), 3: (1, 2)}.get(array.ndim, (1,))
+
+
+def _alive(array: Any, dimension: int) -> Any:
+    others = [other for other in range(array.ndim) if other != dimension]
+    alive = array != 0
+    return alive.any(dim=others) if others else alive
+
+
+@dataclasses.dataclass(eq=False)
+class _Site:
+    """A ReLU of the program."""
+
+    place: Place
+    alive: dict[int, Any] = dataclasses.field(default_factory=dict)  # in this step, by dimension
+    dead_for: dict[int, Any] = dataclasses.field(default_factory=dict)  # steps, of each unit
+    steps: list[int] = dataclasses.field(default_factory=list)  # the last ones in which it ran
+    varying: set[int] = dataclasses.field(default_factory=set)  # dimensions
+
+    def add(self, dimension: int, alive: Any) -> None:
+        if dimension in self.varying:
+            return
+        known = self.alive.get(dimension)
+        old = known if known is not None else self.dead_for.get(dimension)
+        if old is not None and old.shape != alive.shape:
+            self.varying.add(dimension)
+            self.alive.pop(dimension, None)
+            self.dead_for.pop(dimension, None)
+            return
+        self.alive[dimension] = alive if known is None else known | alive.to(known.device)
+
+    def end_step(self, step: int, limit: int) -> list[Dead]:
+        if not self.alive:
+            return []
+        self.steps = [*self.steps, step][-limit:]
+        found = []
+        for dimension, alive in self.alive.items():
+            alive = alive.cpu()
+            steps = (self.dead_for.get(dimension, 0) + 1) * ~alive
+            self.dead_for[dimension] = steps
+            units = (steps == limit).nonzero().flatten().tolist()
+            if units:
+                found.append(Dead(self.place, self.steps[0], dimension, tuple(units), alive.numel()))
+        self.alive.clear()
+        return found

@@ -1,0 +1,110 @@
+"""Files: what a history writes, in folders that belong to one training run each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from amanda.tools.history.alarms import Alarm
+from amanda.tools.history.series import Point
+
+MARK = "history.json"  # in each folder of a run
+
+
+class Files:
+    """Writers for these folders, where they are not None. A folder has a mark from the first step on.
+
+    Raises:
+        ImportError: what one needs is not installed.
+        FileExistsError: a folder has a run already, and this one does not resume it.
+        OSError: a folder cannot be made.
+    """
+
+    def __init__(self, parquet: Any, tensorboard: Any, resume: bool) -> None:
+        given = {"pyarrow": parquet, "tensorboard": tensorboard}
+        self._folders = list(dict.fromkeys(Path(folder).absolute() for folder in given.values() if folder is not None))
+        self._writers = [_writer(needs, Path(folder)) for needs, folder in given.items() if folder is not None]
+        self._resume, self._started = resume, False
+        for folder in self._folders:
+            with explained(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                if not resume and (folder / MARK).exists():
+                    raise _taken(folder)
+
+    def start(self, step: int) -> None:
+        """To be called before the first step; of several processes that have the same folder, one succeeds.
+
+        Raises:
+            ValueError: it resumes a run from its beginning, which would drop all of it.
+        """
+        if self._started:
+            return
+        resumes = False
+        for folder in self._folders:
+            with explained(folder):
+                try:
+                    with open(folder / MARK, "x") as file:
+                        json.dump({"version": 1, "created": time.time()}, file)
+                except FileExistsError:
+                    if not self._resume:
+                        raise _taken(folder) from None
+                    resumes = True
+        if resumes and step == 0:
+            raise ValueError(
+                "[history] resume=True, and the first step is 0, would drop all that was written; tell the number of the "
+                "first step: amanda.scheduled(history, first_step=...)"
+            )
+        if resumes:
+            for writer in self._writers:
+                writer.drop_from(step)
+        self._started = True
+
+    def add(self, step: int, points: list[Point], alarms: Sequence[Alarm]) -> None:
+        for writer in self._writers:
+            writer.add(step, points, alarms)
+
+    def flush(self) -> None:
+        for writer in self._writers:
+            writer.flush()
+
+    def close(self) -> None:
+        """Another `add` opens them again."""
+        for writer in self._writers:
+            writer.close()
+
+
+def _writer(needs: str, folder: Path) -> Any:
+    try:
+        if needs == "pyarrow":
+            from amanda.tools.history.parquet import ParquetFolder
+
+            return ParquetFolder(folder)
+        from amanda.tools.history.tensorboard import TensorBoardFolder
+
+        return TensorBoardFolder(folder)
+    except ImportError as error:
+        option = "parquet" if needs == "pyarrow" else needs
+        raise ImportError(f"[history] {option}= needs {needs}: pip install 'amanda[history]'") from error
+
+
+def _taken(folder: Path) -> FileExistsError:
+    return FileExistsError(
+        f"[history] {str(folder)!r} has another run; give each run a folder of its own, or go on with that one: resume=True"
+    )
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """An `OSError` inside says what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        if str(error).startswith("[history]"):
+            raise
+        reason = error.strerror or str(error)
+        text = f"[history] can't write to {str(path)!r}: {reason}; what was written before can be read"
+        raise type(error)(text) from error

@@ -1,0 +1,285 @@
+"""History: the tool."""
+
+from __future__ import annotations
+
+import collections
+import math
+import operator
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amanda import _fork, switches, unmatched
+from amanda.op_context import OpContext
+from amanda.reports.results import Results
+from amanda.step_tool import StepTool
+from amanda.tools import _reading
+from amanda.tools._schemas import Sides
+from amanda.tools.gradients import GradientStatistics
+from amanda.tools.history.alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
+from amanda.tools.history.dead_units import DeadUnits
+from amanda.tools.history.files import Files
+from amanda.tools.history.parameters import Named, ParameterGradients, Updates, parameters_of
+from amanda.tools.history.rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
+from amanda.tools.history.series import Point, of_parameter, points_of, scalar
+from amanda.tools.statistics import OpStatistics
+
+FLUSH_SECONDS = 60.0
+PHASE = "cupti_profiler.phase"  # OptimizerPhase's key
+MOST_TOLD = 5  # alarms in a warning
+
+
+class History(Results[Row, GroupBy], StepTool):
+    """Keeps statistics of operators, gradients and parameters over the steps of a training run, and raises alarms::
+
+        history = History(model, parquet="runs/1")
+        with amanda.scheduled(history, schedule=amanda.Schedule(every=100)) as run:
+            for batch in loader:
+                loss = train(batch)
+                history.log(loss=loss)
+                run.step()
+
+    In each active step it takes the figures of `tools`, and resets them. Beside these it has series of its own: of each
+    parameter the norm of its weight before the step (``norm``), of what the step added (``update_norm``), their ratio
+    (``update_ratio``), and the norm of its gradient as it is accumulated, before any clipping (``gradient_norm``); the
+    norm of all gradients together; and what is logged. Norms are Euclidean, accumulated in float64.
+
+    Parameters are copied at the beginning of an active step: their memory is used twice in these steps. Operators of
+    optimizers, and memory without values (``torch.empty``), are left out.
+
+    Rows are by "series" (the default), or by "step" (each value). They cover the last `keep` active steps; files have all.
+    See `Results` for `rows`, `table`, `to_pandas` and `reset`. What was written to files stays there.
+
+    Arguments:
+        model: a module, or an optimizer, whose parameters are compared; more by `watch`. None: gradients of all parameters,
+            but no norms of weights and updates.
+        tools: with results. `OpStatistics` gives mean, std, min, max, norm, sparsity, nans and infs of every operator's
+            result, `GradientStatistics` the norm of its gradient; of other tools, all numbers are kept.
+        parquet: a folder for Parquet files: ``pandas.read_parquet(f"{folder}/series")``, and ``alarms``.
+        tensorboard: a folder for TensorBoard.
+        resume: the folders have a run, which goes on. What they have of the first active step, and of later ones, is
+            dropped.
+        limits: when alarms are raised; None: never.
+        on_alarm: called with each `Alarm`. None: a `HistoryWarning` for the alarms of a step.
+        keep: active steps that are kept in memory.
+        flush_seconds: files are written when so much time has passed, and when the scope is left.
+
+    Raises:
+        TypeError: one of the tools has no results, or an argument has the wrong type.
+        ValueError: `keep` is less than 1.
+        ImportError: pyarrow or tensorboard is not installed.
+        FileExistsError: a folder has another run.
+        OSError: a folder cannot be written.
+    """
+
+    _speaker = "history"
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        tools: Sequence[Results[Any, Any]] | None = None,
+        parquet: str | os.PathLike[str] | None = None,
+        tensorboard: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        limits: Limits | None = Limits(),  # noqa: B008 -- it is frozen
+        on_alarm: Callable[[Alarm], object] | None = None,
+        keep: int = 1000,
+        flush_seconds: float = FLUSH_SECONDS,
+    ) -> None:
+        super().__init__("history")
+        self._tools = _checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
+        self._detectors = None if limits is None else Detectors(_checked_limits(limits))
+        if on_alarm is not None and not callable(on_alarm):
+            raise TypeError(f"[history] on_alarm= is a function of an alarm, got {on_alarm!r}")
+        self._limits, self._on_alarm = limits, on_alarm
+        self._keep, self._flush_seconds = _checked_keep(keep), flush_seconds
+        self._skips = _reading.Skips("history")
+        self._sources: list[Callable[[], Named]] = []
+        self._updates = Updates(self._sources, self._skips)
+        self._gradients = ParameterGradients(self._sources)
+        self._dead = DeadUnits(limits.dead) if limits is not None else None
+        self._left_out: set[int | None] = set()  # ids of operators
+        self._lock = _fork.lock()  # guards the next two
+        self._steps: collections.deque[StepValues] = collections.deque(maxlen=self._keep)
+        self._alarms: list[Alarm] = []
+        self._scalars: dict[str, list[float]] = {}
+        self._step: int | None = None  # that has begun
+        self._flushed = time.monotonic()
+        if model is not None:
+            self.watch(model)
+        self._ask()
+        self._files = Files(parquet, tensorboard, resume)
+
+    def _ask(self) -> None:
+        from amanda.tools.cupti.optimizer_phase import OptimizerPhase
+
+        dead = [self._dead] if self._dead is not None else []
+        self.depends_on(OptimizerPhase(), *self._tools, *dead)  # type: ignore[arg-type]
+        self.add_inst_for_op(self._analyze)
+        self.add_inst_for_op(self._gradients.analyze, backward=True, optional=True)
+
+    def _analyze(self, context: OpContext) -> None:
+        if context.get(PHASE) == "optimizer" or (context.namespace.startswith("pytorch/") and _is_empty(context)):
+            self._left_out.add(context.op_id)
+
+    # ---- what the program tells -------------------------------------------------------------------------------------
+
+    def watch(self, model: Any) -> None:
+        """Compares the parameters of another module, or of an optimizer, too, from the next step on.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        self._sources.append(parameters_of(model))
+
+    def log(self, **values: Any) -> None:
+        """Adds numbers of this step, such as ``loss=loss``: a series each; the mean, if a name comes several times.
+
+        In steps that are not observed it does nothing. Names with "loss" in them are watched for divergence.
+
+        Raises:
+            TypeError: a value is not a number, or a tensor with one element.
+        """
+        if self._step is None:
+            return
+        for name, value in values.items():
+            with switches.disabled():
+                try:
+                    number = float(value.detach() if hasattr(value, "detach") else value)
+                except (TypeError, ValueError, RuntimeError):
+                    raise TypeError(
+                        f"[history] log takes numbers and tensors with one element, got {name}={value!r}"
+                    ) from None
+            self._scalars.setdefault(name, []).append(number)
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def on_step_begin(self, step: int) -> None:
+        self._drop()
+        self._files.start(step)
+        self._updates.begin()
+        self._step = step
+
+    def on_step_end(self, step: int) -> None:
+        if self._step == step:
+            self._record(step, self._found())
+
+    def on_schedule_end(self, error: BaseException | None) -> None:
+        try:
+            if self._step is not None and error is None:
+                found = self._found()
+                if found or self._scalars:  # the program did not call step() at the end
+                    self._record(self._step, found)
+        finally:
+            self._drop()
+            self._files.close()
+
+    def _found(self) -> list[Point]:
+        return [point for tool in self._tools for point in points_of(tool, self._left_out)]
+
+    def _drop(self) -> None:
+        """Forgets what was found in a step that has not ended."""
+        self._step = None
+        self._scalars.clear()
+        self._updates.drop()
+        for tool in self._tools:
+            tool.reset()
+        if self._dead is not None:
+            self._dead.drop_step()
+
+    def _record(self, step: int, points: list[Point]) -> None:
+        gradients = [
+            gradient
+            for tool in self._tools
+            if isinstance(tool, GradientStatistics)
+            for gradient in self._gradients.of(tool)
+        ]
+        points += self._updates.end()
+        points += [(of_parameter(each.parameter, "gradient_norm"), each.norm) for each in gradients]
+        if gradients:
+            points.append((scalar(GRADIENT_NORM), math.hypot(*(each.norm for each in gradients))))
+        points += [(scalar(name), sum(values) / len(values)) for name, values in self._scalars.items()]
+        alarms: list[Alarm] = []
+        if self._detectors is not None and self._dead is not None:
+            alarms = self._detectors.look(step, points, gradients, self._dead.end_step(step))
+        self._drop()
+        with self._lock:
+            self._steps.append(StepValues.of(step, points))
+            self._alarms += alarms
+        self._files.add(step, points, alarms)
+        if time.monotonic() - self._flushed >= self._flush_seconds:
+            self._flushed = time.monotonic()
+            self._files.flush()
+        self._raise(alarms)
+
+    def _raise(self, alarms: Sequence[Alarm]) -> None:
+        if self._on_alarm is not None:
+            for alarm in alarms:
+                self._on_alarm(alarm)
+        elif alarms:
+            more = f"\n  and {len(alarms) - MOST_TOLD} more" if len(alarms) > MOST_TOLD else ""
+            told = "\n  ".join(map(str, alarms[:MOST_TOLD]))
+            unmatched.warn_here(f"[history] {told}{more}", HistoryWarning)
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """All alarms, in the order in which they were noticed."""
+        with self._lock:
+            return list(self._alarms)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many parameters could not be read, by reason."""
+        return self._skips.counts()
+
+    def reset(self) -> None:
+        self._drop()
+        with self._lock:
+            self._steps.clear()
+            self._alarms.clear()
+        self._detectors = None if self._limits is None else Detectors(self._limits)
+        if self._dead is not None:
+            self._dead.reset()
+        self._skips.reset()
+
+    def _rows(self, by: GroupBy) -> list[Row]:
+        with self._lock:
+            steps = list(self._steps)
+        return rows_of(steps, by)
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self._skips.caption(), *(f"alarm: {alarm}" for alarm in self.alarms[:MOST_TOLD])]
+
+    _groupings = GROUPINGS
+
+
+def _is_empty(context: OpContext) -> bool:
+    return bool(Sides.of(context).is_uninitialized)
+
+
+def _checked_tools(tools: Sequence[Results[Any, Any]]) -> list[Results[Any, Any]]:
+    for tool in tools:
+        if not isinstance(tool, Results) or isinstance(tool, History):
+            raise TypeError(f"[history] tools= are tools with results, such as OpStatistics(), got {tool!r}")
+    return list(tools)
+
+
+def _checked_limits(limits: object) -> Limits:
+    if not isinstance(limits, Limits):
+        raise TypeError(f"[history] limits= is a Limits, or None, got {limits!r}")
+    return limits
+
+
+def _checked_keep(keep: object) -> int:
+    complaint = f"[history] keep= is a number of steps, 1 or more, got {keep!r}"
+    try:
+        number = operator.index(keep)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(complaint) from None
+    if number < 1:
+        raise ValueError(complaint)
+    return number

@@ -1,0 +1,130 @@
+"""Parameters: norms of weights and updates, and which gradient belongs to which parameter."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from amanda.op_context import OpContext
+from amanda.reports.places import Place
+from amanda.tools import _reading
+from amanda.tools._arrays import Arrays
+from amanda.tools.gradients import GradientStatistics
+from amanda.tools.history.series import Point, of_parameter
+
+Named = Iterable[tuple[str, Any]]
+
+
+class Updates:
+    """Copies parameters at the beginning of a step, and compares them at its end.
+
+    Arguments:
+        sources: each returns parameters with their names.
+    """
+
+    def __init__(self, sources: list[Callable[[], Named]], skips: _reading.Skips) -> None:
+        self._sources, self._skips = sources, skips
+        self._before: dict[str, tuple[Any, Any]] = {}  # by name: the parameter, and its copy
+
+    def begin(self) -> None:
+        self._before.clear()
+        for source in self._sources:
+            for name, parameter in source():
+                copied = self._skips.read(parameter, lambda array, arrays: arrays.copy(arrays.detached(array)))
+                if copied is not None:
+                    self._before[name] = parameter, copied
+
+    def drop(self) -> None:
+        self._before.clear()
+
+    def end(self) -> Iterator[Point]:
+        """Norms are Euclidean, accumulated in float64; that of the weight is the one before the step."""
+        for name, (parameter, before) in self._before.items():
+            norms = self._skips.read(parameter, functools.partial(_norms, before))
+            if norms is None:
+                continue
+            weight, update = norms
+            yield of_parameter(name, "norm"), weight
+            yield of_parameter(name, "update_norm"), update
+            if weight:
+                yield of_parameter(name, "update_ratio"), update / weight
+        self._before.clear()
+
+
+def _norms(before: Any, array: Any, arrays: Arrays) -> tuple[float, float]:
+    return arrays.norm(before), arrays.norm(arrays.detached(array) - before)
+
+
+class Gradient(NamedTuple):
+    """Of one parameter, in one step."""
+
+    parameter: str
+    place: Place  # of an operator that reads the parameter
+    norm: float  # the mean over the step's backward passes
+    elements: int
+    dimensions: int
+
+
+class ParameterGradients:
+    """Which AccumulateGrad node belongs to which parameter."""
+
+    def __init__(self, sources: list[Callable[[], Named]]) -> None:
+        self._sources = sources
+        self._known: dict[int, tuple[str, int, int]] = {}  # by backward operator: name, elements, dimensions
+
+    def analyze(self, context: OpContext) -> None:
+        """An analysis routine of backward operators."""
+        if context.backward_op.__name__ != "AccumulateGrad" or not context.namespace.startswith("pytorch/"):
+            return
+        import torch
+
+        from amanda.drivers.torch import parameter_names
+
+        variable = getattr(torch._C._current_autograd_node(), "variable", None)
+        if variable is None:  # in compiled code
+            return
+        watched = (name for source in self._sources for name, parameter in source() if parameter is variable)
+        name = next(watched, None) or parameter_names.name_of(variable)
+        if name:
+            self._known[context.backward_op_id] = name, variable.numel(), variable.dim()
+
+    def of(self, statistics: GradientStatistics) -> list[Gradient]:
+        """In the order in which the backward pass reached them."""
+        found: dict[str, list[Any]] = collections.defaultdict(list)
+        for row in statistics.rows("id"):
+            if row.side == "grad_output" and row.backward_op_id in self._known:
+                norm = row.last if row.nonfinite else row.mean
+                if norm is not None:
+                    found[self._known[row.backward_op_id][0]].append((row, norm))
+        gradients = []
+        for name, rows in found.items():
+            row, _ = rows[0]
+            calls = [each.calls - each.undefined - each.skipped for each, _ in rows]
+            norm = sum(norm * count for (_, norm), count in zip(rows, calls, strict=True)) / sum(calls)
+            _, elements, dimensions = self._known[row.backward_op_id]
+            place = Place(row.op_id, row.name, row.module_path, row.source)
+            gradients.append(Gradient(name, place, norm, elements, dimensions))
+        return gradients
+
+
+def parameters_of(model: Any) -> Callable[[], Named]:
+    """A function that returns the parameters that a module or an optimizer has, with their names.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if hasattr(model, "named_parameters"):
+        return lambda: [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    if hasattr(model, "param_groups"):
+        return lambda: list(_of_optimizer(model))
+    raise TypeError(f"[history] expected a module or an optimizer, got {model!r}")
+
+
+def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    from amanda.drivers.torch import parameter_names
+
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in enumerate(every):
+        yield parameter_names.name_of(parameter) or f"parameter {number}", parameter

@@ -1,0 +1,52 @@
+"""TensorBoard: the values of series as scalars. Needs tensorboard: import it where they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from torch.utils.tensorboard import FileWriter
+
+from amanda.tools.history.alarms import Alarm
+from amanda.tools.history.files import explained
+from amanda.tools.history.series import Point, Tags
+
+
+class TensorBoardFolder:
+    """Writes files of events."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._tags = folder, Tags()
+        self._writer: Any = None
+
+    def drop_from(self, step: int) -> None:
+        """Readers drop what was written for this step and later ones."""
+        writer = self._opened()
+        writer.add_event(Event(step=step, file_version="brain.Event:2"))
+        writer.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
+
+    def add(self, step: int, points: list[Point], alarms: Sequence[Alarm]) -> None:
+        values = [Summary.Value(tag=self._tags.of(series), simple_value=value) for series, value in points]
+        values += [Summary.Value(tag=f"alarms/{alarm.kind}/{alarm.subject}", simple_value=1) for alarm in alarms]
+        self._opened().add_summary(Summary(value=values), step)
+
+    def flush(self) -> None:
+        if self._writer is not None:
+            with explained(self._folder):
+                self._writer.flush()
+
+    def close(self) -> None:
+        """The next value opens another file."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with explained(self._folder):
+                writer.close()
+
+    def _opened(self) -> Any:
+        if self._writer is None:
+            with explained(self._folder):
+                self._writer = FileWriter(str(self._folder))
+        return self._writer
