@@ -9,9 +9,10 @@ from typing import Any
 
 from amanda.tools.diff import lone, texts
 from amanda.tools.diff.consequences import Consequences
-from amanda.tools.diff.matching import Matching
+from amanda.tools.diff.matching import Id, Matching
 from amanda.tools.diff.record import Execution, Record, Station
 from amanda.tools.diff.rows import Kind, Row
+from amanda.tools.diff.watching import Seen
 
 
 @dataclasses.dataclass(eq=False)
@@ -74,13 +75,13 @@ class Cause:
     output: int
     first: Any  # the Difference there
     note: str
-    runs: set[int] = dataclasses.field(default_factory=set)
+    runs: set[tuple[Id, int]] = dataclasses.field(default_factory=set)
     max_abs: float | None = None
     max_rel: float | None = None
     read: set[str] = dataclasses.field(default_factory=set)  # what the reference read instead
 
-    def add(self, run: int, found: Any) -> None:
-        self.runs.add(run)
+    def add(self, station: Station, run: int, found: Any) -> None:
+        self.runs.add((station.id, run))
         self.max_abs = max((x for x in (self.max_abs, found.max_abs) if x is not None), default=None)
         self.max_rel = max((x for x in (self.max_rel, found.max_rel) if x is not None), default=None)
 
@@ -111,15 +112,10 @@ class Comparison:
         self.unreadable = 0  # results
         self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
 
-    def ran(
-        self,
-        station: Station,
-        told: Sequence[str],
-        inputs: Sequence[str],
-        forward: int | None,
-        result: Callable[[int], Any],
-    ) -> list[Any] | None:
-        """One execution. `result(i)` is a result's tensor on the CPU, or None. Returns what replaces the results."""
+    def ran(self, station: Station, told: Sequence[str], seen: Seen, result: Callable[[int], Any]) -> list[Any] | None:
+        """One execution. `told`: texts of its results. `result(i)` is one on the CPU, or None. Returns what replaces the
+        results."""
+        inputs, forward = seen.inputs, seen.forward
         number, reference = self.matching.next(station, inputs)
         if reference is None:
             sources = self._sources(inputs, station)
@@ -148,7 +144,7 @@ class Comparison:
             if found is _EQUAL:
                 continue
             if found is not None and not explained:
-                source, explained = self._explain(station, number, forward, i, found, changes), True
+                source, explained = self._explain(station, number, seen, i, found, changes), True
             if self._heal and tensor is not None and other is not None and tensor.shape == other.shape:
                 replaced[i] = other
             elif found is None or source is not None:
@@ -166,7 +162,8 @@ class Comparison:
                 theirs.readers.update(sources)
             else:
                 found.append(cause.row())
-        return found + lone.rows(self._record, self.matching, self.consequences, theirs)
+        causes = {op_id for op_id, _ in self._tainted}
+        return found + lone.rows(self._record, self.matching, self.consequences, theirs, causes)
 
     def accumulates(self, gradient: str) -> None:
         self.consequences.accumulate(gradient)
@@ -191,10 +188,10 @@ class Comparison:
         return tensors.difference(tensor, other, tensors.Tolerances(*self._tolerances), dtypes)
 
     def _explain(
-        self, station: Station, run: int, forward: int | None, output: int, found: Any, changes: Sequence[Change]
+        self, station: Station, run: int, seen: Seen, output: int, found: Any, changes: Sequence[Change]
     ) -> Hashable | None:
         """Why does a result differ? Adds a cause, unless it is a consequence. Returns what it follows from."""
-        if self._reads_saved(station, forward):
+        if self._reads_saved(station, seen.forward):
             return ("saved", station.op_id)
         if not station.backward_op:
             self._tainted.add((station.op_id, run))
@@ -213,14 +210,15 @@ class Comparison:
             self.consequences.readers[source] += 1
             cause = self.causes.get(source)
             if cause is not None and cause.kind == "input" and cause.station.id == station.id:
-                cause.add(run, found)  # it reads the same once more
-        if others and station.is_view:
+                cause.add(station, run, found)  # it reads the same once more
+        if others and seen.are_views:
             return None  # that which computes with it tells
         if others:
             return self._add_inputs(station, run, output, found, others)
         if sources and not arguments:
             return sources[0]
-        return self._add(station, run, output, found, "operator", ", ".join(map(str, arguments)) or found.note)
+        note = ", ".join(map(str, arguments)) or found.note
+        return self._add(station, run, output, found, "operator", note, [argument.name for argument in arguments])
 
     def _reads_saved(self, station: Station, forward: int | None) -> bool:
         """Does it read what its forward operator saved in a run that differed?"""
@@ -235,11 +233,15 @@ class Comparison:
         return key
 
     def _add(
-        self, station: Station, run: int, output: int, found: Any, kind: Kind, note: str, parameters: Iterable[str] = ()
+        self, station: Station, run: int, output: int, found: Any, kind: Kind, note: str, names: Sequence[str] = ()
     ) -> Hashable:
-        parameters = tuple(parameters)
-        key: Hashable = (kind, *parameters) if parameters else (kind, station.id)
-        self.causes.setdefault(key, Cause(kind, station, run, output, found, note)).add(run, found)
+        """`names`: of parameters or of arguments; calls of one line in which the same ones differ are one cause."""
+        key: Hashable = (kind, station.id)
+        if names and kind == "input":
+            key = (kind, *names)
+        elif names:
+            key = (kind, station.operator, station.backward_op, station.module_path, station.source, *names)
+        self.causes.setdefault(key, Cause(kind, station, run, output, found, note)).add(station, run, found)
         return key
 
     def _follow(self, told: Iterable[str], source: Hashable, station: Station) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from amanda.tools.diff.consequences import Consequences
 from amanda.tools.diff.matching import Matching
@@ -35,18 +35,21 @@ def of_reference(record: Record, matching: Matching, *, heal: bool) -> Consequen
     return found
 
 
-def rows(record: Record, matching: Matching, ours: Consequences, theirs: Consequences) -> list[Row]:
-    """Operators that one run has alone, or that ran more or less often. Left out are their backward operators, views
-    that no operator computes with, and what comes after the two programs have parted."""
+def rows(
+    record: Record, matching: Matching, ours: Consequences, theirs: Consequences, causes: Collection[int]
+) -> list[Row]:
+    """Operators that one run has alone, or that ran more or less often. Left out are their backward operators and those
+    of forward operators that are `causes`, by id; views that no operator computes with; and what comes after the two
+    programs have parted."""
     counts, parting = matching.counts_of_reference(), matching.parting()
     last = (parting.ours, parting.theirs) if parting else (None, None)
     mine = [station for station in matching.stations.values() if matching.counterpart(station.id) is None]
     its = [station for i, station in enumerate(record.stations) if i not in counts and not station.accumulates]
     runs = {station.id: len(record.runs(i)) for i, station in enumerate(record.stations)}
     return [
-        *_rows("only in this run", mine, matching.counts, ours, last[0]),
+        *_rows("only in this run", mine, matching.counts, ours, last[0], causes),
         *_other_counts(record, matching),
-        *_rows("only in reference", its, runs, theirs, last[1]),
+        *_rows("only in reference", its, runs, theirs, last[1], causes),
     ]
 
 
@@ -56,6 +59,7 @@ def _rows(
     runs: dict[tuple[int, int | None], int],
     consequences: Consequences,
     last: Station | None,
+    causes: Collection[int],
 ) -> list[Row]:
     found: list[Row] = []
     stations = list(stations)
@@ -64,7 +68,7 @@ def _rows(
     places = rest = 0
     has_parted = False
     for station in stations:
-        if station.backward_op and station.op_id in alone:
+        if station.backward_op and (station.op_id in alone or (station.op_id in causes and not _is_cast(station))):
             continue
         if station.is_view and not consequences.readers["lone", station.id]:
             continue

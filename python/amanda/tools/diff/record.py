@@ -15,6 +15,7 @@ BATCH_BYTES = 64 << 20  # of results that are written together
 CACHE_FILES = 4
 
 _HEAD = "amanda diff record"
+_INDEX = "index.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ class RecordWriter:
             raise FileExistsError(
                 f"[diff] {os.fspath(folder)!r} is not empty; a record is written into a folder of its own"
             )
-        self._index: IO[str] = open(self._folder / "index.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        self._index: IO[str] = open(self._folder / _INDEX, "w", encoding="utf-8")  # noqa: SIM115
         self._lines: list[Any] = []
         self._tensors: dict[str, Any] = {}
         self._bytes = 0
@@ -125,6 +126,10 @@ class RecordWriter:
     def _write_lines(self, lines: list[Any]) -> None:
         self._index.write("".join(json.dumps(line) + "\n" for line in lines))
         self._index.flush()
+
+
+def is_record(folder: str | os.PathLike[str]) -> bool:
+    return (Path(folder) / _INDEX).is_file()
 
 
 class Record:
@@ -177,7 +182,7 @@ class Record:
     def _lines(self) -> Iterator[Any]:
         folder = os.fspath(self._folder)
         try:
-            file = open(self._folder / "index.jsonl", encoding="utf-8")  # noqa: SIM115
+            file = open(self._folder / _INDEX, encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:
             raise ValueError(
                 f"[diff] {folder!r} is no record: it has no index.jsonl; make one with amanda diff --record"

@@ -97,7 +97,7 @@ def difference(
     rtol, atol = tolerances.of({tensor.dtype, reference.dtype, *(getattr(torch, name) for name in dtypes)})
     wide = torch.complex128 if tensor.is_complex() or reference.is_complex() else torch.float64
     if not (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype == reference.dtype:
-        wide = torch.int64 if tensor.dtype != torch.bool else torch.uint8
+        wide = torch.int64 if tensor.dtype != torch.bool else torch.int8
     ours, theirs = tensor.to(wide), reference.to(wide)
     distance = (ours - theirs).abs().double()
     same = (

@@ -17,6 +17,8 @@ from amanda.tools._schemas import Sides
 from amanda.tools.diff.record import Station
 from amanda.tools.diff.texts import text_of
 
+_COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seen:
@@ -29,7 +31,8 @@ class Seen:
 
 
 class Watching(Tool):
-    """Calls `_ran` after each outermost operator, forward and backward, but for those that return memory without values."""
+    """Calls `_ran` after each outermost operator, forward and backward, but for collectives, and those that return memory
+    without values."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -49,7 +52,9 @@ class Watching(Tool):
     def _analyze(self, context: OpContext) -> None:
         _eager_only.check(context, "their operators have no results of their own to compare")
         sides = Sides.of(context)
-        if sides.is_uninitialized:
+        if sides.is_uninitialized or (
+            context.op.name.startswith(_COLLECTIVES) and context.op.__name__ != "wait_tensor"
+        ):
             return
         station = _station(context)
         context.insert_before_op(self._before, with_run=True, is_view=station.is_view)
