@@ -1,19 +1,26 @@
-"""`amanda diff` records a run of a program, and compares another run with a record."""
+"""`amanda diff` records a run of a program, and compares another run with a record, or two records."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from amanda import scope
 from amanda.cli.program import Program
-from amanda.tools.diff import CausalDiff, Recorder
+from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
+from amanda.tools.diff.differences import Differences
+from amanda.tools.diff.record import is_record
 from amanda.tools.diff.rows import COLUMNS
+
+DIFFERS = 1
+FAILED = 3  # a program; argparse has 2
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -22,6 +29,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     which.add_argument("--against", metavar="FOLDER", help="compares the program with the record there")
     for name in ("rtol", "atol"):
         command.add_argument(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
+    command.add_argument(
+        "--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype"
+    )
     command.add_argument("--top", type=int, help="how many rows (default: all)")
     command.add_argument("--json", metavar="FILE", help="writes all rows there, too")
     command.add_argument("--html", metavar="FILE", help="writes a page there, too")
@@ -31,23 +41,38 @@ def run(program: Program, other: str | None, given: argparse.Namespace, options:
     """Records `program`, or compares it with a record: of the script `other`, if there is one.
 
     Raises:
-        SystemExit: the program's own, or 1: something differs.
+        SystemExit: `DIFFERS`, or `FAILED`: a program.
         ValueError: there is no record, or a tolerance is negative.
         OSError: a record cannot be written or read.
     """
     if given.record:
-        _end(_record(program, given.record, options))
+        _end(program.argv[0], _record(program, of_rank(given.record), options))
     elif other is None:
-        _compare(program, given.against, given, options)
+        folder = given.against if is_record(given.against) else of_rank(given.against)
+        _compare(program, folder, given, options)
     else:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "amanda", "diff", "--record", folder]
             scoped = [f"--{name}={value}" for name, value in options.items()]
             done = subprocess.run([*command, *scoped, other, *program.argv[1:]])
             if done.returncode:
-                print(f"amanda diff: {other} ended with status {done.returncode}", file=sys.stderr)
-                raise SystemExit(done.returncode)
+                _end(other, done.returncode, is_told=done.returncode == FAILED)
             _compare(program, folder, given, options)
+
+
+def compare_records(given: argparse.Namespace) -> None:
+    """Raises as `run`."""
+    reference, record = given.program
+    diff = RecordDiff(reference, record, rtol=given.rtol, atol=given.atol, close=given.close)
+    if _report(diff, f"{reference} {record}", given):
+        raise SystemExit(DIFFERS)
+
+
+def of_rank(folder: str) -> str:
+    """Its own folder for each of the processes that a launcher such as torchrun has started."""
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return os.fspath(Path(folder) / f"rank{os.environ['RANK']}")
+    return folder
 
 
 def _record(program: Program, folder: str, options: dict[str, Any]) -> object:
@@ -56,25 +81,37 @@ def _record(program: Program, folder: str, options: dict[str, Any]) -> object:
 
 
 def _compare(program: Program, folder: str, given: argparse.Namespace, options: dict[str, Any]) -> None:
-    tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol)
+    tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol, close=given.close)
     status = program.run_in(scope.apply(tool, **options))
-    rows = tool.rows()
+    differs = _report(tool, " ".join(program.argv), given)
+    _end(program.argv[0], status)
+    if differs:
+        raise SystemExit(DIFFERS)
+
+
+def _report(diff: Differences, title: str, given: argparse.Namespace) -> bool:
+    rows = diff.rows()
     summary = f"{len(rows)} difference{'s' * (len(rows) != 1)}"
-    print(f"\n{tool.table(top=given.top)}\n{summary}" if rows else f"\n{summary}", flush=True)
+    print(f"\n{diff.table(top=given.top)}\n{summary}" if rows else f"\n{summary}", flush=True)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
             json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
     if given.html:
         from amanda.reports.html_page import HtmlPage
 
-        page = HtmlPage("Two runs compared", f"{' '.join(program.argv)}\n{summary}")
+        page = HtmlPage("Two runs compared", f"{title}\n{summary}\n{diff.parting or ''}".rstrip())
         page.add_table("Causes", COLUMNS, rows)
         page.write(given.html)
-    _end(status)
-    if rows:
-        raise SystemExit(1)
+    return bool(rows)
 
 
-def _end(status: object) -> None:
-    if status is not None and status != 0:
-        raise SystemExit(status)
+def _end(script: str, status: object, *, is_told: bool = False) -> None:
+    """Raises `SystemExit`, if a program has failed."""
+    if status is None or status == 0:
+        return
+    if not is_told:
+        if not isinstance(status, int):  # as Python does with a text
+            print(status, file=sys.stderr)
+            status = 1
+        print(f"amanda diff: {script} ended with status {status}", file=sys.stderr)
+    raise SystemExit(FAILED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from amanda import drivers
@@ -11,6 +11,7 @@ from amanda.cli import diff, doctor, ls, nan, profile, run, trace
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
+from amanda.tools.diff.record import is_record
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -124,9 +125,9 @@ def _add_diff(commands: Any) -> None:
         "diff",
         help="which operators cause the difference between two runs",
         description="Records what every operator of a program returns, and compares another run with it: a.py and then "
-        "b.py, or --record a folder, and later --against it. Each result that differs is replaced by the reference's, so "
-        "that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, that of the program if "
-        "it fails, and 2 for mistakes in the command line or the record.",
+        "b.py, or --record a folder, and later --against it; or two such folders. Each result that differs is replaced by "
+        "the reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
+        "for mistakes in the command line or the record, and 3 if a program fails.",
         epilog="example: amanda diff before.py after.py",
     )
     diff.add_options(command)
@@ -137,10 +138,15 @@ def _add_diff(commands: Any) -> None:
         if not given.record and not given.against:
             if len(given.program) < 2:
                 command.error("expected two scripts; or --record or --against, and a script")
+            if all(map(is_record, given.program)) and len(given.program) == 2:
+                return compare(lambda: diff.compare_records(given))
             other = given.program.pop(0)
         program = _required_program(command, given)
+        compare(lambda: diff.run(program, other, given, _options(given)))
+
+    def compare(run: Callable[[], None]) -> None:
         try:
-            diff.run(program, other, given, _options(given))
+            run()
         except (ValueError, OSError) as error:
             command.error(str(error))
 

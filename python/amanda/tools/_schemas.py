@@ -7,7 +7,8 @@ import re
 
 from amanda.op_context import OpContext
 
-_WRITTEN = re.compile(r"\(\w+!(?: ->[^)]*)?\)(?:\[\d*\])?\??(?:\[\d*\])? (\w+)")
+_WRITTEN = re.compile(r"\((\w+)!(?: ->[^)]*)?\)(?:\[\d*\])?\??(?:\[\d*\])? (\w+)")  # with the name of its memory
+_RETURNED_AS = re.compile(r"\((\w+)!")
 _CONVERTS = {"to", "type", "type_as", "contiguous"}  # a view, or a copy that may overflow
 _CHANGES_NO_VALUE = {"detach_", "squeeze_", "unsqueeze_", "transpose_", "t_", "as_strided_", "swapaxes_", "swapdims_"}
 _UNINITIALIZED = {
@@ -30,28 +31,37 @@ MOVES_GRADIENTS = {
 @dataclasses.dataclass(frozen=True)
 class Sides:
     """`read`: inputs that are the same after the operator; `changed`: inputs that it reads and writes to, so they can
-    only be read before it. What it only writes to is in neither."""
+    only be read before it. What it only writes to is in neither. `unreturned`: inputs that it writes to, and that are no
+    results. `may_be_view`: a result may share memory with an input that it doesn't write to, if it does not copy."""
 
     read: list[str | int]
     changed: list[str | int]
+    unreturned: list[str]
     is_view: bool
+    may_be_view: bool
     is_uninitialized: bool
 
     @classmethod
     def of(cls, context: OpContext) -> Sides:
         name, schema = context.op.__name__, context.op.schema
         arguments, _, results = schema.partition(" -> ") if " -> " in schema else (schema, "", "")
-        written = set(_WRITTEN.findall(arguments))
+        written_as = _WRITTEN.findall(arguments)
+        written = {found for _, found in written_as}
         only_written = {found for found in written if "*, " in arguments and _is_out(arguments, found)}
         if name in _OVERWRITES:
             only_written |= written
-        changed = (written - only_written) | (_RUNNING if "norm" in name else set())
+        running = _RUNNING if "norm" in name else set()
+        changed = (written - only_written) | running
+        returned = set(_RETURNED_AS.findall(results))
+        unreturned = {found for memory, found in written_as if memory not in returned} | running
         names = context.op.input_names
-        is_view = name in _CHANGES_NO_VALUE or ("(a)" in results and "!" not in results and name not in _CONVERTS)
+        may_be_view = name in _CHANGES_NO_VALUE or ("(a)" in results and "!" not in results)
         return cls(
             [name for name in names if name not in changed | only_written],
             [name for name in names if name in changed],
-            is_view,
+            [name for name in names if name in unreturned],
+            may_be_view and name not in _CONVERTS,
+            may_be_view,
             name in _UNINITIALIZED,
         )
 
@@ -59,4 +69,4 @@ class Sides:
 def _is_out(arguments: str, name: str) -> bool:
     """Keyword-only: `out=`."""
     keywords = arguments.partition("*, ")[2]
-    return name in _WRITTEN.findall(keywords)
+    return any(name == found for _, found in _WRITTEN.findall(keywords))

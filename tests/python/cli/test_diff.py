@@ -44,11 +44,47 @@ def test_a_record_for_later(diff):
     assert "'ref' is not empty" in again.stderr
 
 
+RANKS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rank = dist.get_rank()
+data = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8 + rank]])
+if rank == 1:
+    model.module[1].eps = 1e-3
+for _ in range(2):
+    optimizer.zero_grad()
+    model(data).square().sum().backward()
+    optimizer.step()
+"""
+
+
+def test_one_rank_against_another(diff, run_python, tmp_path):
+    (tmp_path / "ranks.py").write_text(RANKS)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "amanda", "diff"]
+    recorded = run_python(*launch, "--record", "ref", "ranks.py")
+    assert recorded.returncode == 0, recorded.stderr
+    compared = diff("--json", "rows.json", "ref/rank0", "ref/rank1")
+    assert compared.returncode == 1, compared.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["kind"], row["name"], row["module_path"], row["note"], row["runs"]) for row in rows] == [
+        ("input", "aten::linear", "module.0", "input", 2),
+        ("operator", "aten::layer_norm", "module.1", "eps: 1e-05 -> 0.001", 2),
+    ], "neither what follows from them, nor gradients that were reduced"
+
+
 def test_mistakes_and_programs_that_fail(diff, tmp_path):
     assert "expected two scripts; or --record or --against, and a script" in diff("a.py").stderr
     missing = diff("--against", "nothing", "a.py")
     assert (missing.returncode, missing.stdout) == (2, "")
-    (tmp_path / "fails.py").write_text("import sys; sys.exit(5)")
+    (tmp_path / "fails.py").write_text("import sys; sys.exit(1)")
     failed = diff("fails.py", "a.py")
-    assert failed.returncode == 5
-    assert failed.stderr.endswith("amanda diff: fails.py ended with status 5\n")
+    assert failed.returncode == 3
+    assert failed.stderr == "amanda diff: fails.py ended with status 1\n"
+    (tmp_path / "raises.py").write_text("1 / 0")
+    raised = diff("a.py", "raises.py")
+    assert raised.returncode == 3
+    assert raised.stderr.endswith("ZeroDivisionError: division by zero\namanda diff: raises.py ended with status 1\n")

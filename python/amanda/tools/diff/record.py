@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-VERSION = 1
+VERSION = 2
 BATCH_BYTES = 64 << 20  # of results that are written together
 CACHE_FILES = 4
 
 _HEAD = "amanda diff record"
+_INDEX = "index.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,14 @@ class Station:
     module_path: str
     source: str
     line: str  # the text of that line: it stays when the line moves
+    is_view: bool  # its results may share memory with an input
+    names: tuple[str, ...]  # of inputs; "" for those of a backward operator
+    parameters: tuple[tuple[str, ...], ...]  # for each input: the parameter's name or "", of a list all
+
+    @property
+    def accumulates(self) -> bool:
+        """Does it add a gradient to that of a leaf? Then it has no results."""
+        return self.backward_op == "AccumulateGrad"
 
     @property
     def id(self) -> tuple[int, int | None]:
@@ -41,10 +50,12 @@ class Station:
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """One run of an operator. Tensors are known by number, their contents by hash."""
+    """One run of an operator. Results are its tensors, then those that it changes in place and does not return."""
 
-    results: list[int | None]  # numbers of tensors, None for what is none
-    inputs: list[str]  # hashes of tensors, texts of other values
+    results: list[int | None]  # numbers of tensors; None: it is not stored
+    told: list[str]  # what they are, with a hash: see `texts`
+    inputs: list[str]  # the same of all inputs
+    forward: int | None = None  # of a backward operator: which run of the forward operator it belongs to
 
 
 class RecordWriter:
@@ -65,7 +76,7 @@ class RecordWriter:
             raise FileExistsError(
                 f"[diff] {os.fspath(folder)!r} is not empty; a record is written into a folder of its own"
             )
-        self._index: IO[str] = open(self._folder / "index.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        self._index: IO[str] = open(self._folder / _INDEX, "w", encoding="utf-8")  # noqa: SIM115
         self._lines: list[Any] = []
         self._tensors: dict[str, Any] = {}
         self._bytes = 0
@@ -78,7 +89,7 @@ class RecordWriter:
         self._lines.append(["place", number, *dataclasses.astuple(station)])
 
     def add_execution(self, number: int, execution: Execution) -> None:
-        self._lines.append(["run", number, execution.results, execution.inputs])
+        self._lines.append(["run", number, *dataclasses.astuple(execution)])
         if self._bytes >= BATCH_BYTES:
             self.flush()
 
@@ -117,6 +128,10 @@ class RecordWriter:
         self._index.flush()
 
 
+def is_record(folder: str | os.PathLike[str]) -> bool:
+    return (Path(folder) / _INDEX).is_file()
+
+
 class Record:
     """Reads a record.
 
@@ -129,17 +144,21 @@ class Record:
         self._folder = Path(folder)
         self.stations: list[Station] = []  # in the order of their first runs
         self.is_complete = False  # else the recording was interrupted, and this is what came before
+        self.executions: list[tuple[int, Execution]] = []  # in order, with the position of the station
         self._runs: dict[int, list[Execution]] = collections.defaultdict(list)
         self._file_of: dict[int, str] = {}
         self._open: collections.OrderedDict[str, dict[str, Any]] = collections.OrderedDict()
         numbers: dict[int, int] = {}
         for line in self._lines():
             match line:
-                case ["place", int(number), *fields]:
+                case ["place", int(number), *fields, names, parameters]:
                     numbers[number] = len(self.stations)
-                    self.stations.append(Station(*fields))
-                case ["run", int(number), results, inputs]:
-                    self._runs[numbers[number]].append(Execution(results, inputs))
+                    given: list[Any] = [*fields, tuple(names), tuple(map(tuple, parameters))]
+                    self.stations.append(Station(*given))
+                case ["run", int(number), *fields]:
+                    execution = Execution(*fields)
+                    self.executions.append((numbers[number], execution))
+                    self._runs[numbers[number]].append(execution)
                 case ["file", str(name), *tensors]:
                     self._file_of.update(dict.fromkeys(tensors, name))
                 case ["end"]:
@@ -163,7 +182,7 @@ class Record:
     def _lines(self) -> Iterator[Any]:
         folder = os.fspath(self._folder)
         try:
-            file = open(self._folder / "index.jsonl", encoding="utf-8")  # noqa: SIM115
+            file = open(self._folder / _INDEX, encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:
             raise ValueError(
                 f"[diff] {folder!r} is no record: it has no index.jsonl; make one with amanda diff --record"

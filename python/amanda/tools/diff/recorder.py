@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from amanda.tools.diff.record import Execution, RecordWriter, Station
-from amanda.tools.diff.watching import Watching
+from amanda.tools.diff.texts import text_of_tensor
+from amanda.tools.diff.watching import Seen, Watching
 
 
 class Recorder(Watching):
@@ -30,7 +31,7 @@ class Recorder(Watching):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__("diff")
         self._writer = RecordWriter(folder)
-        self._numbers: dict[tuple[int, int | None], int] = {}  # of stations
+        self._stations: dict[tuple[int, int | None], int] = {}  # their numbers, by id
 
     def __enter__(self) -> Recorder:
         return self
@@ -45,14 +46,24 @@ class Recorder(Watching):
         with self._lock:
             self._writer.close()
 
-    def _ran(self, station: Station, results: tuple[Any, ...], inputs: list[str], names: list[str]) -> None:
+    def _ran(self, station: Station, seen: Seen) -> None:
         from amanda.tools.diff import tensors  # here: it imports torch
 
-        copies = [tensors.kept(tensor) for tensor in tensors.tensors_in(results)]
+        told = [text_of_tensor(tensor) for tensor in seen.tensors]
+        copies = [None if seen.are_views else tensors.kept(tensor) for tensor in seen.tensors]
         with self._lock:
-            number = self._numbers.get(station.id)
-            if number is None:
-                number = self._numbers[station.id] = len(self._numbers)
-                self._writer.add_station(number, station)
+            number = self._number(station)
             stored = [None if tensor is None else self._writer.add_tensor(tensor) for tensor in copies]
-            self._writer.add_execution(number, Execution(stored, inputs))
+            self._writer.add_execution(number, Execution(stored, told, seen.inputs, seen.forward))
+
+    def _accumulates(self, station: Station, gradient: Any) -> None:
+        execution = Execution([], [], [text_of_tensor(gradient)])
+        with self._lock:
+            self._writer.add_execution(self._number(station), execution)
+
+    def _number(self, station: Station) -> int:
+        number = self._stations.get(station.id)
+        if number is None:
+            number = self._stations[station.id] = len(self._stations)
+            self._writer.add_station(number, station)
+        return number

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.testing._comparison import default_tolerances
 
 from amanda.tools._arrays import of_torch
 
@@ -23,11 +24,28 @@ class Difference:
     """Between a result and the reference's."""
 
     dtype: str
-    shape: tuple[int, ...]
-    elements: int  # that differ by more than is tolerated
+    shape: tuple[int, ...] | None  # None, as the next ones: its elements are not known
+    elements: int | None  # that differ by more than is tolerated
     max_abs: float | None  # None: shapes differ
     max_rel: float | None
     note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerances:
+    """Differences up to ``atol + rtol * abs(reference)`` are tolerated. None: 0 within a dtype; between dtypes what
+    `torch.testing.assert_close` tolerates for the coarser one; with `close` that within a dtype, too."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    close: bool = False
+
+    def of(self, dtypes: Iterable[torch.dtype]) -> tuple[float, float]:
+        dtypes = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+        default = (0.0, 0.0)
+        if dtypes and (self.close or len(dtypes) > 1):
+            default = default_tolerances(*dtypes)
+        return default[0] if self.rtol is None else self.rtol, default[1] if self.atol is None else self.atol
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -44,6 +62,12 @@ def kept(tensor: torch.Tensor) -> torch.Tensor | None:
     if of_torch.why_unreadable(tensor) is not None or tensor.dtype not in _STORED:
         return None
     return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def memory(values: Any) -> set[int]:
+    """Where the tensors in it have their elements."""
+    readable = (tensor for tensor in tensors_in(values) if of_torch.why_unreadable(tensor) is None)
+    return {tensor.untyped_storage().data_ptr() for tensor in readable if tensor.numel()}
 
 
 def is_equal(tensor: torch.Tensor, reference: torch.Tensor) -> bool:
@@ -63,23 +87,17 @@ def _same(tensor: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 
 def difference(
-    tensor: torch.Tensor, reference: torch.Tensor, rtol: float | None, atol: float | None
+    tensor: torch.Tensor, reference: torch.Tensor, tolerances: Tolerances, dtypes: Sequence[str] = ()
 ) -> Difference | None:
-    """None: they agree within the tolerances; those of the coarser dtype where dtypes differ and none are given."""
+    """None: they agree within the tolerances. `dtypes`: of inputs, where those of the two operators differ."""
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     if tensor.shape != reference.shape:
         note = f"shape {list(tensor.shape)} instead of {list(reference.shape)}"
         return Difference(dtype, shape, tensor.numel(), None, None, note)
-    if rtol is None or atol is None:
-        default = (0.0, 0.0)
-        if tensor.dtype != reference.dtype:
-            from torch.testing._comparison import default_tolerances
-
-            default = default_tolerances(tensor.dtype, reference.dtype)
-        rtol, atol = default[0] if rtol is None else rtol, default[1] if atol is None else atol
+    rtol, atol = tolerances.of({tensor.dtype, reference.dtype, *(getattr(torch, name) for name in dtypes)})
     wide = torch.complex128 if tensor.is_complex() or reference.is_complex() else torch.float64
     if not (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype == reference.dtype:
-        wide = torch.int64 if tensor.dtype != torch.bool else torch.uint8
+        wide = torch.int64 if tensor.dtype != torch.bool else torch.int8
     ours, theirs = tensor.to(wide), reference.to(wide)
     distance = (ours - theirs).abs().double()
     same = (
@@ -101,12 +119,14 @@ def difference(
 
 
 def healed(value: Any, references: Iterator[torch.Tensor | None]) -> Any:
-    """The value with the reference's elements, in its own dtypes and on its devices."""
+    """The value with the references' elements, in its own dtypes and on its devices. None: nothing changes."""
     if isinstance(value, torch.Tensor):
         reference = next(references)
         if reference is None or reference.shape != value.shape:
-            return value
+            return None
         return reference.to(value.device, value.dtype, copy=True)  # what is read from a file may not be aligned
     if isinstance(value, (list, tuple)):
-        return [healed(member, references) for member in value]
-    return value
+        members = [healed(member, references) for member in value]
+        if any(member is not None for member in members):
+            return [old if new is None else new for old, new in zip(value, members, strict=True)]
+    return None

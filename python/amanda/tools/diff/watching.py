@@ -2,91 +2,122 @@
 
 from __future__ import annotations
 
-import hashlib
+import collections
+import dataclasses
 import linecache
+from collections.abc import Sequence
 from typing import Any
 
 from amanda import _fork
 from amanda.op_context import OpContext
+from amanda.run import Run
 from amanda.tool import Tool
 from amanda.tools import _eager_only
 from amanda.tools._schemas import Sides
 from amanda.tools.diff.record import Station
+from amanda.tools.diff.texts import text_of
+
+_COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seen:
+    """An execution of an operator."""
+
+    tensors: list[Any]  # results, then what it changed in place and does not return
+    inputs: list[str]  # texts, of before it ran
+    forward: int | None  # of a backward operator: which run of the forward operator it belongs to
+    are_views: bool  # results share memory with an input: they can't be replaced
 
 
 class Watching(Tool):
-    """Calls `_ran` after each outermost operator that computes something, forward and backward. Views, and memory without
-    values, are left out: what they show is compared where it is made or read."""
+    """Calls `_ran` after each outermost operator, forward and backward, but for collectives, and those that return memory
+    without values."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._lock = _fork.lock()
+        self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
-    def _ran(self, station: Station, results: tuple[Any, ...], inputs: list[str], names: list[str]) -> Any:
-        """One execution. Results are tensors, lists of them, or other values; `inputs` tells what it ran on: a hash for a
-        tensor, a text for anything else; `names` has their names. What it returns replaces the results."""
+    def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
+        """One execution. What it returns are new values of `seen.tensors`, on the CPU; None keeps one, or all."""
+        raise NotImplementedError
+
+    def _accumulates(self, station: Station, gradient: Any) -> None:
+        """`gradient` is being added to that of a leaf."""
         raise NotImplementedError
 
     def _analyze(self, context: OpContext) -> None:
         _eager_only.check(context, "their operators have no results of their own to compare")
         sides = Sides.of(context)
-        if sides.is_view or sides.is_uninitialized:
+        if sides.is_uninitialized or (
+            context.op.name.startswith(_COLLECTIVES) and context.op.__name__ != "wait_tensor"
+        ):
             return
-        names = list(context.op.input_names)
-        parameters = context.parameter_names
-        for position, name in enumerate(parameters):
-            if isinstance(name, str):
-                names[position] = f"{names[position]} ({name})"
         station = _station(context)
-        context.insert_before_op(self._before, with_run=True)
-        context.insert_after_op(self._after, with_run=True, station=station, names=names)
+        context.insert_before_op(self._before, with_run=True, is_view=station.is_view)
+        context.insert_after_op(self._after, inputs=sides.unreturned, with_run=True, station=station)
 
     def _analyze_backward(self, context: OpContext) -> None:
         station = _station(context)
-        if station.backward_op == "AccumulateGrad":
-            return  # it has no results
-        context.insert_after_backward_op(self._after_backward, grad_outputs=None, station=station)
+        if station.accumulates:
+            context.insert_before_backward_op(self._before_accumulation, grad_outputs=[0], station=station)
+        else:
+            context.insert_after_backward_op(self._after_backward, grad_outputs=None, with_run=True, station=station)
 
-    def _before(self, *inputs: Any, run: dict[str, Any]) -> None:
-        run["inputs"] = [told(value) for value in inputs]
+    def _before(self, *inputs: Any, run: Run, is_view: bool) -> None:
+        from amanda.tools.diff import tensors  # here: it imports torch
 
-    def _after(self, *results: Any, run: dict[str, Any], station: Station, names: list[str]) -> Any:
-        return self._ran(station, results, run.pop("inputs"), names)
+        run["inputs"] = [text_of(value) for value in inputs]
+        if is_view:
+            run["memory"] = tensors.memory(inputs)
 
-    def _after_backward(self, *results: Any, grad_outputs: tuple[Any, ...], station: Station) -> Any:
-        names = [f"grad_outputs[{i}]" for i in range(len(grad_outputs))]
-        return self._ran(station, results, [told(value) for value in grad_outputs], names)
+    def _after(self, *results: Any, run: Run, station: Station, inputs: tuple[Any, ...] = ()) -> Any:
+        from amanda.tools.diff import tensors
 
+        are_views = station.is_view and not run.pop("memory").isdisjoint(tensors.memory(results))
+        with self._lock:
+            run["number"] = self._numbers[station.op_id]
+            self._numbers[station.op_id] += 1
+        found = [*tensors.tensors_in(results), *tensors.tensors_in(inputs)]
+        replaced = self._ran(station, Seen(found, run.pop("inputs"), None, are_views))
+        if replaced is None:
+            return None
+        values = iter(replaced)
+        edited = [tensors.healed(result, values) for result in results]
+        for tensor, value in zip(tensors.tensors_in(inputs), values, strict=True):
+            if value is not None:
+                # through .data, as autograd does not know of these writes: batch_norm saves its running statistics
+                tensor.data.copy_(value)
+        return edited[0] if len(edited) == 1 else edited or None
 
-def told(value: Any) -> str:
-    """What a value is: a hash of a tensor's elements, the text of anything else."""
-    import torch
+    def _before_accumulation(self, gradient: Any, station: Station) -> None:
+        if gradient is not None:
+            self._accumulates(station, gradient)
 
-    if isinstance(value, torch.Tensor):
-        if value.dim() == 0 and value.dtype in (torch.float64, torch.int64) and value.device.type == "cpu":
-            return repr(value.item())  # mostly a number of the program that PyTorch has wrapped
-        return f"tensor {str(value.dtype).removeprefix('torch.')}{list(value.shape)} {_hash(value)}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(told, value))}]"
-    return "generator" if isinstance(value, torch.Generator) else repr(value)
+    def _after_backward(self, *results: Any, grad_outputs: tuple[Any, ...], run: Run, station: Station) -> Any:
+        from amanda.tools.diff import tensors
 
-
-def _hash(tensor: Any) -> str:
-    import torch
-
-    try:
-        elements = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-    except (RuntimeError, NotImplementedError, TypeError):
-        return "unreadable"
-    return hashlib.blake2b(elements.numpy().data, digest_size=8).hexdigest()
+        inputs = [text_of(value) for value in grad_outputs]
+        replaced = self._ran(station, Seen(list(tensors.tensors_in(results)), inputs, run.get("number"), False))
+        if replaced is None:
+            return None
+        values = iter(replaced)
+        edited = [tensors.healed(result, values) for result in results]
+        return edited[0] if len(edited) == 1 else edited
 
 
 def _station(context: OpContext) -> Station:
     op, backward_op = context.op, context.get_backward_op()
     file, _, line = context.source.rpartition(":")
     text = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    names: tuple[str, ...] = ()
+    parameters: tuple[tuple[str, ...], ...] = ()
+    if backward_op is None:
+        names = tuple(op.input_names)
+        parameters = tuple(_names(parameter) for parameter in context.parameter_names)
     return Station(
         context.op_id,
         context.get_backward_op_id(),
@@ -95,4 +126,11 @@ def _station(context: OpContext) -> Station:
         context.module_path,
         context.source,
         text,
+        backward_op is None and Sides.of(context).may_be_view,
+        names,
+        parameters,
     )
+
+
+def _names(parameter: str | tuple[str | None, ...] | None) -> tuple[str, ...]:
+    return tuple(name or "" for name in (parameter if isinstance(parameter, tuple) else (parameter,)))

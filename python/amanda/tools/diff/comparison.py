@@ -1,0 +1,293 @@
+"""Comparison: executions of operators against those of a record; which are causes, which only follow from them?"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from amanda.tools.diff import lone, texts
+from amanda.tools.diff.consequences import Consequences
+from amanda.tools.diff.matching import Id, Matching
+from amanda.tools.diff.record import Execution, Record, Station
+from amanda.tools.diff.rows import Kind, Row
+from amanda.tools.diff.watching import Seen
+
+
+@dataclasses.dataclass(eq=False)
+class Change:
+    """An input that is another one than in the reference."""
+
+    name: str
+    parameters: tuple[str, ...]
+    theirs: str
+    ours: str
+
+    @functools.cached_property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The tensors that differ, reference's first; [] if one side has another number of them."""
+        return [pair for pair in self._all if pair[0] != pair[1]]
+
+    @property
+    def is_number(self) -> bool:
+        return bool(self.pairs) and all(texts.number_in(text) for pair in self.pairs for text in pair)
+
+    @property
+    def dtypes(self) -> set[str]:
+        """Of both sides, where they differ."""
+        pairs = [] if self.is_number else [{texts.dtype_in(one), texts.dtype_in(other)} for one, other in self.pairs]
+        return set().union(*(pair for pair in pairs if len(pair) > 1))
+
+    @property
+    def comparable(self) -> list[tuple[str, str]]:
+        """Without those of two dtypes: they have different bits anyway; their values were compared where they were
+        made."""
+        return [(one, other) for one, other in self.pairs if texts.dtype_in(one) == texts.dtype_in(other)]
+
+    @property
+    def changed_parameters(self) -> list[str]:
+        if len(self._all) != len(self.parameters):
+            return list(filter(None, self.parameters))
+        both = zip(self._all, self.parameters, strict=True)
+        return [name for (one, other), name in both if name and one != other]
+
+    def __str__(self) -> str:
+        if self.pairs and not self.is_number:
+            return f"{self.name} ({_listed(self.changed_parameters)})" if self.changed_parameters else self.name
+        return f"{self.name}: {_short(self.theirs)} -> {_short(self.ours)}"
+
+    @property
+    def _all(self) -> list[tuple[str, str]]:
+        theirs, ours = texts.tensors_in(self.theirs), texts.tensors_in(self.ours)
+        pairs = list(zip(theirs, ours, strict=True)) if len(theirs) == len(ours) else []
+        is_one_a_number = any(
+            (texts.number_in(one) is None) != (texts.number_in(other) is None) for one, other in pairs
+        )
+        return [] if is_one_a_number else pairs
+
+
+@dataclasses.dataclass(eq=False)
+class Cause:
+    kind: Kind
+    station: Station
+    first_run: int
+    output: int
+    first: Any  # the Difference there
+    note: str
+    runs: set[tuple[Id, int]] = dataclasses.field(default_factory=set)
+    max_abs: float | None = None
+    max_rel: float | None = None
+    read: set[str] = dataclasses.field(default_factory=set)  # what the reference read instead
+
+    def add(self, station: Station, run: int, found: Any) -> None:
+        self.runs.add((station.id, run))
+        self.max_abs = max((x for x in (self.max_abs, found.max_abs) if x is not None), default=None)
+        self.max_rel = max((x for x in (self.max_rel, found.max_rel) if x is not None), default=None)
+
+    def row(self) -> Row:
+        station, found = self.station, self.first
+        where = station.operator, station.backward_op, station.op_id, station.module_path, station.source
+        at = len(self.runs), self.first_run, self.output
+        return Row(
+            self.kind, *where, *at, found.dtype, found.shape, found.elements, self.max_abs, self.max_rel, self.note
+        )
+
+
+class Comparison:
+    """Compares executions as they come.
+
+    Arguments:
+        record: the reference.
+        tolerances: rtol, atol and close, of `tensors.Tolerances`.
+        heal: results that differ are replaced by the reference's. Else what reads them is told from causes by their
+            contents.
+    """
+
+    def __init__(self, record: Record, tolerances: tuple[float | None, float | None, bool], *, heal: bool) -> None:
+        self._record, self._tolerances, self._heal = record, tolerances, heal
+        self.matching = Matching(record)
+        self.consequences = Consequences()
+        self.causes: dict[Hashable, Cause] = {}
+        self.unreadable = 0  # results
+        self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
+
+    def ran(self, station: Station, told: Sequence[str], seen: Seen, result: Callable[[int], Any]) -> list[Any] | None:
+        """One execution. `told`: texts of its results. `result(i)` is one on the CPU, or None. Returns what replaces the
+        results."""
+        inputs, forward = seen.inputs, seen.forward
+        number, reference = self.matching.next(station, inputs)
+        if reference is None:
+            sources = self._sources(inputs, station)
+            self.consequences.readers.update(sources)
+            self._follow(told, sources[0] if sources and station.is_view else ("lone", station.id), station)
+            self._tainted.add((station.op_id, number))
+            return None
+        changes = _changes(station, reference.inputs, inputs)
+        if len(told) != len(reference.told):
+            note = f"{len(told)} tensors instead of {len(reference.told)}"
+            if not self._reads_saved(station, forward):
+                self._add(station, number, 0, _no_difference(note), "operator", note)
+            self._follow(told, ("cause", station.id), station)
+            return None
+        self.unreadable += sum(not texts.is_readable(text) for text in told)
+        replaced: list[Any] = [None] * len(told)
+        source: Hashable | None = None
+        explained = False
+        if not station.backward_op and any(change.comparable for change in changes):
+            self._tainted.add((station.op_id, number))
+        for i, (ours, theirs) in enumerate(zip(told, reference.told, strict=True)):
+            if ours == theirs:
+                continue
+            tensor, other = result(i), self._stored(reference, i)
+            found = self._difference(tensor, other, ours, theirs, changes)
+            if found is _EQUAL:
+                continue
+            if found is not None and not explained:
+                source, explained = self._explain(station, number, seen, i, found, changes), True
+            if self._heal and tensor is not None and other is not None and tensor.shape == other.shape:
+                replaced[i] = other
+            elif found is None or source is not None:
+                self._follow([ours], source or ("tolerated",), station)
+        return replaced if any(value is not None for value in replaced) else None
+
+    def rows(self) -> list[Row]:
+        """The causes in order, then what only one of the runs has."""
+        theirs = lone.of_reference(self._record, self.matching, heal=self._heal)
+        found = []
+        for cause in self.causes.values():
+            backward = bool(cause.station.backward_op)
+            sources = [theirs.source(tensor, backward=backward) for tensor in cause.read]
+            if sources and None not in sources:  # the reference has it from an operator that this run does not have
+                theirs.readers.update(sources)
+            else:
+                found.append(cause.row())
+        causes = {op_id for op_id, _ in self._tainted}
+        return found + lone.rows(self._record, self.matching, self.consequences, theirs, causes)
+
+    def accumulates(self, gradient: str) -> None:
+        self.consequences.accumulate(gradient)
+
+    def _stored(self, reference: Execution, i: int) -> Any:
+        number = reference.results[i]
+        return None if number is None else self._record.tensor(number)
+
+    def _difference(self, tensor: Any, other: Any, ours: str, theirs: str, changes: Sequence[Change]) -> Any:
+        """None: within the tolerances."""
+        from amanda.tools.diff import tensors
+
+        dtypes = sorted(set().union(*(change.dtypes for change in changes)))
+        if tensor is None or other is None:
+            if dtypes or texts.dtype_in(ours) != texts.dtype_in(theirs):
+                return None  # hashes can't tell
+            shapes = texts.without_hash(ours), texts.without_hash(theirs)
+            note = "" if shapes[0] == shapes[1] else " instead of ".join(shapes).replace("tensor ", "")
+            return _no_difference(note)
+        if tensors.is_equal(tensor, other):
+            return _EQUAL  # NaNs
+        return tensors.difference(tensor, other, tensors.Tolerances(*self._tolerances), dtypes)
+
+    def _explain(
+        self, station: Station, run: int, seen: Seen, output: int, found: Any, changes: Sequence[Change]
+    ) -> Hashable | None:
+        """Why does a result differ? Adds a cause, unless it is a consequence. Returns what it follows from."""
+        if self._reads_saved(station, seen.forward):
+            return ("saved", station.op_id)
+        if not station.backward_op:
+            self._tainted.add((station.op_id, run))
+        sources: list[Hashable] = []
+        arguments: list[Change] = []  # that are no tensors
+        others: list[Change] = []
+        for change in changes:
+            pairs = change.pairs if change.is_number else change.comparable
+            known = [self.consequences.source(ours, backward=bool(station.backward_op)) for _, ours in pairs]
+            sources += [source for source in known if source is not None]
+            if not change.pairs or (change.is_number and None in known):
+                arguments.append(change)
+            elif None in known:
+                others.append(change)
+        for source in sources:
+            self.consequences.readers[source] += 1
+            cause = self.causes.get(source)
+            if cause is not None and cause.kind == "input" and cause.station.id == station.id:
+                cause.add(station, run, found)  # it reads the same once more
+        if others and seen.are_views:
+            return None  # that which computes with it tells
+        if others:
+            return self._add_inputs(station, run, output, found, others)
+        if sources and not arguments:
+            return sources[0]
+        note = ", ".join(map(str, arguments)) or found.note
+        return self._add(station, run, output, found, "operator", note, [argument.name for argument in arguments])
+
+    def _reads_saved(self, station: Station, forward: int | None) -> bool:
+        """Does it read what its forward operator saved in a run that differed?"""
+        return bool(station.backward_op) and (station.op_id, forward) in self._tainted
+
+    def _add_inputs(self, station: Station, run: int, output: int, found: Any, changes: Sequence[Change]) -> Hashable:
+        parameters = [name for change in changes for name in change.changed_parameters]
+        key = self._add(station, run, output, found, "input", ", ".join(map(str, changes)), parameters)
+        for change in changes:
+            self.causes[key].read |= {theirs for theirs, _ in change.pairs}
+            self.consequences.add((ours for _, ours in change.pairs), key)
+        return key
+
+    def _add(
+        self, station: Station, run: int, output: int, found: Any, kind: Kind, note: str, names: Sequence[str] = ()
+    ) -> Hashable:
+        """`names`: of parameters or of arguments; calls of one line in which the same ones differ are one cause."""
+        key: Hashable = (kind, station.id)
+        if names and kind == "input":
+            key = (kind, *names)
+        elif names:
+            key = (kind, station.operator, station.backward_op, station.module_path, station.source, *names)
+        self.causes.setdefault(key, Cause(kind, station, run, output, found, note)).add(station, run, found)
+        return key
+
+    def _follow(self, told: Iterable[str], source: Hashable, station: Station) -> None:
+        self.consequences.add(told, source, gradients=bool(station.backward_op))
+
+    def _sources(self, inputs: Iterable[str], station: Station) -> list[Hashable]:
+        if not self.consequences:
+            return []
+        found = (
+            self.consequences.source(tensor, backward=bool(station.backward_op))
+            for text in inputs
+            for tensor in texts.tensors_in(text)
+        )
+        return [source for source in found if source is not None]
+
+
+_EQUAL = object()
+_NAMES = 6
+
+
+def _no_difference(note: str) -> Any:
+    """For what is known by a hash only."""
+    from amanda.tools.diff import tensors
+
+    return tensors.Difference("", None, None, None, None, note)
+
+
+def _changes(station: Station, theirs: Sequence[str], ours: Sequence[str]) -> list[Change]:
+    if len(theirs) != len(ours):
+        return []
+    names = station.names or [f"grad_outputs[{i}]" for i in range(len(ours))]
+    parameters = station.parameters or [()] * len(ours)
+    return [
+        Change(name, known, one, other)
+        for name, known, one, other in zip(names, parameters, theirs, ours, strict=True)
+        if one != other
+    ]
+
+
+def _short(text: str) -> str:
+    """Hashes tell a reader nothing."""
+    for tensor in texts.tensors_in(text):
+        text = text.replace(tensor, texts.number_in(tensor) or texts.without_hash(tensor))
+    return text
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more

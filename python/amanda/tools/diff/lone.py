@@ -1,0 +1,116 @@
+"""What only one of two runs has: rows for it, and what follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+
+from amanda.tools.diff.consequences import Consequences
+from amanda.tools.diff.matching import Matching
+from amanda.tools.diff.record import Record, Station
+from amanda.tools.diff.rows import Kind, Row
+from amanda.tools.diff.texts import tensors_in
+
+_CASTS = ("aten::to.", "aten::_to_copy")
+
+
+def of_reference(record: Record, matching: Matching, *, heal: bool) -> Consequences:
+    """Tensors of the reference that operators made which only it has. This run can't have them."""
+    found = Consequences()
+    counts, done = matching.counts_of_reference(), [0] * len(record.stations)
+    for i, execution in record.executions:
+        station = record.stations[i]
+        if station.accumulates:
+            found.accumulate(execution.inputs[0])
+            continue
+        is_lone = done[i] >= counts.get(i, 0)
+        done[i] += 1
+        backward = bool(station.backward_op)
+        source = None
+        if station.is_view or not heal:
+            read = (tensor for text in execution.inputs for tensor in tensors_in(text))
+            source = next(filter(None, (found.source(tensor, backward=backward) for tensor in read)), None)
+        if is_lone or source is not None:
+            found.add(execution.told, source or ("lone", station.id), gradients=backward)
+    return found
+
+
+def rows(
+    record: Record, matching: Matching, ours: Consequences, theirs: Consequences, causes: Collection[int]
+) -> list[Row]:
+    """Operators that one run has alone, or that ran more or less often. Left out are their backward operators and those
+    of forward operators that are `causes`, by id; views that no operator computes with; and what comes after the two
+    programs have parted."""
+    counts, parting = matching.counts_of_reference(), matching.parting()
+    last = (parting.ours, parting.theirs) if parting else (None, None)
+    mine = [station for station in matching.stations.values() if matching.counterpart(station.id) is None]
+    its = [station for i, station in enumerate(record.stations) if i not in counts and not station.accumulates]
+    runs = {station.id: len(record.runs(i)) for i, station in enumerate(record.stations)}
+    return [
+        *_rows("only in this run", mine, matching.counts, ours, last[0], causes),
+        *_other_counts(record, matching),
+        *_rows("only in reference", its, runs, theirs, last[1], causes),
+    ]
+
+
+def _rows(
+    kind: Kind,
+    stations: Iterable[Station],
+    runs: dict[tuple[int, int | None], int],
+    consequences: Consequences,
+    last: Station | None,
+    causes: Collection[int],
+) -> list[Row]:
+    found: list[Row] = []
+    stations = list(stations)
+    alone = {station.op_id for station in stations if not station.backward_op}
+    casts: int | None = None  # the position of their row
+    places = rest = 0
+    has_parted = False
+    for station in stations:
+        if station.backward_op and (station.op_id in alone or (station.op_id in causes and not _is_cast(station))):
+            continue
+        if station.is_view and not consequences.readers["lone", station.id]:
+            continue
+        if has_parted:
+            rest += 1
+            continue
+        if _is_cast(station):
+            places += 1
+            if casts is not None:
+                found[casts] = dataclasses.replace(
+                    found[casts], runs=found[casts].runs + runs[station.id], note=f"casts at {places} places"
+                )
+                continue
+            casts = len(found)
+        found.append(_row(kind, station, runs[station.id]))
+        has_parted = station is last
+    if rest:
+        found[-1] = dataclasses.replace(found[-1], note=f"and {rest} more from here on")
+    return found
+
+
+def _other_counts(record: Record, matching: Matching) -> list[Row]:
+    found, seen = [], set()
+    for identity, station in matching.stations.items():
+        match, count = matching.counterpart(identity), matching.counts[identity]
+        if match is None or station.is_view or (count == (other := len(record.runs(match)))):
+            continue
+        if station.op_id not in seen:
+            note = f"ran {_times(count)}, in the reference {_times(other)}"
+            found.append(_row("other count", station, abs(count - other), note))
+        seen.add(station.op_id)
+    return found
+
+
+def _is_cast(station: Station) -> bool:
+    return station.backward_op == "ToCopyBackward0" or station.operator.startswith(_CASTS)
+
+
+def _row(kind: Kind, station: Station, runs: int, note: str = "") -> Row:
+    where = station.operator, station.backward_op, station.op_id, station.module_path, station.source
+    return Row(kind, *where, runs, None, None, "", None, None, None, None, note)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

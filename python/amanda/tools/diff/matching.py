@@ -1,0 +1,108 @@
+"""Matching: which operator of a run is which of the reference."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from amanda.tools.diff.record import Execution, Record, Station
+
+Id = tuple[int, int | None]
+
+_PART = 3  # from so many operators on, of which less than a tenth have a counterpart, two programs have parted
+_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Parting:
+    """The forward operators from which on nearly nothing has a counterpart."""
+
+    ours: Station
+    theirs: Station
+    operators: int  # of this run from there on
+    counterparts: int  # of these
+
+    def __str__(self) -> str:
+        counterparts = "none has" if not self.counterparts else f"{self.counterparts} have"
+        return (
+            f"the programs part at {_where(self.ours)}, where the reference has {_where(self.theirs)}: "
+            f"of {self.operators} operators from there on, {counterparts} a counterpart"
+        )
+
+
+class Matching:
+    """Operators are matched by their ids. Those whose ids the record does not have are matched with one of the same type in
+    the same module, at a line with the same text: that whose first inputs agree most."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._by_id = {station.id: i for i, station in enumerate(record.stations)}
+        self._by_look: dict[tuple[str, ...], collections.deque[int]] = collections.defaultdict(collections.deque)
+        for i, station in enumerate(record.stations):
+            self._by_look[station.look].append(i)
+        self._matches: dict[Id, int | None] = {}
+        self.stations: dict[Id, Station] = {}  # of this run, in order
+        self.counts: collections.Counter[Id] = collections.Counter()  # how often each ran
+
+    def next(self, station: Station, inputs: Sequence[str]) -> tuple[int, Execution | None]:
+        """The number of this run of the operator, and the reference's run; None: there is none."""
+        match, number = self._match(station, inputs), self.counts[station.id]
+        self.counts[station.id] += 1
+        runs = self._record.runs(match) if match is not None else []
+        return number, runs[number] if number < len(runs) else None
+
+    def counterpart(self, identity: Id) -> int | None:
+        """Its position in the record."""
+        return self._matches[identity]
+
+    def counts_of_reference(self) -> dict[int, int]:
+        """How many runs each of the record's operators had in this run."""
+        return {match: self.counts[identity] for identity, match in self._matches.items() if match is not None}
+
+    def parting(self) -> Parting | None:
+        """Where this run and the reference have nothing more in common."""
+        matched = set(self._matches.values())
+        ours = [(one, self._matches[one.id] is not None) for one in self.stations.values() if _is_computing(one)]
+        theirs = [(one, i in matched) for i, one in enumerate(self._record.stations) if _is_computing(one)]
+        first, other = _first_of_rest(ours), _first_of_rest(theirs)
+        if first is None or other is None:
+            return None
+        rest = ours[first:]
+        return Parting(ours[first][0], theirs[other][0], len(rest), sum(is_matched for _, is_matched in rest))
+
+    def _match(self, station: Station, inputs: Sequence[str]) -> int | None:
+        if station.id not in self._matches:
+            self.stations[station.id] = station
+            known, alike = self._by_id.get(station.id), self._by_look[station.look]
+            match = known
+            if known is None and alike:
+                match = max(alike, key=lambda i: self._agreement(i, inputs))  # the first of several
+            if match is not None and match in alike:
+                alike.remove(match)
+            self._matches[station.id] = match
+        return self._matches[station.id]
+
+    def _agreement(self, match: int, inputs: Sequence[str]) -> int:
+        """How many inputs of its first run are these."""
+        theirs = self._record.runs(match)[0].inputs if self._record.runs(match) else []
+        return sum(one == other for one, other in zip(theirs, inputs, strict=False))
+
+
+def _is_computing(station: Station) -> bool:
+    return not station.backward_op and not station.is_view
+
+
+def _first_of_rest(stations: Sequence[tuple[Station, bool]]) -> int | None:
+    """The first one without a counterpart from which on nearly none has one."""
+    found, matched = None, 0
+    for i in reversed(range(len(stations))):
+        count = len(stations) - i
+        matched += stations[i][1]
+        if not stations[i][1] and count >= _PART and matched < _SHARE * count:
+            found = i
+    return found
+
+
+def _where(station: Station) -> str:
+    return f"{station.operator}{f' in {station.module_path}' if station.module_path else ''} ({station.source})"

@@ -1,0 +1,85 @@
+"""What a value is, as a text: a hash of a tensor's elements, the text of anything else. Equal values have equal texts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+UNREADABLE = "unreadable"
+_TENSOR = re.compile(r"tensor \w+\[[^\]]*\] [\w.+-]+")
+_NUMBER = re.compile(r"tensor (?:float64|int64)\[\] (.+)")
+_TELLING = 6  # digits: a number with fewer is the same as another one by chance
+
+
+def text_of(value: Any) -> str:
+    """Of an input."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return text_of_tensor(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(text_of, value))}]"
+    return "generator" if isinstance(value, torch.Generator) else repr(value)
+
+
+def text_of_tensor(tensor: Any) -> str:
+    """ "tensor float32[2, 3] 0f1e2d3c4b5a6978": dtype, shape, hash. Numbers of a program, which PyTorch wraps in
+    tensors, have their value in place of the hash."""
+    import torch
+
+    is_number = tensor.dim() == 0 and tensor.dtype in (torch.float64, torch.int64) and tensor.device.type == "cpu"
+    shown = (is_number and _number(tensor)) or _hash(tensor)
+    return f"tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} {shown}"
+
+
+def number_in(tensor: str) -> str | None:
+    """Its value, if it may be a number of the program."""
+    found = _NUMBER.fullmatch(tensor)
+    return found[1] if found and is_readable(tensor) else None
+
+
+def is_telling(tensor: str) -> bool:
+    """Are its contents hardly those of another one by chance?"""
+    number = number_in(tensor)
+    return is_readable(tensor) and (number is None or len(number) > _TELLING)
+
+
+def tensors_in(text: str) -> list[str]:
+    """The texts of the tensors in it; several if it is a list."""
+    return _TENSOR.findall(text)
+
+
+def without_hash(tensor: str) -> str:
+    """ "tensor float32[2, 3]"."""
+    return tensor.rpartition(" ")[0]
+
+
+def dtype_in(tensor: str) -> str:
+    return tensor.removeprefix("tensor ").partition("[")[0]
+
+
+def is_readable(tensor: str) -> bool:
+    return not tensor.endswith(UNREADABLE)
+
+
+def _number(tensor: Any) -> str | None:
+    return repr(tensor.item()) if _is_plain(tensor) else None
+
+
+def _is_plain(tensor: Any) -> bool:
+    from amanda.tools._arrays import of_torch
+
+    return of_torch.why_unreadable(tensor) is None
+
+
+def _hash(tensor: Any) -> str:
+    import torch
+
+    if not _is_plain(tensor):
+        return UNREADABLE
+    try:
+        elements = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return UNREADABLE
+    return hashlib.blake2b(elements.numpy().data, digest_size=8).hexdigest()
