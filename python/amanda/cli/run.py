@@ -15,6 +15,8 @@ from amanda.cli.run_folder import NEEDS, RunFolder
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
 from amanda.cli.tool_spec import SHIPPED
 from amanda.reports.results import Results
+from amanda.schedule import Schedule
+from amanda.scheduled_scope import scheduled
 
 TOP = 20
 NOT_WRITTEN = 2  # exit status
@@ -31,6 +33,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(SHIPPED)}; or MODULE:CLASS or FILE.py:CLASS; arguments in parentheses; may be repeated",
     )
     add_result_options(command)
+    command.add_argument(
+        "--schedule",
+        metavar="NAME=STEPS,...",
+        help="only some steps of training, as amanda.Schedule: wait=1,warmup=1,active=3; an optimizer ends a step",
+    )
     command.add_argument("--config", metavar="FILE", help="TOML with tools, ops, modules, out and [options.TOOL]")
 
 
@@ -98,7 +105,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
         check_rich(tools)
     else:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
-    entered = scope.apply(*(tool for _, tool in tools), **options)
+    entered = _scope(tools, given.schedule, options)
     started = time.monotonic()
     with progress.showing(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
         status = program.run_in(entered)
@@ -111,6 +118,22 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
         status = status or failed
     if status is not None:
         raise SystemExit(status)
+
+
+def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:
+    if schedule is None:
+        return scope.apply(*(tool for _, tool in tools), **options)
+    try:
+        steps = {name.strip(): int(number) for name, _, number in (text.partition("=") for text in schedule.split(","))}
+        phases = Schedule(**steps)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"--schedule is NAME=STEPS,... as wait=1,warmup=1,active=3; got {schedule!r}: {error}"
+        ) from None
+    from torch.optim.optimizer import register_optimizer_step_post_hook  # here: other runs need no torch
+
+    every_optimizer = register_optimizer_step_post_hook
+    return scheduled(*(tool for _, tool in tools), schedule=phases, steps=every_optimizer, **options)
 
 
 def _write(folder: RunFolder, tools: Sequence[NamedTool], status: object) -> int | None:

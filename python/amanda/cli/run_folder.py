@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -14,13 +13,12 @@ from typing import Any
 import amanda
 from amanda.reports.results import Results
 
-SCHEMA = 1  # of run.json and of the files of results
-NEEDS = {"json": (), "csv": ("pandas",), "parquet": ("pandas", "pyarrow")}  # what writes a format
-EXTRAS = {"pandas": "statistics", "pyarrow": "parquet"}
+SCHEMA = 1  # of run.json, and of the files that it lists
+NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes a format
 
 
 class RunFolder:
-    """Files of one process. Those of a rank of several have its number in their names: "profile.rank3.json".
+    """Files of one process. Those of a rank of several have its number in their names: "profile.module.rank3.json".
 
     "run.json" is there from the beginning, and says whether the run has ended, and which files it has written.
 
@@ -42,8 +40,7 @@ class RunFolder:
         for name in formats:
             missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
             if missing:
-                extras = ",".join(EXTRAS[module] for module in missing)
-                raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{extras}]'")
+                raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{name}]'")
         self._formats = formats
         self.path = os.path.abspath(path)  # the program may change the current folder
         rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
@@ -81,17 +78,9 @@ class RunFolder:
 
     def write(self, name: str, tool: Results[Any, Any]) -> None:
         """Writes the rows of a tool, for each of its groupings. Raises `OSError`."""
-        if "json" in self._formats:
-            rows = {by: [dataclasses.asdict(row) for row in tool.rows(by)] for by in tool.groupings()}
-            keys = ("schema", "amanda", "host", "rank", "world_size")
-            document = {key: self._run[key] for key in keys} | {"tool": name, "rows": rows}
-            with open(self.file(f"{name}{self._suffix}.json"), "w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1, default=str)
         for kind in self._formats:
-            for by in tool.groupings() if kind != "json" else ():
-                frame = tool.to_pandas(by).assign(rank=self._run["rank"], host=self._run["host"])
-                path = self.file(f"{name}.{by}{self._suffix}.{kind}")
-                frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
+            for by in tool.groupings():
+                getattr(tool, f"to_{kind}")(self.file(f"{name}.{by}{self._suffix}.{kind}"), by)
 
     def file(self, name: str) -> str:
         """The path of a file of this run, which is listed from now on."""

@@ -65,12 +65,14 @@ def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
         "status": 1,
         "command": ["script.py", "fail"],
         "tools": ["profile", "flops"],
-        "files": ["profile.json", "flops.json"],
+        "files": [
+            *(f"profile.{by}.json" for by in ("op", "module", "line", "id")),
+            *(f"flops.{by}.json" for by in ("both", "op", "module")),
+        ],
         "rank": 0,
         "world_size": 1,
     }
-    profile = json.loads((tmp_path / "new/out/profile.json").read_text())
-    modules = {row["name"]: row for row in profile["rows"]["module"]}
+    modules = {row["name"]: row for row in json.loads((tmp_path / "new/out/profile.module.json").read_text())}
     assert {name: row["calls"] for name, row in modules.items()} == {"0": 2, "2": 2}  # without the first of three
     again = amanda_run("-t", "flops", "--out", "new/out", "script.py")
     assert again.returncode == 2
@@ -86,6 +88,18 @@ def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
         "flops.op.csv",
         "run.json",
     ]
+
+
+def test_a_schedule_counts_the_steps_of_optimizers(amanda_run, tmp_path):
+    done = amanda_run("-t", "profile", "--schedule", "wait=1,active=1", "--out", "out", "script.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {row["name"]: row["calls"] for row in json.loads((tmp_path / "out/profile.op.json").read_text())}
+    assert rows["aten::linear"] == 2  # two layers, in the second of three steps
+    wrong = amanda_run("-t", "profile", "--schedule", "active=0", "script.py")
+    assert (
+        "--schedule is NAME=STEPS,... as wait=1,warmup=1,active=3; got 'active=0': [schedule] active= is"
+        in wrong.stderr
+    )
 
 
 def test_ctrl_c(tmp_path):
