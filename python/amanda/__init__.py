@@ -3,7 +3,7 @@
 import logging
 import os
 
-from amanda import _build, _core, drivers, ops, tool, tools
+from amanda import _build, _core, distributed, drivers, ops, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.tensorflow import TensorFlowDriver
@@ -55,6 +55,7 @@ __all__ = [
     "cache_enabled",
     "cmake_prefix_path",
     "disabled",
+    "distributed",
     "enabled",
     "is_cache_enabled",
     "is_enabled",

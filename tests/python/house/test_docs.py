@@ -95,6 +95,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
         "building_cpp_tools.md",
         "compiled_models.md",
         "concepts.md",
+        "distributed.md",
         "filters.md",
         "glossary.md",
         "limitations.md",

@@ -50,7 +50,7 @@ LAYERS = [
     ["program_points"],
     ["drivers.tensorflow", "drivers.torch"],
     ["drivers.torch_compile"],
-    ["tools"],
+    ["distributed", "tools"],
     [""],  # amanda itself, where all is put together
     ["cli"],
     ["__main__", "pytest_plugin"],

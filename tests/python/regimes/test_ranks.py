@@ -1,0 +1,133 @@
+"""Programs of several processes under gloo: what their ranks found comes together, and training is as without a tool."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import amanda
+from amanda.tools.profile import Profile
+
+how, folder, with_tool = sys.argv[1:]
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = f"file://{folder}/store-{how}-{with_tool}"
+dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+if how == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model)
+else:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    model = fully_shard(model, mesh=mesh)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def slow(x):  # on one rank
+    return torch.stack([torch.sin(x) for _ in range(200 if rank == 1 else 1)])
+
+
+def train():
+    for step in range(3):
+        optimizer.zero_grad()
+        x = torch.arange(16.0).reshape(2, 8) + rank + step
+        (model(x).square().mean() + slow(x).mean()).backward()
+        optimizer.step()
+
+
+profile = Profile()
+if with_tool == "yes":
+    with amanda.apply(profile):
+        train()
+        found = amanda.distributed.gather(profile.rows(), value="calls")
+    assert (found is None) == (rank != 0)
+    if found:
+        print("names", [(row.name, row.ranks, row.most, row.slowest_rank) for row in found.rows()])
+        print("ranks", [(row.rank, row.total) for row in found.rows("rank")])
+        print(found.table("rank"))
+    if rank == 1:
+        real = time.perf_counter_ns
+        time.perf_counter_ns = lambda: real() + 5_000_000_000
+    print("offset", rank, amanda.distributed.clock_offset(), flush=True)
+    if rank == 1:
+        time.perf_counter_ns = real
+    amanda.distributed.gather_trace(profile, f"{folder}/trace.json")
+else:
+    train()
+whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+if rank == 0:
+    print("weights", [value for p in whole for value in p.flatten().tolist()])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(folder, count, *arguments, command=()):
+    (folder / "program.py").write_text(PROGRAM)
+    processes = []
+    for rank in range(count):
+        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+        whole = [sys.executable, *command, "program.py", *arguments]
+        processes.append(
+            subprocess.Popen(
+                whole, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
+    done = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0] * count, [errors for _, errors in done]
+    return [output for output, _ in done]
+
+
+def line(output, word):
+    return eval(next(line for line in output.splitlines() if line.startswith(word + " ")).removeprefix(word + " "))
+
+
+@pytest.mark.parametrize(
+    ("how", "count", "reads"),
+    [("ddp", 2, "aten::linear"), pytest.param("fsdp", 4, "aten::linear", marks=pytest.mark.slow)],
+)
+def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
+    outputs = run_ranks(tmp_path, count, how, str(tmp_path), "yes")
+    (alone, *_) = run_ranks(tmp_path, count, how, str(tmp_path), "no")
+    assert line(outputs[0], "weights") == line(alone, "weights")
+    names = {name: rest for name, *rest in line(outputs[0], "names")}
+    assert names["aten::sin"] == [count, 600, 1]  # the loop of rank 1
+    assert names[reads] == [count, 6, 0]
+    totals = [total for _, total in line(outputs[0], "ranks")]
+    assert totals[1] - totals[0] == 597
+    assert f"rank 1, {socket.gethostname()}" in outputs[0]
+    offsets = [int(output.partition("offset ")[2].split()[1]) for output in outputs]
+    assert offsets[0] == 0
+    assert offsets[1] == pytest.approx(-5e9, abs=1e8)
+    assert offsets[2:] == pytest.approx([0] * (count - 2), abs=1e8)  # processes of one machine have one clock
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == set(range(count))
+    spans = {rank: [e["ts"] for e in events if e["pid"] == rank and e["ph"] == "X"] for rank in range(count)}
+    assert max(map(min, spans.values())) < min(map(max, spans.values()))  # they ran at the same time
+
+
+def test_each_rank_has_its_files(tmp_path):
+    run_ranks(tmp_path, 2, "ddp", str(tmp_path), "no", command=("-m", "amanda", "run", "-t", "profile", "--out", "out"))
+    for rank in range(2):
+        run = json.loads((tmp_path / f"out/run.rank{rank}.json").read_text())
+        assert (run["rank"], run["world_size"], run["host"], run["status"]) == (rank, 2, socket.gethostname(), 0)
+        rows = {
+            row["name"]: row["calls"] for row in json.loads((tmp_path / f"out/profile.op.rank{rank}.json").read_text())
+        }
+        assert rows["aten::sin"] == (600 if rank else 3)
+
+
+def test_without_a_group():
+    import amanda
+
+    for call in (lambda: amanda.distributed.gather([]), amanda.distributed.clock_offset):
+        with pytest.raises(RuntimeError, match=r"\[distributed\] torch.distributed has no process group; call"):
+            call()
