@@ -3,13 +3,17 @@
 import collections
 import json
 import linecache
+import re
 import statistics
+import subprocess
+import sys
 import time
 
 import amanda
 import pytest
 import torch
 from amanda.tools.profile import Profile
+from repository import ROOT
 from torch.profiler import record_function
 from torch.utils.checkpoint import checkpoint
 
@@ -301,3 +305,19 @@ def test_first_executions_are_left_out_backward_too():
     profile = profiled(lambda: x.sin().sum().backward(), steps=5, skip=2)
     (row,) = (row for row in profile.rows() if row.name == "aten::sin")
     assert (row.calls, row.backward_calls) == (3, 2 * 3)  # SinBackward0 and AccumulateGrad
+
+
+def test_the_example_names_the_line_with_the_expensive_gradient():
+    example = ROOT / "examples" / "python" / "slow_line.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    lines = example.read_text().splitlines()
+    number = lines.index("            pixel = x[:, t]") + 1
+    assert f"\nline {number}: " in printed
+    forward, backward = map(
+        float, re.search(r", ([\d.]+) ms forward and ([\d.]+) ms backward per step", printed).groups()
+    )
+    assert backward > 10 * forward
+    before, after = map(float, re.search(r"with unbind: ([\d.]+) ms -> ([\d.]+) ms", printed).groups())
+    assert after < before
+    (listed,) = [line for line in printed.splitlines() if line.endswith("│             pixel = x[:, t]")]
+    assert listed.split()[:2] == [str(number), str(3 * 64)]
