@@ -127,12 +127,16 @@ class History(Results[Row, GroupBy], StepTool):
     # ---- what the program tells -------------------------------------------------------------------------------------
 
     def watch(self, model: Any) -> None:
-        """Compares the parameters of another module, or of an optimizer, too, from the next step on.
+        """Compares the parameters of another module, or of an optimizer, too, from now on.
 
         Raises:
             TypeError: it is neither.
         """
-        self._sources.append(parameters_of(model))
+        source = parameters_of(model)
+        self._sources.append(source)
+        if self._step is not None:
+            with switches.disabled():
+                self._updates.add(source)
 
     def log(self, **values: Any) -> None:
         """Adds numbers of this step, such as ``loss=loss``: a series each; the mean, if a name comes several times.

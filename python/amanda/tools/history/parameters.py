@@ -31,10 +31,13 @@ class Updates:
     def begin(self) -> None:
         self._before.clear()
         for source in self._sources:
-            for name, parameter in source():
-                copied = self._skips.read(parameter, lambda array, arrays: arrays.copy(arrays.detached(array)))
-                if copied is not None:
-                    self._before[name] = parameter, copied
+            self.add(source)
+
+    def add(self, source: Callable[[], Named]) -> None:
+        for name, parameter in source():
+            copied = self._skips.read(parameter, lambda array, arrays: arrays.copy(arrays.detached(array)))
+            if copied is not None:
+                self._before[name] = parameter, copied
 
     def drop(self) -> None:
         self._before.clear()
