@@ -1,7 +1,8 @@
-"""What changed when? Three training runs on handwritten digits, of which two go wrong, each in its own way.
+"""What changed when? Three training runs on handwritten digits: a plain one, one with a high rate, and a deep one.
 
 Of every tenth step a history is kept: statistics of operators, gradients and parameters, as Parquet files and for
-TensorBoard, in the folder `runs`. The loss alone does not tell what goes wrong; the alarms do, with place and first step.
+TensorBoard, in the folder `runs`. The loss alone does not tell what goes wrong; the alarms tell what, where, and
+since when.
 """
 
 import itertools
@@ -41,7 +42,7 @@ shutil.rmtree("runs", ignore_errors=True)  # of the last time
 digits = sklearn.datasets.load_digits()  # 1797 images of 8 x 8 pixels, a part of scikit-learn
 images, labels = torch.tensor(digits.data, dtype=torch.float32) / 8 - 1, torch.tensor(digits.target)
 for name, activation, depth, learning_rate in (
-    ("healthy", nn.ReLU, 3, 0.1),
+    ("plain", nn.ReLU, 3, 0.1),
     ("too fast", nn.ReLU, 3, 1.0),
     ("too deep", nn.Sigmoid, 12, 0.1),
 ):
@@ -52,8 +53,8 @@ for name, activation, depth, learning_rate in (
     for alarm in history.alarms[:3]:
         print(f"  {alarm.kind} since step {alarm.began}: {alarm.text}")
 
-frame = pandas.read_parquet("runs/healthy/series")
+frame = pandas.read_parquet("runs/plain/series")
 ratios = frame[(frame["quantity"] == "update_ratio") & frame["name"].str.endswith("weight")]
 table = ratios.pivot(index="step", columns="name", values="value")
-print("\nupdate-to-weight ratios of the healthy run")
+print("\nupdate-to-weight ratios of the plain run")
 print(table.iloc[::10].to_string(float_format="{:.5f}".format))

@@ -1,6 +1,7 @@
 """History: its series against a plain training loop, its files read back by others, and that it changes nothing."""
 
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.history import History
 from amanda.tools.statistics import OpStatistics
+from repository import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -423,3 +425,14 @@ def test_tools_can_be_chosen():
     history = History(tools=[GradientStatistics()], limits=None)
     trained(history, model, optimizer, steps=2)
     assert {row.tool for row in history.rows()} == {"gradients", "parameters", "scalars"}
+
+
+def test_the_example_finds_what_goes_wrong(tmp_path):
+    example = ROOT / "examples" / "python" / "training_history.py"
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    plain, fast, deep = (int(count) for count in re.findall(r": (\d+) alarms$", done.stdout, re.MULTILINE))
+    assert plain < fast
+    assert deep >= 3
+    assert "vanishing gradient since step 0: the gradient of 6.weight is" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["plain", "too deep", "too fast"]

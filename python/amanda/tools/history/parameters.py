@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays
-from amanda.tools.gradients import GradientStatistics
+from amanda.tools.gradients import Row
 from amanda.tools.history.series import Point, of_parameter
 
 Named = Iterable[tuple[str, Any]]
@@ -93,10 +93,10 @@ class ParameterGradients:
         if name:
             self._known[context.backward_op_id] = name, variable.numel(), variable.dim()
 
-    def of(self, statistics: GradientStatistics) -> list[Gradient]:
+    def of(self, rows_by_id: Sequence[Row]) -> list[Gradient]:
         """In the order in which the backward pass reached them."""
         found: dict[str, list[Any]] = collections.defaultdict(list)
-        for row in statistics.rows("id"):
+        for row in rows_by_id:
             if row.side == "grad_output" and row.backward_op_id in self._known:
                 norm = row.last if row.nonfinite else row.mean
                 if norm is not None:
