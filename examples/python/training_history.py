@@ -22,7 +22,7 @@ def layers(activation, depth=3, width=32):
     return nn.Sequential(*hidden, nn.Linear(width, 10))
 
 
-def train(name, model, learning_rate, steps=400):
+def train(name, model, learning_rate, steps=300):
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     history = History(model, parquet=f"runs/{name}", tensorboard=f"runs/{name}", on_alarm=lambda alarm: None)
     with amanda.scheduled(history, schedule=amanda.Schedule(every=10)) as run:

@@ -4,6 +4,8 @@ import textwrap
 
 import pandas
 import pytest
+import torch
+from amanda.cli.main import main
 
 TRAINING = """
     import sys, torch
@@ -32,9 +34,7 @@ def watch(tmp_path, run_python):
     return run
 
 
-def test_it_writes_a_history_and_keeps_the_status(watch, tmp_path):
-    import torch
-
+def test_it_writes_a_history_and_keeps_the_status(watch, tmp_path, capsys):
     done = watch("--every", "3", "--parquet", "out", "--top", "5", "script.py", "--every", "x")
     assert done.returncode == 7, done.stderr
     assert done.stdout.startswith("done ['--every', 'x']\n")
@@ -48,6 +48,14 @@ def test_it_writes_a_history_and_keeps_the_status(watch, tmp_path):
     assert set(frame["step"]) == set(range(0, 60, 3))
     updates = frame[(frame["name"] == "2.weight") & (frame["quantity"] == "update_norm")]
     assert updates["value"].tolist() == pytest.approx(torch.load(tmp_path / "norms")[::3], rel=1e-5)
-    again = watch("--parquet", "out", "script.py")
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "has another run; give each run a folder of its own, or go on with that one: resume=True" in again.stderr
+    with pytest.raises(SystemExit, match="2"):
+        main(["watch", "--parquet", str(tmp_path / "out"), str(tmp_path / "script.py")])
+    printed = capsys.readouterr().err
+    assert "has another run; give each run a folder of its own, or go on with that one: resume=True" in printed
+
+
+@pytest.mark.parametrize("option", [["--every", "0"], ["--skip-first", "-1"]])
+def test_numbers_that_mean_nothing_are_refused(capsys, option):
+    with pytest.raises(SystemExit, match="2"):
+        main(["watch", *option, __file__])
+    assert f"{option[0][2:].replace('-', '_')}= is a number of steps" in capsys.readouterr().err

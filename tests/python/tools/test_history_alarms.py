@@ -176,6 +176,18 @@ def test_a_spike_is_no_divergence_and_what_comes_back_soon_is_told_once():
     assert found(alarms) == [("divergence", "loss", 20, 22), ("divergence", "loss", 50, 52)]
 
 
+def test_a_loss_may_be_negative_or_zero():
+    def log_likelihood(model, step):
+        return model(torch.zeros(1, 1)).sum() * 0 - 5 + (step > 9) * 40  # from -5 to 35: 9 times 5 would be 40
+
+    def hinge(model, step):
+        return model(torch.zeros(1, 1)).sum() * 0 + (step > 9) * 1e-6
+
+    assert run(nn.Linear(1, 1), log_likelihood) == run(nn.Linear(1, 1), hinge) == []
+    (alarm,) = run(nn.Linear(1, 1), lambda model, step: log_likelihood(model, step) + (step > 12) * 10)
+    assert (alarm.began, alarm.limit) == (13, 40)
+
+
 def test_a_loss_that_is_not_finite_is_told_at_once():
     def planted(model, step):
         return model(torch.zeros(1, 1)).sum() + (math.inf if step == 3 else 0.0)

@@ -144,9 +144,9 @@ class Detectors:
                 continue
             self._holds("nonfinite", name, step, False, 1)
             known = self._known.setdefault(name, collections.deque(maxlen=self._limits.window))
-            median = statistics.median(known) if len(known) >= MIN_KNOWN else math.inf
+            median = statistics.median(known) if len(known) >= MIN_KNOWN else 0.0
             limit = median + (self._limits.growth - 1) * abs(median)
-            diverges = value > limit and value > 0
+            diverges = median != 0 and value > max(limit, 0.0)  # what was zero has no factor
             if not diverges:
                 known.append(value)
             began = self._holds("divergence", name, step, diverges, self._limits.patience)

@@ -12,7 +12,7 @@ from amanda.reports.places import Place
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays
 from amanda.tools.gradients import Row
-from amanda.tools.history.series import Point, of_parameter
+from amanda.tools.history.series import Point, norm_of, of_parameter
 
 Named = Iterable[tuple[str, Any]]
 
@@ -98,7 +98,7 @@ class ParameterGradients:
         found: dict[str, list[Any]] = collections.defaultdict(list)
         for row in rows_by_id:
             if row.side == "grad_output" and row.backward_op_id in self._known:
-                norm = row.last if row.nonfinite else row.mean
+                norm = norm_of(row)
                 if norm is not None:
                     found[self._known[row.backward_op_id][0]].append((row, norm))
         gradients = []

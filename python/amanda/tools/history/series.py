@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -101,10 +102,17 @@ def _of_gradients(rows: Sequence[GradientRow], left_out: set[int | None]) -> Ite
             continue
         if first.setdefault(row.op_id, row.backward_op_id) != row.backward_op_id:
             continue
-        norm = row.last if row.nonfinite else row.mean
+        norm = norm_of(row)
         if norm is not None:
             place = Place(row.op_id, row.name, row.module_path, row.source)
             yield _series("gradients", place, f"output {row.position}", "norm"), norm
+
+
+def norm_of(row: GradientRow) -> float | None:
+    """The mean over the step's runs, or a value that is not finite if one was not."""
+    if not row.nonfinite:
+        return row.mean
+    return row.last if row.last is not None and not math.isfinite(row.last) else math.nan
 
 
 def _of_any(tool: Results[Any, Any], rows: Sequence[Any]) -> Iterator[Point]:
