@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from amanda import drivers
-from amanda.cli import diff, doctor, ls, nan, profile, run, trace
+from amanda.cli import diff, doctor, ls, nan, profile, run, trace, watch
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_diff(commands)
     _add_trace(commands)
     _add_profile(commands)
+    _add_watch(commands)
     given = parser.parse_args(arguments)
     given.run(given)
 
@@ -195,6 +196,30 @@ def _add_profile(commands: Any) -> None:
         except ValueError as error:
             command.error(str(error))
         profile.run(program, tool, given, _options(given))
+
+    command.set_defaults(run=run)
+
+
+def _add_watch(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "watch",
+        help="how operators, gradients and parameters change over the steps of a training script",
+        description="Runs a program, and takes statistics of its operators, gradients and parameters in some of the steps "
+        "of its optimizers. Prints a table, and alarms: divergence, vanishing and exploding gradients, dead units. Its "
+        "exit status is the program's.",
+        epilog="example: amanda watch --every 10 --tensorboard runs/1 --parquet out/1 train.py",
+    )
+    watch.add_options(command)
+    command.add_argument("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _required_program(command, given)
+        try:
+            history, schedule = watch.parts_of(given)
+        except (ValueError, OSError, ImportError) as error:
+            command.error(str(error))
+        watch.run(program, history, schedule, _options(given), given.top)
 
     command.set_defaults(run=run)
 

@@ -64,6 +64,12 @@ def test_well_known_models_have_none(name):
     assert run(model, lambda model, _: model(**inputs)[0].float().square().mean(), lr=1e-4, steps=8) == []
 
 
+def test_a_model_without_relus_is_nothing_to_warn_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(layers(activation=nn.Tanh), regression, steps=3) == []
+
+
 def test_dead_units_are_named_with_their_place():
     model = layers(depth=2)
     with torch.no_grad():
@@ -159,15 +165,27 @@ def test_divergence_begins_where_it_is_planted():
     assert str(alarm) == "divergence since step 18: loss is 25.63, and its median was 1"
 
 
-def test_a_spike_is_no_divergence_and_a_second_divergence_is_told():
+def test_a_spike_is_no_divergence_and_what_comes_back_soon_is_told_once():
     model = nn.Linear(1, 1)
 
     def planted(model, step):
-        high = step == 10 or step in (20, 21, 22, 23) or step in (30, 31, 32)
+        high = step == 10 or step in (20, 21, 22, 23) or step in (30, 31, 32) or step in (50, 51, 52)
         return model(torch.zeros(1, 1)).sum() * 0 + (100.0 if high else 1.0)
 
-    alarms = run(model, planted, steps=40)
-    assert found(alarms) == [("divergence", "loss", 20, 22), ("divergence", "loss", 30, 32)]
+    alarms = run(model, planted, steps=60, limits=Limits(window=12))
+    assert found(alarms) == [("divergence", "loss", 20, 22), ("divergence", "loss", 50, 52)]
+
+
+def test_a_loss_may_be_negative_or_zero():
+    def log_likelihood(model, step):
+        return model(torch.zeros(1, 1)).sum() * 0 - 5 + (step > 9) * 40  # from -5 to 35: 9 times 5 would be 40
+
+    def hinge(model, step):
+        return model(torch.zeros(1, 1)).sum() * 0 + (step > 9) * 1e-6
+
+    assert run(nn.Linear(1, 1), log_likelihood) == run(nn.Linear(1, 1), hinge) == []
+    (alarm,) = run(nn.Linear(1, 1), lambda model, step: log_likelihood(model, step) + (step > 12) * 10)
+    assert (alarm.began, alarm.limit) == (13, 40)
 
 
 def test_a_loss_that_is_not_finite_is_told_at_once():

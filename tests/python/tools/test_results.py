@@ -21,6 +21,8 @@ from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
+from amanda.tools.history import History
+from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.mapping import MappingTool
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
@@ -84,7 +86,8 @@ def model(kind=Model):
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
 WITHOUT_RESULTS |= {Capture, NaNSentinel, Patch, Recorder}  # what they find are tensors, findings, files
-WITHOUT_RESULTS |= {CausalDiff, Trace}  # they have tests of their own: what their rows are, arguments say
+WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits}  # parts of others
+WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "coverage": lambda: Coverage(model()),

@@ -26,13 +26,14 @@ class HistoryWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """When `History` raises an alarm. Steps are those that are observed.
+    """When `History` raises an alarm. Steps are those that are observed. What was reported is reported again only if it was
+    not so in `window` steps.
 
     Arguments:
         patience: how many steps in a row a condition must hold; NaNs in results and in losses count at once.
         growth: "divergence": a loss, or the norm of all gradients, is further from 0 than this factor times the median
             of the last `window` steps in which it was not.
-        window: see `growth`. Nothing is judged before there are five.
+        window: see `growth`. Nothing is judged as divergence before there are five.
         vanishing: "vanishing gradient": the root mean square of a weight's gradient is less than this fraction of that of
             the weight that the backward pass reaches first, the one next to the loss.
         exploding: "exploding gradient": it is more than this multiple of that of the parameters reached up to there.
@@ -95,7 +96,7 @@ class Detectors:
         self._limits = limits
         self._known: dict[str, collections.deque[float]] = {}  # by scalar: values that were no divergence
         self._since: dict[tuple[Kind, str], tuple[int, int]] = {}  # how long a condition holds, and since which step
-        self._bad: set[str] = set()  # scalars that have been reported as not finite
+        self._absent: dict[tuple[Kind, str], int] = {}  # of conditions that were reported: steps in which they did not
 
     def look(
         self, step: int, points: Sequence[Point], gradients: Sequence[Gradient], dead: Sequence[Dead]
@@ -105,13 +106,20 @@ class Detectors:
         return [*found, *(_dead(step, one) for one in dead)]
 
     def _holds(self, kind: Kind, subject: str, step: int, condition: bool, patience: int) -> int | None:
-        """The step since which the condition has held, if it has held for long enough in this step."""
+        """The step since which the condition has held, if it is to be reported in this step."""
+        key = kind, subject
         if not condition:
-            self._since.pop((kind, subject), None)
+            self._since.pop(key, None)
+            if key in self._absent:
+                self._absent[key] += 1
             return None
-        count, began = self._since.get((kind, subject), (0, step))
-        self._since[kind, subject] = count + 1, began
-        return began if count + 1 == patience else None
+        count, began = self._since.get(key, (0, step))
+        self._since[key] = count + 1, began
+        if count + 1 < patience:
+            return None
+        told = self._absent.get(key)
+        self._absent[key] = 0
+        return began if told is None or told >= self._limits.window else None
 
     def _results(self, step: int, points: Sequence[Point]) -> list[Alarm]:
         """The first operator with a NaN in its result. Infinities may be meant: as masks."""
@@ -136,9 +144,9 @@ class Detectors:
                 continue
             self._holds("nonfinite", name, step, False, 1)
             known = self._known.setdefault(name, collections.deque(maxlen=self._limits.window))
-            median = statistics.median(known) if len(known) >= MIN_KNOWN else math.inf
+            median = statistics.median(known) if len(known) >= MIN_KNOWN else 0.0
             limit = median + (self._limits.growth - 1) * abs(median)
-            diverges = value > limit and value > 0
+            diverges = median != 0 and value > max(limit, 0.0)  # what was zero has no factor
             if not diverges:
                 known.append(value)
             began = self._holds("divergence", name, step, diverges, self._limits.patience)

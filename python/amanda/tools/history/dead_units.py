@@ -11,7 +11,7 @@ from amanda.reports.places import Place
 from amanda.tool import Tool
 from amanda.tools import _reading
 
-RELUS = ("relu", "relu_", "relu6", "relu6_", "threshold", "threshold_")
+RELUS = {"relu", "relu_", "relu6", "relu6_", "threshold", "threshold_"}
 
 
 class Dead(NamedTuple):
@@ -38,7 +38,7 @@ class DeadUnits(Tool):
         self._sites: dict[int, _Site] = {}
         self._skips = _reading.Skips("dead_units")
         self._lock = _fork.lock()  # guards the fields above
-        self.add_inst_for_op(self._analyze, ops=RELUS, optional=True)
+        self.add_inst_for_op(self._analyze)  # all: a model without any is nothing to warn of
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -63,7 +63,8 @@ class DeadUnits(Tool):
         self._skips.reset()
 
     def _analyze(self, context: OpContext) -> None:
-        context.insert_after_op(self._look, outputs=[0], place=Place.of(context))
+        if context.op.__name__ in RELUS:
+            context.insert_after_op(self._look, outputs=[0], place=Place.of(context))
 
     def _look(self, output: Any, place: Place) -> None:
         found = self._skips.read(output, lambda array, arrays: [(d, _alive(array, d)) for d in _dimensions(array)])

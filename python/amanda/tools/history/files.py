@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from amanda.tools.history.alarms import Alarm
 from amanda.tools.history.series import Point
+from amanda.tools.history.write_errors import explained
 
 MARK = "history.json"  # in each folder of a run
 
@@ -95,16 +95,3 @@ def _taken(folder: Path) -> FileExistsError:
     return FileExistsError(
         f"[history] {str(folder)!r} has another run; give each run a folder of its own, or go on with that one: resume=True"
     )
-
-
-@contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """An `OSError` inside says what could not be written."""
-    try:
-        yield
-    except OSError as error:
-        if str(error).startswith("[history]"):
-            raise
-        reason = error.strerror or str(error)
-        text = f"[history] can't write to {str(path)!r}: {reason}; what was written before can be read"
-        raise type(error)(text) from error

@@ -127,12 +127,16 @@ class History(Results[Row, GroupBy], StepTool):
     # ---- what the program tells -------------------------------------------------------------------------------------
 
     def watch(self, model: Any) -> None:
-        """Compares the parameters of another module, or of an optimizer, too, from the next step on.
+        """Compares the parameters of another module, or of an optimizer, too, from now on.
 
         Raises:
             TypeError: it is neither.
         """
-        self._sources.append(parameters_of(model))
+        source = parameters_of(model)
+        self._sources.append(source)
+        if self._step is not None:
+            with switches.disabled():
+                self._updates.add(source)
 
     def log(self, **values: Any) -> None:
         """Adds numbers of this step, such as ``loss=loss``: a series each; the mean, if a name comes several times.
@@ -170,14 +174,15 @@ class History(Results[Row, GroupBy], StepTool):
         try:
             if self._step is not None and error is None:
                 found = self._found()
-                if found or self._scalars:  # the program did not call step() at the end
+                if any(rows for _, rows in found) or self._scalars:  # the program did not call step() at the end
                     self._record(self._step, found)
         finally:
             self._drop()
             self._files.close()
 
-    def _found(self) -> list[Point]:
-        return [point for tool in self._tools for point in points_of(tool, self._left_out)]
+    def _found(self) -> list[tuple[Results[Any, Any], list[Any]]]:
+        """The rows of each tool."""
+        return [(tool, tool.rows()) for tool in self._tools]
 
     def _drop(self) -> None:
         """Forgets what was found in a step that has not ended."""
@@ -189,13 +194,12 @@ class History(Results[Row, GroupBy], StepTool):
         if self._dead is not None:
             self._dead.drop_step()
 
-    def _record(self, step: int, points: list[Point]) -> None:
-        gradients = [
-            gradient
-            for tool in self._tools
-            if isinstance(tool, GradientStatistics)
-            for gradient in self._gradients.of(tool)
-        ]
+    def _record(self, step: int, found: Sequence[tuple[Results[Any, Any], list[Any]]]) -> None:
+        of_gradients = [rows for tool, rows in found if isinstance(tool, GradientStatistics)]
+        gradients = [gradient for rows in of_gradients for gradient in self._gradients.of(rows)]
+        points: list[Point] = []
+        for tool, rows in found:
+            points += points_of(tool, rows, self._left_out)
         points += self._updates.end()
         points += [(of_parameter(each.parameter, "gradient_norm"), each.norm) for each in gradients]
         if gradients:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays
-from amanda.tools.gradients import GradientStatistics
-from amanda.tools.history.series import Point, of_parameter
+from amanda.tools.gradients import Row
+from amanda.tools.history.series import Point, norm_of, of_parameter
 
 Named = Iterable[tuple[str, Any]]
 
@@ -31,10 +31,13 @@ class Updates:
     def begin(self) -> None:
         self._before.clear()
         for source in self._sources:
-            for name, parameter in source():
-                copied = self._skips.read(parameter, lambda array, arrays: arrays.copy(arrays.detached(array)))
-                if copied is not None:
-                    self._before[name] = parameter, copied
+            self.add(source)
+
+    def add(self, source: Callable[[], Named]) -> None:
+        for name, parameter in source():
+            copied = self._skips.read(parameter, lambda array, arrays: arrays.copy(arrays.detached(array)))
+            if copied is not None:
+                self._before[name] = parameter, copied
 
     def drop(self) -> None:
         self._before.clear()
@@ -90,12 +93,12 @@ class ParameterGradients:
         if name:
             self._known[context.backward_op_id] = name, variable.numel(), variable.dim()
 
-    def of(self, statistics: GradientStatistics) -> list[Gradient]:
+    def of(self, rows_by_id: Sequence[Row]) -> list[Gradient]:
         """In the order in which the backward pass reached them."""
         found: dict[str, list[Any]] = collections.defaultdict(list)
-        for row in statistics.rows("id"):
+        for row in rows_by_id:
             if row.side == "grad_output" and row.backward_op_id in self._known:
-                norm = row.last if row.nonfinite else row.mean
+                norm = norm_of(row)
                 if norm is not None:
                     found[self._known[row.backward_op_id][0]].append((row, norm))
         gradients = []

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amanda.tools.history.alarms import Alarm
-from amanda.tools.history.files import explained
 from amanda.tools.history.series import Point, Series
+from amanda.tools.history.write_errors import explained
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 SERIES = pa.schema(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda.reports.places import Place
 from amanda.reports.results import Results
 from amanda.tools.gradients import GradientStatistics
+from amanda.tools.gradients import Row as GradientRow
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.statistics import Row as OutputRow
 
@@ -55,18 +57,18 @@ class Tags:
         return self._tags[series]
 
 
-def points_of(tool: Results[Any, Any], left_out: set[int | None]) -> Iterator[Point]:
-    """The figures that a tool has found. `left_out`: ids of operators that do not count."""
+def points_of(tool: Results[Any, Any], rows: Sequence[Any], left_out: set[int | None]) -> Iterator[Point]:
+    """The figures in the rows of a tool's first grouping. `left_out`: ids of operators that do not count."""
     if isinstance(tool, OpStatistics):
-        yield from _of_outputs(tool, left_out)
+        yield from _of_outputs(rows, left_out)
     elif isinstance(tool, GradientStatistics):
-        yield from _of_gradients(tool, left_out)
+        yield from _of_gradients(rows, left_out)
     else:
-        yield from _of_any(tool)
+        yield from _of_any(tool, rows)
 
 
-def _of_outputs(tool: OpStatistics, left_out: set[int | None]) -> Iterator[Point]:
-    for row in tool.rows("id"):
+def _of_outputs(rows: Sequence[OutputRow], left_out: set[int | None]) -> Iterator[Point]:
+    for row in rows:
         if row.output is None or row.op_id in left_out:
             continue
         place = Place(row.op_id, row.name, row.module_path, row.source)
@@ -92,26 +94,33 @@ def _norm(row: OutputRow) -> float | None:
     return float(((row.elements - row.nans - row.infs) * (row.mean**2 + row.std**2)) ** 0.5)
 
 
-def _of_gradients(tool: GradientStatistics, left_out: set[int | None]) -> Iterator[Point]:
+def _of_gradients(rows: Sequence[GradientRow], left_out: set[int | None]) -> Iterator[Point]:
     """Of each operator, the gradients of its results: those that its first backward operator receives."""
     first: dict[int | None, int | None] = {}
-    for row in tool.rows("id"):
+    for row in rows:
         if row.side != "grad_output" or row.backward_op == "AccumulateGrad" or row.op_id in left_out:
             continue
         if first.setdefault(row.op_id, row.backward_op_id) != row.backward_op_id:
             continue
-        norm = row.last if row.nonfinite else row.mean
+        norm = norm_of(row)
         if norm is not None:
             place = Place(row.op_id, row.name, row.module_path, row.source)
             yield _series("gradients", place, f"output {row.position}", "norm"), norm
 
 
-def _of_any(tool: Results[Any, Any]) -> Iterator[Point]:
-    """All numbers in the rows of the tool's first grouping."""
+def norm_of(row: GradientRow) -> float | None:
+    """The mean over the step's runs, or a value that is not finite if one was not."""
+    if not row.nonfinite:
+        return row.mean
+    return row.last if row.last is not None and not math.isfinite(row.last) else math.nan
+
+
+def _of_any(tool: Results[Any, Any], rows: Sequence[Any]) -> Iterator[Point]:
+    """All numbers."""
     (fields, *_) = (grouping.fields for grouping in tool._groupings.values())
     numbers = [name for name, dtype in fields.items() if dtype in ("int64", "Int64", "float64")]
     texts = [name for name, dtype in fields.items() if dtype is None and name not in ("name", "module_path", "source")]
-    for row in tool.rows():
+    for row in rows:
         texts_of_place = (getattr(row, field, "") for field in ("name", "module_path", "source"))
         place = Place(getattr(row, "op_id", None), *texts_of_place)
         detail = " ".join(filter(None, (str(getattr(row, text)) for text in texts)))

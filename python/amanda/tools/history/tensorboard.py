@@ -11,8 +11,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import FileWriter
 
 from amanda.tools.history.alarms import Alarm
-from amanda.tools.history.files import explained
 from amanda.tools.history.series import Point, Tags
+from amanda.tools.history.write_errors import explained
 
 
 class TensorBoardFolder:

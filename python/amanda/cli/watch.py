@@ -1,0 +1,65 @@
+"""`amanda watch` runs a program, and writes down how its operators, gradients and parameters change over time."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from amanda.cli.program import Program
+from amanda.schedule import Schedule
+from amanda.scheduled_scope import scheduled
+from amanda.tools.history import History
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--every", type=int, default=1, metavar="N", help="only each N-th step of an optimizer (default: all)"
+    )
+    command.add_argument("--skip-first", type=int, default=0, metavar="N", help="not the first N steps")
+    command.add_argument("--parquet", metavar="FOLDER", help="writes all values there, as Parquet files")
+    command.add_argument("--tensorboard", metavar="FOLDER", help="writes all values there, for TensorBoard")
+
+
+def parts_of(given: argparse.Namespace) -> tuple[History, Schedule]:
+    """The tool and the schedule for these options. Raises `ValueError` or `OSError`: one of them is wrong."""
+    schedule = Schedule(every=given.every, skip_first=given.skip_first)
+    return History(parquet=given.parquet, tensorboard=given.tensorboard), schedule
+
+
+def run(program: Program, history: History, schedule: Schedule, options: dict[str, Any], top: int | None) -> None:
+    """Runs a program in a scope with these options, and prints a table of the series, and the alarms.
+
+    Raises:
+        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
+    """
+    from torch.optim.optimizer import register_optimizer_step_post_hook as register
+
+    scope = scheduled(history, schedule=schedule, steps=register, **options)
+    with _watching_optimizers(history):
+        status = program.run_in(scope)
+    print(f"\n{history.table(top=top)}\n\n{scope.step_number} steps; alarms: {len(history.alarms) or 'none'}")
+    for alarm in history.alarms:
+        print(f"  {alarm}")
+    if status is not None:
+        raise SystemExit(status)
+
+
+@contextlib.contextmanager
+def _watching_optimizers(history: History) -> Iterator[None]:
+    """The parameters of each optimizer are compared from its first step on."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    known: set[int] = set()
+
+    def watch(optimizer: Any, *arguments: object) -> None:
+        if id(optimizer) not in known:
+            known.add(id(optimizer))  # the history keeps it alive
+            history.watch(optimizer)
+
+    remove: Callable[[], None] = register_optimizer_step_pre_hook(watch).remove
+    try:
+        yield
+    finally:
+        remove()

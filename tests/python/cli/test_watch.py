@@ -1,0 +1,61 @@
+"""`amanda watch`: what it writes and prints of a script that knows nothing of it."""
+
+import textwrap
+
+import pandas
+import pytest
+import torch
+from amanda.cli.main import main
+
+TRAINING = """
+    import sys, torch
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1, bias=False))
+    model[0].bias.data[1] = -100
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    norms = []
+    for step in range(60):
+        optimizer.zero_grad()
+        model(torch.randn(16, 3)).square().mean().backward()
+        norms.append(0.5 * model[2].weight.grad.norm().item())
+        optimizer.step()
+    torch.save(norms, "norms")
+    print("done", sys.argv[1:])
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def watch(tmp_path, run_python):
+    def run(*arguments):
+        (tmp_path / "script.py").write_text(textwrap.dedent(TRAINING))
+        return run_python("-m", "amanda", "watch", *arguments)
+
+    return run
+
+
+def test_it_writes_a_history_and_keeps_the_status(watch, tmp_path, capsys):
+    done = watch("--every", "3", "--parquet", "out", "--top", "5", "script.py", "--every", "x")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("done ['--every', 'x']\n")
+    assert "HistoryWarning: [history] dead units since step 0: 1 of 4 units of dimension 1" in done.stderr
+    *_, summary, alarm = done.stdout.splitlines()
+    assert summary == "60 steps; alarms: 1"
+    assert alarm.startswith("  dead units since step 0: 1 of 4 units of dimension 1 were zero for all samples: 1; ")
+    assert "aten::relu in 1 (" in alarm
+    assert alarm.endswith("script.py:10)")
+    frame = pandas.read_parquet(tmp_path / "out" / "series")
+    assert set(frame["step"]) == set(range(0, 60, 3))
+    updates = frame[(frame["name"] == "2.weight") & (frame["quantity"] == "update_norm")]
+    assert updates["value"].tolist() == pytest.approx(torch.load(tmp_path / "norms")[::3], rel=1e-5)
+    with pytest.raises(SystemExit, match="2"):
+        main(["watch", "--parquet", str(tmp_path / "out"), str(tmp_path / "script.py")])
+    printed = capsys.readouterr().err
+    assert "has another run; give each run a folder of its own, or go on with that one: resume=True" in printed
+
+
+@pytest.mark.parametrize("option", [["--every", "0"], ["--skip-first", "-1"]])
+def test_numbers_that_mean_nothing_are_refused(capsys, option):
+    with pytest.raises(SystemExit, match="2"):
+        main(["watch", *option, __file__])
+    assert f"{option[0][2:].replace('-', '_')}= is a number of steps" in capsys.readouterr().err
