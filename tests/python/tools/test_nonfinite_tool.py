@@ -191,6 +191,50 @@ def test_each_position_of_each_dtype_is_read(dtype, size):
                     assert (sentinel.first is not None) == bool(expected), (value, at, strided, inf)
 
 
+# (base's shape, the view of it): neighbours in runs, none next to another, transposed, with a hole, one element
+VIEWS = [
+    ((5, 40), lambda v: v[:, :33]),
+    ((5, 40), lambda v: v[:, ::2]),
+    ((4, 5, 6), lambda v: v.permute(2, 0, 1)[1:]),
+    ((3, 3000), lambda v: v.t()[::3]),
+    ((2, 1, 700), lambda v: v.transpose(0, 2)[5:, :, :1]),
+    ((2, 3, 4), lambda v: v[1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("inf", [False, True])
+def test_each_element_of_a_view_is_read_and_nothing_beside_it(dtype, inf):
+    generator = torch.Generator().manual_seed(0)
+    sentinel = NaNSentinel(inf=inf, action="warn")
+    cases = set()
+    with warnings.catch_warnings(), amanda.apply(sentinel):
+        warnings.simplefilter("ignore")
+        for shape, view_of in VIEWS:
+            for at in torch.randint(0, torch.Size(shape).numel(), (8,), generator=generator).tolist():
+                for value in (torch.nan, torch.inf):
+                    with amanda.disabled():
+                        base = torch.zeros(shape, dtype=dtype)
+                        base.view(-1)[at] = value
+                        view = view_of(base)
+                        expected = bool((torch.isnan(view).any() if not inf else ~torch.isfinite(view).all()).item())
+                    sentinel.reset()
+                    view.copy_(view)
+                    assert (sentinel.first is not None) == expected, (shape, at, value)
+                    cases.add(expected)
+    assert cases == {True, False}
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_expanded_gradients_are_read(dim):
+    x = torch.ones(3, 50, requires_grad=True)
+    gradient = torch.zeros_like(x.sum() if dim is None else x.sum(dim)).detach()
+    gradient.view(-1)[-1] = torch.nan
+    told = r"SumBackward\d of aten::sum passed it on.*\n.*\n  grad_input 0: float32 \[3, 50\] .* NaN"
+    with pytest.raises(NonfiniteError, match=told), amanda.apply(NaNSentinel()):
+        (x.sum() if dim is None else x.sum(dim)).backward(gradient)
+
+
 def test_memory_without_values_is_no_fault():
     garbage = NaNSentinel(action="raise")
     with amanda.apply(garbage):
