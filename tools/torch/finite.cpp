@@ -4,6 +4,8 @@
 #include <c10/util/Half.h>
 #include <c10/util/complex.h>
 
+#include <algorithm>
+
 #include "amanda/routine_capsule.h"
 #include "torch/bindings.h"
 #include "torch/blocks.h"
@@ -102,27 +104,37 @@ std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
   return std::nullopt;
 }
 
-bool are_finite(Values& values, bool inf) {
+namespace {
+
+bool is_finite(const c10::IValue& operand, bool inf) {
+  return each_tensor(operand, [&](const at::Tensor& tensor) {
+    if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
+    return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
+  });
+}
+
+}  // namespace
+
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written) {
   OpCall& call = values.call();
   const Side side = side_of(values.point());
   for (size_t i = 0; i < values.size(); ++i) {
-    const bool finite = each_tensor(operand(call, side, values.position(i)), [&](const at::Tensor& tensor) {
-      if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
-      return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
-    });
-    if (!finite) return false;
+    if (!is_finite(operand(call, side, values.position(i)), inf)) return false;
   }
-  return true;
+  return std::ranges::all_of(written,
+                             [&](size_t position) { return is_finite(operand(call, Side::kInputs, position), inf); });
 }
 
 void bind_finite(pybind11::module_& m) {
   m.def(
       "are_finite",
-      [](bool inf) { return python::capsule_of([inf](Values& values) { return are_finite(values, inf); }); },
-      pybind11::arg("inf"),
+      [](bool inf, const std::vector<size_t>& written) {
+        return python::capsule_of([inf, written](Values& values) { return are_finite(values, inf, written); });
+      },
+      pybind11::arg("inf"), pybind11::arg("written") = std::vector<size_t>(),
       "A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or "
       "can't "
-      "be read in C++.");
+      "be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing.");
 }
 
 }  // namespace amanda::tools::pytorch

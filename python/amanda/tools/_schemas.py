@@ -31,10 +31,12 @@ MOVES_GRADIENTS = {
 @dataclasses.dataclass(frozen=True)
 class Sides:
     """`read`: inputs that are the same after the operator; `changed`: inputs that it reads and writes to, so they can
-    only be read before it. What it only writes to is in neither."""
+    only be read before it. What it only writes to is in neither. `results`: inputs that it writes to and does not return,
+    because it returns nothing."""
 
     read: list[str | int]
     changed: list[str | int]
+    results: list[str | int]
     is_view: bool
     is_uninitialized: bool
 
@@ -52,6 +54,7 @@ class Sides:
         return cls(
             [name for name in names if name not in changed | only_written],
             [name for name in names if name in changed],
+            [name for name in names if name in written] if results.strip() == "()" else [],
             is_view,
             name in _UNINITIALIZED,
         )

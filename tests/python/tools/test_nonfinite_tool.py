@@ -45,6 +45,16 @@ def foreach():
     return torch._foreach_div([X, X + 1], [X, X])
 
 
+def foreach_in_place():
+    torch._foreach_div_([X + 1, X + 0], [X + 1, X])
+
+
+def foreach_optimizer():
+    weight = torch.nn.Parameter(X + 1)
+    weight.grad = X * 1e30
+    torch.optim.SGD([weight], 1e30, foreach=True).step()
+
+
 def checkpointed():
     checkpoint(lambda v: v.sqrt() * 0, X.clone().requires_grad_(), use_reentrant=False).sum().backward()
 
@@ -62,6 +72,8 @@ FAULTS = [
     (in_place, {}, "aten::div_", "", "input other is zero"),
     (into_an_old_result, {}, "aten::div", "", "input other is zero"),
     (foreach, {}, "aten::_foreach_div", "", ""),
+    (foreach_in_place, {}, "aten::_foreach_div_", "", ""),
+    (foreach_optimizer, {"inf": True}, "aten::_foreach_add_", "", "as large as 1e+30"),
     (checkpointed, {}, "aten::sqrt", "SqrtBackward0", ""),  # its hooks would recompute
 ]
 
@@ -79,7 +91,7 @@ def test_a_planted_fault_has_one_producer(fault, waits):
     (found,) = sentinel.findings()
     assert found.kind == "produced"
     assert (found.name.partition(".")[0], found.backward_op) == (name, backward_op)
-    assert "test_nonfinite_tool.py:" in found.source
+    assert "test_nonfinite_tool.py:" in found.source or run is foreach_optimizer
     if waits:
         assert cause in found.cause
 
