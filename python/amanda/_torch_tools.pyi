@@ -90,9 +90,9 @@ class Storages:
         """
     def write(self, tensor: torch.Tensor, writer: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
-def are_finite(inf: bool) -> typing_extensions.CapsuleType:
+def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> typing_extensions.CapsuleType:
     """
-    A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++.
+    A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing.
     """
 def output_bytes() -> typing_extensions.CapsuleType:
     """

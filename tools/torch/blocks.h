@@ -1,4 +1,4 @@
-// The elements of a strided tensor, block by block.
+// The elements of a strided tensor, block by block, or run by run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
 namespace amanda::tools::pytorch {
 
@@ -37,6 +38,47 @@ void each_block(const at::Tensor& tensor, const Fn& fn) {
     }
   }
   if (filled > 0) fn(gathered.data(), filled);
+}
+
+/// Is `fn(const T* elements, int64_t count)` true for one of the runs of neighbours that the elements are in? Those of
+/// expanded dimensions are passed once.
+template <class T, class Fn>
+bool any_run(const at::Tensor& tensor, const Fn& fn) {
+  const int64_t count = tensor.numel();
+  if (count == 0) return false;
+  const T* elements = static_cast<const T*>(tensor.const_data_ptr());
+  if (tensor.is_non_overlapping_and_dense()) return fn(elements, count);
+  struct Dim {
+    int64_t stride, size, index;
+  };
+  c10::SmallVector<Dim, 8> dims;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) != 0) dims.push_back({tensor.stride(i), tensor.size(i), 0});
+  }
+  std::sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) { return a.stride < b.stride; });
+  int64_t run = 1;  // of neighbours; `first`: the dimensions that it covers
+  size_t first = 0;
+  for (; first < dims.size() && dims[first].stride == run; ++first) run *= dims[first].size;
+  std::array<T, kBlock> gathered;
+  int64_t filled = 0;
+  const bool gathers = run < 16;
+  for (;;) {
+    if (gathers) {
+      std::copy_n(elements, run, gathered.begin() + filled);
+      filled += run;
+      if (filled + run > kBlock && fn(gathered.data(), std::exchange(filled, 0))) return true;
+    } else if (fn(elements, run)) {
+      return true;
+    }
+    size_t i = first;
+    for (; i < dims.size(); ++i) {
+      elements += dims[i].stride;
+      if (++dims[i].index < dims[i].size) break;
+      elements -= dims[i].stride * dims[i].size;
+      dims[i].index = 0;
+    }
+    if (i == dims.size()) return filled > 0 && fn(gathered.data(), filled);
+  }
 }
 
 }  // namespace amanda::tools::pytorch

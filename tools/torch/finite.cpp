@@ -4,6 +4,8 @@
 #include <c10/util/Half.h>
 #include <c10/util/complex.h>
 
+#include <algorithm>
+
 #include "amanda/routine_capsule.h"
 #include "torch/bindings.h"
 #include "torch/blocks.h"
@@ -22,6 +24,7 @@ template <class Bits>
 [[gnu::always_inline]] inline bool above(const Bits* bits, int64_t count, Bits limit) {
   constexpr Bits kSign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1));
   Bits found = 0;
+#pragma GCC unroll 4
   for (int64_t i = 0; i < count; ++i) {
     const auto magnitude = static_cast<Bits>(bits[i] & static_cast<Bits>(~kSign));
     // The difference wraps around, and its sign bit is set, where the magnitude is above.
@@ -30,21 +33,36 @@ template <class Bits>
   return (found & kSign) != 0;
 }
 
+// One comparison for two elements: they have an order if none is a NaN.
+[[gnu::always_inline]] inline bool unordered(const float* elements, int64_t count) {
+  const int64_t half = count / 2;
+  const float *second = elements + half, last = count > 0 ? elements[count - 1] : 0;
+  int32_t found = 0;
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < half; ++i) found |= __builtin_isunordered(elements[i], second[i]) ? -1 : 0;
+  return found != 0 || last != last;
+}
+
 #ifdef AMANDA_WIDE_BITS
 AMANDA_WIDE_BITS bool above_wide(const uint16_t* b, int64_t count, uint16_t limit) { return above(b, count, limit); }
 AMANDA_WIDE_BITS bool above_wide(const uint32_t* b, int64_t count, uint32_t limit) { return above(b, count, limit); }
 AMANDA_WIDE_BITS bool above_wide(const uint64_t* b, int64_t count, uint64_t limit) { return above(b, count, limit); }
+AMANDA_WIDE_BITS bool unordered_wide(const float* e, int64_t count) { return unordered(e, count); }
 const bool has_wide_bits = __builtin_cpu_supports("avx2");
 
 template <class Bits>
-bool block_above(const Bits* bits, int64_t count, Bits limit) {
+bool run_above(const Bits* bits, int64_t count, Bits limit) {
   return has_wide_bits ? above_wide(bits, count, limit) : above(bits, count, limit);
+}
+bool run_unordered(const float* elements, int64_t count) {
+  return has_wide_bits ? unordered_wide(elements, count) : unordered(elements, count);
 }
 #else
 template <class Bits>
-bool block_above(const Bits* bits, int64_t count, Bits limit) {
+bool run_above(const Bits* bits, int64_t count, Bits limit) {
   return above(bits, count, limit);
 }
+bool run_unordered(const float* elements, int64_t count) { return unordered(elements, count); }
 #endif
 
 /// `T`: `parts` numbers of the same kind; `infinity`: the bits of one.
@@ -52,11 +70,17 @@ template <class T, class Bits>
 bool any_above(const at::Tensor& tensor, Bits infinity, bool inf) {
   constexpr auto kParts = static_cast<int64_t>(sizeof(T) / sizeof(Bits));
   const auto limit = static_cast<Bits>(infinity - (inf ? 1 : 0));
-  bool found = false;
-  each_block<T>(tensor, [&](const T* elements, int64_t count) {
-    found = found || block_above(reinterpret_cast<const Bits*>(elements), count * kParts, limit);
+  return any_run<T>(tensor, [&](const T* elements, int64_t count) {
+    return run_above(reinterpret_cast<const Bits*>(elements), count * kParts, limit);
   });
-  return found;
+}
+
+/// `T`: one or two floats.
+template <class T>
+bool any_nan(const at::Tensor& tensor) {
+  return any_run<T>(tensor, [](const T* elements, int64_t count) {
+    return run_unordered(reinterpret_cast<const float*>(elements), count * int64_t(sizeof(T) / sizeof(float)));
+  });
 }
 
 constexpr uint32_t kFloatInfinity = 0x7f800000;
@@ -66,12 +90,13 @@ constexpr uint64_t kDoubleInfinity = 0x7ff0000000000000;
 
 std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
   switch (tensor.scalar_type()) {
-    case at::kFloat: return any_above<uint32_t>(tensor, kFloatInfinity, inf);
+    case at::kFloat: return !inf ? any_nan<float>(tensor) : any_above<uint32_t>(tensor, kFloatInfinity, inf);
     case at::kDouble: return any_above<uint64_t>(tensor, kDoubleInfinity, inf);
     case at::kHalf: return any_above<uint16_t>(tensor, uint16_t(0x7c00), inf);
     case at::kBFloat16: return any_above<uint16_t>(tensor, uint16_t(0x7f80), inf);
     case at::kComplexHalf: return any_above<uint32_t>(tensor, uint16_t(0x7c00), inf);
-    case at::kComplexFloat: return any_above<uint64_t>(tensor, kFloatInfinity, inf);
+    case at::kComplexFloat:
+      return !inf ? any_nan<c10::complex<float>>(tensor) : any_above<uint64_t>(tensor, kFloatInfinity, inf);
     case at::kComplexDouble: return any_above<c10::complex<double>>(tensor, kDoubleInfinity, inf);
     default: break;
   }
@@ -79,27 +104,37 @@ std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
   return std::nullopt;
 }
 
-bool are_finite(Values& values, bool inf) {
+namespace {
+
+bool is_finite(const c10::IValue& operand, bool inf) {
+  return each_tensor(operand, [&](const at::Tensor& tensor) {
+    if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
+    return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
+  });
+}
+
+}  // namespace
+
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written) {
   OpCall& call = values.call();
   const Side side = side_of(values.point());
   for (size_t i = 0; i < values.size(); ++i) {
-    const bool finite = each_tensor(operand(call, side, values.position(i)), [&](const at::Tensor& tensor) {
-      if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
-      return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
-    });
-    if (!finite) return false;
+    if (!is_finite(operand(call, side, values.position(i)), inf)) return false;
   }
-  return true;
+  return std::ranges::all_of(written,
+                             [&](size_t position) { return is_finite(operand(call, Side::kInputs, position), inf); });
 }
 
 void bind_finite(pybind11::module_& m) {
   m.def(
       "are_finite",
-      [](bool inf) { return python::capsule_of([inf](Values& values) { return are_finite(values, inf); }); },
-      pybind11::arg("inf"),
+      [](bool inf, const std::vector<size_t>& written) {
+        return python::capsule_of([inf, written](Values& values) { return are_finite(values, inf, written); });
+      },
+      pybind11::arg("inf"), pybind11::arg("written") = std::vector<size_t>(),
       "A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or "
       "can't "
-      "be read in C++.");
+      "be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing.");
 }
 
 }  // namespace amanda::tools::pytorch

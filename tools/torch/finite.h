@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
 #include "amanda/action.h"
 
@@ -14,7 +15,8 @@ namespace amanda::tools::pytorch {
 std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf);
 
 /// A routine before or after an operator, forward or backward. True: all operands that it selects were read, and are
-/// finite.
-bool are_finite(Values& values, bool inf);
+/// finite, and so
+/// are the inputs at the positions `written`: an operator that returns nothing has written to them.
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written);
 
 }  // namespace amanda::tools::pytorch

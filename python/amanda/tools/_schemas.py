@@ -24,6 +24,7 @@ _RUNNING = {"running_mean", "running_var"}  # normalizations write to them witho
 MOVES_GRADIENTS = {
     *("AccumulateGrad", "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0"),
     *("TBackward0", "PermuteBackward0", "SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "AliasBackward0"),
+    *("SelectBackward0", "SliceBackward0", "UnbindBackward0", "CloneBackward0", "CatBackward0"),
 }
 """Autograd nodes that compute nothing: what is not finite behind them was before."""
 

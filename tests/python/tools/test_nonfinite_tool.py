@@ -45,6 +45,16 @@ def foreach():
     return torch._foreach_div([X, X + 1], [X, X])
 
 
+def foreach_in_place():
+    torch._foreach_div_([X + 1, X + 0], [X + 1, X])
+
+
+def foreach_optimizer():
+    weight = torch.nn.Parameter(X + 1)
+    weight.grad = X * 1e30
+    torch.optim.SGD([weight], 1e30, foreach=True).step()
+
+
 def checkpointed():
     checkpoint(lambda v: v.sqrt() * 0, X.clone().requires_grad_(), use_reentrant=False).sum().backward()
 
@@ -62,6 +72,8 @@ FAULTS = [
     (in_place, {}, "aten::div_", "", "input other is zero"),
     (into_an_old_result, {}, "aten::div", "", "input other is zero"),
     (foreach, {}, "aten::_foreach_div", "", ""),
+    (foreach_in_place, {}, "aten::_foreach_div_", "", ""),
+    (foreach_optimizer, {"inf": True}, "aten::_foreach_add_", "", "as large as 1e+30"),
     (checkpointed, {}, "aten::sqrt", "SqrtBackward0", ""),  # its hooks would recompute
 ]
 
@@ -79,7 +91,7 @@ def test_a_planted_fault_has_one_producer(fault, waits):
     (found,) = sentinel.findings()
     assert found.kind == "produced"
     assert (found.name.partition(".")[0], found.backward_op) == (name, backward_op)
-    assert "test_nonfinite_tool.py:" in found.source
+    assert "test_nonfinite_tool.py:" in found.source or run is foreach_optimizer
     if waits:
         assert cause in found.cause
 
@@ -189,6 +201,50 @@ def test_each_position_of_each_dtype_is_read(dtype, size):
                         torch.clone(source)
                     expected = torch.isnan(source).any() or (inf and torch.isinf(source).any())
                     assert (sentinel.first is not None) == bool(expected), (value, at, strided, inf)
+
+
+# (base's shape, the view of it): neighbours in runs, none next to another, transposed, with a hole, one element
+VIEWS = [
+    ((5, 40), lambda v: v[:, :33]),
+    ((5, 40), lambda v: v[:, ::2]),
+    ((4, 5, 6), lambda v: v.permute(2, 0, 1)[1:]),
+    ((3, 3000), lambda v: v.t()[::3]),
+    ((2, 1, 700), lambda v: v.transpose(0, 2)[5:, :, :1]),
+    ((2, 3, 4), lambda v: v[1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("inf", [False, True])
+def test_each_element_of_a_view_is_read_and_nothing_beside_it(dtype, inf):
+    generator = torch.Generator().manual_seed(0)
+    sentinel = NaNSentinel(inf=inf, action="warn")
+    cases = set()
+    with warnings.catch_warnings(), amanda.apply(sentinel):
+        warnings.simplefilter("ignore")
+        for shape, view_of in VIEWS:
+            for at in torch.randint(0, torch.Size(shape).numel(), (8,), generator=generator).tolist():
+                for value in (torch.nan, torch.inf):
+                    with amanda.disabled():
+                        base = torch.zeros(shape, dtype=dtype)
+                        base.view(-1)[at] = value
+                        view = view_of(base)
+                        expected = bool((torch.isnan(view).any() if not inf else ~torch.isfinite(view).all()).item())
+                    sentinel.reset()
+                    view.copy_(view)
+                    assert (sentinel.first is not None) == expected, (shape, at, value)
+                    cases.add(expected)
+    assert cases == {True, False}
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_expanded_gradients_are_read(dim):
+    x = torch.ones(3, 50, requires_grad=True)
+    gradient = torch.zeros_like(x.sum() if dim is None else x.sum(dim)).detach()
+    gradient.view(-1)[-1] = torch.nan
+    told = r"SumBackward\d of aten::sum passed it on.*\n.*\n  grad_input 0: float32 \[3, 50\] .* NaN"
+    with pytest.raises(NonfiniteError, match=told), amanda.apply(NaNSentinel()):
+        (x.sum() if dim is None else x.sum(dim)).backward(gradient)
 
 
 def test_memory_without_values_is_no_fault():

@@ -26,6 +26,7 @@ from amanda.tools.nonfinite.finding import (
 )
 
 PENDING = 4096  # flags on devices that are kept before they are read
+UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own search for gradients that are not finite
 
 
 class _At(NamedTuple):
@@ -170,18 +171,18 @@ class NaNSentinel(Tool):
     def _analyze(self, context: OpContext) -> None:
         _eager_only.check(context, "it reads operands again after the operator")
         sides = Sides.of(context)
-        if sides.is_view:
+        if sides.is_view or context.op.__name__ == UNSCALES:
             return
         at = _At(Place.of(context), "", sides, self._allows(context))
         if sides.is_uninitialized:
             context.insert_after_op(self._on_uninitialized)
             return
-        after = self._routine(context, self._on_result)
+        after = self._routine(context, self._on_result, sides.unreturned)
         if not sides.changed:
-            context.insert_after_op(after, inputs=sides.read, at=at)
+            context.insert_after_op(after, inputs=sides.read + sides.unreturned, at=at)
             return
         context.insert_before_op(self._routine(context, self._on_changed), inputs=sides.changed, with_run=True)
-        context.insert_after_op(after, inputs=sides.read, with_run=True, at=at)
+        context.insert_after_op(after, inputs=sides.read + sides.unreturned, with_run=True, at=at)
 
     def _analyze_backward(self, context: OpContext) -> None:
         _eager_only.check(context, "it reads operands again after the operator")
@@ -190,11 +191,12 @@ class NaNSentinel(Tool):
         at = _At(Place.of(context), context.backward_op.__name__, None, self._allows(context))
         context.insert_after_backward_op(self._routine(context, self._on_gradients), grad_outputs=None, at=at)
 
-    def _routine(self, context: OpContext, otherwise: Any) -> Any:
+    def _routine(self, context: OpContext, otherwise: Any, written: Sequence[Any] = ()) -> Any:
         native = natively(context)
         if native is None or not self._waits:
             return otherwise
-        return _core.NativeRoutine(native.are_finite(self.inf), otherwise)
+        positions = [context.op.input_names.index(name) for name in written]
+        return _core.NativeRoutine(native.are_finite(self.inf, positions), otherwise)
 
     def _allows(self, context: OpContext) -> bool:
         name = context.op.name  # "aten::div.Tensor"
@@ -227,7 +229,9 @@ class NaNSentinel(Tool):
         assert at.sides is not None
         before, parameter = (run.get("changed", ()), run.get("parameter", "")) if run is not None else ((), "")
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
-        self._look([(f"output {i}", value) for i, value in enumerate(outputs)], named, at, before, parameter)
+        results = [(f"output {i}", value) for i, value in enumerate(outputs)]
+        results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
+        self._look(results, named, at, before, parameter)
 
     def _on_gradients(self, *gradients: Any, at: _At, grad_outputs: Sequence[Any]) -> None:
         named = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]

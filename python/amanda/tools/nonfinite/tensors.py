@@ -31,7 +31,8 @@ def described(name: str, value: Any, elements: bool) -> Operand | None:
     """None: it is no tensor and no float."""
     if isinstance(value, float):
         finite = value if math.isfinite(value) else None
-        return Operand(name, "float", (), "cpu", 1, math.isnan(value), math.isinf(value), value == 0, finite, finite)
+        counts = int(math.isnan(value)), int(math.isinf(value)), int(value == 0)
+        return Operand(name, "float", (), "cpu", 1, *counts, finite, finite)
     if not isinstance(value, torch.Tensor):
         return None
     head = name, str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape)), str(value.device), value.numel()
