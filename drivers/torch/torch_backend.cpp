@@ -4,6 +4,7 @@
 
 #include "amanda/engine.h"
 #include "amanda/error.h"
+#include "backward/engine_entry.h"
 #include "backward/node_call.h"
 #include "backward/node_override.h"
 #include "backward/running_node.h"
@@ -40,6 +41,7 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
   if (thread.role == KeyRole::kFilter) promote_wanted(Engine::patterns(*scopes));
   thread.restore();
   if (scopes) thread.unblind();
+  if (scopes) install_engine_entry();
   publish_scopes(scopes);
   await_calls_here(scopes != nullptr);
   if (has_running_nodes() && !port::inside_backward()) forget_running_nodes();

@@ -1,5 +1,7 @@
 // Backward passes on threads that PyTorch gives the caller's state: stand-ins for the engine's own, which drive
 // devices.
+#include "thread/engine_threads.h"
+
 #include <ATen/ThreadLocalState.h>
 #include <amanda/engine.h>
 #include <gtest/gtest.h>
@@ -11,6 +13,7 @@
 #include <thread>
 
 #include "amanda/torch.h"
+#include "thread/keys.h"
 
 namespace {
 
@@ -35,8 +38,9 @@ struct Acts final : amanda::Tool {
   std::atomic<int> runs = 0;
 };
 
-/// A thread with this one's state, as PyTorch gives it to threads that work for it.
+/// A thread with this one's state, as PyTorch gives it to threads that work for it, where there are such threads.
 std::jthread thread_like_this(std::function<void()> work) {
+  amanda::pytorch::publish_scopes_now();
   return std::jthread([state = at::ThreadLocalState(), work = std::move(work)] {
     at::ThreadLocalStateGuard guard(state);
     work();
@@ -111,6 +115,7 @@ TEST(EngineThreads, AStateThatLivesOnKeepsNothingAlive) {
     amanda::Scope scope({&tool}, {.tools_owner = std::move(owner)});
     auto in = scope.enter();
     torch::Tensor loss = recorded();
+    amanda::pytorch::publish_scopes_now();
     state.emplace();
     return loss;
   }();
@@ -120,6 +125,92 @@ TEST(EngineThreads, AStateThatLivesOnKeepsNothingAlive) {
     loss.backward();
   }).join();
   EXPECT_EQ(tool.runs, 0);
+}
+
+/// Notes whether operators are caught where it runs backward, and runs `inside` there.
+struct Inside : torch::autograd::Function<Inside> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               std::function<void()>* inside) {
+    context->saved_data["inside"] = reinterpret_cast<int64_t>(inside);
+    return x.clone();
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    (*reinterpret_cast<std::function<void()>*>(context->saved_data["inside"].toInt()))();
+    return {gradients[0], {}};
+  }
+};
+
+torch::Tensor with_inside(std::function<void()>& inside) {
+  return Inside::apply(torch::ones({3}).requires_grad_(), &inside).sum();
+}
+
+bool is_caught() {
+  using amanda::pytorch::keys;
+  return c10::impl::tls_is_dispatch_key_included(keys().all) || c10::impl::tls_is_dispatch_key_included(keys().filter);
+}
+
+struct LooksForward final : amanda::Tool {
+  explicit LooksForward(amanda::OpFilter ops) : Tool("looks") {
+    add_inst_for_op([this](OpContext& op) { op.insert_before_op([this](Values&) { ++runs; }, {.inputs = {}}); },
+                    {.ops = std::move(ops)});
+  }
+  int runs = 0;
+};
+
+TEST(EngineEntry, OperatorsOfNodesAreNotCaught) {
+  for (const bool filtered : {false, true}) {
+    LooksForward tool(filtered ? amanda::OpFilter{"sum"} : amanda::OpFilter());
+    const torch::Tensor x = torch::ones({3});
+    std::vector<bool> caught;
+    std::function<void()> innermost = [&] { caught.push_back(is_caught()); };
+    std::function<void()> inside = [&] {
+      {
+        const at::AutoGradMode recording(true);
+        with_inside(innermost).backward();
+      }
+      caught.push_back(is_caught());
+    };
+    amanda::Scope scope(tool);
+    auto in = scope.enter();
+    with_inside(inside).backward();
+    caught.push_back(is_caught());
+    EXPECT_EQ(caught, (std::vector<bool>{false, false, true})) << "filtered: " << filtered;
+    tool.runs = 0;
+    x.sum();
+    EXPECT_EQ(tool.runs, 1);
+  }
+}
+
+TEST(EngineEntry, OperatorsAreCaughtAgainAfterANodeFailed) {
+  LooksForward tool(amanda::OpFilter{});
+  std::function<void()> inside = [] { throw std::runtime_error("the node's own"); };
+  amanda::Scope scope(tool);
+  auto in = scope.enter();
+  const torch::Tensor loss = with_inside(inside);
+  EXPECT_THROW(loss.backward(), std::runtime_error);
+  EXPECT_TRUE(is_caught());
+}
+
+TEST(EngineEntry, ToolsSeePassesThatNestDeeply) {
+  constexpr int kDepth = 100;  // the engine goes on in threads of its own after 60
+  Acts tool([] {});
+  amanda::Scope scope(tool);
+  auto in = scope.enter();
+  std::vector<torch::Tensor> losses(kDepth);
+  for (torch::Tensor& loss : losses) loss = recorded();
+  std::vector<std::thread::id> threads;
+  std::function<void()> inside = [&] {
+    threads.push_back(std::this_thread::get_id());
+    if (losses.empty()) return;
+    const torch::Tensor loss = losses.back();
+    losses.pop_back();
+    const at::AutoGradMode recording(true);
+    (loss + with_inside(inside)).backward();
+  };
+  with_inside(inside).backward();
+  EXPECT_EQ(tool.runs, 2 * kDepth);  // relu and its leaf
+  EXPECT_NE(threads.front(), threads.back());
 }
 
 }  // namespace

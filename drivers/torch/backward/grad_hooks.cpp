@@ -59,13 +59,11 @@ variable_list with_python_errors(const Fn& fn) {
   }
 }
 
-// A pass that Python did not start: see catch_operators(). The engine restores the thread's keys after each node.
+// Operators are caught here only if the pass was not started by execute(): see NOTE [backward passes]. The engine
+// restores the thread's keys after each node.
 void leave_operators_alone() {
-  const bool caught =
-      c10::impl::tls_is_dispatch_key_included(keys().filter) || c10::impl::tls_is_dispatch_key_included(keys().all);
-  if (C10_LIKELY(!caught) || counts_calls()) return;
-  publish_scopes_now();  // the node may run a pass of its own
-  include_keys(KeyRole::kNone);
+  const bool caught = thread_keys().with_torch_state().bits->included().has_any(keys().both);
+  if (C10_UNLIKELY(caught) && !counts_calls()) include_keys(KeyRole::kNone);
 }
 
 // ---- hook objects ---------------------------------------------------------------------------------------------------
@@ -240,7 +238,6 @@ HookNeeds attach_hooks(ScopeStack& scopes, BackwardBinding& binding, Node& node,
     if (!type.accumulates || !kept) owner.kept_run = std::move(run);
     kept = true;
   }
-  publish_scopes_now();  // a pass that nests deeply goes on in threads of the engine
   NodeRecord* const record = record_owner(node, type, std::move(owner));
   if (record && wanted.after) ensure_post_hook(node, *record);
   return wanted;

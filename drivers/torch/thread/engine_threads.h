@@ -32,8 +32,7 @@ class CurrentScopes {
 /// costs every node of every backward pass some 50 ns, so it is enabled only if there are such threads, or on first
 /// use.
 void publish_scopes(ScopeStack* scopes);
-/// Enables it once tools see backward operators, because the engine may use another thread then; and inside a node,
-/// which may run a backward pass of its own.
+/// Enables it, inside a node that begins a backward pass of its own: the engine may use another thread for that.
 void publish_scopes_now();
 /// This thread's scopes; on a thread of the engine, those of the thread that called backward().
 CurrentScopes current_scopes();
