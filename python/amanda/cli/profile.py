@@ -53,8 +53,9 @@ def tool_of(given: argparse.Namespace) -> Profile:
     """
     for name, packages in FILES.items():
         if path := getattr(given, name):
-            folder = os.path.dirname(os.path.abspath(path))
-            if os.path.isdir(path) or not os.access(folder, os.W_OK):
+            special = os.path.exists(path) and not os.path.isfile(path)
+            changed = path if special else os.path.dirname(os.path.abspath(path))
+            if os.path.isdir(path) or not os.access(changed, os.W_OK):
                 raise ValueError(f"argument --{name}: can't write {path!r}")
             if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
                 extra = "report" if name == "html" else name
