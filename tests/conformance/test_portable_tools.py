@@ -176,6 +176,22 @@ def test_the_profile(regime):
     assert profile.skipped == {}
 
 
+def test_the_profile_backward(edited):
+    model, profile = edited.build(), Profile(backward=True)
+    with edited.apply(profile):
+        for _ in range(3):
+            model.step()
+    rows = {word_of(row.name): row for row in profile.rows()}
+    for word in ("conv2d", "relu", "matmul"):
+        assert rows[word].calls == 3, word
+        assert rows[word].backward_calls >= 3, word
+        assert 0 < rows[word].backward_ns == rows[word].total_ns - rows[word].forward_ns, word
+    assert rows["relu"].backward_bytes == 3 * 4 * by_numpy().relu.size
+    lines = profile.rows("line")
+    assert sum(row.backward_ns for row in lines) == sum(row.backward_ns for row in profile.rows())
+    assert all(row.source for row in lines)
+
+
 def flipped(values, index, bit):
     changed = values.astype(np.float32)
     changed.view(np.int32)[index] ^= np.int32(1 << bit)

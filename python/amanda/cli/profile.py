@@ -6,15 +6,13 @@ import argparse
 import importlib.util
 import os
 import time
-import typing
 from typing import Any
 
 from amanda import scope
 from amanda.cli.program import Program
-from amanda.reports.places import GroupBy
-from amanda.tools.profile import Profile
+from amanda.tools.profile import GroupBy, Profile
 
-GROUPS = sorted(typing.get_args(GroupBy), key=lambda by: by != "line")  # the default is the first
+GROUPS = ["line", "op", "module", "id"]
 FILES = {"html": ("jinja2", "rich"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
 """The kinds of files, and the packages that they need."""
 
@@ -37,7 +35,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
         help="leaves out the first N executions of each operator, which take longer (default: 0)",
     )
     command.add_argument("--top", type=int, help="how many rows of a table (default: all)")
-    command.add_argument("--libraries", action="store_true", help="source code of installed packages, too")
+    command.add_argument(
+        "--libraries",
+        action="store_true",
+        help="lines of installed packages, too; without it, what they call counts for the line that called them",
+    )
     command.add_argument("--html", metavar="FILE", help="writes a page there: tables, source code")
     for name in list(FILES)[1:]:
         command.add_argument(f"--{name}", metavar="FILE", help=f"writes all rows there, as {name.upper()}")
@@ -51,8 +53,9 @@ def tool_of(given: argparse.Namespace) -> Profile:
     """
     for name, packages in FILES.items():
         if path := getattr(given, name):
-            folder = os.path.dirname(os.path.abspath(path))
-            if os.path.isdir(path) or not os.access(folder, os.W_OK):
+            special = os.path.exists(path) and not os.path.isfile(path)
+            changed = path if special else os.path.dirname(os.path.abspath(path))
+            if os.path.isdir(path) or not os.access(changed, os.W_OK):
                 raise ValueError(f"argument --{name}: can't write {path!r}")
             if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
                 extra = "report" if name == "html" else name
@@ -73,6 +76,7 @@ def run(program: Program, tool: Profile, given: argparse.Namespace, options: dic
     began = time.perf_counter()
     status = program.run_in(scope.apply(tool, **options))
     seconds = time.perf_counter() - began
+    by: GroupBy = "user_line" if given.by == "line" and not given.libraries else given.by
     if given.by == "line":
         print(f"\n{tool.annotate(libraries=given.libraries)}")
     else:
@@ -82,7 +86,7 @@ def run(program: Program, tool: Profile, given: argparse.Namespace, options: dic
         if name == "html":
             tool.write_html(path, title=f"Cost by line: {' '.join(program.argv)}")
         else:
-            getattr(tool, f"to_{name}")(path, given.by)
+            getattr(tool, f"to_{name}")(path, by)
     if status is not None:
         raise SystemExit(status)
 

@@ -34,13 +34,14 @@ class AnnotatedResults(Results[RowT, ByT]):
     ) -> SourceListing:
         """The source code of the program beside what each line costs, for `print`, `rich.print` and notebooks.
 
-        A line has the operators that it calls itself. What a library calls that is not PyTorch is at the library's lines.
+        A line has the operators that it calls itself; in tools with rows by "user_line", also those that libraries call for
+        it. Then library files list a part of the same time again.
 
         Arguments:
-            file: a file, by its path or the end of one. None: all that have rows, longest time first.
+            file: a file, by its path or the end of one. None: all files of the user that have rows, longest time first.
             context: how many lines to show around those with rows. None: whole files.
-            libraries: list the files of installed packages, too. Without it, a remark tells their time. They are listed
-                anyway if no other file has rows.
+            libraries: list all files, those of installed packages, too, each line with what it calls itself. They are
+                listed anyway if no other file has rows.
 
         Raises:
             TypeError: `context` is not an integer.
@@ -48,10 +49,14 @@ class AnnotatedResults(Results[RowT, ByT]):
                 negative.
         """
         _check_context(self._speaker, context)
-        rows = self._lines()
+        rows = self._lines() if libraries else self._user_lines()
         files = _by_file(rows)
         if file is not None:
-            found = matching(list(files), file)
+            found = matching([*files], file)
+            if not found:
+                rows = self._lines()
+                files = _by_file(rows)
+                found = matching([*files], file)
             if len(found) != 1:
                 which = ", ".join(found or files) or "none"
                 what = (
@@ -84,8 +89,9 @@ class AnnotatedResults(Results[RowT, ByT]):
             title or "Cost by line", "\n".join([f"{self._costs(rows, rows)} in operators, from {lines}", *remarks])
         )
         self._add_table(page, "line")
-        chosen = sorted(_by_file(rows).items(), key=lambda item: is_library(item[0]))[:files]  # stable
-        listing = self._listing(rows, dict(chosen), PAGE_CONTEXT, "")
+        own = {path: of for path, of in _by_file(self._user_lines()).items() if not is_library(path)}
+        library = {path: of for path, of in _by_file(rows).items() if is_library(path)}
+        listing = self._listing(rows, dict([*own.items(), *library.items()][:files]), PAGE_CONTEXT, "")
         number = Column("line", lambda line: str(line.number) if line.code is not None else "⋮")
         columns = [number, *(_of_line(column) for column in listing.columns)]
         for file in listing.files:
@@ -105,6 +111,10 @@ class AnnotatedResults(Results[RowT, ByT]):
         """What some of all lines cost together, as text: "12.30 ms"."""
         raise NotImplementedError
 
+    def _user_lines(self) -> Sequence[Any]:
+        """Rows by lines of the user's code. A tool that does not know them has those by "line"."""
+        return self._lines()
+
     # ---- the parts --------------------------------------------------------------------------------------------------
 
     def _lines(self) -> Sequence[Any]:
@@ -113,7 +123,7 @@ class AnnotatedResults(Results[RowT, ByT]):
     def _listing(
         self, rows: Sequence[Any], files: dict[str, dict[int, Any]], context: int | None, remark: str
     ) -> SourceListing:
-        hottest = max((row.share for row in rows), default=0) or 1
+        hottest = max((row.share for of in files.values() for row in of.values()), default=0) or 1
         listed = []
         for path, by_number in files.items():
             some = list(by_number.values())
@@ -127,6 +137,8 @@ class AnnotatedResults(Results[RowT, ByT]):
         page.add_table(HEADINGS[by], self._columns(cast(ByT, by), rows), rows[:PAGE_ROWS], more)
 
     def _not_listed(self, rows: Sequence[Any], files: dict[str, dict[int, Any]]) -> str:
+        if not rows:
+            return "no operator was called"
         lines = [(row, split_line(row.source)) for row in rows]
         library = [row for row, place in lines if place and place[0] not in files]
         nowhere = [row for row, place in lines if not place]

@@ -12,8 +12,8 @@ def name_column(by: str) -> Column:
     """The first column of a table: `name`, and by "id" also `module_path` and `source`, all in one column."""
     if by == "id":
         return Column("operator, module, line", _place, left=True, folds=True, field="name")
-    if by == "line":
-        return Column("line", lambda row: row.name or "(no line)", left=True, shortens=True, field="name")
+    if by in ("line", "user_line"):
+        return Column(by.replace("_", " "), lambda row: row.name or "(no line)", left=True, shortens=True, field="name")
     nothing = f"(no {by})"
     return Column(by, lambda row: row.name or nothing, left=True, folds=True, field="name")
 

@@ -87,7 +87,8 @@ class SourceListing:
             yield file.heading, "bold"
             yield from self._lines_of(file)
         if self.remark:
-            yield "", ""
+            if self.files:
+                yield "", ""
             yield from ((line, "dim") for line in self.remark.splitlines())
 
     def _lines_of(self, file: ListedFile) -> Iterator[tuple[str, str]]:

@@ -12,13 +12,18 @@ from collections.abc import Iterator
 def whole_file(path: str | os.PathLike[str]) -> Iterator[str]:
     """The path of an empty file, which becomes `path` at the end of the block; until then, what was there stays.
 
-    If the block raises, nothing has changed.
+    If the block raises, nothing has changed. A symbolic link stays one. What is no file, such as /dev/stdout, is written to
+    directly.
 
     Raises:
         OSError: it cannot be written.
     """
     path = os.fspath(path)
-    descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(path) or ".", suffix=os.path.splitext(path)[1])
+    if path.startswith("/dev/") or (os.path.exists(path) and not os.path.isfile(path)):
+        yield path
+        return
+    path = os.path.realpath(path)
+    descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=os.path.splitext(path)[1])
     os.close(descriptor)
     try:
         yield unfinished

@@ -1,12 +1,12 @@
 """Source code beside what its lines cost: what is listed, and how terminals, notebooks and pages show it."""
 
-import os
 import sysconfig
 
 import amanda
 import pytest
 import rich.console
 import torch
+from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.profile import Profile
 
 CODE = """\
@@ -81,34 +81,54 @@ def test_all_files_of_the_user_are_listed_the_hottest_first(listed):
 
 
 @pytest.mark.parametrize("folder", ["lib/python3/site-packages/net", sysconfig.get_paths()["stdlib"] + "/net"])
-def test_files_of_libraries_are_listed_where_asked_for_and_else_summed_up(tmp_path, monkeypatch, folder):
+def test_what_a_library_calls_is_at_the_users_line_and_where_asked_for_at_its_own(tmp_path, folder):
     path = tmp_path / folder
-    if os.path.isabs(folder):  # nothing is written there
+    if path.is_relative_to(tmp_path):
+        names = module_at(path)
+    else:  # nothing is written there
         names = {}
         exec(compile(CODE, str(path), "exec"), names)
-    else:
-        names = module_at(path)
     profile = profiled(names["step"])
     library = [row for row in profile.rows("line") if row.source.startswith(f"{path}:")]
     assert len(library) == 3
+    (own,) = profile.rows("user_line")
+    assert own.source.startswith(f"{__file__}:")
+    assert own.share == pytest.approx(1)
+    assert own.calls == 4 * (1 + 3 + 1), "ones, those of the library, and the ones_like of backward()"
+    assert own.backward_ns == sum(row.backward_ns for row in library) > 0
     listing = profile.annotate()
     assert [file.path for file in listing.files] == [__file__]
-    total, share = sum(row.total_ns for row in library) / 1e6, sum(row.share for row in library)
-    assert listing.remark.startswith(f"not listed: {total:.2f} ms (")
-    assert f", {share:.1%}, in installed packages, most in {library[0].source} (" in listing.remark
+    assert listing.remark == ""
+    assert {file.path for file in profile.annotate(libraries=True).files} == {__file__, str(path)}
+    assert [file.path for file in profile.annotate(path.name).files] == [str(path)]
+
+
+def test_a_tool_without_rows_by_user_line_sums_up_libraries(tmp_path):
+    path = tmp_path / "site-packages" / "net.py"
+    step, profiler = module_at(path)["step"], CuptiProfiler(gpu=False)
+    with amanda.apply(profiler):
+        step(torch.ones(500, requires_grad=True)).backward()
+    rows = [row for row in profiler.rows("line") if row.source.startswith(f"{path}:")]
+    listing = profiler.annotate()
+    assert [file.path for file in listing.files] == [__file__]
+    assert listing.remark.startswith(f"not listed: {sum(row.host_ns for row in rows) / 1e6:.2f} ms on the host (")
+    share = sum(row.share for row in rows)
+    assert f", {share:.1%}, in installed packages, most in {rows[0].source} (" in listing.remark
     assert str(listing).endswith("libraries=True lists them")
-    everything = profile.annotate(libraries=True)
-    assert {file.path for file in everything.files} == {__file__, str(path)}
-    assert everything.remark == ""
+
+
+def test_a_tool_that_saw_nothing_says_so():
+    assert str(Profile().annotate()) == "no operator was called"
 
 
 def test_where_only_libraries_have_rows_they_are_listed(tmp_path):
     path = tmp_path / "site-packages" / "net.py"
-    step = module_at(path)["step"]
-    x, profile = torch.ones(500), Profile()
-    with amanda.apply(profile):
+    step, x, profiler = module_at(path)["step"], torch.ones(500), CuptiProfiler(gpu=False)
+    with amanda.apply(profiler):
         step(x)
-    assert [file.path for file in profile.annotate().files] == [str(path)]
+    listing = profiler.annotate()
+    assert [file.path for file in listing.files] == [str(path)]
+    assert listing.remark == ""
 
 
 def test_a_listing_of_code_that_cannot_be_read_has_the_numbers():

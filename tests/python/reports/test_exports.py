@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 
 import pandas
 import pytest
@@ -98,6 +99,22 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, kind):
         getattr(Found(ROWS), f"to_{kind}")(tmp_path / "rows", "line")
     assert (tmp_path / "rows").read_text() == "old"
     assert os.listdir(tmp_path) == ["rows"]
+
+
+def test_a_link_stays_one_and_a_pipe_is_written_to(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "rows")
+    Found(ROWS).to_csv(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    text = (tmp_path / "rows").read_text()
+    assert text.startswith("name,op_id,")
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    Found(ROWS).to_csv(pipe)
+    reader.join()
+    assert read == [text]
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("package", ["pandas", "pyarrow"])

@@ -275,7 +275,7 @@ def test_a_table_is_sorted_as_asked_for():
         ("gradients", '"id", "op", "module" or "line"'),
         ("graph", '"id", "op", "module" or "line"'),
         ("histograms", '"id", "op", "module" or "line"'),
-        ("profile", '"op", "module", "line" or "id"'),
+        ("profile", '"op", "module", "line", "user_line" or "id"'),
         ("pruning", '"id", "op", "module" or "line"'),
         ("quantization", '"id"'),
         ("rewriting", '"id"'),

@@ -1,7 +1,6 @@
 """Profile: the time and the output size of every operator, as tables, beside the source code, and as a trace."""
 
-from amanda.reports.places import GroupBy
 from amanda.tools.profile.profile import Profile
-from amanda.tools.profile.rows import Row
+from amanda.tools.profile.rows import GroupBy, Row
 
 __all__ = ["GroupBy", "Profile", "Row"]

@@ -13,7 +13,7 @@ from amanda import _core, _fork, _tools
 from amanda.op_context import OpContext
 from amanda.reports.annotated import AnnotatedResults
 from amanda.reports.columns import name_column
-from amanda.reports.places import GroupBy, Place
+from amanda.reports.places import Place
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
@@ -27,12 +27,14 @@ from amanda.tools.profile.rows import (
     FORWARD_COLUMNS,
     GROUPINGS,
     LISTING_COLUMNS,
+    GroupBy,
     Measured,
     Row,
     costs_of,
     row_of,
 )
 from amanda.tools.profile.trace import Site
+from amanda.tools.profile.user_lines import user_line
 
 SKIP_IS = "[profile] skip= is how many executions of each operator to leave out"
 
@@ -58,8 +60,9 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
 
     An operator that raises is not counted. Counts accumulate over all scopes and threads in which the tool is used.
 
-    Rows are by "op" (the default: operator type), "module", "line" or "id" (one operator at its place in the program),
-    longest time first. A module's row covers the operators that it calls itself, not those of its submodules. See
+    Rows are by "op" (the default: operator type), "module", "line", "user_line" (the innermost line that is not in an
+    installed package) or "id" (one operator at its place in the program), longest time first. A module's row covers the
+    operators that it calls itself, not those of its submodules. See
     `Results` for `rows`, `table`, `to_pandas`, `to_csv`, `to_json`, `to_parquet` and `reset`, and `AnnotatedResults` for
     `annotate` and `write_html`.
 
@@ -99,9 +102,8 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
         self._skip = skip
         self._backward = bool(backward)
         self._recorder = _tools.ProfileRecorder(max_events, skip)
-        self._places: dict[
-            int | None, Place
-        ] = {}  # by op_id: what a checkpoint recomputes has the line of its first run
+        # By op_id: what a checkpoint recomputes has the line of its first run.
+        self._forward: dict[int | None, Site] = {}
         self._numbers: dict[tuple[int | None, int | None], int] = {}  # of the sites, which the recorder knows by number
         self._sites: list[Site] = []
         self._lock = _fork.lock()  # guards these three
@@ -143,10 +145,13 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
     def _number(self, context: OpContext) -> int:
         node = context.get_backward_op()
         with self._lock:
-            place = self._places.setdefault(context.op_id, Place.of(context))
+            if context.op_id not in self._forward:
+                line = context.source if node is not None else user_line(context)
+                self._forward[context.op_id] = Site(Place.of(context), line, "")
             number = self._numbers.setdefault((context.op_id, context.get_backward_op_id()), len(self._sites))
             if number == len(self._sites):
-                self._sites.append(Site(place, node.__name__ if node is not None else ""))
+                backward_op = node.__name__ if node is not None else ""
+                self._sites.append(self._forward[context.op_id]._replace(backward_op=backward_op))
             return number
 
     # The runs of an operator and of its backward operators share one dictionary.
@@ -199,9 +204,9 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
         groups: dict[Place, list[Measured]] = {}
         recorded, all_ns = self._recorder.rows(), 0
         for number, count, total_ns, buckets, output_bytes in recorded:
-            place, backward_op = self._sites[number]
-            measured = Measured(place, bool(backward_op), Durations(count, total_ns, dict(buckets)), output_bytes)
-            groups.setdefault(place.group(by), []).append(measured)
+            site = self._sites[number]
+            measured = Measured(bool(site.backward_op), Durations(count, total_ns, dict(buckets)), output_bytes)
+            groups.setdefault(site.group(by), []).append(measured)
             all_ns += total_ns
         found = [row_of(place, group, all_ns) for place, group in groups.items()]
         return sorted(found, key=lambda row: -row.total_ns)
@@ -213,6 +218,9 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
         first = "first execution" if self._skip == 1 else f"first {self._skip} executions"
         left_out = f"left out: the {first} of each operator, {self.left_out} in all"
         return [left_out if self.left_out else "", self._skips.caption()]
+
+    def _user_lines(self) -> Sequence[Row]:
+        return self.rows("user_line")
 
     def _listing_columns(self, lines: Sequence[Row]) -> Sequence[Column]:
         return BOTH_LISTING_COLUMNS if self._backward else LISTING_COLUMNS

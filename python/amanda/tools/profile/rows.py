@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from amanda.reports.columns import name_column, number_column, percentage_column
 from amanda.reports.data_frame import fields_of
@@ -12,6 +13,8 @@ from amanda.reports.places import PLACE_FIELDS, Place
 from amanda.reports.results import Grouping
 from amanda.reports.rich_table import Column
 from amanda.tools._durations import Durations
+
+GroupBy = Literal["op", "module", "line", "user_line", "id"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +51,8 @@ class Row:
 
 @dataclasses.dataclass(eq=False)
 class Measured:
-    """The runs of one operator at its place in the program, or of one of its backward operators."""
+    """The runs of one operator at one place in the program, or of one of its backward operators."""
 
-    place: Place
     is_backward: bool
     durations: Durations
     output_bytes: int
@@ -121,8 +123,9 @@ LISTING_COLUMNS: Sequence[Column] = (_CALLS, _TOTAL._replace(heading="ms"), _SHA
 BOTH_LISTING_COLUMNS: Sequence[Column] = (_CALLS, *_BOTH, _SHARE, _OUTPUT)
 
 _FIELDS = fields_of(Row, without=PLACE_FIELDS, mean_ns="float64", forward_ns="int64")
+_PLACES = ("op", "module", "line", "user_line")
 GROUPINGS: Mapping[str, Grouping] = {
-    **{by: Grouping((name_column(by), *FORWARD_COLUMNS), _FIELDS, sum_of) for by in ("op", "module", "line")},
+    **{by: Grouping((name_column(by), *FORWARD_COLUMNS), _FIELDS, sum_of) for by in _PLACES},
     "id": Grouping(
         (name_column("id"), *FORWARD_COLUMNS), fields_of(Row, mean_ns="float64", forward_ns="int64"), sum_of
     ),

@@ -15,7 +15,14 @@ class Site(NamedTuple):
     """A forward operator, or one of its backward operators."""
 
     place: Place  # of the forward operator
+    user_line: str
     backward_op: str  # "AddmmBackward0"; "": it is the forward operator
+
+    def group(self, by: str) -> Place:
+        """The group to which it belongs."""
+        if by == "user_line":
+            return Place(None, self.user_line, "", self.user_line)
+        return self.place.group(by)
 
 
 class _Event(NamedTuple):
@@ -26,7 +33,7 @@ class _Event(NamedTuple):
     output_bytes: int
 
     def in_trace(self, pid: int) -> chrome_trace.Event:
-        place, backward_op = self.site
+        place, _, backward_op = self.site
         return chrome_trace.slice_of(
             backward_op or place.name,
             "backward operator" if backward_op else "operator",

@@ -1,0 +1,34 @@
+"""Lines of the user's own code, on the way from an operator outwards."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+
+from amanda.identity.frames import line_of, outwards
+from amanda.op_context import OpContext
+from amanda.reports.source_files import is_library, split_line
+
+_AMANDA = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+
+
+def user_line(context: OpContext) -> str:
+    """The innermost line outside installed packages, as file:line: of the operator, or of the call that led to it.
+
+    Only in a forward analysis on the thread of the program: there the program's frames are on the stack. Where there is no
+    such line, the operator's own.
+    """
+    place = split_line(context.source)
+    if place and not is_library(place[0]):
+        return context.source
+    for frame in outwards(sys._getframe(1)):
+        path = frame.f_code.co_filename
+        if not is_library(path) and not path.startswith(_AMANDA) and _is_written(path):
+            return f"{path}:{line_of(frame.f_code, frame.f_lasti)}"
+    return context.source
+
+
+def _is_written(path: str) -> bool:
+    """Is it code that somebody wrote, and not a library has generated?"""
+    return not path.startswith("<") or (not path.startswith("<eval_with_key>") and bool(linecache.getlines(path)))
