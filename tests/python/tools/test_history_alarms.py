@@ -296,8 +296,10 @@ def test_an_alarm_may_end_the_training():
 
 def test_without_limits_there_are_none():
     history = History(limits=None)
-    with amanda.scheduled(history):
+    with amanda.scheduled(history) as scope:
         history.log(loss=math.nan)
+        scope.step()
+    assert math.isnan(history.rows()[-1].value)
     assert history.alarms == []
 
 
