@@ -41,9 +41,10 @@ class History(Results[Row, GroupBy], StepTool):
                 run.step()
 
     At the end of each active step it takes the figures of `tools`, and resets them. Beside these it has series of its
-    own: of each parameter the norm of its weight before the step (``norm``), of what the step added (``update_norm``), their ratio
-    (``update_ratio``), and the norm of its gradient as it is accumulated, before any clipping (``gradient_norm``); the
-    norm of all gradients together; and what is logged. Norms are Euclidean, accumulated in float64.
+    own: of each parameter the norm of its weight before the step (``norm``), of what the step added (``update_norm``),
+    their ratio (``update_ratio``), and the norm of its gradient as it is accumulated, before any clipping
+    (``gradient_norm``); the norm of all gradients together; and what is logged. Norms are Euclidean, and are
+    accumulated in float64.
 
     Parameters are copied at the beginning of an active step: their memory is used twice in these steps. Operators of
     optimizers, and memory without values (``torch.empty``), are left out.
