@@ -22,7 +22,8 @@ class StepTool(Tool):
         """Called when an active step has ended. The scope may still be open."""
 
     def on_schedule_end(self, error: BaseException | None) -> None:
-        """Called when the program leaves the scheduled scope, which is closed. A step that has begun has not ended.
+        """Called when the program leaves the scheduled scope, which is closed. A step that has begun has not
+        ended, and begins anew if the scope is entered again.
 
         `error` is the exception that left it, or None.
         """

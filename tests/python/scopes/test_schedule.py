@@ -169,6 +169,21 @@ def test_warm_up_is_forgotten_and_only_in_the_first_cycle():
     assert run.cache_info().misses == 1
 
 
+def test_compiled_code_runs_compiled_in_steps_that_are_off(caplog):
+    compiled = []
+
+    def backend(graph, inputs):
+        return lambda *inputs: (compiled.append(run.step_number), graph(*inputs))[1]
+
+    function, tool = torch.compile(lambda x: torch.relu(x) + 1, backend=backend), Steps()
+    with amanda.scheduled(tool, schedule=amanda.Schedule(every=2)) as run:
+        for _ in range(5):
+            function(X)
+            run.step()
+    assert compiled == [1, 3]
+    assert tool.events.count("relu") == 3
+
+
 def test_a_tool_that_works_by_steps_needs_a_schedule(says):
     text = (
         "[scope] 'steps' works step by step: use `with amanda.scheduled(tool) as run:`, "

@@ -10,7 +10,7 @@ import pytest
 import torch
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
-from amanda.tools.history import History
+from amanda.tools.history import History, HistoryWarning
 from amanda.tools.statistics import OpStatistics
 from history_runs import made, step_of, trained, values
 from repository import ROOT
@@ -97,10 +97,11 @@ def test_figures_of_operators_are_those_of_one_step_each():
 def test_a_gradient_over_several_passes_is_the_mean_of_their_norms():
     layer = nn.Linear(2, 1, bias=False)
     history = History(layer, limits=None)
-    with amanda.scheduled(history):
+    with amanda.scheduled(history) as run:
         for scale in (1.0, 3.0):
             layer(torch.tensor([[3.0, 4.0]]) * scale).sum().backward()
             history.log(loss=scale)
+        run.step()
     assert values(history, "parameters", "weight", "gradient_norm") == {0: 10.0}
     assert values(history, "scalars", "loss", "value") == {0: 2.0}
 
@@ -162,12 +163,41 @@ def test_steps_may_be_those_of_any_optimizer():
     assert sorted(values(history, "parameters", "head.weight", "gradient_norm")) == [0, 2, 4]
 
 
-def test_a_step_that_is_not_ended_counts_if_the_program_ends_normally():
+def test_a_step_that_has_not_ended_is_not_recorded():
     model, optimizer = made(lr=0.1)
     history = History(model, limits=None)
-    with amanda.scheduled(history):
+    run = amanda.scheduled(history, steps=optimizer)
+    for epoch in range(2):
+        with run:
+            for _ in range(3):
+                step_of(model, optimizer)
+            model(torch.ones(1, 4))  # validation
+        assert list(values(history, "parameters", "head.weight", "update_norm")) == list(range(3 * (epoch + 1)))
+
+
+def test_no_step_at_all_is_a_warning():
+    model, optimizer = made(lr=0.1)
+    text = (
+        r"^\[history\] no step has ended, so nothing was recorded; call step\(\) of the scope after each step, or count"
+    )
+    with pytest.warns(HistoryWarning, match=text), amanda.scheduled(History(model)):
         step_of(model, optimizer)
-    assert list(values(history, "parameters", "head.weight", "update_norm")) == [0]
+    with amanda.scheduled(History(model)):  # nothing has run
+        pass
+
+
+def test_a_step_is_not_recorded_twice(says):
+    model, optimizer = made(lr=0.1)
+    history = History(model)
+    trained(history, model, optimizer, steps=3)
+    text = (
+        "[history] step 0 was recorded already; enter the same scope again, instead of a new one, or tell the number "
+        "of its first step: amanda.scheduled(history, first_step=3)"
+    )
+    with says(ValueError, text):
+        trained(history, model, optimizer)
+    trained(history, model, optimizer, steps=1, first_step=3)
+    assert list(values(history, "scalars", "loss", "value")) == [0, 1, 2, 3]
 
 
 def test_warm_up_steps_are_not_in_it():
@@ -195,11 +225,10 @@ def test_wrong_arguments_are_told(says, options, error, text):
 def test_only_numbers_can_be_logged(says):
     history = History(limits=None)
     history.log(loss="nothing is looked at in a step that is off")
-    with (
-        amanda.scheduled(history),
-        says(TypeError, f"[history] log takes numbers and tensors with one element, got loss={torch.ones(2)!r}"),
-    ):
-        history.log(loss=torch.ones(2))
+    with amanda.scheduled(history) as run:
+        with says(TypeError, f"[history] log takes numbers and tensors with one element, got loss={torch.ones(2)!r}"):
+            history.log(loss=torch.ones(2))
+        run.step()
 
 
 @pytest.mark.parametrize(

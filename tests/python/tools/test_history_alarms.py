@@ -64,6 +64,17 @@ def test_well_known_models_have_none(name):
     assert run(model, lambda model, _: model(**inputs)[0].float().square().mean(), lr=1e-4, steps=8) == []
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_routers_of_a_single_expert_are_not_trained():
+    """Mixtral divides the weights of a token's experts by their sum: one expert has 1, whatever the router says."""
+    torch.manual_seed(0)
+    model, inputs = zoo.mixtral()
+    assert model.config.num_experts_per_tok == 1
+    alarms = run(model, lambda model, _: model(**inputs).loss, lr=1e-4, steps=4)
+    routers = [f"model.layers.{layer}.mlp.gate.weight" for layer in (1, 0)]
+    assert found(alarms) == [("vanishing gradient", router, 0, 2) for router in routers]
+
+
 def test_a_model_without_relus_is_nothing_to_warn_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -296,8 +307,10 @@ def test_an_alarm_may_end_the_training():
 
 def test_without_limits_there_are_none():
     history = History(limits=None)
-    with amanda.scheduled(history):
+    with amanda.scheduled(history) as scope:
         history.log(loss=math.nan)
+        scope.step()
+    assert math.isnan(history.rows()[-1].value)
     assert history.alarms == []
 
 

@@ -46,11 +46,12 @@ def test_files_have_what_rows_have(tmp_path):
 
 def test_operators_of_one_module_have_tags_of_their_own(tmp_path):
     history = History(tensorboard=tmp_path, limits=None)
-    with amanda.scheduled(history):
+    with amanda.scheduled(history) as run:
         x = torch.relu(torch.ones(2))
         for _ in range(2):
             x = torch.relu(x)
         torch.relu(x) + torch.relu(x)
+        run.step()
     tags = [tag for tag in scalars(tmp_path) if tag.startswith("statistics.mean/relu")]
     assert len(tags) == len(set(tags)) == 4
     assert tags[0] == "statistics.mean/relu"

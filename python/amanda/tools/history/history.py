@@ -40,10 +40,11 @@ class History(Results[Row, GroupBy], StepTool):
                 history.log(loss=loss)
                 run.step()
 
-    In each active step it takes the figures of `tools`, and resets them. Beside these it has series of its own: of each
-    parameter the norm of its weight before the step (``norm``), of what the step added (``update_norm``), their ratio
-    (``update_ratio``), and the norm of its gradient as it is accumulated, before any clipping (``gradient_norm``); the
-    norm of all gradients together; and what is logged. Norms are Euclidean, accumulated in float64.
+    At the end of each active step it takes the figures of `tools`, and resets them. Beside these it has series of its
+    own: of each parameter the norm of its weight before the step (``norm``), of what the step added (``update_norm``),
+    their ratio (``update_ratio``), and the norm of its gradient as it is accumulated, before any clipping
+    (``gradient_norm``); the norm of all gradients together; and what is logged. Norms are Euclidean, and are
+    accumulated in float64.
 
     Parameters are copied at the beginning of an active step: their memory is used twice in these steps. Operators of
     optimizers, and memory without values (``torch.empty``), are left out.
@@ -106,6 +107,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._alarms: list[Alarm] = []
         self._scalars: dict[str, list[float]] = {}
         self._step: int | None = None  # that has begun
+        self._last: int | None = None  # that was recorded
         self._flushed = time.monotonic()
         if model is not None:
             self.watch(model)
@@ -162,23 +164,33 @@ class History(Results[Row, GroupBy], StepTool):
 
     def on_step_begin(self, step: int) -> None:
         self._drop()
+        if self._last is not None and step <= self._last:
+            raise ValueError(
+                f"[history] step {step} was recorded already; enter the same scope again, instead of a new one, or tell "
+                f"the number of its first step: amanda.scheduled(history, first_step={self._last + 1})"
+            )
         self._files.start(step)
         self._updates.begin()
         self._step = step
 
     def on_step_end(self, step: int) -> None:
         if self._step == step:
+            self._last = step
             self._record(step, self._found())
 
     def on_schedule_end(self, error: BaseException | None) -> None:
-        try:
-            if self._step is not None and error is None:
-                found = self._found()
-                if any(rows for _, rows in found) or self._scalars:  # the program did not call step() at the end
-                    self._record(self._step, found)
-        finally:
-            self._drop()
-            self._files.close()
+        forgotten = self._step is not None and self._last is None and error is None and self._has_found()
+        self._drop()
+        self._files.close()
+        if forgotten:
+            unmatched.warn_here(
+                "[history] no step has ended, so nothing was recorded; call step() of the scope after each step, or count "
+                "those of an optimizer: amanda.scheduled(history, steps=optimizer)",
+                HistoryWarning,
+            )
+
+    def _has_found(self) -> bool:
+        return bool(self._scalars) or any(rows for _, rows in self._found())
 
     def _found(self) -> list[tuple[Results[Any, Any], list[Any]]]:
         """The rows of each tool."""
