@@ -16,6 +16,7 @@ PYBIND11_MODULE(_torch_tools, m) {
   pytorch::bind_finite(m);
   pytorch::bind_statistics(m);
   pytorch::bind_gradients(m);
+  pytorch::bind_memory(m);
   pytorch::bind_storages(m);
   pytorch::bind_moving_range(m);
 }

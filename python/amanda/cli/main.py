@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from amanda import drivers
-from amanda.cli import diff, doctor, ls, nan, profile, run, trace, watch
+from amanda.cli import diff, doctor, ls, memory, nan, profile, run, trace, watch
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
 from amanda.reports import point_table
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_diff(commands)
     _add_trace(commands)
     _add_profile(commands)
+    _add_memory(commands)
     _add_watch(commands)
     given = parser.parse_args(arguments)
     given.run(given)
@@ -196,6 +197,27 @@ def _add_profile(commands: Any) -> None:
         except ValueError as error:
             command.error(str(error))
         profile.run(program, tool, given, _options(given))
+
+    command.set_defaults(run=run)
+
+
+def _add_memory(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "memory",
+        help="what was in memory at the peak, which line made it, and what kept it",
+        description="Runs a program, and prints what was in memory when most of it was in use: by kind, and by the line "
+        "that made it. If an operator gets no memory, also what was there then. Its exit status is the program's.",
+        epilog="example: amanda memory --html memory.html train.py",
+    )
+    memory.add_options(command)
+    _add_program(command)
+
+    def run(given: argparse.Namespace) -> None:
+        program = _required_program(command, given)
+        try:
+            memory.run(program, given, _options(given))
+        except OSError as error:
+            command.error(str(error))
 
     command.set_defaults(run=run)
 

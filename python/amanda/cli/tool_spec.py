@@ -21,6 +21,7 @@ SHIPPED = {
     "gradients": "amanda.tools.gradients:GradientStatistics",
     "graph": "amanda.tools.graph:GraphTracing",
     "histograms": "amanda.tools.histograms:ValueHistograms",
+    "memory": "amanda.tools.memory:PeakMemory",
     "nan": "amanda.tools.nonfinite:NaNSentinel",
     "profile": "amanda.tools.profile:Profile",
     "statistics": "amanda.tools.statistics:OpStatistics",

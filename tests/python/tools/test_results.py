@@ -24,6 +24,7 @@ from amanda.tools.histograms import ValueHistograms
 from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.mapping import MappingTool
+from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import (
@@ -100,6 +101,7 @@ TOOLS = {
     "graph": GraphTracing,
     "histograms": ValueHistograms,
     "learned steps": LearnedStepQuantization,
+    "memory": PeakMemory,
     "profile": Profile,
     "pruning": MagnitudePruning,
     "quantization": FakeQuantization,

@@ -179,10 +179,10 @@ class NaNSentinel(Tool):
             return
         after = self._routine(context, self._on_result, sides.unreturned)
         if not sides.changed:
-            context.insert_after_op(after, inputs=sides.read + sides.unreturned, at=at)
+            context.insert_after_op(after, inputs=[*sides.read, *sides.unreturned], at=at)
             return
         context.insert_before_op(self._routine(context, self._on_changed), inputs=sides.changed, with_run=True)
-        context.insert_after_op(after, inputs=sides.read + sides.unreturned, with_run=True, at=at)
+        context.insert_after_op(after, inputs=[*sides.read, *sides.unreturned], with_run=True, at=at)
 
     def _analyze_backward(self, context: OpContext) -> None:
         _eager_only.check(context, "it reads operands again after the operator")

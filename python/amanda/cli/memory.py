@@ -1,0 +1,47 @@
+"""`amanda memory` runs a program, and prints what was in memory at the peak, or when an operator got no more."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from typing import Any
+
+from amanda import scope
+from amanda.cli.program import Program
+from amanda.tools.memory import GroupBy, PeakMemory
+
+GROUPS = typing.get_args(GroupBy)
+TOP = 20
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--by", choices=GROUPS, default="line", help="what a row of the second table is (default: line)"
+    )
+    command.add_argument("--top", type=int, default=TOP, help="how many rows of it (default: %(default)s)")
+    command.add_argument("--html", metavar="FILE", help="writes a page there: tables, memory over time")
+    command.add_argument("--json", metavar="FILE", help="writes all rows by operator there")
+
+
+def run(program: Program, given: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Runs a program in a scope with these options, prints what was in memory, and writes the files.
+
+    Raises:
+        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
+        OSError: a file cannot be written.
+    """
+    tool = PeakMemory()
+    status = program.run_in(scope.apply(tool, **options))
+    print(f"\n{tool.table('kind')}")
+    if given.by != "kind":
+        print(tool.table(given.by, given.top))
+    if tool.at_error is not None:
+        print(f"{tool.at_error.when}:\n{tool.at_error.table('kind')}")
+        if given.by != "kind":
+            print(tool.at_error.table(given.by, given.top))
+    if given.html:
+        tool.write_html(given.html, title=f"Memory at the peak: {' '.join(program.argv)}")
+    if given.json:
+        tool.to_json(given.json, "id")
+    if status is not None:
+        raise SystemExit(status)

@@ -1,0 +1,256 @@
+"""PeakMemory: what is in memory when most of it is in use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from amanda import _core, _fork
+from amanda.op_context import OpContext
+from amanda.reports import chrome_trace
+from amanda.reports.places import Place
+from amanda.reports.results import Results
+from amanda.tool import Tool
+from amanda.tools import _eager_only
+from amanda.tools._native import natively
+from amanda.tools.memory.rows import GROUPINGS, GroupBy, Held, Kind, Row, rows_of
+from amanda.tools.memory.snapshot import MemorySnapshot
+
+if TYPE_CHECKING:
+    import torch
+
+OUTSIDE = Place(None, "(outside operators)", "", "")
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+class _Site(NamedTuple):
+    """An operator, or one of its backward operators."""
+
+    place: Place  # of the forward operator
+    backward_op: str  # "AddmmBackward0"; "": it is the forward operator
+
+    def __str__(self) -> str:
+        line = os.path.basename(self.place.source)
+        return (self.backward_op or self.place.name) + (f" ({line})" if line else "")
+
+
+class _Block(NamedTuple):
+    """As `_torch_tools.MemoryRecorder.blocks` returns them."""
+
+    serial: int
+    bytes: int
+    made_by: int
+    made_in_backward: bool
+    is_freed: bool
+    freed_by: int
+    freed_in_backward: bool
+    mark: int
+
+
+class PeakMemory(Results[Row, GroupBy], Tool):
+    """Tells what was in memory when most of it was in use: which operator, module and line made it, and what kept it::
+
+        memory = PeakMemory()
+        with amanda.apply(memory):
+            train_step()
+        print(memory.table())  # by kind: parameters, gradients, saved activations, ...
+        print(memory.table("line", top=10))
+
+    It hears what PyTorch's allocators hand out and get back on the thread that enters the scope, and in backward passes
+    that it starts, on the CPU and on CUDA. The peak of each device is a moment of its own. What was allocated before the
+    scope is not known: make the model inside it to see its parameters. On CUDA, memory that the caching allocator keeps
+    without using it is not counted.
+
+    Rows are by "kind" (the default), "id", "op", "module" or "line" of the operator that made it, largest first. See `Row`
+    for the kinds, and `Results` for `rows`, `table`, `to_pandas` and `reset`.
+
+    `torch.profiler` hears of memory at the same place, so it cannot be on at the same time.
+
+    Arguments:
+        model: whose parameters, gradients and buffers have names; None: all modules that exist when the scope is left.
+
+    Raises:
+        amanda.Error: when a scope is entered, and PyTorch's profiler is on.
+    """
+
+    _speaker = "memory"
+    _groupings = GROUPINGS
+
+    def __init__(self, model: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self._model = model
+        self._lock = _fork.lock()  # guards the next fields
+        self._sites: list[_Site] = []
+        self._numbers: dict[tuple[int | None, int | None], int] = {}
+        self._marks: dict[tuple[Kind, int, str], int] = {}
+        self._owners: dict[int, str] = {}  # by the memory of parameters and buffers
+        self._recorder: Any = None
+        self._watch: Any = None
+        self._at_error: MemorySnapshot | None = None
+        self.add_inst_for_op(self._analyze)
+        self.add_inst_for_op(self._analyze_backward, backward=True)
+
+    # ---- measuring --------------------------------------------------------------------------------------------------
+
+    def on_enter(self) -> None:
+        if self._recorder is None:
+            self._recorder = importlib.import_module("amanda._torch_tools").MemoryRecorder()
+        if not self._recorder.listen():
+            raise _core.Error(
+                "[memory] PyTorch's profiler is on, and hears of memory alone; leave it before this scope is entered"
+            )
+        self._at_error = None
+        from amanda.tools.memory.owners import Watch
+
+        self._watch = Watch(self._note)
+
+    def on_exit(self, error: BaseException | None) -> None:
+        running = self._recorder.running()
+        self._recorder.unlisten()
+        self._watch.remove()
+        self._find_owners()
+        if error is not None and any(text in str(error) for text in OUT_OF_MEMORY):
+            asked = str(self._sites[running]) if running >= 0 else "the program"
+            self._at_error = MemorySnapshot(self._held(at_peak=False), f"when {asked} ran out of memory")
+
+    def _analyze(self, context: OpContext) -> None:
+        enter, leave = self._routines(context)
+        context.insert_before_op(enter, inputs=[])
+        context.insert_after_op(leave, outputs=[])
+
+    def _analyze_backward(self, context: OpContext) -> None:
+        enter, leave = self._routines(context)
+        context.insert_before_backward_op(enter, grad_outputs=[])
+        context.insert_after_backward_op(leave, grad_inputs=[])
+
+    def _routines(self, context: OpContext) -> tuple[_core.NativeRoutine, _core.NativeRoutine]:
+        _eager_only.check(context, "it must know which operator runs when memory is handed out")
+        if natively(context) is None:
+            raise _core.Error(f"[memory] PeakMemory hears PyTorch's allocators; {context.namespace} has others")
+        site = self._number(context)
+        return (
+            _core.NativeRoutine(self._recorder.enter(site), _never),
+            _core.NativeRoutine(self._recorder.leave(site), _never),
+        )
+
+    def _number(self, context: OpContext) -> int:
+        node = context.get_backward_op()
+        with self._lock:
+            number = self._numbers.setdefault((context.op_id, context.get_backward_op_id()), len(self._sites))
+            if number == len(self._sites):
+                self._sites.append(_Site(Place.of(context), node.__name__ if node is not None else ""))
+            return number
+
+    # ---- owners -----------------------------------------------------------------------------------------------------
+
+    def _note(self, owned: Iterable[Any]) -> None:
+        for pointer, kind, of, what in owned:
+            if pointer:
+                with self._lock:
+                    mark = self._marks.setdefault((kind, of, what), len(self._marks) + 1)
+                self._recorder.mark(pointer, mark)
+
+    def _find_owners(self) -> None:
+        from amanda.tools.memory import owners
+
+        found = owners.modules(self._model)
+        self._note(found.values())
+        with self._lock:
+            self._owners |= {owned.of: name for name, owned in found.items() if owned.kind != "gradient"}
+
+    # ---- reporting --------------------------------------------------------------------------------------------------
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """The most that was in use at one time, of what was allocated in the scope, by device."""
+        return {device: peak for device, peak, *_ in self._devices()}
+
+    @property
+    def live_bytes(self) -> dict[str, int]:
+        """What is in use now, of what was allocated in the scope, by device."""
+        return {device: live for device, _, live, *_ in self._devices()}
+
+    @property
+    def allocated_bytes(self) -> dict[str, int]:
+        """All that was allocated in the scope, by device, also what has been freed."""
+        return {device: allocated for device, _, _, _, allocated, _ in self._devices()}
+
+    @property
+    def at_error(self) -> MemorySnapshot | None:
+        """What was in memory when an operator failed to get some, and the program left the scope with its error."""
+        return self._at_error
+
+    def timeline(self, device: str = "cpu") -> list[tuple[float, int]]:
+        """Bytes in use over time: seconds since the first allocation, and the most until the next point; 4,096 at most."""
+        points = self._recorder.timeline(device) if self._recorder is not None else []
+        return [((ns - points[0][0]) / 1e9, size) for ns, size in points]
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes the bytes in use over time as counters for Perfetto, with times of `time.perf_counter`.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        pid = os.getpid()
+        events = [chrome_trace.metadata("process_name", pid, 0, name="amanda.tools.memory")]
+        for device, *_ in self._devices():
+            for ns, size in self._recorder.timeline(device):
+                count = {"name": f"memory of {device}", "ph": "C", "pid": pid, "tid": 0, "ts": ns / 1000}
+                events.append({**count, "args": {"bytes": size}})
+        chrome_trace.write(path, events)
+
+    def write_html(self, path: str | os.PathLike[str], *, title: str = "Memory at the peak") -> None:
+        """Writes a page: the curve of memory over time (with matplotlib), and tables by kind, line, module and operator.
+
+        Raises:
+            ImportError: jinja2 is not installed.
+            OSError: the file cannot be written.
+        """
+        from amanda.tools.memory import page  # here: it imports jinja2
+
+        page.write(path, self, title)
+
+    def reset(self) -> None:
+        if self._recorder is not None:
+            self._recorder.reset()
+        self._at_error = None
+
+    def _devices(self) -> list[tuple[str, int, int, int, int, int]]:
+        return self._recorder.devices() if self._recorder is not None else []
+
+    def _rows(self, by: GroupBy) -> list[Row]:
+        return rows_of(self._held(at_peak=True), by)
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [f"{device}: {peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
+
+    def _held(self, *, at_peak: bool) -> list[Held]:
+        return [
+            self._held_by(_Block(*fields), device)
+            for device, *_ in self._devices()
+            for fields in self._recorder.blocks(device, at_peak)
+        ]
+
+    def _held_by(self, block: _Block, device: str) -> Held:
+        place = self._sites[block.made_by].place if block.made_by >= 0 else OUTSIDE
+        kind, kept_by = self._kind(block)
+        return Held(place.name, place.op_id, place.module_path, place.source, kind, device, block.bytes, kept_by)
+
+    def _kind(self, block: _Block) -> tuple[Kind, str]:
+        """The kind of a block, and what kept it. See `Row`."""
+        if block.mark:
+            kind, of, what = list(self._marks)[block.mark - 1]
+            name = self._owners.get(of, "a parameter" if kind != "buffer" else "")
+            return kind, f"{what}: {name}" if what else f"{name}.grad" if kind == "gradient" else name
+        by = str(self._sites[block.freed_by]) if block.freed_by >= 0 else ""
+        if block.made_in_backward:
+            return "temporary", ""
+        if block.freed_in_backward:
+            return "saved activation", by
+        return ("temporary", "") if block.is_freed and block.freed_by >= 0 else ("other", "")
+
+
+def _never(*arguments: object) -> None:
+    """For `_core.NativeRoutine`: the routines in C++ never decline."""

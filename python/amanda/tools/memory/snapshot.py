@@ -1,0 +1,33 @@
+"""MemorySnapshot: what was in memory at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amanda.reports.results import Results
+from amanda.tools.memory.rows import GROUPINGS, GroupBy, Held, Row, rows_of
+
+
+class MemorySnapshot(Results[Row, GroupBy]):
+    """What was in memory at one moment. Rows are by "kind" (the default), "id", "op", "module" or "line", largest first;
+    see `amanda.reports.Results` for `rows`, `table` and `to_pandas`.
+
+    Attributes:
+        when: what happened then.
+    """
+
+    _speaker = "memory"
+    _groupings = GROUPINGS
+
+    def __init__(self, held: Sequence[Held], when: str) -> None:
+        self._held, self.when = list(held), when
+
+    def reset(self) -> None:
+        """Forgets all."""
+        self._held = []
+
+    def _rows(self, by: GroupBy) -> list[Row]:
+        return rows_of(self._held, by)
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [self.when]

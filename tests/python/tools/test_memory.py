@@ -1,0 +1,191 @@
+"""PeakMemory: against torch.profiler's totals, and against bytes that are computed by hand."""
+
+import gc
+import json
+
+import amanda
+import pytest
+import torch
+from amanda.tools.memory import PeakMemory
+
+F32 = 4
+WIDTHS = (64, 256, 8)
+BATCH = 32
+
+
+def mlp():
+    torch.manual_seed(0)
+    one, two, three = WIDTHS
+    return torch.nn.Sequential(torch.nn.Linear(one, two), torch.nn.Tanh(), torch.nn.Linear(two, three))
+
+
+def train(model, steps=2, optimizer=torch.optim.Adam):
+    optimizer = optimizer(model.parameters(), lr=0.01)
+    x = torch.ones(BATCH, WIDTHS[0])
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    return optimizer
+
+
+def measured(run):
+    memory = PeakMemory()
+    with amanda.apply(memory):
+        kept = run()
+    return memory, kept
+
+
+def by(memory, by, *fields):
+    return {row.name: tuple(getattr(row, field) for field in fields) for row in memory.rows(by)}
+
+
+def test_kinds_are_the_bytes_computed_by_hand():
+    def run():
+        model = mlp()
+        return model, train(model)
+
+    memory, (model, _) = measured(run)
+    parameters = sum(parameter.numel() for parameter in model.parameters()) * F32
+    steps = 4 * F32  # Adam's, of each parameter
+    kinds = by(memory, "kind", "bytes", "device")
+    assert kinds["parameter"] == (parameters, "cpu")
+    assert kinds["gradient"] == (parameters, "cpu")
+    assert kinds["optimizer state"] == (2 * parameters + steps, "cpu")
+    keepers = {row.kept_by for row in memory.rows("id") if row.kind == "parameter"}
+    assert any("0.weight" in keeper for keeper in keepers)
+    states = {row.kept_by for row in memory.rows("id") if row.kind == "optimizer state"}
+    assert any("exp_avg of Adam: 0.weight" in keeper for keeper in states)
+
+
+def test_saved_activations_and_who_keeps_them():
+    model = mlp()
+
+    def run():
+        x = torch.ones(BATCH, WIDTHS[0])
+        hidden = torch.tanh(torch.nn.functional.linear(x, model[0].weight))
+        loss = torch.nn.functional.linear(hidden, model[2].weight).square().sum()
+        del hidden
+        loss.backward()
+
+    memory, _ = measured(run)
+    saved = {(row.name, row.bytes): row.kept_by for row in memory.rows("id") if row.kind == "saved activation"}
+    tanh = saved["aten::tanh", BATCH * WIDTHS[1] * F32]
+    assert "TanhBackward0" in tanh or "MmBackward0" in tanh or "AddmmBackward0" in tanh
+    assert "test_memory.py:" in tanh
+    lines = [row for row in memory.rows("line") if row.kind == "saved activation"]
+    assert all("test_memory.py:" in row.name for row in lines)
+
+
+@pytest.mark.filterwarnings("ignore:.*Memory block of unknown size.*")
+def test_totals_are_those_of_the_profiler():
+    def run():
+        model = mlp()
+        train(model, steps=1, optimizer=torch.optim.SGD)
+
+    run()  # what happens once in a process
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    sizes = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert sizes
+    live = peak = 0
+    for size in sizes:
+        live += size
+        peak = max(peak, live)
+    memory, _ = measured(run)
+    assert memory.allocated_bytes == {"cpu": sum(size for size in sizes if size > 0)}
+    assert memory.peak_bytes == {"cpu": peak}
+    assert sum(row.bytes for row in memory.rows("op")) == peak
+    for grouping in ("kind", "id", "op", "module", "line"):
+        assert sum(row.bytes for row in memory.rows(grouping)) == peak
+        assert sum(row.share for row in memory.rows(grouping)) == pytest.approx(1)
+
+
+def test_training_is_bit_equal():
+    def run():
+        model = mlp()
+        train(model, steps=3)
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    alone = run()
+    _, under = measured(run)
+    assert all(torch.equal(one, other) for one, other in zip(alone, under, strict=True))
+
+
+def test_what_was_there_when_memory_ran_out():
+    memory, kept = PeakMemory(), None
+    with pytest.raises(RuntimeError, match="allocate memory"), amanda.apply(memory):
+        kept = torch.ones(1000)
+        torch.empty(1 << 50)
+    assert kept is not None
+    snapshot = memory.at_error
+    assert snapshot.when.startswith("when aten::empty (test_memory.py:")
+    assert by(snapshot, "op", "bytes") == {"aten::ones": (4000,)}
+    assert "ran out of memory" in str(snapshot.table())
+    with pytest.raises(ValueError, match="boom"), amanda.apply(memory):
+        raise ValueError("boom")
+    assert memory.at_error is None
+
+
+def test_an_operator_that_raised_is_not_blamed_for_later_memory():
+    def run():
+        with pytest.raises(RuntimeError):
+            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+        return torch.full((500,), 1.0)
+
+    memory, _ = measured(run)
+    assert by(memory, "op", "bytes")["aten::full"] == (2000,)
+
+
+def test_the_peak_is_followed_over_many_allocations():
+    def run():
+        peak = [torch.ones(1000) for _ in range(50)]
+        del peak
+        return [torch.ones(10) for _ in range(3000)]
+
+    memory, _ = measured(run)
+    assert memory.peak_bytes == {"cpu": 200_000}
+    assert memory.live_bytes == {"cpu": 120_000}
+    (row,) = memory.rows("op")
+    assert (row.name, row.bytes, row.blocks) == ("aten::ones", 200_000, 50)
+    curve = memory.timeline()
+    assert max(size for _, size in curve) == 200_000
+    assert curve[-1][1] == 120_000
+    assert len(curve) <= 4096
+
+
+def test_page_and_trace(tmp_path):
+    memory, _ = measured(lambda: train(mlp()))
+    memory.write_html(tmp_path / "memory.html")
+    page = (tmp_path / "memory.html").read_text()
+    assert "Memory at the peak" in page
+    assert "<svg" in page
+    assert "optimizer state" in page
+    memory.export_chrome_trace(tmp_path / "trace.json")
+    counters = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "C"]
+    assert max(event["args"]["bytes"] for event in counters) == memory.peak_bytes["cpu"]
+
+
+def test_the_profiler_is_refused():
+    memory = PeakMemory()
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True),
+        pytest.raises(amanda.Error, match=r"\[memory\] PyTorch's profiler is on, and hears of memory alone"),
+        amanda.apply(memory),
+    ):
+        pass
+    memory, _ = measured(lambda: torch.ones(3))
+    assert memory.rows()
+
+
+def test_reset_and_a_second_scope():
+    memory, _ = measured(lambda: torch.ones(1000))
+    memory.reset()
+    assert memory.rows() == []
+    assert memory.peak_bytes == {}
+    with amanda.apply(memory):
+        kept = torch.ones(10)
+    assert by(memory, "op", "bytes") == {"aten::ones": (40,)}
+    assert kept is not None
