@@ -1,6 +1,5 @@
 #include "backward/grad_hooks.h"
 
-#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <exception>
@@ -25,9 +24,10 @@
 namespace amanda::pytorch {
 
 CurrentScopes observing_scopes() {
-  if (c10::impl::tls_is_dispatch_key_excluded(keys().all)) return {};  // inside an operator
-  if (thread_keys().unobserved != 0) return {};                        // a tool's own backward pass
-  return current_scopes();
+  const ThreadKeys& thread = thread_keys().with_torch_state();
+  if (thread.bits->excluded().has(keys().all)) return {};  // inside an operator
+  if (thread.unobserved != 0) return {};                   // a tool's own backward pass
+  return thread.scopes ? CurrentScopes(thread.scopes) : current_scopes();
 }
 
 namespace {
@@ -121,7 +121,7 @@ class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<
       const Ownership* owner = counts_calls() ? nullptr : record_.only_owner(node_, type_.accumulates, copy);
       if (owner) {
         const PlainBackwardRun run(*scopes, owner->forward->plan, owner->number, owner->id);
-        const bool followed = run && run.follows() && c10::GradMode::is_enabled();
+        const bool followed = run && run.follows() && thread_keys().autograd->get_grad_mode();
         if (run && !followed) return begin_plain(run, *owner, grad_outputs);
       }
       return begin(std::move(scopes), grad_outputs);
@@ -191,18 +191,20 @@ NodeRecord* find_record_of(Node& node, const NodeType& type) {
   return find_record(node);
 }
 
+NodeRecord& add_record(Node& node, const NodeType& type, Ownership owner) {
+  auto hook = std::make_unique<BeforeNode>(node, type, std::move(owner));
+  NodeRecord& made = hook->record();
+  node.add_pre_hook(std::move(hook));
+  return made;
+}
+
 /// Null: the tools that saw this owner already see the node, through another owner.
 NodeRecord* record_owner(Node& node, const NodeType& type, Ownership owner) {
   NodeRecord* known;
   {
     const auto lock = lock_hooks(type);
     known = find_record(node);
-    if (!known) {
-      auto hook = std::make_unique<BeforeNode>(node, type, std::move(owner));
-      NodeRecord& made = hook->record();
-      node.add_pre_hook(std::move(hook));
-      return &made;
-    }
+    if (!known) return &add_record(node, type, std::move(owner));
   }
   return known->add(std::move(owner)) ? known : nullptr;
 }
@@ -219,7 +221,8 @@ RunStatePtr run_of(const ForwardRun& forward, RunSource* runs) {
 HookNeeds attach_hooks(ScopeStack& scopes, BackwardBinding& binding, Node& node, const NodeType& type, Ownership owner,
                        RunSource* runs, bool& kept) {
   const ForwardRun* const forward = owner.forward.get();
-  if (NodeRecord* const known = find_record_of(node, type)) {
+  NodeRecord* const known = find_record_of(node, type);
+  if (known) {
     const NodeRecord::Owners owners = known->owners();
     if (!restrict_to_new_tools(owner, owners)) {
       if (type.accumulates) known->renew_run(owners, owner, [&] { return run_of(*owner.forward, runs); });
@@ -238,7 +241,9 @@ HookNeeds attach_hooks(ScopeStack& scopes, BackwardBinding& binding, Node& node,
     if (!type.accumulates || !kept) owner.kept_run = std::move(run);
     kept = true;
   }
-  NodeRecord* const record = record_owner(node, type, std::move(owner));
+  // Only a leaf's node can have got a record meanwhile.
+  NodeRecord* const record = known || type.accumulates ? record_owner(node, type, std::move(owner))
+                                                       : &add_record(node, type, std::move(owner));
   if (record && wanted.after) ensure_post_hook(node, *record);
   return wanted;
 }

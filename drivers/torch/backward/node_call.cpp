@@ -82,8 +82,8 @@ variable_list run_node(Node& node, variable_list&& grad_outputs) {
   return grad_inputs;
 }
 
-NodeCall::Active::Active(NodeCall& call) : call_(call), outer_(std::exchange(innermost, this)) {}
-NodeCall::Active::~Active() { innermost = outer_; }
+NodeCall::Active::Active(NodeCall& call) : call_(call), here_(innermost), outer_(std::exchange(here_, this)) {}
+NodeCall::Active::~Active() { here_ = outer_; }
 
 NodeCall* NodeCall::current(OpType type, OpId id) {
   for (const Active* active = innermost; active; active = active->outer_) {

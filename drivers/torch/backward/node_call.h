@@ -99,6 +99,7 @@ class NodeCall final : public OpCall {
    private:
     friend class NodeCall;
     NodeCall& call_;
+    Active*& here_;  // this thread's innermost: to find it costs a call
     Active* outer_;
   };
 

@@ -36,12 +36,13 @@ NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
   const uint64_t count = at::sequence_number::peek() - first_;
   if (count == 0) return {};
   Made made;
+  const uint64_t thread = at::RecordFunction::currentThreadId();
   SomeNodes by_number(count);
   c10::SmallVector<torch::autograd::Node*, 8> open;
   auto reach = [&](const port::NodePtr& node) {
     const uint64_t number = node->sequence_nr() - first_;
     if (number >= count || by_number[number]) return;
-    if (node->thread_id() != at::RecordFunction::currentThreadId()) return;
+    if (node->thread_id() != thread) return;
     by_number[number] = node;
     open.push_back(node.get());
   };

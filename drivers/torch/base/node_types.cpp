@@ -27,12 +27,17 @@ const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   Table& table = per_thread<Table>();
 
   const std::type_info& cls = typeid(node);
-  Known& known = table[(reinterpret_cast<uintptr_t>(&cls) >> 4) % table.size()];
-  if (known.cls == &cls) return *known.type;
+  // Two that would have the same entry are neighbors.
+  const size_t at = (reinterpret_cast<uintptr_t>(&cls) >> 4) % (table.size() / 2) * 2;
+  for (size_t i = at; i < at + 2; ++i) {
+    if (table[i].cls == &cls) return *table[i].type;
+  }
   const NodeType& type = named(std::string(plain_name(node.name())), cls == typeid(torch::autograd::AccumulateGrad));
   // One class serves all Python functions. It is identified by name: libtorch_python does not export what
   // typeid(PyNode) needs.
-  if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) known = {&cls, &type};
+  if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) {
+    table[table[at].cls ? at + 1 : at] = {&cls, &type};
+  }
   return type;
 }
 

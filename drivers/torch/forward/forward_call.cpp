@@ -1,6 +1,5 @@
 #include "forward/forward_call.h"
 
-#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "backward/grad_hooks.h"
 #include "base/python_hooks.h"
 #include "base/tensor_handle.h"
+#include "thread/keys.h"
 #include "thread/tracing.h"
 
 namespace amanda::pytorch {
@@ -35,7 +35,7 @@ void ForwardCall::remember_results() {
 }
 
 uint64_t ForwardCall::gradient_mask() const {
-  if (!c10::GradMode::is_enabled()) return 0;
+  if (!thread_keys().with_torch_state().autograd->get_grad_mode()) return 0;
   uint64_t mask = 1;
   // An operator of another library may use weights of its own, and a wrapper hides what the levels below record.
   bool any = record_.info.ns != "aten";
