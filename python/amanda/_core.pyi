@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'NativeRoutine', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
+__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'NativeRoutine', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'position_at', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
 class Action:
     """
     A scheduled routine.
@@ -574,6 +574,10 @@ def is_cache_enabled() -> bool:
 def is_enabled() -> bool:
     """
     Is instrumentation on for this thread?
+    """
+def position_at(code: typing.Any, offset: typing.SupportsInt | typing.SupportsIndex) -> tuple[typing.Any, typing.Any, typing.Any, typing.Any]:
+    """
+    First and last line, first and last column of the instruction at this offset, as `co_positions()` has them.
     """
 def register_bridge(capsule: typing_extensions.CapsuleType) -> None:
     """

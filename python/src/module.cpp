@@ -107,6 +107,7 @@ PYBIND11_MODULE(_core, m) {
   bind_graph_site(m);
   bind_tap(m);
   bind_artifact(m);
+  bind_code_position(m);
   m.def(
       "register_bridge",
       [](py::capsule capsule) {

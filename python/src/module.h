@@ -13,6 +13,7 @@ namespace py = pybind11;
 
 void bind_action(py::module_& m);
 void bind_artifact(py::module_& m);
+void bind_code_position(py::module_& m);
 void bind_graph_backend(py::module_& m);
 void bind_graph_site(py::module_& m);
 void bind_op_context(py::module_& m);

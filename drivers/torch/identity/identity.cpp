@@ -2,8 +2,8 @@
 
 #include <torch/csrc/autograd/variable.h>
 
-#include <array>
 #include <unordered_map>
+#include <vector>
 
 #include "amanda/per_thread.h"
 #include "base/hash.h"
@@ -60,28 +60,34 @@ struct Resolved {
   OpId id = 0;
 };
 
-/// What this thread has resolved, with a direct-mapped table in front. In a large model places often share a slot of
-/// that table, and resolving costs a thousand times as much as a hit.
-struct KnownPlaces {
-  std::array<Resolved, 4096> front;
-  std::unordered_map<uint64_t, Resolved> all;
-
-  Resolved& slot(uint64_t key) { return front[key % front.size()]; }
-
-  /// The slot, if the place is known in this epoch, or else null.
+/// What this thread has resolved, with a direct-mapped table in front, which grows with the number of places. In a
+/// large model places often share a slot of that table, and resolving costs a thousand times as much as a hit.
+class KnownPlaces {
+ public:
+  /// The place, if it is known in this epoch, or else null.
   const Resolved* find(uint64_t key, uint64_t epoch) {
     Resolved& known = slot(key);
     if (known.key == key && known.epoch == epoch) return &known;
-    const auto found = all.find(key);
-    if (found == all.end() || found->second.epoch != epoch) return nullptr;
+    const auto found = all_.find(key);
+    if (found == all_.end() || found->second.epoch != epoch) return nullptr;
     return &(known = found->second);
   }
 
   void add(const Resolved& place) {
-    constexpr size_t kMost = 1 << 16;
-    if (all.size() >= kMost) all.clear();
-    slot(place.key) = all[place.key] = place;
+    constexpr size_t kMost = 1 << 16, kMostInFront = 4096;
+    if (all_.size() >= kMost) all_.clear();
+    all_[place.key] = place;
+    if (all_.size() > front_.size() / 2 && front_.size() < kMostInFront) {
+      front_ = std::vector<Resolved>(front_.size() * 4);  // filled again by find()
+    }
+    slot(place.key) = place;
   }
+
+ private:
+  Resolved& slot(uint64_t key) { return front_[key & (front_.size() - 1)]; }
+
+  std::vector<Resolved> front_ = std::vector<Resolved>(64);
+  std::unordered_map<uint64_t, Resolved> all_;
 };
 
 OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {

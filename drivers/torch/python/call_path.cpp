@@ -19,6 +19,7 @@
 #include "python/deaths.h"
 #include "python/frames.h"  // Python first
 #include "python/last_walk.h"
+#include "python/model_calls.h"
 #include "python/path_hash.h"
 #include "python/tag_table.h"
 
@@ -126,15 +127,11 @@ uint64_t raw_path() {
   return whole_path<false>();
 }
 
-struct Described {
-  std::string module_path, source;
-};
-
 // Resolved places of all threads, by raw path. Their number is bounded: the least recently resolved are dropped, and a
 // new epoch resolves them again.
 class Descriptions {
  public:
-  void add(uint64_t raw, Described place) {
+  void add(uint64_t raw, Identified place) {
     constexpr size_t kMost = 1 << 15;
     std::lock_guard lock(mutex_);
     if (places_.size() >= kMost) {
@@ -144,7 +141,7 @@ class Descriptions {
     places_[raw] = std::move(place);
   }
 
-  Described find(uint64_t raw) {
+  Identified find(uint64_t raw) {
     std::lock_guard lock(mutex_);
     for (const auto* places : {&places_, &older_}) {
       if (auto found = places->find(raw); found != places->end()) return found->second;
@@ -154,7 +151,7 @@ class Descriptions {
 
  private:
   Mutex mutex_;
-  std::unordered_map<uint64_t, Described> places_, older_;
+  std::unordered_map<uint64_t, Identified> places_, older_;
 };
 
 Descriptions& descriptions() {
@@ -197,13 +194,8 @@ PyObject* list_of(const std::vector<pytorch::TensorOperand>& tensors) {
   return operands;
 }
 
-struct Place {
-  OpId id = 0;
-  Described described;
-};
-
-// False: a Python exception is set.
-bool find_place(uint64_t name_hash, PyObject* operands, Place& found) {
+// False: a Python exception is set. `in_model`: does the id not depend on frames outside the outermost module?
+bool find_place(uint64_t name_hash, PyObject* operands, Identified& found, bool& in_model) {
   Uncompiled uncompiled;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   PyObject* place = PyObject_CallFunction(
@@ -212,8 +204,10 @@ bool find_place(uint64_t name_hash, PyObject* operands, Place& found) {
   Py_XDECREF(frame);
   const char *module_path, *source;
   unsigned long long id = 0;
-  const bool ok = place && PyArg_ParseTuple(place, "Kss", &id, &module_path, &source);
-  if (ok) found = {id, {module_path, source}};
+  int known_in_model = 0;
+  const bool ok = place && PyArg_ParseTuple(place, "Kssp", &id, &module_path, &source, &known_in_model);
+  if (ok) found = {id, module_path, source};
+  in_model = ok && known_in_model;
   Py_XDECREF(place);
   return ok;
 }
@@ -225,20 +219,34 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
   constexpr int kTries = 3;
   Gil gil;
   KeptError kept;
+  static ModelCalls& model_calls = *new ModelCalls;
+  const uint64_t epoch = pytorch::python_hooks.epoch.load(std::memory_order_acquire);
+  const bool lasts = direct && !pytorch::port::inside_backward();  // a recomputation's operands depend on the first run
+  Identified place;
+  if (lasts && model_calls.find(ModelCalls::here(name_hash, tensors, run_module_code), place)) {
+    const OpId id = place.id;
+    descriptions().add(raw, std::move(place));
+    return id;
+  }
   PyObject* operands = list_of(tensors);
-  Place place;
-  bool found = find_place(name_hash, operands, place);
+  bool in_model = false;
+  bool found = find_place(name_hash, operands, place, in_model);
   std::optional<python_error> raised;
   if (!found) {
     raised.emplace().persist();
     for (int tries = 1; tries < kTries && !found; ++tries) {
-      found = find_place(name_hash, operands, place);
+      found = find_place(name_hash, operands, place, in_model);
       if (!found) PyErr_Clear();
     }
   }
   Py_DECREF(operands);
-  if (found) descriptions().add(raw, std::move(place.described));
-  if (!raised) return place.id;
+  const OpId id = place.id;
+  if (in_model && lasts && !raised) {
+    const ModelCalls::Place here = ModelCalls::here(name_hash, tensors, run_module_code);
+    if (here.epoch == epoch) model_calls.add(here, place);
+  }
+  if (found) descriptions().add(raw, std::move(place));
+  if (!raised) return id;
   if (found || !PyErr_GivenExceptionMatches(raised->type, PyExc_Exception)) throw *raised;
   raised->restore();
   PyErr_WriteUnraisable(resolve_function);
@@ -263,7 +271,7 @@ std::string parameter_name(PyObject* tensor) {
 }
 
 std::string describe(uint64_t raw, Detail detail) {
-  Described place = descriptions().find(raw);
+  Identified place = descriptions().find(raw);
   return std::move(detail == Detail::kModulePath ? place.module_path : place.source);
 }
 

@@ -86,6 +86,8 @@ bool watch(PyObject* object, Watch kind) {
   return true;
 }
 
+bool has_dead_objects() { return !dead.empty(); }
+
 std::vector<uint64_t> dead_objects() { return std::exchange(dead, {}); }
 
 bool is_reborn_in_grave(PyObject* module) {

@@ -22,6 +22,8 @@ bool watch(PyObject* object, Watch kind);
 
 /// Addresses of watched objects that died since the last call.
 std::vector<uint64_t> dead_objects();
+/// Would that return any?
+bool has_dead_objects();
 
 /// Is this a module with state or submodules, at an address where a plain one died? All plain modules of one class are
 /// equal, and often recreated, so their deaths end no epoch; but other modules at such an address must be distinguished

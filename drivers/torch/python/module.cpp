@@ -12,6 +12,7 @@
 #include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
 #include "dispatch/place_table.h"
+#include "dispatch/registered_operators.h"
 #include "dispatch/registration.h"
 #include "dispatch/typed_kernels.h"
 #include "identity/identity.h"
@@ -143,6 +144,9 @@ void bind_operators(py::module_& m) {
         return names;
       },
       "(operator, argument): what operators write to though their schemas call it read-only.");
+  m.def(
+      "is_registered", [](const std::string& name) { return !pytorch::registered_operators().matching(name).empty(); },
+      py::arg("name"), "Is an operator of this name, without wildcards, registered with the dispatcher?");
   m.def("typed_kernels", &pytorch::count_typed_kernels, "Operators that come in with their C++ operands.");
   m.def("caught_types", &pytorch::count_promoted, "Operators that filtered scopes have asked for in this process.");
 }

@@ -12,32 +12,44 @@ namespace py = pybind11;
 struct Known {
   py::object module;  // the name of the code's Python module; null: it has none
   py::object step;
+  StepFacts facts;
 };
 
 // By code and instruction; a function may belong to several modules. Under the interpreter lock.
 using OfCode = std::unordered_map<int, std::vector<Known>>;
 std::unordered_map<uintptr_t, OfCode>& known = *new std::unordered_map<uintptr_t, OfCode>;
 
-PyObject* module_of(py::handle globals) {
+PyObject* module_of(PyObject* globals) {
   static PyObject* const key = PyUnicode_InternFromString("__name__");
-  PyObject* name = PyDict_GetItemWithError(globals.ptr(), key);
+  PyObject* name = PyDict_GetItemWithError(globals, key);
   return name && PyUnicode_CheckExact(name) ? name : nullptr;
 }
 
 bool same(PyObject* a, PyObject* b) { return a == b || (a && b && PyUnicode_Compare(a, b) == 0); }
 
-PyObject* find(uintptr_t code, int offset, PyObject* module) {
+const Known* find(uintptr_t code, int offset, PyObject* module) {
   const auto of_code = known.find(code);
   if (of_code == known.end()) return nullptr;
   const auto found = of_code->second.find(offset);
   if (found == of_code->second.end()) return nullptr;
   for (const Known& one : found->second) {
-    if (same(one.module.ptr(), module)) return one.step.ptr();
+    if (same(one.module.ptr(), module)) return &one;
   }
   return nullptr;
 }
 
+StepFacts facts_of(const py::object& step) {
+  const py::object spot = step[py::int_(0)];
+  return {spot.attr("source").cast<std::string>(), spot.attr("is_checkpoint").cast<bool>(),
+          spot.attr("lends").cast<bool>()};
+}
+
 }  // namespace
+
+const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
+  const Known* one = find(reinterpret_cast<uintptr_t>(code), offset, module_of(globals));
+  return one ? &one->facts : nullptr;
+}
 
 py::object steps_from(py::object frame, const py::object& make, py::handle run_module,
                       const std::vector<uintptr_t>& addresses) {
@@ -49,13 +61,14 @@ py::object steps_from(py::object frame, const py::object& make, py::handle run_m
     const auto globals = py::reinterpret_steal<py::object>(PyFrame_GetGlobals(here));
     const auto address = reinterpret_cast<uintptr_t>(code.ptr());
     const int offset = PyFrame_GetLasti(here);
-    PyObject* module = module_of(globals);
-    auto step = py::reinterpret_borrow<py::object>(find(address, offset, module));
+    PyObject* module = module_of(globals.ptr());
+    const Known* one = find(address, offset, module);
+    py::object step = one ? one->step : py::object();
     if (!step) {
       const auto name = py::reinterpret_borrow<py::object>(module);
       step = make(frame);
       if (step.is_none()) return step;
-      known[address][offset].push_back({name, step});
+      known[address][offset].push_back({name, step, facts_of(step)});
     }
     const bool at_address =
         std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(here)) != addresses.end();

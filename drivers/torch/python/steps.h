@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace amanda::python {
@@ -15,6 +16,14 @@ namespace amanda::python {
 /// result is None.
 pybind11::object steps_from(pybind11::object frame, const pybind11::object& make, pybind11::handle run_module,
                             const std::vector<uintptr_t>& addresses);
+/// Of a kept step; see Spot in amanda/drivers/torch/call_path.py.
+struct StepFacts {
+  std::string source;  // the line; empty: in torch or Amanda
+  bool is_checkpoint, lends;
+};
+/// The facts of the step that is kept for frames of this code at this instruction; null: none is. With the interpreter
+/// lock. What is kept for code that has died is wrong until forget_steps() is called.
+const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals);
 /// The code object at this address has died.
 void forget_steps(uintptr_t code);
 

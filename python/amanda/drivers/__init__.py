@@ -84,6 +84,10 @@ class Driver(Protocol):
     def operators(self) -> Iterable[str] | None:
         """The operators that can run now, as "aten::add.Tensor"; None: they cannot be listed."""
 
+    def has_operator(self, name: str) -> bool:
+        """Is it quick to find that an operator of this name, as `ops=` takes it and without wildcards, can run now? False:
+        `operators` has to be searched."""
+
     def operators_named_by(self, value: object) -> Sequence[str]:
         """The names of the operators that `value` represents in the framework, for instance of those that a function
         calls; empty: none."""

@@ -41,6 +41,8 @@ def complaint(pattern: str) -> str | None:
     loaded = list(drivers.loaded())
     if not pattern or _GLOB.search(pattern) or not loaded:
         return None
+    if any(driver.has_operator(pattern) for driver in loaded):  # listing thousands of operators takes milliseconds
+        return None
     namespace, qualified, _ = pattern.partition("::")
     if qualified and not any(namespace in driver.closed_namespaces for driver in loaded):
         return None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
-import itertools
 import os
 from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
+
+from amanda import _core
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "tools") + os.sep
@@ -65,8 +66,7 @@ def same_place(original: CodeType, code: CodeType, offset: int) -> int:
 
 def line_of(code: CodeType, offset: int) -> int:
     """The line of the instruction at this offset; where it has none, as frames have it, the code's first one."""
-    position = next(itertools.islice(code.co_positions(), offset // 2, None), None)
-    return (position and position[0]) or code.co_firstlineno
+    return _core.position_at(code, offset)[0] or code.co_firstlineno
 
 
 def forget(code: int) -> None:
@@ -113,9 +113,8 @@ def position_of(code: CodeType, offset: int) -> tuple[int, ...]:
     """
     known = _positions.setdefault(id(code), {})
     if offset not in known:
-        position = next(itertools.islice(code.co_positions(), offset // 2, None), None)
-        complete = position is not None and None not in position
-        known[offset] = position if complete else (_instruction(code, offset),)
+        position = _core.position_at(code, offset)
+        known[offset] = (_instruction(code, offset),) if None in position else position
     found: tuple[int, ...] = known[offset]
     return found
 

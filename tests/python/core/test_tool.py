@@ -5,6 +5,8 @@ import re
 import amanda
 import pytest
 import torch
+from amanda.drivers import op_names
+from amanda.drivers.torch import TorchDriver
 
 X = torch.tensor([-1.0, 2.0])
 
@@ -193,6 +195,18 @@ def test_operators_that_are_registered_late_are_known():
     with amanda.apply(tool):
         late(X)
     assert seen == ["before", "after"]
+
+
+def test_a_registered_operator_is_found_without_a_list_of_all(monkeypatch):
+    def operators(driver):
+        raise AssertionError("listed")
+
+    monkeypatch.setattr(op_names, "_known", None)
+    monkeypatch.setattr(TorchDriver, "operators", operators)
+    amanda.Tool().add_inst_for_op(print, ops=["linear", "aten::linear", "add.Tensor", "aten::add.Tensor"])
+    for unknown in ("linea", "aten::linea", "add.tensor"):
+        with pytest.raises(AssertionError, match="listed"):
+            amanda.Tool().add_inst_for_op(print, ops=unknown)
 
 
 OBJECTS = [

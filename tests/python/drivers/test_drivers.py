@@ -58,6 +58,9 @@ class ArrayDriver:
     def operators(self):
         return self.names
 
+    def has_operator(self, name):
+        return False
+
     def operators_named_by(self, value):
         return ["array::add"] if value is ArrayDriver.load else []
 

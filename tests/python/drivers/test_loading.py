@@ -154,6 +154,9 @@ class LateDriver:
     def operators(self):
         return ["late::Scale"]
 
+    def has_operator(self, name):
+        return False
+
     def operators_named_by(self, value):
         return []
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import copy
+import inspect
 import types
 
 import amanda
 import pytest
 import torch
-from amanda import routine_checks
+import torch.utils.checkpoint
+from amanda import _core, _torch, routine_checks
 from amanda.drivers.torch import call_path
 
 X = torch.ones(3)
@@ -53,6 +55,84 @@ def test_an_equal_model_finds_every_step(made):
         assert [row[::2] for row in place] == [row[::2] for row in first]
     ids = {row[1] for place in found for row in place}
     assert len(ids) == 4 * len(first)  # equal models are different ones
+
+
+class Around(torch.nn.Module):
+    """Has no state: its ids depend on what calls it."""
+
+    def forward(self, x):
+        return x.neg().relu()
+
+
+def exchange(model):
+    """Each of two parameters has the other's name."""
+    first, last = model[0].bias, model[1].bias
+    model[0].bias, model[1].bias = last, first
+
+
+def calls_of(model, again):
+    """Calls of a model, each at a line of its own. `again`: the model has been changed already."""
+    x = torch.ones(2, 3)
+    around = Around()
+    yield lambda: model(x)
+    yield lambda: torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+    yield lambda: torch.func.functional_call(model, {"0.weight": torch.zeros(3, 3, requires_grad=True)}, x)
+    yield lambda: [model(x), model(x), model(X.expand(2, 3))]
+    yield lambda: around(model(around(x)))
+    yield lambda: around(x)
+    yield lambda: model[0](x)
+    yield lambda: [part(x) for part in model[:3]]
+    if not again:
+        exchange(model)
+    yield lambda: model(x)
+    if not again:
+        model[1].running_mean = torch.zeros(3)
+    yield lambda: (model(x), around(x))
+    with amanda.root("part"):
+        yield lambda: (model(x), around(x))
+
+
+def test_a_kept_identity_is_the_one_that_naming_gives():
+    model = make_model()
+    found = [places(call) for call in calls_of(model, False)]
+    found += [places(call) for call in calls_of(model, True)]
+    direct = _torch.walks_frames_directly()
+    _torch.walk_frames_directly(False)  # each place is named anew, by Python
+    try:
+        named = [places(call) for call in calls_of(model, True)]
+    finally:
+        _torch.walk_frames_directly(direct)
+    assert found[len(named) :] == named
+    changed = 8  # the first call after the exchange
+    assert found[changed : len(named)] == named[changed:]
+    assert [row[0] for row in found[0]] == ["linear", "add_", "batch_norm", "relu", "linear"]
+
+
+def test_a_model_called_at_another_line_is_named_once(monkeypatch):
+    if not _torch.walks_frames_directly():
+        pytest.skip("this Python's frames cannot be read directly: every line's calls are named")
+    model, x = make_model(), torch.ones(2, 3)
+    named = []
+    identify = call_path.identify
+    monkeypatch.setattr(call_path, "identify", lambda *given: named.append(given) or identify(*given))
+    first = places(lambda: model(x))
+    assert len(named) == 5
+    second = places(lambda: model(x))
+    assert len(named) == 6  # the first one finds the new line
+    assert [row[:3] for row in second] == [row[:3] for row in first]
+    assert {row[3] for row in first} != {row[3] for row in second}  # of torch's own modules, the line of the call
+
+
+def test_positions_are_those_of_the_interpreter():
+    def codes(code):
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from codes(constant)
+
+    for module in (inspect, types, call_path):
+        for code in codes(compile(inspect.getsource(module), module.__name__, "exec")):
+            assert [_core.position_at(code, 2 * i) for i, _ in enumerate(code.co_positions())] == [*code.co_positions()]
 
 
 def test_code_at_a_dead_one_s_address_is_not_taken_for_it():

@@ -90,6 +90,9 @@ class TensorFlowDriver:
 
         return (f"tensorflow::{name}" for name in port.registered_operators())
 
+    def has_operator(self, name: str) -> bool:
+        return False
+
     def operators_named_by(self, value: object) -> Sequence[str]:
         from amanda.drivers.tensorflow.called_operators import called_by
 

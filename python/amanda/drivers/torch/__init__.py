@@ -91,6 +91,11 @@ class TorchDriver:
             classes += type.__subclasses__(cls)
         yield from (f"autograd::{cls.__name__}" for cls in classes)
 
+    def has_operator(self, name: str) -> bool:
+        from amanda import _torch
+
+        return _torch.is_registered(name)
+
     def operators_named_by(self, value: object) -> Sequence[str]:
         """The name of torch.ops.aten.add or torch.ops.aten.add.Tensor."""
         from amanda.drivers.torch import port

@@ -73,14 +73,17 @@ class Path(NamedTuple):
     places: tuple[str, ...]  # as text
     modules: list[Any]  # the running modules, innermost first
     source: str
+    in_model: bool  # steps outside the outermost module do not change the places
 
 
 class Identity(NamedTuple):
-    """Of an operator: its id, the name of the module that runs, and the source line."""
+    """Of an operator: its id, the name of the module that runs, the source line, and whether the first two are the same
+    wherever the outermost module is called."""
 
     id: int
     module_path: str
     source: str
+    in_model: bool
 
 
 def resolve(
@@ -107,7 +110,7 @@ def identify(
         if name is not None:
             named.append((position, name))
     module_path = frames.encodable(models.names_in(path.modules))
-    return Identity(frames.hash_of((place, named)) or 1, module_path, path.source)
+    return Identity(frames.hash_of((place, named)) or 1, module_path, path.source, path.in_model)
 
 
 @contextlib.contextmanager
@@ -195,13 +198,16 @@ def path_of(steps: Sequence[Step]) -> Path:
     the innermost frame that entered a scope, so that ids do not depend on frames further out.
     """
     modules = [step.runs for step in steps if step.runs is not None]
-    lent = any(step.spot.lends for step in steps)
+    in_model = True
     for module in reversed(modules):
         models.register_model(module)
-        if not lent:
-            operands.register_buffers(module)
+        if not operands.has_buffers_of(module):
+            if any(step.spot.lends for step in steps):
+                in_model = False
+            else:
+                operands.register_buffers(module)
     places: list[str] = []
-    root = entered = 0
+    root = entered = ran = 0
     mark: roots.Mark | None = None
     marked: tuple[str, ...] = ()
     for spot, runs, own_mark, enters in steps:
@@ -209,10 +215,12 @@ def path_of(steps: Sequence[Step]) -> Path:
         if runs is not None:
             known = models.name_of(runs)
             places.append(known.text)
+            ran += 1
             if known.has_state:
                 root = len(places)
         elif spot.is_checkpoint:
             root = len(places)
+            in_model = in_model and ran < len(modules)
             break
         elif not spot.is_machinery:
             places.append(spot.text())
@@ -222,7 +230,8 @@ def path_of(steps: Sequence[Step]) -> Path:
         if not entered and enters:
             entered = len(places)
     path = tuple(places[:root]) if root else marked or tuple(places[: entered or None])
-    return Path(path, modules, next((step.spot.source for step in steps if step.spot.source), ""))
+    source = next((step.spot.source for step in steps if step.spot.source), "")
+    return Path(path, modules, source, in_model and root > 0)
 
 
 @functools.cache

@@ -74,9 +74,14 @@ def _path_in(module: Any, tensor: Any) -> str | None:
     return None
 
 
+def has_buffers_of(outermost: Any) -> bool:
+    """Do the buffers of a registered model count as parameters?"""
+    return id(outermost) in _kept
+
+
 def register_buffers(outermost: Any) -> None:
     """Makes the buffers of a registered model count as parameters."""
-    if id(outermost) in _kept:
+    if has_buffers_of(outermost):
         return
     _patch_exchanges()
     for _, module in reversed(
