@@ -169,6 +169,36 @@ def test_what_follows_from_an_operator_that_one_run_has_is_not_listed(tmp_path):
     ]
 
 
+def test_which_run_is_closer_to_float64(tmp_path):
+    def run():
+        torch.manual_seed(0)
+        x = torch.linspace(-1, 1, 64)
+        torch.nn.functional.dropout(x.exp())
+        return x.clone().exp_()
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+    coarse = amanda.Tool("coarse")
+    for name in ("exp", "exp_", "dropout"):
+        coarse.add_inst_for_op(lambda context: context.insert_after_op(lambda y: y.bfloat16().float()), ops=name)
+    diff = CausalDiff(tmp_path / "r", float64=True)
+    with amanda.apply(coarse, diff):
+        state = run(), torch.get_rng_state()
+    x = torch.linspace(-1, 1, 64)
+    exact = x.double().exp()
+    ulp = torch.finfo(torch.float32).eps * 2.0 ** exact.log2().floor()
+    errors = [((result.double() - exact).abs() / ulp).max().item() for result in (x.exp(), x.exp().bfloat16().float())]
+    assert [(row.name, row.reference_ulps, row.ulps) for row in diff.rows()] == [
+        ("aten::exp", *errors),
+        ("aten::dropout", None, None),
+        ("aten::exp_", *errors),
+    ]
+    assert errors[0] < 2 < 1000 < errors[1]
+    assert "ulp, the reference by" in diff.table()._repr_html_()
+    run()
+    assert torch.equal(state[1], torch.get_rng_state()), "random numbers are drawn as ever"
+
+
 def test_two_programs_that_part(tmp_path):
     def run(other=False):
         x = torch.ones(4, 4).exp().sin()

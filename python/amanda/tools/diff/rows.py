@@ -37,11 +37,14 @@ class Row:
     max_abs: float | None  # the largest difference, over all runs
     max_rel: float | None  # the same, divided by the reference's element
     note: str  # "eps: 1e-05 -> 1e-06", the names of inputs, another dtype or shape
+    reference_ulps: float | None = None  # with float64=True: the reference's largest error, in units of the last place
+    ulps: float | None = None  # this run's
 
 
 def _what(row: Any) -> str:
     shape = "" if row.shape is None else f"{row.dtype}{list(row.shape)}"
-    return ", ".join(filter(None, [row.note, shape]))
+    ulps = "" if row.ulps is None else f"off float64 by {row.ulps:.3g} ulp, the reference by {row.reference_ulps:.3g}"
+    return ", ".join(filter(None, [row.note, shape, ulps]))
 
 
 COLUMNS = [

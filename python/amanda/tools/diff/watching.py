@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import linecache
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda import _fork
@@ -28,14 +29,16 @@ class Seen:
     inputs: list[str]  # texts, of before it ran
     forward: int | None  # of a backward operator: which run of the forward operator it belongs to
     are_views: bool  # results share memory with an input: they can't be replaced
+    exact: Callable[[], list[Any] | None] | None = None  # what `tensors` are in float64
 
 
 class Watching(Tool):
     """Calls `_ran` after each outermost operator, forward and backward, but for collectives, and those that return memory
     without values."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, float64: bool = False) -> None:
         super().__init__(name)
+        self._wants_float64 = float64
         self._lock = _fork.lock()
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self.add_inst_for_op(self._analyze)
@@ -57,8 +60,10 @@ class Watching(Tool):
         ):
             return
         station = _station(context)
+        written = [station.names.index(name) for name in sides.unreturned]
         context.insert_before_op(self._before, with_run=True, is_view=station.is_view)
-        context.insert_after_op(self._after, inputs=sides.unreturned, with_run=True, station=station)
+        exact = (context.op, written) if self._wants_float64 else None
+        context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact)
 
     def _analyze_backward(self, context: OpContext) -> None:
         station = _station(context)
@@ -71,10 +76,19 @@ class Watching(Tool):
         from amanda.tools.diff import tensors  # here: it imports torch
 
         run["inputs"] = [text_of(value) for value in inputs]
+        if self._wants_float64:
+            run["values"] = tensors.copied(inputs)
         if is_view:
             run["memory"] = tensors.memory(inputs)
 
-    def _after(self, *results: Any, run: Run, station: Station, inputs: tuple[Any, ...] = ()) -> Any:
+    def _after(
+        self,
+        *results: Any,
+        run: Run,
+        station: Station,
+        exact: tuple[Callable[..., Any], list[int]] | None,
+        inputs: tuple[Any, ...] = (),
+    ) -> Any:
         from amanda.tools.diff import tensors
 
         are_views = station.is_view and not run.pop("memory").isdisjoint(tensors.memory(results))
@@ -82,7 +96,12 @@ class Watching(Tool):
             run["number"] = self._numbers[station.op_id]
             self._numbers[station.op_id] += 1
         found = [*tensors.tensors_in(results), *tensors.tensors_in(inputs)]
-        replaced = self._ran(station, Seen(found, run.pop("inputs"), None, are_views))
+        in_float64 = None
+        if exact is not None:
+            from amanda.tools.diff import float64
+
+            in_float64 = functools.partial(float64.results, exact[0], run.pop("values"), exact[1])
+        replaced = self._ran(station, Seen(found, run.pop("inputs"), None, are_views, in_float64))
         if replaced is None:
             return None
         values = iter(replaced)
