@@ -13,7 +13,6 @@ from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.run import Run
 from amanda.tool import Tool
-from amanda.tools import _eager_only
 from amanda.tools._schemas import Sides
 from amanda.tools.diff.record import Station
 from amanda.tools.diff.texts import text_of
@@ -53,7 +52,6 @@ class Watching(Tool):
         raise NotImplementedError
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, "their operators have no results of their own to compare")
         sides = Sides.of(context)
         if sides.is_uninitialized or (
             context.op.name.startswith(_COLLECTIVES) and context.op.__name__ != "wait_tensor"
@@ -61,21 +59,24 @@ class Watching(Tool):
             return
         station = _station(context)
         written = [station.names.index(name) for name in sides.unreturned]
-        context.insert_before_op(self._before, with_run=True, is_view=station.is_view)
+        read = [i for i, name in enumerate(station.names) if name in sides.read or name in sides.changed]
+        context.insert_before_op(self._before, with_run=True, is_view=station.is_view, read=frozenset(read))
         exact = (context.op, written) if self._wants_float64 else None
         context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact)
 
     def _analyze_backward(self, context: OpContext) -> None:
+        if context.is_symbolic:
+            return  # one for each forward operator, where eager mode has the nodes of autograd
         station = _station(context)
         if station.accumulates:
             context.insert_before_backward_op(self._before_accumulation, grad_outputs=[0], station=station)
         else:
             context.insert_after_backward_op(self._after_backward, grad_outputs=None, with_run=True, station=station)
 
-    def _before(self, *inputs: Any, run: Run, is_view: bool) -> None:
+    def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int]) -> None:
         from amanda.tools.diff import tensors  # here: it imports torch
 
-        run["inputs"] = [text_of(value) for value in inputs]
+        run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(inputs)]
         if self._wants_float64:
             run["values"] = tensors.copied(inputs)
         if is_view:
@@ -146,6 +147,7 @@ def _station(context: OpContext) -> Station:
         context.source,
         text,
         backward_op is None and Sides.of(context).may_be_view,
+        context.is_symbolic,
         names,
         parameters,
     )
