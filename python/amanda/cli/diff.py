@@ -32,6 +32,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype"
     )
+    command.add_argument(
+        "--float64", action="store_true", help="tells how far both results are from what float64 inputs give"
+    )
     command.add_argument("--top", type=int, help="how many rows (default: all)")
     command.add_argument("--json", metavar="FILE", help="writes all rows there, too")
     command.add_argument("--html", metavar="FILE", help="writes a page there, too")
@@ -81,7 +84,7 @@ def _record(program: Program, folder: str, options: dict[str, Any]) -> object:
 
 
 def _compare(program: Program, folder: str, given: argparse.Namespace, options: dict[str, Any]) -> None:
-    tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol, close=given.close)
+    tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol, close=given.close, float64=given.float64)
     status = program.run_in(scope.apply(tool, **options))
     differs = _report(tool, " ".join(program.argv), given)
     _end(program.argv[0], status)

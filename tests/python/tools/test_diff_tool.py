@@ -169,6 +169,56 @@ def test_what_follows_from_an_operator_that_one_run_has_is_not_listed(tmp_path):
     ]
 
 
+def test_which_run_is_closer_to_float64(tmp_path):
+    def run():
+        torch.manual_seed(0)
+        x = torch.linspace(-1, 1, 64)
+        torch.nn.functional.dropout(x.exp())
+        return x.clone().exp_()
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+    coarse = amanda.Tool("coarse")
+    for name in ("exp", "exp_", "dropout"):
+        coarse.add_inst_for_op(lambda context: context.insert_after_op(lambda y: y.bfloat16().float()), ops=name)
+    diff = CausalDiff(tmp_path / "r", float64=True)
+    with amanda.apply(coarse, diff):
+        state = run(), torch.get_rng_state()
+    x = torch.linspace(-1, 1, 64)
+    exact = x.double().exp()
+    ulp = torch.finfo(torch.float32).eps * 2.0 ** exact.log2().floor()
+    errors = [((result.double() - exact).abs() / ulp).max().item() for result in (x.exp(), x.exp().bfloat16().float())]
+    assert [(row.name, row.reference_ulps, row.ulps) for row in diff.rows()] == [
+        ("aten::exp", *errors),
+        ("aten::dropout", None, None),
+        ("aten::exp_", *errors),
+    ]
+    assert errors[0] < 2 < 1000 < errors[1]
+    assert " ulp off, reference 0." in diff.table()._repr_html_()
+    run()
+    assert torch.equal(state[1], torch.get_rng_state()), "random numbers are drawn as ever"
+
+
+def test_eager_against_compiled(tmp_path):
+    def run(compiled=True, eps=1e-5):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=eps), nn.Tanh(), nn.Linear(8, 3))
+        forward = torch.compile(model, backend="aot_eager") if compiled else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            forward(torch.linspace(-1, 1, 12).reshape(3, 4)).square().mean().backward()
+            optimizer.step()
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run(compiled=False)
+    for eps, expected in [(1e-5, []), (1e-2, ["eps: 1e-05 -> 0.01"])]:
+        diff = CausalDiff(tmp_path / "r", close=True)
+        with amanda.apply(diff, compiled="graph"):
+            run(eps=eps)
+        assert [row.note for row in diff.rows()] == expected, diff.rows()
+
+
 def test_two_programs_that_part(tmp_path):
     def run(other=False):
         x = torch.ones(4, 4).exp().sin()
@@ -221,7 +271,23 @@ def test_a_fault_in_a_backward_pass_of_an_operator_that_was_a_cause_in_another_r
 def test_an_operator_that_was_left_out(reference):
     """AdamW has no multiplication for a decay of zero. That shifts the ids of others on the same line of the program."""
     found = causes(reference, weight_decay=0.0)
-    assert [row[:2] for row in found] == [("only in reference", "aten::mul_.Tensor")] * 6, "and not what they feed"
+    assert found == [("only in reference", "aten::mul_.Tensor", "", "", "6 places")], "and not what they feed"
+
+
+def test_an_operator_that_was_put_between_others_of_its_type(tmp_path):
+    def run(nesterov=False):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, foreach=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+    found = causes(tmp_path / "r", run, nesterov=True)
+    assert {row[:2] for row in found} == {("only in this run", "aten::_foreach_add_.List")}, found
 
 
 def test_a_fault_in_a_backward_pass_only(tmp_path):

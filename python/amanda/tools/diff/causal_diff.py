@@ -39,6 +39,9 @@ class CausalDiff(Differences, Watching):
         rtol, atol: differences up to ``atol + rtol * abs(reference)`` are no cause, but replaced, too. None: 0, bit for
             bit; where dtypes differ, what `torch.testing.assert_close` tolerates between them.
         close: tolerates what `torch.testing.assert_close` does for each dtype, unless `rtol` or `atol` is given.
+        float64: runs each operator that is a cause, although it got the same as in the reference, once more with float64
+            copies of its inputs; rows tell how far both results are from that, in units of the last place. Copies the
+            inputs of all operators. Operators that draw random numbers are left out.
 
     Raises:
         ValueError: the folder has no record, or one of another version; a tolerance is negative.
@@ -52,8 +55,9 @@ class CausalDiff(Differences, Watching):
         rtol: float | None = None,
         atol: float | None = None,
         close: bool = False,
+        float64: bool = False,
     ) -> None:
-        super().__init__("diff")
+        super().__init__("diff", float64=float64)
         self._tolerances, self._record = tolerances_of(rtol, atol, close), Record(record)
         self.reset()
 

@@ -3,68 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from amanda.tools.diff import lone, texts
+from amanda.tools.diff.changes import Change, changes_of
 from amanda.tools.diff.consequences import Consequences
 from amanda.tools.diff.matching import Id, Matching
 from amanda.tools.diff.record import Execution, Record, Station
 from amanda.tools.diff.rows import Kind, Row
 from amanda.tools.diff.watching import Seen
-
-
-@dataclasses.dataclass(eq=False)
-class Change:
-    """An input that is another one than in the reference."""
-
-    name: str
-    parameters: tuple[str, ...]
-    theirs: str
-    ours: str
-
-    @functools.cached_property
-    def pairs(self) -> list[tuple[str, str]]:
-        """The tensors that differ, reference's first; [] if one side has another number of them."""
-        return [pair for pair in self._all if pair[0] != pair[1]]
-
-    @property
-    def is_number(self) -> bool:
-        return bool(self.pairs) and all(texts.number_in(text) for pair in self.pairs for text in pair)
-
-    @property
-    def dtypes(self) -> set[str]:
-        """Of both sides, where they differ."""
-        pairs = [] if self.is_number else [{texts.dtype_in(one), texts.dtype_in(other)} for one, other in self.pairs]
-        return set().union(*(pair for pair in pairs if len(pair) > 1))
-
-    @property
-    def comparable(self) -> list[tuple[str, str]]:
-        """Without those of two dtypes: they have different bits anyway; their values were compared where they were
-        made."""
-        return [(one, other) for one, other in self.pairs if texts.dtype_in(one) == texts.dtype_in(other)]
-
-    @property
-    def changed_parameters(self) -> list[str]:
-        if len(self._all) != len(self.parameters):
-            return list(filter(None, self.parameters))
-        both = zip(self._all, self.parameters, strict=True)
-        return [name for (one, other), name in both if name and one != other]
-
-    def __str__(self) -> str:
-        if self.pairs and not self.is_number:
-            return f"{self.name} ({_listed(self.changed_parameters)})" if self.changed_parameters else self.name
-        return f"{self.name}: {_short(self.theirs)} -> {_short(self.ours)}"
-
-    @property
-    def _all(self) -> list[tuple[str, str]]:
-        theirs, ours = texts.tensors_in(self.theirs), texts.tensors_in(self.ours)
-        pairs = list(zip(theirs, ours, strict=True)) if len(theirs) == len(ours) else []
-        is_one_a_number = any(
-            (texts.number_in(one) is None) != (texts.number_in(other) is None) for one, other in pairs
-        )
-        return [] if is_one_a_number else pairs
 
 
 @dataclasses.dataclass(eq=False)
@@ -78,6 +26,7 @@ class Cause:
     runs: set[tuple[Id, int]] = dataclasses.field(default_factory=set)
     max_abs: float | None = None
     max_rel: float | None = None
+    ulps: tuple[float, float] | None = None  # of errors: the reference's, and this run's
     read: set[str] = dataclasses.field(default_factory=set)  # what the reference read instead
 
     def add(self, station: Station, run: int, found: Any) -> None:
@@ -89,9 +38,9 @@ class Cause:
         station, found = self.station, self.first
         where = station.operator, station.backward_op, station.op_id, station.module_path, station.source
         at = len(self.runs), self.first_run, self.output
-        return Row(
-            self.kind, *where, *at, found.dtype, found.shape, found.elements, self.max_abs, self.max_rel, self.note
-        )
+        what = found.dtype, found.shape, found.elements
+        ulps = self.ulps or (None, None)
+        return Row(self.kind, *where, *at, *what, self.max_abs, self.max_rel, self.note, *ulps)
 
 
 class Comparison:
@@ -123,7 +72,7 @@ class Comparison:
             self._follow(told, sources[0] if sources and station.is_view else ("lone", station.id), station)
             self._tainted.add((station.op_id, number))
             return None
-        changes = _changes(station, reference.inputs, inputs)
+        changes = changes_of(station, reference.inputs, inputs)
         if len(told) != len(reference.told):
             note = f"{len(told)} tensors instead of {len(reference.told)}"
             if not self._reads_saved(station, forward):
@@ -145,6 +94,7 @@ class Comparison:
                 continue
             if found is not None and not explained:
                 source, explained = self._explain(station, number, seen, i, found, changes), True
+                self._judge(source, seen, changes, tensor, other, i)
             if self._heal and tensor is not None and other is not None and tensor.shape == other.shape:
                 replaced[i] = other
             elif found is None or source is not None:
@@ -220,6 +170,19 @@ class Comparison:
         note = ", ".join(map(str, arguments)) or found.note
         return self._add(station, run, output, found, "operator", note, [argument.name for argument in arguments])
 
+    def _judge(
+        self, source: Hashable, seen: Seen, changes: Sequence[Change], tensor: Any, other: Any, output: int
+    ) -> None:
+        """How far from the float64 result are they? Only where the operator got the same in both runs."""
+        cause = self.causes.get(source)
+        if seen.exact is None or cause is None or cause.ulps is not None or changes or tensor is None or other is None:
+            return
+        from amanda.tools.diff import float64
+
+        exact = seen.exact()
+        if exact is not None and output < len(exact):
+            cause.ulps = float64.ulps(other, exact[output]), float64.ulps(tensor, exact[output])
+
     def _reads_saved(self, station: Station, forward: int | None) -> bool:
         """Does it read what its forward operator saved in a run that differed?"""
         return bool(station.backward_op) and (station.op_id, forward) in self._tainted
@@ -259,7 +222,6 @@ class Comparison:
 
 
 _EQUAL = object()
-_NAMES = 6
 
 
 def _no_difference(note: str) -> Any:
@@ -267,27 +229,3 @@ def _no_difference(note: str) -> Any:
     from amanda.tools.diff import tensors
 
     return tensors.Difference("", None, None, None, None, note)
-
-
-def _changes(station: Station, theirs: Sequence[str], ours: Sequence[str]) -> list[Change]:
-    if len(theirs) != len(ours):
-        return []
-    names = station.names or [f"grad_outputs[{i}]" for i in range(len(ours))]
-    parameters = station.parameters or [()] * len(ours)
-    return [
-        Change(name, known, one, other)
-        for name, known, one, other in zip(names, parameters, theirs, ours, strict=True)
-        if one != other
-    ]
-
-
-def _short(text: str) -> str:
-    """Hashes tell a reader nothing."""
-    for tensor in texts.tensors_in(text):
-        text = text.replace(tensor, texts.number_in(tensor) or texts.without_hash(tensor))
-    return text
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
 from amanda.tools.diff.consequences import Consequences
 from amanda.tools.diff.matching import Matching
@@ -42,14 +43,22 @@ def rows(
     of forward operators that are `causes`, by id; views that no operator computes with; and what comes after the two
     programs have parted."""
     counts, parting = matching.counts_of_reference(), matching.parting()
+    its_causes: set[int] = set()
+    my_causes = set(causes)
+    for identity, station in matching.stations.items():
+        match = matching.counterpart(identity)
+        if station.is_compiled or (match is not None and record.stations[match].is_compiled):
+            my_causes.add(station.op_id)
+        if match is not None and station.op_id in my_causes:
+            its_causes.add(record.stations[match].op_id)
     last = (parting.ours, parting.theirs) if parting else (None, None)
     mine = [station for station in matching.stations.values() if matching.counterpart(station.id) is None]
     its = [station for i, station in enumerate(record.stations) if i not in counts and not station.accumulates]
     runs = {station.id: len(record.runs(i)) for i, station in enumerate(record.stations)}
     return [
-        *_rows("only in this run", mine, matching.counts, ours, last[0], causes),
+        *_rows("only in this run", mine, matching.counts, ours, last[0], my_causes),
         *_other_counts(record, matching),
-        *_rows("only in reference", its, runs, theirs, last[1], causes),
+        *_rows("only in reference", its, runs, theirs, last[1], its_causes),
     ]
 
 
@@ -64,8 +73,9 @@ def _rows(
     found: list[Row] = []
     stations = list(stations)
     alone = {station.op_id for station in stations if not station.backward_op}
-    casts: int | None = None  # the position of their row
-    places = rest = 0
+    rows: dict[Hashable, int] = {}  # their positions: one for all casts, and one for equal operators of a line
+    places: collections.Counter[int] = collections.Counter()
+    rest = 0
     has_parted = False
     for station in stations:
         if station.backward_op and (station.op_id in alone or (station.op_id in causes and not _is_cast(station))):
@@ -75,15 +85,14 @@ def _rows(
         if has_parted:
             rest += 1
             continue
-        if _is_cast(station):
-            places += 1
-            if casts is not None:
-                found[casts] = dataclasses.replace(
-                    found[casts], runs=found[casts].runs + runs[station.id], note=f"casts at {places} places"
-                )
-                continue
-            casts = len(found)
-        found.append(_row(kind, station, runs[station.id]))
+        key: Hashable = (station.operator, station.backward_op, station.module_path, station.source)
+        row = rows.setdefault("casts" if _is_cast(station) else key, len(found))
+        places[row] += 1
+        if row == len(found):
+            found.append(_row(kind, station, runs[station.id]))
+        else:
+            what = f"{'casts at ' if _is_cast(station) else ''}{places[row]} places"
+            found[row] = dataclasses.replace(found[row], runs=found[row].runs + runs[station.id], note=what)
         has_parted = station is last
     if rest:
         found[-1] = dataclasses.replace(found[-1], note=f"and {rest} more from here on")

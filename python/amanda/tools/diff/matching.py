@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from amanda.tools.diff.record import Execution, Record, Station
+from amanda.tools.diff.texts import is_telling, tensors_in
 
 Id = tuple[int, int | None]
 
@@ -32,8 +34,9 @@ class Parting:
 
 
 class Matching:
-    """Operators are matched by their ids. Those whose ids the record does not have are matched with one of the same type in
-    the same module, at a line with the same text: that whose first inputs agree most."""
+    """Operators are matched by their ids. Those whose ids the record does not have are matched with one of the same type
+    in the same module, with the same parameters, at a line with the same text: that whose first inputs agree most. It is
+    a new operator if all tensors that it reads are in the reference, but that one reads none of them."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -77,16 +80,34 @@ class Matching:
             known, alike = self._by_id.get(station.id), self._by_look[station.look]
             match = known
             if known is None and alike:
-                match = max(alike, key=lambda i: self._agreement(i, inputs))  # the first of several
+                best = max(alike, key=lambda i: self._agreement(i, inputs))  # the first of several
+                read = [tensor for text in inputs for tensor in filter(is_telling, tensors_in(text))]
+                is_new = read and not self._agreement(best, inputs)[0] and self._tensors.issuperset(read)
+                match = None if is_new else best
             if match is not None and match in alike:
                 alike.remove(match)
             self._matches[station.id] = match
         return self._matches[station.id]
 
-    def _agreement(self, match: int, inputs: Sequence[str]) -> int:
-        """How many inputs of its first run are these."""
+    @functools.cached_property
+    def _tensors(self) -> set[str]:
+        """All that the reference has."""
+        return {
+            tensor
+            for _, execution in self._record.executions
+            for text in (*execution.told, *execution.inputs)
+            for tensor in tensors_in(text)
+        }
+
+    def _agreement(self, match: int, inputs: Sequence[str]) -> tuple[int, int]:
+        """How many inputs of its first run are these: tensors, and all."""
         theirs = self._record.runs(match)[0].inputs if self._record.runs(match) else []
-        return sum(one == other for one, other in zip(theirs, inputs, strict=False))
+        same = [one for one, other in zip(theirs, inputs, strict=False) if one == other]
+        return sum(map(_has_tensor, same)), len(same)
+
+
+def _has_tensor(text: str) -> bool:
+    return any(map(is_telling, tensors_in(text)))
 
 
 def _is_computing(station: Station) -> bool:

@@ -30,6 +30,7 @@ class Station:
     source: str
     line: str  # the text of that line: it stays when the line moves
     is_view: bool  # its results may share memory with an input
+    is_compiled: bool  # of a compiled function: its backward operators are not compared
     names: tuple[str, ...]  # of inputs; "" for those of a backward operator
     parameters: tuple[tuple[str, ...], ...]  # for each input: the parameter's name or "", of a list all
 
@@ -45,7 +46,8 @@ class Station:
     @property
     def look(self) -> tuple[str, ...]:
         """What a place has in common with its counterpart in a changed program, whose ids are others."""
-        return self.operator, self.backward_op, self.module_path, self.line
+        names = (name for parameters in self.parameters for name in parameters if name)
+        return self.operator, self.backward_op, self.module_path, self.line, *names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ class RecordWriter:
         self._lines.append(["place", number, *dataclasses.astuple(station)])
 
     def add_execution(self, number: int, execution: Execution) -> None:
-        self._lines.append(["run", number, *dataclasses.astuple(execution)])
+        self._lines.append(["run", number, execution.results, execution.told, execution.inputs, execution.forward])
         if self._bytes >= BATCH_BYTES:
             self.flush()
 

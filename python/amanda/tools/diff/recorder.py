@@ -49,8 +49,11 @@ class Recorder(Watching):
     def _ran(self, station: Station, seen: Seen) -> None:
         from amanda.tools.diff import tensors  # here: it imports torch
 
-        told = [text_of_tensor(tensor) for tensor in seen.tensors]
         copies = [None if seen.are_views else tensors.kept(tensor) for tensor in seen.tensors]
+        told = [
+            text_of_tensor(tensor) if copy is None else text_of_tensor(copy, is_copy=True)
+            for tensor, copy in zip(seen.tensors, copies, strict=True)
+        ]
         with self._lock:
             number = self._number(station)
             stored = [None if tensor is None else self._writer.add_tensor(tensor) for tensor in copies]

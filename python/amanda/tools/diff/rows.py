@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, Literal
 
 from amanda.reports.columns import general_column, name_column, number_column
 from amanda.reports.data_frame import fields_of
 from amanda.reports.results import Grouping
 from amanda.reports.rich_table import Column
+
+_DIGITS = re.compile(r"\d+\.\d{7,}(e-?\d+)?")
+_WIDTH = 42  # columns: with the first two it fits into 80
 
 GroupBy = Literal["id"]
 Kind = Literal["operator", "input", "only in reference", "only in this run", "other count"]
@@ -37,21 +41,31 @@ class Row:
     max_abs: float | None  # the largest difference, over all runs
     max_rel: float | None  # the same, divided by the reference's element
     note: str  # "eps: 1e-05 -> 1e-06", the names of inputs, another dtype or shape
+    reference_ulps: float | None = None  # with float64=True: the reference's largest error, in units of the last place
+    ulps: float | None = None  # this run's
 
 
 def _what(row: Any) -> str:
-    shape = "" if row.shape is None else f"{row.dtype}{list(row.shape)}"
-    return ", ".join(filter(None, [row.note, shape]))
+    """In a table; the note has all digits."""
+    note = _DIGITS.sub(lambda found: f"{float(found[0]):.6g}", row.note)
+    ulps = "" if row.ulps is None else f"{row.ulps:.3g} ulp off, reference {row.reference_ulps:.3g}"
+    text = ", ".join(filter(None, [note, ulps]))
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _shape(row: Any) -> str:
+    return "" if row.shape is None else f"{row.dtype}{list(row.shape)}"
 
 
 COLUMNS = [
     name_column("id"),
     Column("cause", lambda row: row.backward_op or row.kind, left=True, field="kind"),
+    Column("what", _what, left=True, field="note"),
     number_column("runs", "runs"),
     number_column("first", "first_run"),
     number_column("elements", "elements"),
     general_column("max abs", "max_abs"),
     general_column("max rel", "max_rel"),
-    Column("what", _what, left=True, field="note"),
+    Column("result", _shape, left=True, field="shape"),
 ]
 GROUPINGS = {"id": Grouping(COLUMNS, fields_of(Row))}

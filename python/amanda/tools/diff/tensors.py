@@ -64,6 +64,13 @@ def kept(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
+def copied(value: Any) -> Any:
+    """Copies of the tensors in it."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if of_torch.why_unreadable(value) is None else value
+    return [copied(member) for member in value] if isinstance(value, (list, tuple)) else value
+
+
 def memory(values: Any) -> set[int]:
     """Where the tensors in it have their elements."""
     readable = (tensor for tensor in tensors_in(values) if of_torch.why_unreadable(tensor) is None)

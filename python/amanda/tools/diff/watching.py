@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import linecache
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.run import Run
 from amanda.tool import Tool
-from amanda.tools import _eager_only
 from amanda.tools._schemas import Sides
 from amanda.tools.diff.record import Station
 from amanda.tools.diff.texts import text_of
@@ -28,14 +28,16 @@ class Seen:
     inputs: list[str]  # texts, of before it ran
     forward: int | None  # of a backward operator: which run of the forward operator it belongs to
     are_views: bool  # results share memory with an input: they can't be replaced
+    exact: Callable[[], list[Any] | None] | None = None  # what `tensors` are in float64
 
 
 class Watching(Tool):
     """Calls `_ran` after each outermost operator, forward and backward, but for collectives, and those that return memory
     without values."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, float64: bool = False) -> None:
         super().__init__(name)
+        self._wants_float64 = float64
         self._lock = _fork.lock()
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self.add_inst_for_op(self._analyze)
@@ -50,31 +52,44 @@ class Watching(Tool):
         raise NotImplementedError
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, "their operators have no results of their own to compare")
         sides = Sides.of(context)
         if sides.is_uninitialized or (
             context.op.name.startswith(_COLLECTIVES) and context.op.__name__ != "wait_tensor"
         ):
             return
         station = _station(context)
-        context.insert_before_op(self._before, with_run=True, is_view=station.is_view)
-        context.insert_after_op(self._after, inputs=sides.unreturned, with_run=True, station=station)
+        written = [station.names.index(name) for name in sides.unreturned]
+        read = [i for i, name in enumerate(station.names) if name in sides.read or name in sides.changed]
+        context.insert_before_op(self._before, with_run=True, is_view=station.is_view, read=frozenset(read))
+        exact = (context.op, written) if self._wants_float64 else None
+        context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact)
 
     def _analyze_backward(self, context: OpContext) -> None:
+        if context.is_symbolic:
+            return  # one for each forward operator, where eager mode has the nodes of autograd
         station = _station(context)
         if station.accumulates:
             context.insert_before_backward_op(self._before_accumulation, grad_outputs=[0], station=station)
         else:
             context.insert_after_backward_op(self._after_backward, grad_outputs=None, with_run=True, station=station)
 
-    def _before(self, *inputs: Any, run: Run, is_view: bool) -> None:
+    def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int]) -> None:
         from amanda.tools.diff import tensors  # here: it imports torch
 
-        run["inputs"] = [text_of(value) for value in inputs]
+        run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(inputs)]
+        if self._wants_float64:
+            run["values"] = tensors.copied(inputs)
         if is_view:
             run["memory"] = tensors.memory(inputs)
 
-    def _after(self, *results: Any, run: Run, station: Station, inputs: tuple[Any, ...] = ()) -> Any:
+    def _after(
+        self,
+        *results: Any,
+        run: Run,
+        station: Station,
+        exact: tuple[Callable[..., Any], list[int]] | None,
+        inputs: tuple[Any, ...] = (),
+    ) -> Any:
         from amanda.tools.diff import tensors
 
         are_views = station.is_view and not run.pop("memory").isdisjoint(tensors.memory(results))
@@ -82,7 +97,12 @@ class Watching(Tool):
             run["number"] = self._numbers[station.op_id]
             self._numbers[station.op_id] += 1
         found = [*tensors.tensors_in(results), *tensors.tensors_in(inputs)]
-        replaced = self._ran(station, Seen(found, run.pop("inputs"), None, are_views))
+        in_float64 = None
+        if exact is not None:
+            from amanda.tools.diff import float64
+
+            in_float64 = functools.partial(float64.results, exact[0], run.pop("values"), exact[1])
+        replaced = self._ran(station, Seen(found, run.pop("inputs"), None, are_views, in_float64))
         if replaced is None:
             return None
         values = iter(replaced)
@@ -127,6 +147,7 @@ def _station(context: OpContext) -> Station:
         context.source,
         text,
         backward_op is None and Sides.of(context).may_be_view,
+        context.is_symbolic,
         names,
         parameters,
     )
