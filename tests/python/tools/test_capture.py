@@ -1,6 +1,7 @@
 """Capture and Patch: compared with hooks of modules, and with the same computation written out."""
 
 import importlib.resources
+import re
 import subprocess
 import sys
 
@@ -411,6 +412,33 @@ def test_bad_arguments_are_refused(make, kind, text):
     with pytest.raises(kind) as error:
         make()
     assert str(error.value).startswith(text)
+
+
+FULL_DISK = """
+import resource, signal, sys, torch, amanda
+from amanda.tools.capture import Capture
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # of each file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+capture = Capture(["exp", "repeat"], folder=sys.argv[1])
+try:
+    with amanda.apply(capture):
+        torch.ones(30).exp().repeat(10_000)
+except OSError as error:
+    print(error)
+print(list(capture), torch.ones(2).exp().shape)
+"""
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "kept")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = (
+        r"\[capture\] can't write '.*/00000001.safetensors': .*File too large.*; what was written before can be read\n"
+    )
+    assert re.match(told, done.stdout)
+    assert done.stdout.endswith("[':exp'] torch.Size([2])\n")
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["00000000.safetensors"]
+    assert torch.equal(load(tmp_path / "kept")[":exp"], torch.ones(30).exp())
 
 
 def test_a_folder_that_is_not_empty_or_not_ours_is_refused(tmp_path):
