@@ -4,6 +4,7 @@ import importlib.resources
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import amanda
 import pytest
@@ -412,6 +413,31 @@ def test_bad_arguments_are_refused(make, kind, text):
     with pytest.raises(kind) as error:
         make()
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_rows_tell_what_was_kept(tmp_path, on_disk):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    capture = Capture(["linear", "chunk"], grad=True, runs="all", folder=tmp_path / "kept" if on_disk else None)
+    with amanda.apply(capture):
+        for size in (5, 6):
+            model(torch.ones(size, 3)).chunk(2)[0].sum().backward()
+    rows = capture.rows()
+    assert [(row.name, row.op, row.module_path, row.shape, row.dtype) for row in rows] == [
+        ("0:linear", "aten::linear", "0", "[6, 4]", "float32"),
+        ("2:linear", "aten::linear", "2", "[6, 2]", "float32"),
+        (":chunk", "aten::chunk", "", "[3, 2], [3, 2]", "float32"),
+    ]
+    assert [(row.runs, row.gradients) for row in rows] == [(2, 2)] * 3
+    assert [row.bytes for row in rows] == [2 * 4 * 11 * width for width in (4, 2, 2)]  # and as much for gradients
+    assert all(Path(row.kept).is_file() if on_disk else row.kept == "cpu" for row in rows)
+    assert all("test_capture.py:" in row.source for row in rows[2:])
+    by_op = {row.name: row for row in capture.rows("op")}
+    assert (by_op["aten::linear"].runs, by_op["aten::linear"].bytes) == (4, 2 * 4 * 11 * 6)
+    assert "2:linear" in str(capture.table())
+    assert capture.to_pandas("module")["bytes"].sum() == sum(row.bytes for row in rows)
+    capture.reset()
+    assert capture.rows() == []
 
 
 FULL_DISK = """
