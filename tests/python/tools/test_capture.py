@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from amanda.tools.capture import TRANSFORMER_LENS_GPT2, Capture, Naming, Patch, ResultName, load
+from amanda.tools.capture import TRANSFORMER_LENS_GPT2, Capture, Naming, Patch, ResultName, load, result_names
 from repository import ROOT
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -112,6 +112,32 @@ def test_attention_has_the_names_of_transformerlens(gpt2, tokens):
         scores = torch.einsum("bqhd,bkhd->bhqk", query.double(), key.double()) / (WIDTH // HEADS) ** 0.5
         scores = scores.masked_fill(future, torch.finfo(torch.float32).min)
         torch.testing.assert_close(capture[f"{hook}attn_scores"].double(), scores, rtol=1e-5, atol=1e-6)
+
+
+def test_a_tool_that_depends_on_the_names_finds_them_in_its_contexts(gpt2, tokens):
+    class Look(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.depends_on(result_names(TRANSFORMER_LENS_GPT2))
+            self.found, self.behind = {}, set()
+            self.add_inst_for_op(self.analyze, ops=["softmax", "add"])
+            self.add_inst_for_op(self.analyze_backward, ops="softmax", backward=True)
+
+        def analyze(self, context):
+            for name in context["result_names"]:
+                self.found[name] = str(context["result_name"])
+
+        def analyze_backward(self, context):
+            self.behind |= set(context["result_names"])
+
+    look = Look()
+    with amanda.apply(look):
+        gpt2(tokens[0]).logits.sum().backward()
+    kinds = {"attn.hook_pattern", "attn.hook_attn_scores", "hook_resid_mid", "hook_resid_post"}
+    blocks = {f"blocks.{layer}.{kind}" for layer in range(LAYERS) for kind in kinds}
+    assert blocks <= look.found.keys() <= blocks | {f"blocks.{layer}.hook_resid_pre" for layer in range(1, LAYERS + 1)}
+    assert look.found["blocks.1.attn.hook_pattern"] == "transformer.h.1.attn:softmax"
+    assert look.behind == {f"blocks.{layer}.attn.hook_pattern" for layer in range(LAYERS)}
 
 
 PATCHES = {

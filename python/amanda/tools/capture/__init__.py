@@ -2,7 +2,7 @@
 
 from amanda.tools.capture.capture import Capture
 from amanda.tools.capture.captured import Captured, Value, load
-from amanda.tools.capture.names import Naming, ResultName
+from amanda.tools.capture.names import Naming, ResultName, result_names
 from amanda.tools.capture.patch import Patch
 from amanda.tools.capture.rows import GroupBy, Row
 from amanda.tools.capture.transformer_lens import TRANSFORMER_LENS_GPT2
@@ -18,4 +18,5 @@ __all__ = [
     "Row",
     "Value",
     "load",
+    "result_names",
 ]
