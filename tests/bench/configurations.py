@@ -164,6 +164,17 @@ def nonfinite(workload, body):
         yield session
 
 
+@row("tools.trace, a constant at each linear")
+def trace(workload, body):
+    if workload.own_op != "linear":
+        raise Missing("no linear")
+    import amanda
+
+    tool = amanda.trace("linear: 0", by="op")
+    with applied(body, tool, seen=lambda: sum(row.count for row in tool.rows())) as session:
+        yield session
+
+
 @row("two tools, different filters, one occurs", leaves_kernels=True)
 def two_filters(workload, body):
     here, elsewhere = counter(ops=workload.own_op), counter(ops=workload.other_op)

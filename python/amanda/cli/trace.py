@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import sys
 import typing
-from collections.abc import Iterator
 from typing import IO, Any
 
 from amanda import scope
+from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.tools.trace import GroupBy, Trace
 from amanda.tools.trace.rows import DEFAULT
 
 GROUPS = typing.get_args(GroupBy)
-REFRESHES = 2  # a second, of the live table
 LIVE_ROWS = 15
 
 
@@ -51,7 +48,7 @@ def run(program: Program, tool: Trace, options: dict[str, Any], top: int | None,
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
     """
-    with _live(tool):
+    with live(lambda: tool.table(top=LIVE_ROWS)):
         status = program.run_in(scope.apply(tool, **options))
     if file is None:
         print(f"\n{tool.table(top=top)}", flush=True)
@@ -60,27 +57,3 @@ def run(program: Program, tool: Trace, options: dict[str, Any], top: int | None,
             json.dump([dataclasses.asdict(row) for row in tool.rows()], file, indent=1)
     if status is not None:
         raise SystemExit(status)
-
-
-@contextlib.contextmanager
-def _live(tool: Trace) -> Iterator[None]:
-    """Shows the table while the program runs, where standard error is a terminal and standard output is not.
-
-    Where both are one, the program's own lines and the table would overwrite each other.
-    """
-    if not sys.stderr.isatty() or sys.stdout.isatty():
-        yield
-        return
-    import rich.console
-    import rich.live
-
-    console = rich.console.Console(stderr=True)
-    with rich.live.Live(
-        get_renderable=lambda: tool.table(top=LIVE_ROWS),
-        console=console,
-        refresh_per_second=REFRESHES,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ):
-        yield

@@ -1,15 +1,17 @@
 """Capture and Patch: compared with hooks of modules, and with the same computation written out."""
 
 import importlib.resources
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import amanda
 import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from amanda.tools.capture import TRANSFORMER_LENS_GPT2, Capture, Naming, Patch, ResultName, load
+from amanda.tools.capture import TRANSFORMER_LENS_GPT2, Capture, Naming, Patch, ResultName, load, result_names
 from repository import ROOT
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -110,6 +112,32 @@ def test_attention_has_the_names_of_transformerlens(gpt2, tokens):
         scores = torch.einsum("bqhd,bkhd->bhqk", query.double(), key.double()) / (WIDTH // HEADS) ** 0.5
         scores = scores.masked_fill(future, torch.finfo(torch.float32).min)
         torch.testing.assert_close(capture[f"{hook}attn_scores"].double(), scores, rtol=1e-5, atol=1e-6)
+
+
+def test_a_tool_that_depends_on_the_names_finds_them_in_its_contexts(gpt2, tokens):
+    class Look(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.depends_on(result_names(TRANSFORMER_LENS_GPT2))
+            self.found, self.behind = {}, set()
+            self.add_inst_for_op(self.analyze, ops=["softmax", "add"])
+            self.add_inst_for_op(self.analyze_backward, ops="softmax", backward=True)
+
+        def analyze(self, context):
+            for name in context["result_names"]:
+                self.found[name] = str(context["result_name"])
+
+        def analyze_backward(self, context):
+            self.behind |= set(context["result_names"])
+
+    look = Look()
+    with amanda.apply(look):
+        gpt2(tokens[0]).logits.sum().backward()
+    kinds = {"attn.hook_pattern", "attn.hook_attn_scores", "hook_resid_mid", "hook_resid_post"}
+    blocks = {f"blocks.{layer}.{kind}" for layer in range(LAYERS) for kind in kinds}
+    assert blocks <= look.found.keys() <= blocks | {f"blocks.{layer}.hook_resid_pre" for layer in range(1, LAYERS + 1)}
+    assert look.found["blocks.1.attn.hook_pattern"] == "transformer.h.1.attn:softmax"
+    assert look.behind == {f"blocks.{layer}.attn.hook_pattern" for layer in range(LAYERS)}
 
 
 PATCHES = {
@@ -411,6 +439,58 @@ def test_bad_arguments_are_refused(make, kind, text):
     with pytest.raises(kind) as error:
         make()
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_rows_tell_what_was_kept(tmp_path, on_disk):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    capture = Capture(["linear", "chunk"], grad=True, runs="all", folder=tmp_path / "kept" if on_disk else None)
+    with amanda.apply(capture):
+        for size in (5, 6):
+            model(torch.ones(size, 3)).chunk(2)[0].sum().backward()
+    rows = capture.rows()
+    assert [(row.name, row.op, row.module_path, row.shape, row.dtype) for row in rows] == [
+        ("0:linear", "aten::linear", "0", "[6, 4]", "float32"),
+        ("2:linear", "aten::linear", "2", "[6, 2]", "float32"),
+        (":chunk", "aten::chunk", "", "[3, 2], [3, 2]", "float32"),
+    ]
+    assert [(row.runs, row.gradients) for row in rows] == [(2, 2)] * 3
+    assert [row.bytes for row in rows] == [2 * 4 * 11 * width for width in (4, 2, 2)]  # and as much for gradients
+    assert all(Path(row.kept).is_file() if on_disk else row.kept == "cpu" for row in rows)
+    assert all("test_capture.py:" in row.source for row in rows[2:])
+    by_op = {row.name: row for row in capture.rows("op")}
+    assert (by_op["aten::linear"].runs, by_op["aten::linear"].bytes) == (4, 2 * 4 * 11 * 6)
+    assert "2:linear" in str(capture.table())
+    assert capture.to_pandas("module")["bytes"].sum() == sum(row.bytes for row in rows)
+    capture.reset()
+    assert capture.rows() == []
+
+
+FULL_DISK = """
+import resource, signal, sys, torch, amanda
+from amanda.tools.capture import Capture
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # of each file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+capture = Capture(["exp", "repeat"], folder=sys.argv[1])
+try:
+    with amanda.apply(capture):
+        torch.ones(30).exp().repeat(10_000)
+except OSError as error:
+    print(error)
+print(list(capture), torch.ones(2).exp().shape)
+"""
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "kept")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = (
+        r"\[capture\] can't write '.*/00000001.safetensors': .*File too large.*; what was written before can be read\n"
+    )
+    assert re.match(told, done.stdout)
+    assert done.stdout.endswith("[':exp'] torch.Size([2])\n")
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["00000000.safetensors"]
+    assert torch.equal(load(tmp_path / "kept")[":exp"], torch.ones(30).exp())
 
 
 def test_a_folder_that_is_not_empty_or_not_ours_is_refused(tmp_path):

@@ -2,8 +2,21 @@
 
 from amanda.tools.capture.capture import Capture
 from amanda.tools.capture.captured import Captured, Value, load
-from amanda.tools.capture.names import Naming, ResultName
+from amanda.tools.capture.names import Naming, ResultName, result_names
 from amanda.tools.capture.patch import Patch
+from amanda.tools.capture.rows import GroupBy, Row
 from amanda.tools.capture.transformer_lens import TRANSFORMER_LENS_GPT2
 
-__all__ = ["TRANSFORMER_LENS_GPT2", "Capture", "Captured", "Naming", "Patch", "ResultName", "Value", "load"]
+__all__ = [
+    "TRANSFORMER_LENS_GPT2",
+    "Capture",
+    "Captured",
+    "GroupBy",
+    "Naming",
+    "Patch",
+    "ResultName",
+    "Row",
+    "Value",
+    "load",
+    "result_names",
+]

@@ -6,24 +6,27 @@ import collections
 import functools
 import os
 from collections.abc import Collection, Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
 from amanda import _fork, unmatched
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
+from amanda.reports.places import Place
+from amanda.reports.results import Results
 from amanda.run import Run
 from amanda.tool import Tool
 from amanda.tools import _eager_only, _reading
 from amanda.tools.capture.captured import Captured
 from amanda.tools.capture.names import Naming, Numbering, Pattern, listed, ops_of
-from amanda.tools.capture.stores import FolderStore, MemoryStore, Store
+from amanda.tools.capture.rows import GROUPINGS, GroupBy, Row, grouped
+from amanda.tools.capture.stores import KINDS, FolderStore, Kind, MemoryStore, Store
 
 Runs: TypeAlias = Literal["last", "all"] | int | Collection[int]
 
 
-class Capture(Captured, Tool):
+class Capture(Results[Row, GroupBy], Captured, Tool):
     """Keeps results of operators while a program runs, for looking at them later or for `Patch`::
 
         capture = Capture(ops="linear", modules="encoder.layer.0")
@@ -35,6 +38,8 @@ class Capture(Captured, Tool):
     With ``grad=True``, `grad` has the gradient that autograd computes for a result, as `torch.Tensor.retain_grad` keeps it,
     but as the result was when its operator returned, also if it is modified in place later. If there are several backward
     passes through one run, it is that of the last. It is kept also if the backward pass runs after the scope was left.
+
+    `rows` and `table` tell what was kept, by "name", "op", "module" or "line", with shapes, bytes and where it is.
 
     Results that are not tensors are left out; those whose elements cannot be read count in `skipped`.
 
@@ -59,6 +64,8 @@ class Capture(Captured, Tool):
         ValueError: there is no such operator; `runs` contains a negative number; the folder is not empty.
     """
 
+    _speaker, _groupings = "capture", GROUPINGS
+
     def __init__(
         self,
         ops: str | Iterable[str] | None = None,
@@ -80,6 +87,8 @@ class Capture(Captured, Tool):
         self._numbering, self._skips = Numbering(), _reading.Skips("capture")
         self._counts: collections.Counter[str] = collections.Counter()  # executions, by name
         self._recorded: dict[str, bool] = {}  # did autograd record the last execution outside a backward pass?
+        self._places: dict[str, Place] = {}  # by name
+        self._kept_sizes: dict[tuple[Kind, str, int], _Size] = {}  # by kind, name and run
         self._lock = _fork.lock()  # guards the fields above
         if ops is None and self._patterns is not None:
             ops = ops_of(self._patterns)
@@ -101,12 +110,31 @@ class Capture(Captured, Tool):
         with self._lock:
             self._counts.clear()
             self._recorded.clear()
+            self._kept_sizes.clear()
         self._store.clear()
         self._skips.reset()
 
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
             warn_of_unmatched(self, self._patterns or (), self._numbering)
+
+    def _rows(self, by: GroupBy) -> list[Row]:
+        rows = [self._row(name) for name in self._store.names()]
+        return grouped([row for row in rows if row is not None], by)
+
+    def _row(self, name: str) -> Row | None:
+        """None: another thread has dropped it meanwhile."""
+        kept = {kind: self._store.runs(kind, name) for kind in KINDS}
+        try:
+            where = self._store.where("result", name, kept["result"][-1])
+            with self._lock:
+                place = self._places[name]
+                sizes = {kind: [self._kept_sizes[kind, name, run] for run in runs] for kind, runs in kept.items()}
+        except LookupError:
+            return None
+        latest, total = sizes["result"][-1], sum(size.bytes for some in sizes.values() for size in some)
+        counts = len(sizes["result"]), len(sizes["grad"]), total
+        return Row(name, place.name, place.module_path, place.source, latest.shape, latest.dtype, *counts, where)
 
     # ---- routines ---------------------------------------------------------------------------------------------------
 
@@ -115,6 +143,8 @@ class Capture(Captured, Tool):
         name = self._numbering.name_of(context)
         if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):
             return
+        with self._lock:
+            self._places[str(name)] = Place.of(context)
         # The tensor that a routine gets from an in-place operator is not the one in the program's graph.
         if self._grad and context.op.__name__.endswith("_") and not context.op.__name__.endswith("__"):
             context.insert_after_op(self._keep_written, with_run=True, name=str(name))
@@ -158,9 +188,12 @@ class Capture(Captured, Tool):
         copies = [copy for copy in map(self._copied, tensors) if copy is not None]
         if not copies:
             return None
-        self._store.put("result", name, run, tuple(copies), is_list)
+        self._put("result", name, run, tuple(copies), is_list)
         if self._wanted == "last" and run:
             self._store.drop(name, run - 1)
+            with self._lock:
+                for kind in KINDS:
+                    self._kept_sizes.pop((kind, name, run - 1), None)
         return (run, tensors, is_list) if len(copies) == len(tensors) else None
 
     def _follow(self, name: str, run: int, tensors: list[torch.Tensor], is_list: bool) -> None:
@@ -193,7 +226,12 @@ class Capture(Captured, Tool):
             return
         zeros = [torch.zeros(shape, dtype=some.dtype, device=some.device) for shape in shapes]
         found = [zero if (copy := copies.get(at)) is None else copy for at, zero in enumerate(zeros)]
-        self._store.put("grad", name, run, tuple(found), is_list)
+        self._put("grad", name, run, tuple(found), is_list)
+
+    def _put(self, kind: Kind, name: str, run: int, tensors: tuple[torch.Tensor, ...], is_list: bool) -> None:
+        with self._lock:
+            self._kept_sizes[kind, name, run] = _Size.of(tensors)
+        self._store.put(kind, name, run, tensors, is_list)
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor | None:
         def copy(plain: torch.Tensor, _: object) -> torch.Tensor:
@@ -201,6 +239,20 @@ class Capture(Captured, Tool):
             return plain.detach().to(self._device or plain.device, dtype or plain.dtype, copy=True)
 
         return self._skips.read(tensor, copy)
+
+
+class _Size(NamedTuple):
+    """Of a result or a gradient that was kept."""
+
+    shape: str
+    dtype: str
+    bytes: int
+
+    @classmethod
+    def of(cls, tensors: tuple[torch.Tensor, ...]) -> _Size:
+        dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        return cls(shapes, ", ".join(dtypes), sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
 def warn_of_unmatched(tool: Tool, patterns: Iterable[Pattern], numbering: Numbering) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from amanda import _fork
 from amanda.op_context import OpContext
+from amanda.tools.mapping import MappingTool
 
 MOST_LISTED = 8
 
@@ -76,6 +77,32 @@ class Naming:
                 number = str(int(match[1]) + shift) if match.groups() else ""
                 found.append(template.replace("{}", number))
         return found
+
+
+def result_names(naming: Naming | None = None) -> MappingTool:
+    """A mapping tool: contexts get the names that `Capture` and `Patch` know, for the tools that depend on it::
+
+        class Entropy(amanda.Tool):
+            def __init__(self):
+                super().__init__()
+                self.depends_on(result_names(TRANSFORMER_LENS_GPT2))
+                self.add_inst_for_op(self.analyze, ops="softmax")
+
+            def analyze(self, context):
+                print(context["result_name"], context["result_names"])  # h.0.attn:softmax ['blocks.0.attn.hook_pattern']
+
+    ``context["result_name"]`` is a `ResultName`, ``context["result_names"]`` a list of the names that `naming` gives to
+    it. Operators of one type are counted in a module from the first that a dependent asks for. In backward contexts they
+    are those of the forward operator's result.
+    """
+    numbering = Numbering()
+
+    def rule(context: OpContext) -> None:
+        if context.is_forward():
+            name = numbering.name_of(context)
+            context["result_name"], context["result_names"] = name, naming.names_of(name) if naming is not None else []
+
+    return MappingTool([["pytorch", rule]])
 
 
 class Pattern:

@@ -13,6 +13,7 @@ import torch
 from amanda import _fork
 
 Kind = Literal["result", "grad"]
+KINDS: tuple[Kind, ...] = ("result", "grad")
 Tensors: TypeAlias = tuple[torch.Tensor, ...]
 Entries: TypeAlias = dict[int, Any]  # by run
 
@@ -24,6 +25,7 @@ class Store(Protocol):
     def drop(self, name: str, run: int) -> None: ...
     def get(self, kind: Kind, name: str, run: int) -> tuple[Tensors, bool]: ...
     def runs(self, kind: Kind, name: str) -> list[int]: ...
+    def where(self, kind: Kind, name: str, run: int) -> str: ...
     def names(self) -> list[str]: ...
     def clear(self) -> None: ...
 
@@ -37,8 +39,7 @@ class _Index:
 
     def drop(self, name: str, run: int) -> None:
         with self._lock:
-            kinds: tuple[Kind, ...] = ("result", "grad")
-            found = [self._entries[kind, name].pop(run, None) for kind in kinds]
+            found = [self._entries[kind, name].pop(run, None) for kind in KINDS]
         for entry in found:
             self._forget(entry)
 
@@ -77,6 +78,10 @@ class MemoryStore(_Index):
     def get(self, kind: Kind, name: str, run: int) -> tuple[Tensors, bool]:
         tensors, is_list = self._entry(kind, name, run)
         return tensors, is_list
+
+    def where(self, kind: Kind, name: str, run: int) -> str:
+        tensors, _ = self._entry(kind, name, run)
+        return str(tensors[0].device)
 
 
 class FolderStore(_Index):
@@ -118,6 +123,9 @@ class FolderStore(_Index):
             return tuple(file.get_tensor(key) for key in sorted(file.keys(), key=int)), file.metadata()[
                 "is_list"
             ] == "1"
+
+    def where(self, kind: Kind, name: str, run: int) -> str:
+        return str(self._entry(kind, name, run))
 
     def _forget(self, entry: Any) -> None:
         if entry is not None:

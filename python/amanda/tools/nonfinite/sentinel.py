@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import collections
-import fnmatch
-import os
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from amanda import _core, _fork
 from amanda.op_context import OpContext
@@ -16,35 +13,17 @@ from amanda.tool import Tool
 from amanda.tools import _eager_only, _reading
 from amanda.tools._native import natively
 from amanda.tools._schemas import MOVES_GRADIENTS, Sides
+from amanda.tools.nonfinite.allowed import Allowed
 from amanda.tools.nonfinite.finding import (
     Finding,
     NonfiniteError,
     NonfiniteWarning,
     Operand,
     flattened,
-    place_fields,
 )
+from amanda.tools.nonfinite.ledger import At, Ledger, Sighting
 
-PENDING = 4096  # flags on devices that are kept before they are read
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own search for gradients that are not finite
-
-
-class _At(NamedTuple):
-    """An operator, forward or backward."""
-
-    place: Place
-    backward_op: str
-    sides: Sides | None  # None: backward
-    allowed: bool
-
-
-class _Pending(NamedTuple):
-    """A run on a device that is not waited for."""
-
-    at: _At
-    output: Any  # a bool on the device: is there a NaN?
-    given: Any  # in an input?
-    make: tuple[tuple[Operand, ...], tuple[Operand, ...], str]
 
 
 class NaNSentinel(Tool):
@@ -92,22 +71,11 @@ class NaNSentinel(Tool):
         if action not in ("raise", "warn"):
             raise ValueError(f'[nan] action= is "raise" or "warn", got {action!r}')
         self.inf, self.action = inf, action
-        self._ops, self._modules, self._lines = (
-            _patterns(name, given)
-            for name, given in [
-                ("allow_ops", allow_ops),
-                ("allow_modules", allow_modules),
-                ("allow_lines", allow_lines),
-            ]
-        )
+        self._allowed = Allowed(ops=allow_ops, modules=allow_modules, lines=allow_lines)
         self._waits = True  # False: as on devices that are not waited for; for tests
         self._skips = _reading.Skips("nan")
-        self._lock = _fork.lock()  # guards the fields below
-        self._findings: dict[tuple[Place, str], Finding] = {}
-        self._runs: collections.Counter[tuple[Place, str]] = collections.Counter()
-        self._propagated = 0
-        self._seen = False  # any that is not finite, allowed or not
-        self._pending: list[_Pending] = []
+        self._ledger = Ledger()
+        self._lock = _fork.lock()  # guards the field below
         self._uninitialized: Any = None
         self.add_inst_for_op(self._analyze)
         if backward:
@@ -117,9 +85,8 @@ class NaNSentinel(Tool):
 
     def findings(self) -> list[Finding]:
         """The operators that produced some, in order, each once."""
-        self._drain()
-        with self._lock:
-            return list(self._findings.values())
+        self._ledger.drain()
+        return self._ledger.findings()
 
     @property
     def first(self) -> Finding | None:
@@ -128,15 +95,13 @@ class NaNSentinel(Tool):
 
     def runs(self, finding: Finding) -> int:
         """How many runs of that operator produced some."""
-        with self._lock:
-            return next((self._runs[key] for key, found in self._findings.items() if found == finding), 0)
+        return self._ledger.runs(finding)
 
     @property
     def propagated(self) -> int:
         """How many runs of operators got some and passed it on."""
-        self._drain()
-        with self._lock:
-            return self._propagated
+        self._ledger.drain()
+        return self._ledger.propagated
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -154,15 +119,11 @@ class NaNSentinel(Tool):
             raise NonfiniteError(first)
 
     def reset(self) -> None:
-        with self._lock:
-            self._findings.clear()
-            self._runs.clear()
-            self._pending.clear()
-            self._propagated, self._seen = 0, False
+        self._ledger.clear()
         self._skips.reset()
 
     def on_exit(self, error: BaseException | None) -> None:
-        found = self._drain()
+        found = self._ledger.drain()
         if error is None and found is not None and self.action == "raise":
             raise NonfiniteError(found)
 
@@ -173,7 +134,7 @@ class NaNSentinel(Tool):
         sides = Sides.of(context)
         if sides.is_view or context.op.__name__ == UNSCALES:
             return
-        at = _At(Place.of(context), "", sides, self._allows(context))
+        at = At(Place.of(context), "", sides, self._allowed.has(context))
         if sides.is_uninitialized:
             context.insert_after_op(self._on_uninitialized)
             return
@@ -188,7 +149,7 @@ class NaNSentinel(Tool):
         _eager_only.check(context, "it reads operands again after the operator")
         if context.backward_op.__name__ in MOVES_GRADIENTS:
             return
-        at = _At(Place.of(context), context.backward_op.__name__, None, self._allows(context))
+        at = At(Place.of(context), context.backward_op.__name__, None, self._allowed.has(context))
         context.insert_after_backward_op(self._routine(context, self._on_gradients), grad_outputs=None, at=at)
 
     def _routine(self, context: OpContext, otherwise: Any, written: Sequence[Any] = ()) -> Any:
@@ -197,20 +158,6 @@ class NaNSentinel(Tool):
             return otherwise
         positions = [context.op.input_names.index(name) for name in written]
         return _core.NativeRoutine(native.are_finite(self.inf, positions), otherwise)
-
-    def _allows(self, context: OpContext) -> bool:
-        name = context.op.name  # "aten::div.Tensor"
-        plain = name.partition("::")[2]
-        names = {name, name.partition(".")[0], plain, plain.partition(".")[0]}
-        if any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in self._ops):
-            return True
-        path = context.module_path.split(".")
-        inside = {".".join(path[: end + 1]) for end in range(len(path))}
-        if any(fnmatch.fnmatchcase(one, pattern) for one in inside for pattern in self._modules):
-            return True
-        file, _, line = context.source.rpartition(":")
-        places = {context.source, file, os.path.basename(file), f"{os.path.basename(file)}:{line}"}
-        return any(fnmatch.fnmatchcase(one, pattern) for one in places for pattern in self._lines)
 
     # ---- where C++ has declined -------------------------------------------------------------------------------------
 
@@ -225,7 +172,7 @@ class NaNSentinel(Tool):
         run["changed"] = self._flags(changed)
         run["parameter"] = self._parameter_in([("", value) for value in changed]) if self._waits else ""
 
-    def _on_result(self, *outputs: Any, at: _At, inputs: Sequence[Any] = (), run: Any = None) -> None:
+    def _on_result(self, *outputs: Any, at: At, inputs: Sequence[Any] = (), run: Any = None) -> None:
         assert at.sides is not None
         before, parameter = (run.get("changed", ()), run.get("parameter", "")) if run is not None else ((), "")
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
@@ -233,7 +180,7 @@ class NaNSentinel(Tool):
         results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
         self._look(results, named, at, before, parameter)
 
-    def _on_gradients(self, *gradients: Any, at: _At, grad_outputs: Sequence[Any]) -> None:
+    def _on_gradients(self, *gradients: Any, at: At, grad_outputs: Sequence[Any]) -> None:
         named = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]
         self._look([(f"grad_input {i}", value) for i, value in enumerate(gradients)], named, at)
 
@@ -249,7 +196,7 @@ class NaNSentinel(Tool):
         self,
         outputs: list[tuple[str, Any]],
         inputs: list[tuple[str, Any]],
-        at: _At,
+        at: At,
         before: Sequence[Any] = (),
         parameter: str = "",
     ) -> None:
@@ -266,18 +213,12 @@ class NaNSentinel(Tool):
         known = [(name, value) for name, value in inputs if not self._has_no_values(value)]
         flags = [*before, *self._flags([value for _, value in known])]
         given = tensors.either(flags) if flags else tensors.none_of(output.device)
-        operands = _operands(outputs, waits), _operands(inputs, waits)
-        pending = _Pending(at, output, given, (*operands, parameter or (self._parameter_in(known) if waits else "")))
-        if waits:
-            if bool(given) is False and len(known) < len(inputs) and self._flag_any(inputs):
-                return  # from memory without values alone
-            self._act(self._add(pending, bool(given)))
-            return
-        with self._lock:
-            self._pending.append(pending)
-            full = len(self._pending) >= PENDING
-        if full:
-            self._act(self._drain())
+        parameter = parameter or (self._parameter_in(known) if waits else "")
+        sighting = Sighting(at, output, given, _operands(outputs, waits), _operands(inputs, waits), parameter)
+        if not waits:
+            self._act(self._ledger.defer(sighting))
+        elif given or len(known) == len(inputs) or not self._flag_any(inputs):  # else: from memory without values alone
+            self._act(self._ledger.add(sighting, bool(given)))
 
     def _flag_any(self, inputs: list[tuple[str, Any]]) -> bool:
         return any(bool(flag) for flag in self._flags([value for _, value in inputs]))
@@ -298,50 +239,6 @@ class NaNSentinel(Tool):
                         return name
         return ""
 
-    # ---- what was found ---------------------------------------------------------------------------------------------
-
-    def _drain(self) -> Finding | None:
-        """Reads the flags that are still on devices. The first new finding, if there is one."""
-        with self._lock:
-            pending, self._pending = self._pending, []
-        if not pending:
-            return None
-        from amanda.tools.nonfinite import tensors
-
-        flags = tensors.all_flags([flag for one in pending for flag in (one.output, one.given)])
-        first = None
-        for i, one in enumerate(pending):
-            if flags[2 * i]:
-                first = first or self._add(one, flags[2 * i + 1])
-        return first
-
-    def _add(self, one: _Pending, given: bool) -> Finding | None:
-        """Counts it. The finding, if it is new."""
-        at = one.at
-        outputs, inputs, parameter = one.make
-        key = at.place, at.backward_op
-        with self._lock:
-            seen, self._seen = self._seen, True
-            if at.allowed:
-                return None
-            if given and seen:
-                self._propagated += 1
-                return None
-            self._runs[key] += 1
-            if key in self._findings:
-                return None
-            finding = Finding(
-                kind="given" if given else "produced",
-                phase="backward" if at.backward_op else "forward",
-                backward_op=at.backward_op,
-                parameter=parameter if given else "",
-                outputs=outputs,
-                inputs=inputs,
-                **place_fields(at.place),
-            )
-            self._findings[key] = finding
-        return finding
-
     def _act(self, finding: Finding | None) -> None:
         if finding is None:
             return
@@ -360,10 +257,3 @@ def _operands(named: Iterable[tuple[str, Any]], elements: bool) -> tuple[Operand
         for i, one in enumerate(parts)
     ]
     return tuple(operand for operand in found if operand is not None)
-
-
-def _patterns(name: str, given: Iterable[str]) -> list[str]:
-    patterns = [] if isinstance(given, str) else list(given)
-    if isinstance(given, str) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"[nan] {name}= is a list of strings, got {given!r}")
-    return patterns

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import itertools
+import functools
 import operator
 import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 from amanda import _fork
 from amanda.op_context import OpContext
@@ -19,12 +18,13 @@ from amanda.reports.places import PLACE_FIELDS, Place
 from amanda.reports.results import Grouping, Results
 from amanda.scope import Scope, apply
 from amanda.tool import Tool
-from amanda.tools.trace.expression import GRADIENTS, RESULTS, Expression
+from amanda.tools.trace.expression import Expression
+from amanda.tools.trace.routines import Routines
 from amanda.tools.trace.rows import AGGREGATES, DEFAULT, Aggregate, GroupBy, Row, columns
-from amanda.tools.trace.values import NotANumber, Values, merged
+from amanda.tools.trace.site import Key, Site
+from amanda.tools.trace.values import Values, merged
 
 MOST_TEXTS = 5
-_Key: TypeAlias = tuple[Expression, Place, int | None]  # of a row; the last is the step
 
 
 class Trace(Results[Row, GroupBy], Tool):
@@ -54,18 +54,21 @@ class Trace(Results[Row, GroupBy], Tool):
         self._checked(by)
         self._every = _checked_every(every)
         self._aggregate = _checked_aggregate(aggregate)
-        self._sites: dict[tuple[Expression, int | None, int | None], _Site] = {}
+        self._sites: dict[tuple[Expression, int | None, int | None], Site] = {}
         self._nodes: dict[tuple[Expression, int | None], int | None] = {}  # of results, by forward operator
         self._unfit: dict[Expression, collections.Counter[str]] = {}  # operators without an operand, by its name
         self._scopes: list[Scope] = []  # entered by __enter__
         self._lock = _fork.lock()  # guards the fields above
         for expression in self._expressions:
             asked = None if expression.sees_all else list(expression.operators)
-            analysis = _Analysis(self, expression)
+            routines = Routines(
+                expression, functools.partial(self._site, expression), functools.partial(self._does_not_fit, expression)
+            )
             if expression.is_backward:
-                self.add_inst_for_op(analysis.backward, ops=asked, backward=True)
+                analysis = functools.partial(self._analyze_backward, expression, routines)
+                self.add_inst_for_op(analysis, ops=asked, backward=True)
             else:
-                self.add_inst_for_op(analysis.forward, ops=asked)
+                self.add_inst_for_op(routines.forward, ops=asked)
 
     def __enter__(self) -> Trace:
         scope = apply(self)
@@ -80,12 +83,16 @@ class Trace(Results[Row, GroupBy], Tool):
 
     # ---- evaluating -------------------------------------------------------------------------------------------------
 
-    def _site(self, expression: Expression, context: OpContext) -> _Site:
+    def _site(self, expression: Expression, context: OpContext) -> Site:
         key = expression, context.op_id, context.get_backward_op_id()
         with self._lock:
             keeps = "quantiles" in self._aggregate or "histogram" in self._aggregate
-            site = _Site(expression, Place.of(context), keeps, self._by == "step", self._every)
+            site = Site(expression, Place.of(context), keeps, self._by == "step", self._every)
             return self._sites.setdefault(key, site)
+
+    def _analyze_backward(self, expression: Expression, routines: Routines, context: OpContext) -> None:
+        if self._is_of_result(expression, context):
+            routines.backward(context)
 
     def _is_of_result(self, expression: Expression, context: OpContext) -> bool:
         """Is this the backward operator that gets the gradient of the forward operator's result? The first to run is."""
@@ -123,7 +130,7 @@ class Trace(Results[Row, GroupBy], Tool):
     def _rows(self, by: GroupBy) -> list[Row]:
         if by == "step" and self._by != "step":
             raise ValueError('[trace] rows by "step" need a trace that was made with by="step"')
-        rank, groups = _rank(), collections.defaultdict[_Key, list[Values]](list)
+        rank, groups = _rank(), collections.defaultdict[Key, list[Values]](list)
         with self._lock:
             sites = list(self._sites.values())
         for site in sites:
@@ -190,134 +197,6 @@ def trace(*expressions: str, by: GroupBy = "id", every: int = 1, aggregate: Sequ
             there is no such grouping or aggregate.
     """
     return Trace(*expressions, by=by, every=every, aggregate=aggregate)
-
-
-class _Site:
-    """An expression at one operator of the program."""
-
-    def __init__(self, expression: Expression, place: Place, keeps: bool, by_step: bool, every: int) -> None:
-        self.expression, self.place = expression, place
-        self._keeps, self._by_step, self._every = keeps, by_step, every
-        self._lock = _fork.lock()  # guards the fields below
-        self._runs = itertools.count()
-        self._values: dict[int, Values] = {}  # by step, or all under 0
-        self._errors: dict[str, None] = {}
-
-    def evaluate(self, *operands: Any) -> None:
-        """A routine: the value of the expression for these operands is added."""
-        step = next(self._runs)
-        if step % self._every:
-            return
-        failure: Exception | None = None
-        try:
-            value = self.expression.function(*operands)
-        except Exception as error:
-            failure = error
-        with self._lock:
-            key = step if self._by_step else 0
-            values = self._values.get(key)
-            if values is None:
-                values = self._values[key] = Values(self._keeps)
-            try:
-                if failure is None:
-                    values.add(value)
-                    return
-            except Exception as error:
-                failure = error
-            values.errors += 1
-            self._errors[_text(failure)] = None
-
-    def all_values(self) -> list[tuple[int, Values]]:
-        """Copies, with their steps."""
-        with self._lock:
-            return [(step, merged([values])) for step, values in self._values.items()]
-
-    def error_texts(self) -> list[str]:
-        with self._lock:
-            return list(self._errors)
-
-    def group(self, by: GroupBy, step: int, rank: int) -> _Key:
-        if by == "step":
-            return self.expression, Place(None, str(step), "", ""), step
-        place = Place(None, str(rank), "", "") if by == "rank" else self.place.group(by)
-        return self.expression, place, None
-
-    def reset(self) -> None:
-        with self._lock:
-            self._runs = itertools.count()
-            self._values.clear()
-            self._errors.clear()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Analysis:
-    """Schedules an expression at the operators that it fits."""
-
-    trace: Trace
-    expression: Expression
-
-    def forward(self, context: OpContext) -> None:
-        operands, known = self.expression.operands, context.op.input_names
-        reads: list[str] = []  # inputs, by the schema's names
-        for name in operands:
-            if name in RESULTS or name == "inputs":
-                continue
-            if name == "input" and name not in known and "self" in known:
-                name = "self"
-            if name not in known:
-                self.trace._does_not_fit(self.expression, name, context, known)
-                return
-            reads.append(name)
-        site = self.trace._site(self.expression, context)
-        inputs = None if "inputs" in operands else reads
-        if not self.expression.reads_results and inputs is not None:
-            context.insert_before_op(site.evaluate, inputs=reads)
-        elif operands == ("output",):
-            context.insert_after_op(site.evaluate, outputs=[0])
-        else:
-            positions = [known.index(name) for name in reads]
-            context.insert_after_op(self._operands_after, inputs=None, site=site, positions=positions)
-
-    def backward(self, context: OpContext) -> None:
-        if not self.trace._is_of_result(self.expression, context):
-            return
-        site = self.trace._site(self.expression, context)
-        received = any(name.startswith("grad_output") for name in self.expression.operands)
-        if not any(name.startswith("grad_input") for name in self.expression.operands):
-            context.insert_before_backward_op(self._received, site=site)
-        elif not received:
-            context.insert_after_backward_op(self._returned, site=site)
-        else:  # in compiled code there is no routine that is shown both
-            context.insert_after_backward_op(self._both, grad_outputs=None, site=site)
-
-    def _operands_after(self, *outputs: Any, inputs: tuple[Any, ...], site: _Site, positions: Sequence[int]) -> None:
-        whole = {"output": outputs[0] if outputs else None, "outputs": outputs, "inputs": inputs}
-        read = iter(positions)
-        values = [whole[name] if name in whole else inputs[next(read)] for name in self.expression.operands]
-        site.evaluate(*values)
-
-    def _received(self, *grad_outputs: Any, site: _Site) -> None:
-        self._evaluate(site, grad_outputs, ())
-
-    def _returned(self, *grad_inputs: Any, site: _Site) -> None:
-        self._evaluate(site, (), grad_inputs)
-
-    def _both(self, *grad_inputs: Any, grad_outputs: tuple[Any, ...], site: _Site) -> None:
-        self._evaluate(site, grad_outputs, grad_inputs)
-
-    def _evaluate(self, site: _Site, grad_outputs: tuple[Any, ...], grad_inputs: tuple[Any, ...]) -> None:
-        values = dict(
-            zip(GRADIENTS, (_first(grad_outputs), grad_outputs, _first(grad_inputs), grad_inputs), strict=True)
-        )
-        site.evaluate(*(values[name] for name in self.expression.operands))
-
-
-def _first(gradients: Sequence[Any]) -> Any:
-    return next((gradient for gradient in gradients if gradient is not None), None)
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, NotANumber) else f"{type(error).__name__}: {error}"
 
 
 def _checked_every(every: object) -> int:

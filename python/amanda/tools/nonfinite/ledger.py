@@ -1,0 +1,112 @@
+"""Ledger: what operators produced, and what they passed on."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, NamedTuple
+
+from amanda import _fork
+from amanda.reports.places import Place
+from amanda.tools._schemas import Sides
+from amanda.tools.nonfinite.finding import Finding, Operand, place_fields
+
+MOST_PENDING = 4096  # flags on devices that are kept before they are read
+
+
+class At(NamedTuple):
+    """An operator, forward or backward."""
+
+    place: Place
+    backward_op: str
+    sides: Sides | None  # None: backward
+    allowed: bool
+
+
+class Sighting(NamedTuple):
+    """A run, and flags that are still where its tensors are."""
+
+    at: At
+    output: Any  # a bool on the device: is there a NaN?
+    given: Any  # in an input?
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    parameter: str
+
+
+class Ledger:
+    """Sightings become findings, each operator's first one, or are counted. On any thread."""
+
+    def __init__(self) -> None:
+        self._lock = _fork.lock()  # guards the fields below
+        self._findings: dict[tuple[Place, str], Finding] = {}
+        self._runs: collections.Counter[tuple[Place, str]] = collections.Counter()
+        self._propagated = 0
+        self._seen = False  # any that is not finite, allowed or not
+        self._pending: list[Sighting] = []
+
+    def findings(self) -> list[Finding]:
+        with self._lock:
+            return list(self._findings.values())
+
+    def runs(self, finding: Finding) -> int:
+        with self._lock:
+            return next((self._runs[key] for key, found in self._findings.items() if found == finding), 0)
+
+    @property
+    def propagated(self) -> int:
+        with self._lock:
+            return self._propagated
+
+    def clear(self) -> None:
+        with self._lock:
+            self._findings.clear()
+            self._runs.clear()
+            self._pending.clear()
+            self._propagated, self._seen = 0, False
+
+    def defer(self, sighting: Sighting) -> Finding | None:
+        """Keeps it until `drain`, or until there are many. The first new finding then."""
+        with self._lock:
+            self._pending.append(sighting)
+            is_full = len(self._pending) >= MOST_PENDING
+        return self.drain() if is_full else None
+
+    def drain(self) -> Finding | None:
+        """Reads the flags that are still on devices. The first new finding, if there is one."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        if not pending:
+            return None
+        from amanda.tools.nonfinite import tensors
+
+        flags = tensors.all_flags([flag for one in pending for flag in (one.output, one.given)])
+        first = None
+        for i, one in enumerate(pending):
+            if flags[2 * i]:
+                first = first or self.add(one, flags[2 * i + 1])
+        return first
+
+    def add(self, one: Sighting, given: bool) -> Finding | None:
+        """Counts it. The finding, if it is new. `given`: an input was not finite."""
+        key = one.at.place, one.at.backward_op
+        with self._lock:
+            seen, self._seen = self._seen, True
+            if one.at.allowed:
+                return None
+            if given and seen:
+                self._propagated += 1
+                return None
+            self._runs[key] += 1
+            if key in self._findings:
+                return None
+            finding = Finding(
+                kind="given" if given else "produced",
+                phase="backward" if one.at.backward_op else "forward",
+                backward_op=one.at.backward_op,
+                parameter=one.parameter if given else "",
+                outputs=one.outputs,
+                inputs=one.inputs,
+                **place_fields(one.at.place),
+            )
+            self._findings[key] = finding
+        return finding

@@ -1,0 +1,76 @@
+"""Site: an expression at one operator of the program, and its values there."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, TypeAlias
+
+from amanda import _fork
+from amanda.reports.places import Place
+from amanda.tools.trace.expression import Expression
+from amanda.tools.trace.rows import GroupBy
+from amanda.tools.trace.values import NotANumber, Values, merged
+
+Key: TypeAlias = tuple[Expression, Place, int | None]
+"""Of a row; the last is the step."""
+
+
+class Site:
+    """An expression at one operator of the program."""
+
+    def __init__(self, expression: Expression, place: Place, keeps: bool, by_step: bool, every: int) -> None:
+        self.expression, self.place = expression, place
+        self._keeps, self._by_step, self._every = keeps, by_step, every
+        self._lock = _fork.lock()  # guards the fields below
+        self._runs = itertools.count()
+        self._values: dict[int, Values] = {}  # by step, or all under 0
+        self._errors: dict[str, None] = {}
+
+    def evaluate(self, *operands: Any) -> None:
+        """A routine: the value of the expression for these operands is added."""
+        step = next(self._runs)
+        if step % self._every:
+            return
+        failure: Exception | None = None
+        try:
+            value = self.expression.function(*operands)
+        except Exception as error:
+            failure = error
+        with self._lock:
+            key = step if self._by_step else 0
+            values = self._values.get(key)
+            if values is None:
+                values = self._values[key] = Values(self._keeps)
+            try:
+                if failure is None:
+                    values.add(value)
+                    return
+            except Exception as error:
+                failure = error
+            values.errors += 1
+            self._errors[_text(failure)] = None
+
+    def all_values(self) -> list[tuple[int, Values]]:
+        """Copies, with their steps."""
+        with self._lock:
+            return [(step, merged([values])) for step, values in self._values.items()]
+
+    def error_texts(self) -> list[str]:
+        with self._lock:
+            return list(self._errors)
+
+    def group(self, by: GroupBy, step: int, rank: int) -> Key:
+        if by == "step":
+            return self.expression, Place(None, str(step), "", ""), step
+        place = Place(None, str(rank), "", "") if by == "rank" else self.place.group(by)
+        return self.expression, place, None
+
+    def reset(self) -> None:
+        with self._lock:
+            self._runs = itertools.count()
+            self._values.clear()
+            self._errors.clear()
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, NotANumber) else f"{type(error).__name__}: {error}"
