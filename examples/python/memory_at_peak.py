@@ -1,8 +1,7 @@
 """What is in memory at the peak of a train step, and which of it grows with the batch?"""
 
-import torch
-
 import amanda
+import torch
 from amanda.tools.memory import PeakMemory
 
 WIDTH, TOKENS = 64, 32

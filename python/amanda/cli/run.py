@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amanda import scope
-from amanda.cli import progress
+from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.run_folder import NEEDS, RunFolder
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
@@ -107,7 +107,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
     entered = _scope(tools, given.schedule, options)
     started = time.monotonic()
-    with progress.showing(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
+    with live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
         status = program.run_in(entered)
     print(f"\n{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}", flush=True)
     if folder is None:
