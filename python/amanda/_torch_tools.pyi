@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['GradientRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
+__all__: list[str] = ['GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
 class GradientRecorder:
     """
     What GradientStatistics has found of eager backward operators.
@@ -23,6 +23,51 @@ class GradientRecorder:
         """
         Id, time of the first run, and for both sides calls and the fields of each gradient's norms.
         """
+class MemoryRecorder:
+    """
+    What PeakMemory has heard from PyTorch's allocators.
+    """
+    @staticmethod
+    def enter(site: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """
+        A routine for `_core.NativeRoutine`, before an operator.
+        """
+    @staticmethod
+    def leave(site: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """
+        The routine after it.
+        """
+    @staticmethod
+    def running() -> int:
+        """
+        The operator that runs on this thread, or that an exception has left; -1: none.
+        """
+    def __init__(self) -> None:
+        ...
+    def blocks(self, device: str, at_peak: bool) -> list[tuple[int, int, int, bool, bool, int, bool, int]]:
+        """
+        The blocks at the peak, or those that are alive now, in the order of the fields of `_Block`.
+        """
+    def devices(self) -> list[tuple[str, int, int, int, int, int]]:
+        """
+        Name, bytes at the peak and now, number and bytes of allocations, bytes freed.
+        """
+    def listen(self) -> bool:
+        """
+        On this thread. False: another profiler does.
+        """
+    def mark(self, pointer: typing.SupportsInt | typing.SupportsIndex, mark: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Notes what a live block holds. False: it is not known.
+        """
+    def reset(self) -> None:
+        ...
+    def timeline(self, device: str) -> list[tuple[int, int]]:
+        """
+        Time in nanoseconds, and bytes.
+        """
+    def unlisten(self) -> None:
+        ...
 class MovingRange:
     """
     Continues, in its buffers, what an observer has begun.

@@ -43,7 +43,9 @@ def shipped_tools():
             continue
         names = vars(importlib.import_module(f"amanda.tools.{module.name}"))
         for kind in names.values():
-            if inspect.isclass(kind) and issubclass(kind, amanda.Tool) and kind.__module__.startswith("amanda.tools."):
+            if not inspect.isclass(kind) or not issubclass(kind, amanda.Tool) or issubclass(kind, amanda.StepTool):
+                continue  # tools that work step by step have scopes of their own
+            if kind.__module__.startswith("amanda.tools."):
                 kinds.setdefault(kind, f"tools.{module.name}.{kind.__name__}")
     bases = {base for kind in kinds for base in kind.__mro__[1:]}  # for tools of one's own
     shipped = {kind: name for kind, name in kinds.items() if not kind.__name__.startswith("_") and kind not in bases}

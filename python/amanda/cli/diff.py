@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from amanda import scope
+from amanda.cli import program_arguments
 from amanda.cli.program import Program
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
 from amanda.tools.diff.differences import Differences
@@ -21,6 +23,40 @@ from amanda.tools.diff.rows import COLUMNS
 
 DIFFERS = 1
 FAILED = 3  # a program; argparse has 2
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda diff`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "diff",
+        help="which operators cause the difference between two runs",
+        description="Records what every operator of a program returns, and compares another run with it: a.py and then "
+        "b.py, or --record a folder, and later --against it; or two such folders. Each result that differs is replaced by "
+        "the reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
+        "for mistakes in the command line or the record, and 3 if a program fails.",
+        epilog="example: amanda diff before.py after.py",
+    )
+    add_options(command)
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        other = None
+        if not given.record and not given.against:
+            if len(given.program) < 2:
+                command.error("expected two scripts; or --record or --against, and a script")
+            if all(map(is_record, given.program)) and len(given.program) == 2:
+                return compare(lambda: compare_records(given))
+            other = given.program.pop(0)
+        program = program_arguments.required(command, given)
+        compare(lambda: run(program, other, given, program_arguments.options(given)))
+
+    def compare(compared: Callable[[], None]) -> None:
+        try:
+            compared()
+        except (ValueError, OSError) as error:
+            command.error(str(error))
+
+    command.set_defaults(run=execute)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 from typing import Any
 
 from amanda import _core, drivers, op_context, scope, tool
+from amanda.cli import program_arguments
 from amanda.cli.program import Program
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda doctor`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help="what tools would see of a program, and what this installation is",
+        description="Prints what this installation is. With a program, runs it under a tool that asks for everything, and "
+        "prints what that tool was shown, and what not, for which reason.",
+    )
+    command.add_argument("--top", type=int, default=20, help="rows of each table (default: %(default)s)")
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.program_of(command, given)
+        print(environment(), flush=True)
+        if program is not None:
+            examine(program, program_arguments.options(given), given.top)
+
+    command.set_defaults(run=execute)
 
 
 class _Everything(tool.Tool):

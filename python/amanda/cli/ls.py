@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 from typing import IO, Any
 
 from amanda import scope
+from amanda.cli import program_arguments
 from amanda.cli.program import Program
 from amanda.program_points import PointsTool
-from amanda.reports import plain_table
+from amanda.reports import plain_table, point_table
 from amanda.reports.point_table import Sort
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda ls`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "ls",
+        help="the operators that a program runs, and where",
+        description="Runs a program, and lists the operators that it ran, forward and backward: how often, in which "
+        "module, at which line, the dtypes and shapes of the first run, and the id. Its exit status is the program's.",
+    )
+    command.add_argument(
+        "--ops", action="append", metavar="NAMES", help="only these, as ops= in a tool: conv2d,*norm* (default: all)"
+    )
+    command.add_argument(
+        "--sort", choices=point_table.SORTS, default="order", help="of the rows (default: %(default)s, of first runs)"
+    )
+    command.add_argument("--top", type=int, help="how many rows (default: all)")
+    command.add_argument("--json", metavar="FILE", help="writes all rows there instead of printing a table")
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.required(command, given)
+        names = [name for names in given.ops for name in names.split(",")] if given.ops else None
+        try:
+            tool = PointsTool(names)
+        except ValueError as error:
+            command.error(f"argument --ops: {error}")
+        file = program_arguments.output_file(command, given.json)
+        list_points(program, tool, program_arguments.options(given), given.sort, given.top, file)
+
+    command.set_defaults(run=execute)
 
 
 def list_points(

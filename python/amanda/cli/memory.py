@@ -7,11 +7,34 @@ import typing
 from typing import Any
 
 from amanda import scope
+from amanda.cli import program_arguments
 from amanda.cli.program import Program
 from amanda.tools.memory import GroupBy, PeakMemory
 
 GROUPS = typing.get_args(GroupBy)
 TOP = 20
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda memory`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "memory",
+        help="what was in memory at the peak, which line made it, and what kept it",
+        description="Runs a program, and prints what was in memory when most of it was in use: by kind, and by the line "
+        "that made it. If an operator gets no memory, also what was there then. Its exit status is the program's.",
+        epilog="example: amanda memory --html memory.html train.py",
+    )
+    add_options(command)
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.required(command, given)
+        try:
+            run(program, given, program_arguments.options(given))
+        except OSError as error:
+            command.error(str(error))
+
+    command.set_defaults(run=execute)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -6,8 +6,27 @@ import argparse
 from typing import Any
 
 from amanda import scope
+from amanda.cli import program_arguments
 from amanda.cli.program import Program
 from amanda.tools.nonfinite import NaNSentinel
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda nan`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "nan",
+        help="which operator of a program produced the first NaN",
+        description="Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
+        "its operands. Its exit status is the program's, or 1 if there was a NaN.",
+    )
+    add_options(command)
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.required(command, given)
+        find(program, given, program_arguments.options(given))
+
+    command.set_defaults(run=execute, top=None)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -9,12 +9,36 @@ import time
 from typing import Any
 
 from amanda import scope
+from amanda.cli import program_arguments
 from amanda.cli.program import Program
 from amanda.tools.profile import GroupBy, Profile
 
 GROUPS = ["line", "op", "module", "id"]
 FILES = {"html": ("jinja2", "rich"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
 """The kinds of files, and the packages that they need."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda profile`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "profile",
+        help="which lines of a program its time goes to, forward and backward",
+        description="Runs a program, and prints the source code of its files with what each line costs: calls of "
+        "operators, time, share, bytes. Its exit status is the program's.",
+        epilog="example: amanda profile --backward --html page.html train.py",
+    )
+    add_options(command)
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.required(command, given)
+        try:
+            tool = tool_of(given)
+        except ValueError as error:
+            command.error(str(error))
+        run(program, tool, given, program_arguments.options(given))
+
+    command.set_defaults(run=execute)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amanda import scope
+from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.run_folder import NEEDS, RunFolder
@@ -20,6 +21,28 @@ from amanda.scheduled_scope import scheduled
 
 TOP = 20
 NOT_WRITTEN = 2  # exit status
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda run`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        help="a program under any tools, and what they found",
+        description="Runs a program under tools, and prints what they found, or writes it to a folder, also after an "
+        "exception or Ctrl-C. Its exit status is the program's.",
+        epilog="example: amanda run -t profile -t 'magnitude_pruning(sparsity=0.9)' --by module --out results train.py",
+    )
+    add_options(command)
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.required(command, given)
+        try:
+            run(program, settings_of(given), given, program_arguments.options(given))
+        except (ValueError, TypeError, ImportError, OSError) as error:  # the program's own are printed as Python does
+            command.error(str(error))
+
+    command.set_defaults(run=execute)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

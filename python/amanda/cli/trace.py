@@ -9,6 +9,7 @@ import typing
 from typing import IO, Any
 
 from amanda import scope
+from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.tools.trace import GroupBy, Trace
@@ -16,6 +17,37 @@ from amanda.tools.trace.rows import DEFAULT
 
 GROUPS = typing.get_args(GroupBy)
 LIVE_ROWS = 15
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda trace`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "trace",
+        help="expressions over the operands of a program's operators",
+        description="Runs a program, evaluates expressions at its operators, and prints their values, aggregated. Its exit "
+        "status is the program's.",
+        epilog="example: amanda trace -e 'linear: input.abs().max()' -e '*: output.isnan().sum()' --by module train.py",
+    )
+    add_options(command)
+    command.add_argument("--top", type=int, help="how many rows (default: all)")
+    command.add_argument("--json", metavar="FILE", help="writes all rows there instead of printing a table")
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.required(command, given)
+        try:
+            tool = tool_of(given)
+        except ValueError as error:
+            command.error(str(error))
+        run(
+            program,
+            tool,
+            program_arguments.options(given),
+            given.top,
+            program_arguments.output_file(command, given.json),
+        )
+
+    command.set_defaults(run=execute)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

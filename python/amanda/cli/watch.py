@@ -7,10 +7,36 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from amanda.cli import program_arguments
 from amanda.cli.program import Program
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 from amanda.tools.history import History
+
+
+def add(commands: Any) -> None:
+    """Adds the command `amanda watch`."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        "watch",
+        help="how operators, gradients and parameters change over the steps of a training script",
+        description="Runs a program, and takes statistics of its operators, gradients and parameters in some of the steps "
+        "of its optimizers. Prints a table, and alarms: divergence, vanishing and exploding gradients, dead units. Its "
+        "exit status is the program's.",
+        epilog="example: amanda watch --every 10 --tensorboard runs/1 --parquet out/1 train.py",
+    )
+    add_options(command)
+    command.add_argument("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
+    program_arguments.add(command)
+
+    def execute(given: argparse.Namespace) -> None:
+        program = program_arguments.required(command, given)
+        try:
+            history, schedule = parts_of(given)
+        except (ValueError, OSError, ImportError) as error:
+            command.error(str(error))
+        run(program, history, schedule, program_arguments.options(given), given.top)
+
+    command.set_defaults(run=execute)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 from amanda.cli.tool_list import Settings, made
 from amanda.cli.tool_spec import SHIPPED, ToolSpec
+from amanda.tools.profile import Profile
 
 TRAINING = """
     import sys, torch
@@ -66,7 +67,7 @@ def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
         "command": ["script.py", "fail"],
         "tools": ["profile", "flops"],
         "files": [
-            *(f"profile.{by}.json" for by in ("op", "module", "line", "id")),
+            *(f"profile.{by}.json" for by in Profile().groupings()),
             *(f"flops.{by}.json" for by in ("both", "op", "module")),
         ],
         "rank": 0,
@@ -170,7 +171,7 @@ def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
             ("-t", "profile(skp=1)"),
             "profile: got an unexpected keyword argument 'skp'; it takes (max_events: 'int' = 100000, *",
         ),
-        (("-t", "profile", "--by", "epoch"), "--by is op, module, line, id; got 'epoch'"),
+        (("-t", "profile", "--by", "epoch"), f"--by is {', '.join(Profile().groupings())}; got 'epoch'"),
         (("-t", "profile", "--format", "xml"), "--format is json, csv, parquet, got 'xml'"),
         (("-t", "profile", "--ops", "no_such"), "[tool] Profile: no operator 'no_such'"),
         (("-t", "profile", "--out", "/proc/out"), "[Errno 2] No such file or directory: '/proc/out'"),

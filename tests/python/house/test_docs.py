@@ -42,6 +42,10 @@ def test_the_page_on_filters_runs_from_top_to_bottom():
     run_page("filters.md")
 
 
+def test_the_page_for_users_of_other_tools_runs_from_top_to_bottom():
+    run_page("migrating.md")
+
+
 def test_the_page_on_mapping_runs():
     ((line, code),) = blocks("mapping.md", "python")
     run("mapping.md", line, code, {})
@@ -99,6 +103,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
         "filters.md",
         "glossary.md",
         "limitations.md",
+        "migrating.md",
         "profiling.md",
         "reference.md",
         "running.md",

@@ -94,6 +94,10 @@ class TorchDriver:
     def has_operator(self, name: str) -> bool:
         from amanda import _torch
 
+        try:
+            name.encode()
+        except UnicodeEncodeError:  # no operator has such a name
+            return False
         return _torch.is_registered(name)
 
     def operators_named_by(self, value: object) -> Sequence[str]:

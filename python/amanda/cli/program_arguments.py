@@ -1,0 +1,60 @@
+"""What all commands that run a program take: the program, and the options of scopes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import IO, Any
+
+from amanda import drivers
+from amanda.cli.program import Program
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """The options of scopes, and a program with its arguments, which come last."""
+    for name, (choices, meaning) in _scope_options().items():
+        command.add_argument(f"--{name}", choices=choices, default=choices[0], help=f"{meaning} (default: %(default)s)")
+    command.add_argument("-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module, as python -m")
+    command.add_argument(
+        "program", nargs=argparse.REMAINDER, help="a script and its arguments, after all options of ours"
+    )
+
+
+def program_of(command: argparse.ArgumentParser, given: argparse.Namespace) -> Program | None:
+    """The program of a command line; None: there is none. Ends the command where it cannot be read."""
+    if given.module == []:
+        command.error("argument -m: expected a module")
+    if given.top is not None and given.top < 0:
+        command.error(f"argument --top: expected a number of rows, got {given.top}")
+    if given.module:
+        return Program.of_module(given.module)
+    if not given.program:
+        return None
+    try:
+        return Program.of_script(given.program)
+    except OSError as error:
+        command.error(f"can't open {given.program[0]!r}: {error.strerror}")
+
+
+def required(command: argparse.ArgumentParser, given: argparse.Namespace) -> Program:
+    """The same, where there must be one."""
+    program = program_of(command, given)
+    if program is None:
+        command.error("expected a script, or -m and a module")
+    return program
+
+
+def options(given: argparse.Namespace) -> dict[str, Any]:
+    """The options of scopes, by name."""
+    return {name: getattr(given, name) for name in _scope_options()}
+
+
+def output_file(command: argparse.ArgumentParser, path: str | None) -> IO[str] | None:
+    """The file that is named; None: none is. Ends the command where it cannot be written."""
+    try:
+        return open(path, "w", encoding="utf-8") if path else None
+    except OSError as error:
+        command.error(f"argument --json: can't write {path!r}: {error.strerror}")
+
+
+def _scope_options() -> dict[str, drivers.Option]:
+    return {name: option for driver in drivers.registered() for name, option in driver.options.items()}
