@@ -52,17 +52,17 @@ def states(optimizer: Any) -> Iterator[Owned]:
                 yield Owned(pointer(value), "optimizer state", pointer(parameter), f"{key} of {name}")
 
 
-def modules(given: torch.nn.Module | None) -> dict[str, Owned]:
-    """The parameters, gradients and buffers of a model, or of all models that exist, by their names."""
-    found: dict[str, Owned] = {}
+def modules(given: torch.nn.Module | None) -> list[tuple[str, Owned]]:
+    """The names of the parameters, gradients and buffers of a model, or of all models that exist."""
+    found: list[tuple[str, Owned]] = []
     for root in _roots() if given is None else [given]:
         for name, parameter in root.named_parameters():
             at = pointer(parameter)
-            found[name] = Owned(at, "parameter", at, "")
+            found.append((name, Owned(at, "parameter", at, "")))
             if parameter.grad is not None:
-                found[f"{name}.grad"] = Owned(pointer(parameter.grad), "gradient", at, "")
+                found.append((name, Owned(pointer(parameter.grad), "gradient", at, "")))
         for name, buffer in root.named_buffers():
-            found[name] = Owned(pointer(buffer), "buffer", pointer(buffer), "")
+            found.append((name, Owned(pointer(buffer), "buffer", pointer(buffer), "")))
     return found
 
 

@@ -156,9 +156,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         from amanda.tools.memory import owners
 
         found = owners.modules(self._model)
-        self._note(found.values())
+        self._note(owned for _, owned in found)
         with self._lock:
-            self._owners |= {owned.of: name for name, owned in found.items() if owned.kind != "gradient"}
+            self._owners |= {owned.of: name for name, owned in found}
 
     # ---- reporting --------------------------------------------------------------------------------------------------
 
