@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from backward_tools import ReplaceAll, Scheduled, Watcher, same
+from process_groups import destroy_group
 
 nn = torch.nn
 TOOLS = pytest.mark.parametrize("make", [Watcher, ReplaceAll])
@@ -259,7 +260,7 @@ def distributed(rank, world, path):
     watcher = Watcher()
     assert same(train([watcher, ReplaceAll()]), expected)
     assert watcher.count()["AccumulateGrad"] == 4 * 3
-    torch.distributed.destroy_process_group()
+    destroy_group()
 
 
 @TOOLS
