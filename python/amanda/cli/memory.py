@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from amanda import scope
@@ -13,6 +14,8 @@ from amanda.tools.memory import GroupBy, PeakMemory
 
 GROUPS = typing.get_args(GroupBy)
 TOP = 20
+FILES = {"html": ("jinja2", "rich"), "json": ()}
+"""The files that it writes, and the packages that they need."""
 
 
 def add(commands: Any) -> None:
@@ -30,9 +33,10 @@ def add(commands: Any) -> None:
     def execute(given: argparse.Namespace) -> None:
         program = program_arguments.required(command, given)
         try:
-            run(program, given, program_arguments.options(given))
-        except OSError as error:
+            files = program_arguments.files_of(given, FILES)
+        except ValueError as error:
             command.error(str(error))
+        run(program, files, given, program_arguments.options(given))
 
     command.set_defaults(run=execute)
 
@@ -46,7 +50,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", metavar="FILE", help="writes all rows by operator there")
 
 
-def run(program: Program, given: argparse.Namespace, options: dict[str, Any]) -> None:
+def run(program: Program, files: Mapping[str, str], given: argparse.Namespace, options: dict[str, Any]) -> None:
     """Runs a program in a scope with these options, prints what was in memory, and writes the files.
 
     Raises:
@@ -62,9 +66,9 @@ def run(program: Program, given: argparse.Namespace, options: dict[str, Any]) ->
         print(f"{tool.at_error.when}:\n{tool.at_error.table('kind')}")
         if given.by != "kind":
             print(tool.at_error.table(given.by, given.top))
-    if given.html:
-        tool.write_html(given.html, title=f"Memory at the peak: {' '.join(program.argv)}")
-    if given.json:
-        tool.to_json(given.json, "id")
+    if "html" in files:
+        tool.write_html(files["html"], title=f"Memory at the peak: {' '.join(program.argv)}")
+    if "json" in files:
+        tool.to_json(files["json"], "id")
     if status is not None:
         raise SystemExit(status)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from amanda import scope
@@ -33,10 +32,10 @@ def add(commands: Any) -> None:
     def execute(given: argparse.Namespace) -> None:
         program = program_arguments.required(command, given)
         try:
-            tool = tool_of(given)
+            tool, files = tool_of(given), program_arguments.files_of(given, FILES)
         except ValueError as error:
             command.error(str(error))
-        run(program, tool, given, program_arguments.options(given))
+        run(program, tool, files, given, program_arguments.options(given))
 
     command.set_defaults(run=execute)
 
@@ -70,33 +69,21 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def tool_of(given: argparse.Namespace) -> Profile:
-    """The tool for these options.
-
-    Raises:
-        ValueError: one of them is wrong, or a file could not be written after the program's run.
-    """
-    for name, packages in FILES.items():
-        if path := getattr(given, name):
-            special = os.path.exists(path) and not os.path.isfile(path)
-            changed = path if special else os.path.dirname(os.path.abspath(path))
-            if os.path.isdir(path) or not os.access(changed, os.W_OK):
-                raise ValueError(f"argument --{name}: can't write {path!r}")
-            if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
-                extra = "report" if name == "html" else name
-                raise ValueError(f"argument --{name}: it needs {', '.join(missing)}: pip install 'amanda[{extra}]'")
+    """The tool for these options. Raises `ValueError`: one of them is wrong."""
     if given.skip < 0:
         raise ValueError(f"argument --skip: expected 0 or more, got {given.skip}")
     return Profile(skip=given.skip, backward=given.backward)
 
 
-def run(program: Program, tool: Profile, given: argparse.Namespace, options: dict[str, Any]) -> None:
+def run(
+    program: Program, tool: Profile, files: Mapping[str, str], given: argparse.Namespace, options: dict[str, Any]
+) -> None:
     """Runs a program in a scope with these options, prints what it cost, and writes the files.
 
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
         OSError: a file cannot be written.
     """
-    files = {name: os.path.abspath(getattr(given, name)) for name in FILES if getattr(given, name)}
     began = time.perf_counter()
     status = program.run_in(scope.apply(tool, **options))
     seconds = time.perf_counter() - began

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from amanda import drivers
@@ -54,6 +57,27 @@ def output_file(command: argparse.ArgumentParser, path: str | None) -> IO[str] |
         return open(path, "w", encoding="utf-8") if path else None
     except OSError as error:
         command.error(f"argument --json: can't write {path!r}: {error.strerror}")
+
+
+def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The absolute paths of the files that options name, by option: the program may change the current folder.
+
+    Arguments:
+        packages: what writes the file of each option.
+
+    Raises:
+        ValueError: one could not be written after the program's run.
+    """
+    paths = {name: getattr(given, name) for name in packages if getattr(given, name)}
+    for name, path in paths.items():
+        special = os.path.exists(path) and not os.path.isfile(path)
+        changed = path if special else os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path) or not os.access(changed, os.W_OK):
+            raise ValueError(f"argument --{name}: can't write {path!r}")
+        if missing := [package for package in packages[name] if importlib.util.find_spec(package) is None]:
+            extra = "report" if name == "html" else name
+            raise ValueError(f"argument --{name}: it needs {', '.join(missing)}: pip install 'amanda[{extra}]'")
+    return {name: os.path.abspath(path) for name, path in paths.items()}
 
 
 def _scope_options() -> dict[str, drivers.Option]:

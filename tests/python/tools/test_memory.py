@@ -2,11 +2,15 @@
 
 import gc
 import json
+import re
+import subprocess
+import sys
 
 import amanda
 import pytest
 import torch
 from amanda.tools.memory import PeakMemory
+from repository import ROOT
 
 F32 = 4
 WIDTHS = (64, 256, 8)
@@ -192,3 +196,19 @@ def test_reset_and_a_second_scope():
         kept = torch.ones(10)
     assert by(memory, "op", "bytes") == {"aten::ones": (40,)}
     assert kept is not None
+
+
+def test_the_example_finds_what_grows_with_the_batch():
+    example = ROOT / "examples" / "python" / "memory_at_peak.py"
+    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    small, large = {}, {}
+    for line in printed.splitlines()[:6]:
+        kind, *numbers = re.fullmatch(
+            r"(.*?) +([\d.]+) MB(?: at batch 8)? +([\d.]+) MB(?: at batch 32)?", line
+        ).groups()
+        small[kind], large[kind] = map(float, numbers)
+    layer = 4 * 64 * 64 + 4 * 64 + 2 * 4 * 64 * 64 + 5 * 64 + 4 * 64  # attention, feed-forward, two norms
+    assert small["parameter"] == large["parameter"] == pytest.approx(2 * layer * F32 / 1e6, abs=1e-3)
+    assert small["optimizer state"] == large["optimizer state"] == pytest.approx(2 * small["parameter"], abs=1e-3)
+    assert large["saved activation"] == pytest.approx(4 * small["saved activation"], rel=0.01)
+    assert "most is saved by operators of layers.0.self_attn" in printed

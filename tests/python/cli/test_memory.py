@@ -1,0 +1,36 @@
+"""`amanda memory`: what was in memory at the peak, and when there was no more."""
+
+import json
+import textwrap
+
+PROGRAM = """
+    import torch
+    kept = torch.ones(250_000)
+    temporary = torch.ones(500_000).cos_().sum()
+    print("before")
+    torch.empty(1 << 50)
+"""
+
+
+def test_the_peak_and_what_was_there_when_memory_ran_out(run_python, tmp_path):
+    (tmp_path / "script.py").write_text(textwrap.dedent(PROGRAM))
+    done = run_python("-m", "amanda", "memory", "--html", "page.html", "--json", "rows.json", "script.py")
+    assert done.returncode == 1
+    assert "can't allocate memory" in done.stderr
+    output = " ".join(done.stdout.split())
+    peak, _, at_error = output.partition("when aten::empty (script.py:6) ran out of memory:")
+    assert peak.startswith("before")
+    assert "cpu: 3.000 MB at the peak" in peak
+    assert "script.py:3" in at_error
+    assert "total 1.000 100.0%" in at_error.replace("  ", " ")
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert sorted(row["bytes"] for row in rows) == [1_000_000, 2_000_000]
+    assert "Memory at the peak: script.py" in (tmp_path / "page.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_program_runs(run_python, tmp_path):
+    (tmp_path / "script.py").write_text("print('ran')")
+    done = run_python("-m", "amanda", "memory", "--html", "no/page.html", "script.py")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.endswith("amanda memory: error: argument --html: can't write 'no/page.html'\n")
