@@ -21,6 +21,7 @@ from amanda.scheduled_scope import scheduled
 
 TOP = 20
 NOT_WRITTEN = 2  # exit status
+PAGE = {"html": ("jinja2", "rich")}  # and what writes it
 
 
 def add(commands: Any) -> None:
@@ -84,6 +85,7 @@ def add_result_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--sort", metavar="COLUMN", help="of the printed tables, where a tool has it")
     command.add_argument("--top", type=int, default=TOP, help="rows of each printed table (default: %(default)s)")
     command.add_argument("--out", metavar="FOLDER", help="writes the results there instead of printing them")
+    command.add_argument("--html", metavar="FILE", help="writes a page there, too: all tables, to sort and filter")
     command.add_argument("--overwrite", action="store_true", help="replaces the run that --out holds")
     command.add_argument(
         "--format", default="json", metavar="NAMES", help=f"of results in --out: {','.join(NEEDS)} (default: json)"
@@ -123,22 +125,28 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     tools = made(settings, given.assignments)
     check_by(tools, given.by)
     names = [name for name, _ in tools]
+    page = program_arguments.files_of(given, PAGE).get("html")
+    entered = _scope(tools, given.schedule, options)
     folder = None
     if not settings.out:
         check_rich(tools)
     else:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
-    entered = _scope(tools, given.schedule, options)
     started = time.monotonic()
     with live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
         status = program.run_in(entered)
-    print(f"\n{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}", flush=True)
+    ran = f"{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}"
+    print(f"\n{ran}", flush=True)
     if folder is None:
         for name, table in tables(tools, given.by, given.top, given.sort):
             print(f"\n{name}\n{table}", flush=True)
     else:
         failed = _write(folder, tools, status)
         status = status or failed
+    if page is not None:
+        from amanda.cli import run_page  # here: it imports jinja2
+
+        run_page.write(page, program.argv, status, ran, tools)
     if status is not None:
         raise SystemExit(status)
 

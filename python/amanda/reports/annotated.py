@@ -13,8 +13,6 @@ from amanda.reports.rich_table import Column
 from amanda.reports.source_files import is_library, matching, split_line
 from amanda.reports.source_listing import SourceListing
 
-PAGE_ROWS = 500
-"""Of each table of a page: those of the longest time."""
 PAGE_CONTEXT = 8  # lines of source code around those with rows
 HEADINGS = {"line": "Lines", "module": "Modules", "op": "Operator types", "id": "Operators"}
 
@@ -88,7 +86,7 @@ class AnnotatedResults(Results[RowT, ByT]):
         page = HtmlPage(
             title or "Cost by line", "\n".join([f"{self._costs(rows, rows)} in operators, from {lines}", *remarks])
         )
-        self._add_table(page, "line")
+        page.add_results(HEADINGS["line"], self, "line")
         own = {path: of for path, of in _by_file(self._user_lines()).items() if not is_library(path)}
         library = {path: of for path, of in _by_file(rows).items() if is_library(path)}
         listing = self._listing(rows, dict([*own.items(), *library.items()][:files]), PAGE_CONTEXT, "")
@@ -98,7 +96,7 @@ class AnnotatedResults(Results[RowT, ByT]):
             missing = "" if file.readable else "source not available"
             page.add_listing(file.heading, columns, file.lines, lambda line: line.code or "", listing.heat, missing)
         for by in ("module", "op", "id"):
-            self._add_table(page, by)
+            page.add_results(HEADINGS[by], self, by)
         page.write(path)
 
     # ---- what subclasses define -------------------------------------------------------------------------------------
@@ -130,11 +128,6 @@ class AnnotatedResults(Results[RowT, ByT]):
             heading = f"{line_of_code(path)}: {self._with_share(some, rows)} in operators"
             listed.append((path, by_number, heading))
         return SourceListing(self._listing_columns(rows), listed, lambda row: row.share / hottest, context, remark)
-
-    def _add_table(self, page: Any, by: str) -> None:
-        rows = self.rows(cast(ByT, by))
-        more = f"the {PAGE_ROWS} of the longest time, of {len(rows)}" if len(rows) > PAGE_ROWS else ""
-        page.add_table(HEADINGS[by], self._columns(cast(ByT, by), rows), rows[:PAGE_ROWS], more)
 
     def _not_listed(self, rows: Sequence[Any], files: dict[str, dict[int, Any]]) -> str:
         if not rows:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.reports.whole_file import whole_file
 
@@ -13,6 +14,9 @@ try:
     import jinja2
 except ImportError as error:
     raise ImportError("[report] HTML pages need jinja2: pip install 'amanda[report]'") from error
+
+MOST_ROWS = 500
+"""Of the table of a tool: a browser takes seconds to sort tens of thousands."""
 
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("amanda.reports", "templates"),
@@ -57,6 +61,13 @@ class HtmlPage:
         self._sections.append(
             {"kind": "table", "heading": heading, "columns": columns, "rows": cells, "caption": caption}
         )
+
+    def add_results(self, heading: str, tool: Results[Any, Any], by: str) -> None:
+        """A table of a tool's rows, the first `MOST_ROWS` of them."""
+        rows = tool.rows(by)
+        more = f"the first {MOST_ROWS} of {len(rows)}" if len(rows) > MOST_ROWS else ""
+        remarks = "\n".join(filter(None, [more, *tool._remarks(by)]))
+        self.add_table(heading, tool._columns(by, rows), rows[:MOST_ROWS], remarks)
 
     def add_listing(
         self,

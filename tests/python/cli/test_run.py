@@ -39,14 +39,38 @@ def amanda_run(tmp_path, run_python):
     return run
 
 
-def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python):
-    done = amanda_run("-t", "profile", "-t", "flops", "--by", "module", "--top", "1", "script.py", "--top", "x")
+def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python, tmp_path):
+    done = amanda_run(
+        *(
+            "-t",
+            "profile",
+            "-t",
+            "flops",
+            "--by",
+            "module",
+            "--top",
+            "1",
+            "--html",
+            "page.html",
+            "script.py",
+            "--top",
+            "x",
+        )
+    )
     assert (done.returncode, done.stderr) == (0, "")
     alone = run_python("script.py", "--top", "x").stdout
     assert done.stdout.startswith(alone)
     profile, flops = done.stdout[len(alone) :].split("\nflops\n")
     assert re.search(r"\n module +calls  total ms", profile)
     assert "(3 more)" in profile
+    page = (tmp_path / "page.html").read_text()
+    assert "<title>script.py --top x</title>" in page
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    assert headings == [
+        *(f"profile by {by}" for by in Profile().groupings()),
+        *(f"flops by {by}" for by in ("both", "op", "module")),
+    ]
+    assert "script.py:9" in page
     assert flops.split()[:3] == ["module", "runs", "MFLOP"]
 
 
@@ -174,6 +198,7 @@ def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
         (("-t", "profile", "--by", "epoch"), f"--by is {', '.join(Profile().groupings())}; got 'epoch'"),
         (("-t", "profile", "--format", "xml"), "--format is json, csv, parquet, got 'xml'"),
         (("-t", "profile", "--ops", "no_such"), "[tool] Profile: no operator 'no_such'"),
+        (("-t", "profile", "--html", "no/page.html"), "argument --html: can't write 'no/page.html'"),
         (("-t", "profile", "--out", "/proc/out"), "[Errno 2] No such file or directory: '/proc/out'"),
         (("-t", "nothing_there:Tool"), "there is no module 'nothing_there'"),
     ],

@@ -11,7 +11,6 @@ from amanda.reports.html_page import HtmlPage
 if TYPE_CHECKING:
     from amanda.tools.memory.peak_memory import PeakMemory
 
-MOST_ROWS = 500  # of each table, the largest
 HEADINGS = {"kind": "Kinds", "line": "Lines", "module": "Modules", "op": "Operator types", "id": "Operators"}
 
 
@@ -23,9 +22,7 @@ def write(path: str | os.PathLike[str], memory: PeakMemory, title: str) -> None:
         if picture:
             page.add_svg(f"{device} over time", picture)
     for by, heading in HEADINGS.items():
-        rows = memory.rows(by)  # type: ignore[arg-type]
-        more = f"the {MOST_ROWS} largest of {len(rows)}" if len(rows) > MOST_ROWS else ""
-        page.add_table(heading, memory._columns(by, rows), rows[:MOST_ROWS], more)  # type: ignore[arg-type]
+        page.add_results(heading, memory, by)
     page.write(path)
 
 
