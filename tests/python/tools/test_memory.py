@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 
 import amanda
 import pytest
@@ -179,12 +180,56 @@ def test_the_profiler_is_refused():
     memory = PeakMemory()
     with (
         torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True),
-        pytest.raises(amanda.Error, match=r"\[memory\] PyTorch's profiler is on, and hears of memory alone"),
+        pytest.raises(
+            amanda.Error,
+            match=r"\[memory\] another listener hears of memory on this thread, and PyTorch has place for one",
+        ),
         amanda.apply(memory),
     ):
         pass
     memory, _ = measured(lambda: torch.ones(3))
     assert memory.rows()
+
+
+def test_two_at_once_are_refused():
+    first, second = PeakMemory(), PeakMemory()
+    with amanda.apply(first), pytest.raises(amanda.Error, match="or another PeakMemory"), amanda.apply(second):
+        pass
+    with amanda.apply(second):
+        kept = torch.ones(10)
+    assert by(second, "op", "bytes") == {"aten::ones": (40,)}
+    assert kept is not None
+
+
+def test_threads_and_nested_scopes_share_a_tool():
+    memory, kept = PeakMemory(), []
+
+    def run():
+        with amanda.apply(memory), amanda.apply(memory):
+            model = mlp()
+            kept.append((model, train(model)))
+
+    thread = threading.Thread(target=run)
+    with amanda.apply(memory):
+        kept.append(torch.ones(1000))
+        thread.start()
+        thread.join()
+        kept.append(torch.ones(1000))
+    assert memory._watch is None
+    assert by(memory, "kind", "bytes")["optimizer state"][0] > 0
+    assert memory.live_bytes["cpu"] >= 8000
+
+
+class Unfinished(torch.nn.Module):
+    def __init__(self):  # no super().__init__() yet
+        pass
+
+
+def test_modules_without_memory_are_passed_over():
+    unfinished, lazy = Unfinished(), torch.nn.LazyLinear(3)
+    memory, model = measured(lambda: torch.nn.Linear(4, 4))
+    assert by(memory, "kind", "bytes")["parameter"] == ((16 + 4) * F32,)
+    assert (unfinished, lazy, model) is not None
 
 
 def test_reset_and_a_second_scope():

@@ -70,7 +70,7 @@ def pointer(tensor: torch.Tensor) -> int:
     """The memory of its storage; 0: it has none."""
     try:
         return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # sparse, of a wrapper, without data
+    except (RuntimeError, NotImplementedError, ValueError):  # sparse, of a wrapper, not initialized yet
         return 0
 
 
@@ -80,6 +80,8 @@ def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
 
 def _roots() -> list[torch.nn.Module]:
     """Modules that are in no other."""
-    known = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]  # __class__ may run code
+    objects = gc.get_objects()
+    modules = [item for item in objects if issubclass(type(item), torch.nn.Module)]  # __class__ may run code
+    known = [module for module in modules if "_modules" in vars(module)]  # others are still in their __init__
     inner = {id(child) for module in known for child in module.children()}
     return [module for module in known if id(module) not in inner]

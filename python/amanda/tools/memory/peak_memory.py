@@ -72,7 +72,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         model: whose parameters, gradients and buffers have names; None: all modules that exist when the scope is left.
 
     Raises:
-        amanda.Error: when a scope is entered, and PyTorch's profiler is on.
+        amanda.Error: when a scope is entered, and PyTorch's profiler is on, or another PeakMemory.
     """
 
     _speaker = "memory"
@@ -87,7 +87,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         self._marks: dict[tuple[Kind, int, str], int] = {}
         self._owners: dict[int, str] = {}  # by the memory of parameters and buffers
         self._recorder: Any = None
-        self._watch: Any = None
+        self._watch: Any = None  # of optimizers, while a thread is in a scope
+        self._threads = 0
         self._at_error: MemorySnapshot | None = None
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
@@ -99,17 +100,25 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             self._recorder = importlib.import_module("amanda._torch_tools").MemoryRecorder()
         if not self._recorder.listen():
             raise _core.Error(
-                "[memory] PyTorch's profiler is on, and hears of memory alone; leave it before this scope is entered"
+                "[memory] another listener hears of memory on this thread, and PyTorch has place for one: its profiler, or "
+                "another PeakMemory; leave that before this scope is entered"
             )
-        self._at_error = None
         from amanda.tools.memory.owners import Watch
 
-        self._watch = Watch(self._note)
+        with self._lock:
+            self._at_error = None
+            self._threads += 1
+            if self._watch is None:
+                self._watch = Watch(self._note)
 
     def on_exit(self, error: BaseException | None) -> None:
         running = self._recorder.running()
         self._recorder.unlisten()
-        self._watch.remove()
+        with self._lock:
+            self._threads -= 1
+            if self._threads == 0:
+                self._watch.remove()
+                self._watch = None
         self._find_owners()
         if error is not None and any(text in str(error) for text in OUT_OF_MEMORY):
             asked = str(self._sites[running]) if running >= 0 else "the program"
