@@ -25,13 +25,13 @@ class TestsInScope:
     def __init__(self, config: pytest.Config) -> None:
         try:
             self._tools: list[NamedTool] = made(Settings(tools=config.getoption("--amanda")), [])
+            self._scope = apply(*(tool for _, tool in self._tools))
         except (ValueError, TypeError, ImportError, OSError) as error:
             raise pytest.UsageError(f"--amanda: {error}") from None
-        self._scope = apply(*(tool for _, tool in self._tools))
         self._by, self._top = config.getoption("--amanda-by"), config.getoption("--amanda-top")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
         with self._scope:
             return (yield)
 

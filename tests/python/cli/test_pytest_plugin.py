@@ -3,10 +3,15 @@
 import textwrap
 
 TESTS = """
+    import unittest
     import torch
 
     def test_good():
         torch.relu(torch.ones(3))
+
+    class TestMore(unittest.TestCase):
+        def test_that_is_no_function(self):
+            self.assertTrue(torch.relu(torch.ones(3)).all())
 
     def test_bad():
         zero = torch.zeros(3)
@@ -26,7 +31,7 @@ def test_each_test_runs_under_the_tools(run_python, tmp_path):
         "E           amanda.tools.nonfinite.finding.NonfiniteError: [nan] aten::div produced the first NaN"
         in done.stdout
     )
-    assert "1 failed, 1 passed" in done.stdout
+    assert "1 failed, 2 passed" in done.stdout
     table = done.stdout.partition("= amanda: profile =")[2]
     assert "more)" in table
     assert "total" in table
@@ -40,6 +45,12 @@ def test_nothing_is_imported_unless_asked(run_python, tmp_path):
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     done = run_python("-m", "pytest", "-q", "-p", "amanda_pytest", "test_nothing.py")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_tool_that_needs_steps(run_python, tmp_path):
+    done = run_tests(run_python, tmp_path, "--amanda", "amanda.tools.history:History")
+    assert done.returncode == 4
+    assert done.stderr.startswith("ERROR: --amanda: [scope] 'history' works step by step: use `with amanda.scheduled(")
 
 
 def test_an_unknown_tool(run_python, tmp_path):
