@@ -126,12 +126,14 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     check_by(tools, given.by)
     names = [name for name, _ in tools]
     page = program_arguments.files_of(given, PAGE).get("html")
-    entered = _scope(tools, given.schedule, options)
     folder = None
     if not settings.out:
         check_rich(tools)
     else:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
+    entered = _scope(tools, given.schedule, options)
+    if folder is not None:
+        folder.begin()
     started = time.monotonic()
     with live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
         status = program.run_in(entered)

@@ -20,7 +20,7 @@ NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes
 class RunFolder:
     """Files of one process. Those of a rank of several have its number in their names: "profile.module.rank3.json".
 
-    "run.json" is there from the beginning, and says whether the run has ended, and which files it has written.
+    "run.json" is there from `begin` on, and says whether the run has ended, and which files it has written.
 
     Arguments:
         path: it is made if it is not there.
@@ -42,7 +42,7 @@ class RunFolder:
             if missing:
                 raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{name}]'")
         self._formats = formats
-        self.path = os.path.abspath(path)  # the program may change the current folder
+        self._given, self.path = path, os.path.abspath(path)  # the program may change the current folder
         rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
         self._suffix = f".rank{rank}" if rank.isdigit() and world_size != "1" else ""
         self._run: dict[str, Any] = {
@@ -59,14 +59,18 @@ class RunFolder:
             "files": [],
         }
         os.makedirs(self.path, exist_ok=True)
-        if overwrite:
+        self._overwrite = overwrite
+        if not overwrite and os.path.exists(self._run_file()):
+            raise self._is_taken()
+
+    def begin(self) -> None:
+        """Removes an earlier run if that is asked for, and writes that this one runs. Raises as the constructor."""
+        if self._overwrite:
             self._remove_earlier()
         try:
             self._write_run("x")
         except FileExistsError:
-            raise FileExistsError(
-                f"{path!r} holds a run already: give another folder, or --overwrite to replace that run"
-            ) from None
+            raise self._is_taken() from None
 
     def close(self, status: object) -> None:
         """Writes how the run ended: the program's exit status."""
@@ -87,6 +91,11 @@ class RunFolder:
         self._run["files"].append(name)
         self._write_run("w")
         return os.path.join(self.path, name)
+
+    def _is_taken(self) -> FileExistsError:
+        return FileExistsError(
+            f"{self._given!r} holds a run already: give another folder, or --overwrite to replace that run"
+        )
 
     def _write_run(self, mode: str) -> None:
         with open(self._run_file(), mode, encoding="utf-8") as file:

@@ -24,7 +24,7 @@ def test_the_peak_and_what_was_there_when_memory_ran_out(run_python, tmp_path):
     assert "script.py:3" in at_error
     assert "total 1.000 100.0%" in at_error.replace("  ", " ")
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert sorted(row["bytes"] for row in rows) == [1_000_000, 2_000_000]
+    assert sorted(row["bytes"] for row in rows) == [4, 1_000_000, 2_000_000]
     assert "Memory at the peak: script.py" in (tmp_path / "page.html").read_text()
 
 
