@@ -45,7 +45,7 @@ def test_a_record_for_later(diff):
 
 
 RANKS = """
-import torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))
@@ -59,6 +59,8 @@ for _ in range(2):
     optimizer.zero_grad()
     model(data).square().sum().backward()
     optimizer.step()
+time.sleep(0.1)  # see process_groups.py
+dist.destroy_process_group()
 """
 
 

@@ -246,7 +246,7 @@ def over_two_processes(rank, world, path):
             assert tool.count["AddmmBackward0"] == 9, (name, kind, tool.count)
             assert tool.count["linear"] >= 9
         assert train(make(), rank) == expected, name
-    torch.distributed.destroy_process_group()
+    destroy_group()
 
 
 def train(model, rank):

@@ -66,6 +66,7 @@ whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.para
 if rank == 0:
     print("weights", [value for p in whole for value in p.flatten().tolist()])
 dist.barrier()
+time.sleep(0.1)  # see process_groups.py
 dist.destroy_process_group()
 """
 

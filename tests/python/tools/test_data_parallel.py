@@ -13,6 +13,7 @@ from amanda.tools.pruning import (
 )
 from amanda.tools.quantization import FakeQuantization, LearnedStepQuantization
 from amanda.tools.rewriting import SubgraphRewriting
+from process_groups import destroy_group
 
 nn = torch.nn
 STEPS, RANKS = 4, 2
@@ -63,7 +64,7 @@ def train_on_a_rank(rank, path):
             optimizer.step()
         trained[name] = [parameter.detach() for parameter in model.parameters()]
     torch.save(trained, f"{path}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+    destroy_group()
 
 
 def train_alone(make):
