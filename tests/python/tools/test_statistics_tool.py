@@ -41,7 +41,8 @@ def test_the_figures_of_a_training_run_are_numpys(network):
         _train(network)
     rows = statistics.rows()
     assert {(row.op_id, row.output) for row in rows if row.output is not None} == set(captured.outputs)
-    floating = [row for row in rows if row.mean is not None]
+    # What aten::empty returns was never written: its figures are any memory's.
+    floating = [row for row in rows if row.mean is not None and not row.name.startswith("aten::empty")]
     model = {"aten::linear", "aten::batch_norm", "aten::relu_", "aten::dropout", "aten::chunk"}
     assert model <= {row.name for row in floating}
     for row in floating:
