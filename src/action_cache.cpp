@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "amanda/lasting.h"
 #include "amanda/per_thread.h"
 #include "backends.h"
 #include "generation.h"
@@ -35,6 +36,7 @@ PlanUse ActionCache::find(const ScopeStack& scopes, OpSite& site, const Visibili
   const uint64_t generation = ActionCache::generation();
   Front& entry = front(scopes, key.id);
   if (entry.stack != scopes.serial() || entry.generation != generation || !(entry.key == key)) {
+    const Lasting memory;
     refresh_if_stale();  // another thread may have changed this one's tools
     PlanPtr plan = scopes.find_plan(key, generation);
     if (!plan) return {};

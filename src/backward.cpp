@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "action_cache.h"
+#include "amanda/lasting.h"
 #include "amanda/pool.h"
 #include "amanda/thread_calls.h"
 #include "analysis.h"
@@ -101,6 +102,7 @@ const HookNeeds* BackwardBinding::known(size_t number, OpId id) const {
 }
 
 HookNeeds BackwardBinding::look_up(size_t number, OpSite& backward) {
+  const Lasting memory;
   BackwardPlace place{.id = backward.id()};
   place.needs = needs_of(scopes_, backward, place.plan);
   const HookNeeds needs = place.needs;

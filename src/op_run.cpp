@@ -1,5 +1,7 @@
 #include "op_run.h"
 
+#include "amanda/lasting.h"
+
 namespace amanda {
 namespace {
 
@@ -17,6 +19,7 @@ struct ExecutionRuns final : RunSource {
 }  // namespace
 
 PlanUse OpRun::analyse(Point point) {
+  const Lasting memory;
   const uint64_t generation = ActionCache::generation();  // read first: later changes are not in the plan
   if (!session_) session_.emplace(scopes_, call_, seen_);
   return ActionCache::keep(scopes_, call_, seen_, generation, session_->run(point, &call_));

@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include "amanda/lasting.h"
+
 namespace amanda {
 
 /// The calling thread's object of type `T`, created on first use and destroyed when the thread ends.
@@ -13,6 +15,7 @@ template <class T>
 T& per_thread() {
   thread_local constinit T* here = nullptr;
   if (!here) {
+    const Lasting memory;
     thread_local std::unique_ptr<T> owner = std::make_unique<T>();
     here = owner.get();
   }

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "amanda/lasting.h"
+
 namespace amanda::tools {
 
 /// Their number, their sum, and a histogram for the median.
@@ -27,6 +29,7 @@ class Durations {
     if (at != buckets_.end() && at->first == shortest) {
       ++at->second;
     } else {
+      const Lasting memory;
       buckets_.insert(at, {shortest, 1});
     }
   }

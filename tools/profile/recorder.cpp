@@ -80,8 +80,12 @@ bool ProfileRecorder::add_on_known_thread(const Run& run) {
     own_ns = std::max<int64_t>(own_ns - std::max<int64_t>(finished_ns - run.finished_before_ns, 0), 0);
     finished_ns = run.finished_before_ns + run.duration_ns;
   }
-  const auto [found, is_new] = measured_.try_emplace(run.place);
-  if (is_new) order_.push_back(run.place);
+  auto found = measured_.find(run.place);
+  if (found == measured_.end()) {
+    const Lasting memory;
+    found = measured_.try_emplace(run.place).first;
+    order_.push_back(run.place);
+  }
   Measured& measured = found->second;
   if (measured.left_out < skip_) {
     ++measured.left_out;

@@ -13,6 +13,7 @@
 
 #include "amanda/action.h"
 #include "amanda/mutex.h"
+#include "amanda/pool.h"
 #include "output_bytes.h"
 #include "profile/durations.h"
 
@@ -96,7 +97,7 @@ class ProfileRecorder {
   int64_t left_out_ = 0, dropped_ = 0;
   std::unordered_map<Place, Measured> measured_;
   std::vector<Place> order_;
-  std::deque<Event> events_;
+  std::deque<Event, PoolAllocator<Event>> events_;
   std::unordered_map<uint64_t, Thread> threads_;  // by what this process calls them
   std::map<int64_t, std::string> names_;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "amanda/lasting.h"
 #include "amanda/torch.h"
 #include "backward/running_node.h"
 #include "base/port.h"
@@ -31,6 +32,7 @@ class PlaceTable {
   const Sight& sight(const ThreadKeys& thread, OpType type) {
     Type& known = types_[(type ^ (thread.calls->inside + thread.serial) * 37) % types_.size()];
     if (C10_UNLIKELY(known.type != type || !known.sight.holds(thread.serial, *thread.calls))) {
+      const Lasting memory;
       known = {type, Engine::sight(*thread.scopes, backend(), type)};
     }
     return known.sight;
@@ -75,6 +77,7 @@ std::atomic<bool> places_used{true};
 
 // Null while the thread ends.
 PlaceTable* make_table() {
+  const Lasting memory;
   thread_local bool made = false;
   if (std::exchange(made, true)) return nullptr;
   thread_local const auto owner = std::make_unique<PlaceTable>();
@@ -136,6 +139,7 @@ void observe_known(const Way& way, ForwardCall& call) {
 void learn_place(const Way& way, ForwardCall& call) {
   ThreadKeys& thread = thread_keys();
   if (way.raw.path == 0 || way.scopes != thread.serial || !thread.places) return;
+  const Lasting memory;
   const OpId id = call.id_found_by(way.raw);
   if (id == 0) return;
   KnownCall known = Engine::known_call(*thread.scopes, backend(), call.type(), id);

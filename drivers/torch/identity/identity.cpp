@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "amanda/lasting.h"
 #include "amanda/per_thread.h"
 #include "base/hash.h"
 #include "base/python_hooks.h"
@@ -135,6 +136,7 @@ Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments
     identity.epoch = raw.epoch;
     return identity;
   }
+  const Lasting memory;
   identity.id = resolve(identity.raw_path, record, arguments);
   if (identity.id == 0) return identity;
   const uint64_t numbered = raw_key(identity.raw_path, record, arguments);

@@ -1,0 +1,32 @@
+// Memory for what is kept about operators, away from the buffers of the program.
+#pragma once
+
+#include <cstddef>
+
+namespace amanda {
+
+/// Memory that malloc returned on another thread; null: none can be had. Freed by std::free() or operator delete.
+void* take_lasting(size_t size) noexcept;
+
+/// While one exists, what the code of Amanda's libraries allocates on this thread comes from another arena of malloc
+/// than the thread's own. It is freed as any other memory, by any library.
+///
+/// What is kept about an operator is allocated when the operator first runs: between the program's large buffers, where
+/// it stays. PyTorch's CPU allocator takes buffers of up to 32 MiB from the heap, and small blocks between them prevent
+/// that freed neighbors are joined. A train step of ResNet-50 at batch 8 had a peak of 2.6 GB in place of 1.5.
+class Lasting {
+ public:
+  Lasting() { ++depth(); }
+  ~Lasting() { --depth(); }
+  Lasting(const Lasting&) = delete;
+  Lasting& operator=(const Lasting&) = delete;
+
+  /// Does one exist on this thread?
+  static bool is_on() { return depth() != 0; }
+
+ private:
+  friend void* take_lasting(size_t size) noexcept;
+  static int& depth();
+};
+
+}  // namespace amanda
