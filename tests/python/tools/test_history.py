@@ -106,6 +106,32 @@ def test_a_gradient_over_several_passes_is_the_mean_of_their_norms():
     assert values(history, "scalars", "loss", "value") == {0: 2.0}
 
 
+@pytest.mark.parametrize("watches", ["modules", "optimizers", "nothing"])
+def test_two_models_with_the_same_names_have_series_of_their_own(watches):
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(3, 3, bias=False)) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=lr) for model, lr in zip(models, (0.5, 0.25), strict=True)]
+    watched = {"modules": models, "optimizers": optimizers, "nothing": []}[watches]
+    history = History(limits=None)
+    for each in [*watched, *watched]:
+        history.watch(each)
+    with amanda.scheduled(history) as run:
+        models[1](models[0](torch.ones(2, 3)).detach()).sum().backward()  # the second one's gradient comes first
+        models[0](torch.ones(2, 3)).sum().backward()
+        gradients = [model[0].weight.grad.norm().item() for model in models]
+        for optimizer in optimizers:
+            optimizer.step()
+        run.step()
+    names = ["0.weight", "0.weight #2"]
+    if watches == "nothing":
+        names.reverse()
+    assert {row.name for row in history.rows() if row.tool == "parameters"} == set(names)
+    for name, gradient, lr in zip(names, gradients, (0.5, 0.25), strict=True):
+        assert values(history, "parameters", name, "gradient_norm") == pytest.approx({0: gradient}), name
+        if watches != "nothing":
+            assert values(history, "parameters", name, "update_norm") == pytest.approx({0: lr * gradient}), name
+
+
 def test_of_other_tools_all_numbers_are_kept():
     model, optimizer = made(lr=0.1)
     flops = Flops()

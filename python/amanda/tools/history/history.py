@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import math
-import operator
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +17,10 @@ from amanda.tools import _reading
 from amanda.tools._schemas import Sides
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.history.alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
+from amanda.tools.history.arguments import checked_keep, checked_limits, checked_tools
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.history.files import Files
-from amanda.tools.history.parameters import Named, ParameterGradients, Updates, parameters_of
+from amanda.tools.history.parameters import ParameterGradients, Updates, Watched
 from amanda.tools.history.rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
 from amanda.tools.history.series import Point, of_parameter, points_of, scalar
 from amanda.tools.statistics import OpStatistics
@@ -90,16 +90,16 @@ class History(Results[Row, GroupBy], StepTool):
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         super().__init__("history")
-        self._tools = _checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
-        self._detectors = None if limits is None else Detectors(_checked_limits(limits))
+        self._tools = checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
+        self._detectors = None if limits is None else Detectors(checked_limits(limits))
         if on_alarm is not None and not callable(on_alarm):
             raise TypeError(f"[history] on_alarm= is a function of an alarm, got {on_alarm!r}")
         self._limits, self._on_alarm = limits, on_alarm
-        self._keep, self._flush_seconds = _checked_keep(keep), flush_seconds
+        self._keep, self._flush_seconds = checked_keep(keep), flush_seconds
         self._skips = _reading.Skips("history")
-        self._sources: list[Callable[[], Named]] = []
-        self._updates = Updates(self._sources, self._skips)
-        self._gradients = ParameterGradients(self._sources)
+        self._watched = Watched()
+        self._updates = Updates(self._watched, self._skips)
+        self._gradients = ParameterGradients(self._watched)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
         self._lock = _fork.lock()  # guards the next two
@@ -131,14 +131,15 @@ class History(Results[Row, GroupBy], StepTool):
     def watch(self, model: Any) -> None:
         """Compares the parameters of another module, or of an optimizer, too, from now on.
 
+        Each parameter is compared once. Of two that have the same name, the second gets a number: "0.weight #2".
+
         Raises:
             TypeError: it is neither.
         """
-        source = parameters_of(model)
-        self._sources.append(source)
+        self._watched.add(model)
         if self._step is not None:
             with switches.disabled():
-                self._updates.add(source)
+                self._updates.copy_new()
 
     def log(self, **values: Any) -> None:
         """Adds numbers of this step, such as ``loss=loss``: a series each; the mean, if a name comes several times.
@@ -275,27 +276,3 @@ class History(Results[Row, GroupBy], StepTool):
 
 def _is_empty(context: OpContext) -> bool:
     return bool(Sides.of(context).is_uninitialized)
-
-
-def _checked_tools(tools: Sequence[Results[Any, Any]]) -> list[Results[Any, Any]]:
-    for tool in tools:
-        if not isinstance(tool, Results) or isinstance(tool, History):
-            raise TypeError(f"[history] tools= are tools with results, such as OpStatistics(), got {tool!r}")
-    return list(tools)
-
-
-def _checked_limits(limits: object) -> Limits:
-    if not isinstance(limits, Limits):
-        raise TypeError(f"[history] limits= is a Limits, or None, got {limits!r}")
-    return limits
-
-
-def _checked_keep(keep: object) -> int:
-    complaint = f"[history] keep= is a number of steps, 1 or more, got {keep!r}"
-    try:
-        number = operator.index(keep)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(complaint) from None
-    if number < 1:
-        raise ValueError(complaint)
-    return number
