@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,32 +25,37 @@ class Watch:
     """Calls `note` with what optimizers hold, around each of their steps, until `remove`."""
 
     def __init__(self, note: Callable[[Iterator[Owned]], None]) -> None:
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # by the parameter's address
         self._hooks = [
-            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: note(parameters_of(optimizer))),
-            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: note(states_of(optimizer))),
+            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: note(self._parameters_of(optimizer))),
+            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: note(self._states_of(optimizer))),
         ]
 
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
 
+    def _parameters_of(self, optimizer: Any) -> Iterator[Owned]:
+        for parameter in _parameters(optimizer):
+            yield from _with_gradient(parameter, self._name_of(parameter))
 
-def parameters_of(optimizer: Any) -> Iterator[Owned]:
-    """The parameters of an optimizer, and their gradients."""
-    for parameter, name in _named(optimizer):
-        yield from _with_gradient(parameter, name)
+    def _states_of(self, optimizer: Any) -> Iterator[Owned]:
+        """The tensors that it keeps for each parameter, also in lists and dicts."""
+        states = getattr(optimizer, "state", None)
+        if not isinstance(states, Mapping):
+            return
+        for parameter in _parameters(optimizer):
+            state, name = states.get(parameter), self._name_of(parameter)
+            for key, value in state.items() if isinstance(state, Mapping) else [("state", state)]:
+                for tensor in _tensors(value):
+                    yield Owned(tensor, "optimizer state", name, f"{key} of {type(optimizer).__name__}")
 
-
-def states_of(optimizer: Any) -> Iterator[Owned]:
-    """The tensors that it keeps for each parameter, also in lists and dicts."""
-    states = getattr(optimizer, "state", None)
-    if not isinstance(states, Mapping):
-        return
-    for parameter, name in _named(optimizer):
-        state = states.get(parameter)
-        for key, value in state.items() if isinstance(state, Mapping) else [("state", state)]:
-            for tensor in _tensors(value):
-                yield Owned(tensor, "optimizer state", name, f"{key} of {type(optimizer).__name__}")
+    def _name_of(self, parameter: torch.Tensor) -> str:
+        known, name = self._names.get(id(parameter), (None, ""))
+        if not name or known is None or known() is not parameter:
+            name = parameter_names.name_of(parameter)
+            self._names[id(parameter)] = weakref.ref(parameter), name
+        return name
 
 
 def modules(given: torch.nn.Module | None) -> Iterator[Owned]:
@@ -74,10 +80,9 @@ def _with_gradient(parameter: torch.Tensor, name: str) -> Iterator[Owned]:
         yield Owned(parameter.grad, "gradient", name, "")
 
 
-def _named(optimizer: Any) -> Iterator[tuple[torch.Tensor, str]]:
+def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            yield parameter, parameter_names.name_of(parameter)
+        yield from group["params"]
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
