@@ -267,6 +267,31 @@ def test_what_is_not_installed_is_told(monkeypatch, tmp_path, says, option, need
         History(**{option: tmp_path})
 
 
+def test_lazy_parameters_are_compared_once_they_have_values():
+    model = nn.LazyLinear(3)
+    history = History(model, limits=None)
+    with amanda.scheduled(history) as run:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            run.step()
+    steps = {row.quantity: row.steps for row in history.rows() if row.name == "weight"}
+    assert steps == {"norm": 2, "update_norm": 2, "update_ratio": 2, "gradient_norm": 3}
+
+
+def test_its_tools_are_narrowed_with_it():
+    model, optimizer = made(lr=0.1)
+    history = History(model)
+    history.narrow(modules="head")
+    trained(history, model, optimizer, steps=2)
+    found = {(row.tool, row.module_path) for row in history.rows() if row.op_id is not None}
+    assert found == {("statistics", "head"), ("gradients", "head")}
+    assert {row.name for row in history.rows() if row.tool == "parameters"} == {
+        "body.weight",
+        "body.bias",
+        "head.weight",
+    }
+
+
 def test_tools_can_be_chosen():
     model, optimizer = made(lr=0.1)
     history = History(model, tools=[OpStatistics()], limits=None)

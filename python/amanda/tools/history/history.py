@@ -6,7 +6,7 @@ import collections
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from amanda import _fork, switches, unmatched
@@ -114,11 +114,22 @@ class History(Results[Row, GroupBy], StepTool):
         self._ask()
         self._files = Files(parquet, tensorboard, resume)
 
+    def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
+        """As in all tools, and its `tools`, too. Series of parameters are not restricted.
+
+        Raises:
+            TypeError, ValueError, amanda.Error: as in all tools.
+        """
+        super().narrow(ops=ops, modules=modules)
+        for tool in self._looking:
+            tool.narrow(ops=ops, modules=modules)
+
     def _ask(self) -> None:
         from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 
         dead = [self._dead] if self._dead is not None else []
-        self.depends_on(OptimizerPhase(), *self._tools, *dead)  # type: ignore[arg-type]
+        self._looking: list[Any] = [*self._tools, *dead]
+        self.depends_on(OptimizerPhase(), *self._looking)
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._gradients.analyze, backward=True, optional=True)
 

@@ -33,12 +33,14 @@ class Watched:
         self._sources.append(parameters_of(model))
 
     def named(self) -> dict[str, Any]:
-        """What they have now."""
+        """What they have now, without lazy parameters that have no values yet."""
+        from torch.nn.parameter import is_lazy
+
         named: dict[str, Any] = {}
         known = set()
         for source in self._sources:
             for name, parameter in source():
-                if id(parameter) not in known:
+                if id(parameter) not in known and not is_lazy(parameter):
                     known.add(id(parameter))
                     named[_free(name, named)] = parameter
         self._named = named
