@@ -102,6 +102,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._gradients = ParameterGradients(self._watched)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
+        self._views: set[int | None] = set()  # they compute nothing; some are of memory without values
         self._lock = _fork.lock()  # guards the next two
         self._steps: collections.deque[StepValues] = collections.deque(maxlen=self._keep)
         self._alarms: list[Alarm] = []
@@ -134,8 +135,11 @@ class History(Results[Row, GroupBy], StepTool):
         self.add_inst_for_op(self._gradients.analyze, backward=True, optional=True)
 
     def _analyze(self, context: OpContext) -> None:
-        if context.get(PHASE) == "optimizer" or (context.namespace.startswith("pytorch/") and _is_empty(context)):
+        sides = Sides.of(context) if context.namespace.startswith("pytorch/") else None
+        if context.get(PHASE) == "optimizer" or (sides is not None and sides.is_uninitialized):
             self._left_out.add(context.op_id)
+        if sides is not None and sides.is_view:
+            self._views.add(context.op_id)
 
     # ---- what the program tells -------------------------------------------------------------------------------------
 
@@ -231,7 +235,8 @@ class History(Results[Row, GroupBy], StepTool):
         points += [(scalar(name), sum(values) / len(values)) for name, values in self._scalars.items()]
         alarms: list[Alarm] = []
         if self._detectors is not None and self._dead is not None:
-            alarms = self._detectors.look(step, points, gradients, self._dead.end_step(step))
+            computed = [point for point in points if point[0].op_id is None or point[0].op_id not in self._views]
+            alarms = self._detectors.look(step, computed, gradients, self._dead.end_step(step))
         self._drop()
         with self._lock:
             self._steps.append(StepValues.of(step, points))
@@ -283,7 +288,3 @@ class History(Results[Row, GroupBy], StepTool):
         return [self._skips.caption(), *(f"alarm: {alarm}" for alarm in self.alarms[:MOST_TOLD])]
 
     _groupings = GROUPINGS
-
-
-def _is_empty(context: OpContext) -> bool:
-    return bool(Sides.of(context).is_uninitialized)
