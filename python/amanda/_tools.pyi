@@ -98,7 +98,7 @@ def editing_tool(ops: collections.abc.Sequence[str]) -> typing_extensions.Capsul
     """
     For benchmarks: a tool with a routine after each forward operator of these types that gets its results, may change them, and does not.
     """
-def make_flops(uncounted: bool, cpu_attention: bool) -> tuple[typing_extensions.CapsuleType, FlopCounts]:
+def make_flops(uncounted: bool, cpu_attention: bool) -> tuple[typing_extensions.CapsuleType, FlopCounts, collections.abc.Callable]:
     """
-    The tool, and what it counts.
+    The tool, what it counts, and a function that narrows it, which the tool must outlive.
     """

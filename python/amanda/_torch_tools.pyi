@@ -52,13 +52,21 @@ class MemoryRecorder:
         """
         Name, bytes at the peak and now, number and bytes of allocations, bytes freed.
         """
+    def forget_all_but(self, tensors: collections.abc.Sequence[torch.Tensor]) -> None:
+        """
+        Forgets all live blocks but those of these tensors and their gradients.
+        """
     def listen(self) -> bool:
         """
         On this thread. False: another profiler does.
         """
-    def mark(self, pointer: typing.SupportsInt | typing.SupportsIndex, mark: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    def listeners(self) -> int:
         """
-        Notes what a live block holds. False: it is not known.
+        On how many threads it listens.
+        """
+    def mark(self, tensor: torch.Tensor, mark: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Notes what a tensor's live block holds. False: it is not known.
         """
     def reset(self) -> None:
         ...

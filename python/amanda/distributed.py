@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
 import socket
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from amanda import switches
@@ -153,15 +154,12 @@ def gather(
         The rows of all ranks; None on the other ranks.
 
     Raises:
-        RuntimeError: `torch.distributed` is not initialized.
-        ValueError: the rows have no such field.
+        RuntimeError: `torch.distributed` is not initialized; on rank `to`, another rank has failed.
+        TypeError: the rows are not those of a tool.
+        ValueError: the rows have no such field, or it is not a number; the group has no rank `to`.
+        Exception: the rows cannot be pickled.
     """
-    dist = _initialized()
-    size = dist.get_world_size(group)
-    is_receiver = dist.get_rank(group) == to
-    found: list[Any] | None = [None] * size if is_receiver else None
-    with switches.disabled():
-        dist.gather_object((socket.gethostname(), list(rows)), found, group=group, group_dst=to)
+    found = _gathered(lambda: (socket.gethostname(), _checked(rows, value)), to, group)
     if found is None:
         return None
     of_rank = [of for _, of in found]
@@ -206,26 +204,13 @@ def gather_trace(
         path: of a JSON file for Perfetto.
 
     Raises:
-        RuntimeError: `torch.distributed` is not initialized.
+        RuntimeError: `torch.distributed` is not initialized; on rank `to`, another rank has failed.
+        ValueError: the group has no rank `to`.
         OSError: the file cannot be written.
     """
     dist = _initialized()
     rank, offset = dist.get_rank(group), clock_offset(group=group)
-    with tempfile.TemporaryDirectory() as folder:
-        own = os.path.join(folder, "trace.json")
-        tool.export_chrome_trace(own)
-        with open(own, encoding="utf-8") as file:
-            events = json.load(file)["traceEvents"]
-    for event in events:
-        event["pid"] = rank
-        if "ts" in event:
-            event["ts"] += offset / 1000
-        if event["name"] == "process_name":
-            event["args"]["name"] = f"rank {rank}, {socket.gethostname()}: {event['args']['name']}"
-    events.append(chrome_trace.metadata("process_sort_index", rank, 0, sort_index=rank))
-    found: list[Any] | None = [None] * dist.get_world_size(group) if rank == to else None
-    with switches.disabled():
-        dist.gather_object(events, found, group=group, group_dst=to)
+    found = _gathered(lambda: _events_of(tool, rank, offset), to, group)
     if found is not None:
         chrome_trace.write(path, [event for of_rank in found for event in of_rank])
 
@@ -240,6 +225,53 @@ def _initialized() -> Any:
     return dist
 
 
+def _gathered(make: Callable[[], Any], to: int, group: ProcessGroup | None) -> list[Any] | None:
+    """What `make` returns on each rank; None on ranks other than `to`.
+
+    If `make` fails, or what it returns cannot be pickled, this rank tells `to` instead of leaving the others waiting.
+    """
+    dist = _initialized()
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if rank >= 0 and to not in range(size):  # -1: this process is not in the group
+        raise ValueError(f"[distributed] to= is a rank of the group, which has {size}, got {to!r}")
+    packed, failure = b"", None
+    try:
+        packed = pickle.dumps(make())
+    except Exception as error:
+        failure = error
+    found: list[Any] | None = [None] * size if rank == to else None
+    with switches.disabled():
+        dist.gather_object(
+            (packed, failure and f"{type(failure).__name__}: {failure}"), found, group=group, group_dst=to
+        )
+    if failure is not None:
+        raise failure
+    if found is None:
+        return None
+    for number, (_, text) in enumerate(found):
+        if text is not None:
+            raise RuntimeError(f"[distributed] rank {number} has failed: {text}")
+    return [pickle.loads(of_rank) for of_rank, _ in found]
+
+
+def _events_of(tool: HasTrace, rank: int, offset: int) -> list[dict[str, Any]]:
+    """Of its trace, with the times of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = os.path.join(folder, "trace.json")
+        tool.export_chrome_trace(own)
+        with open(own, encoding="utf-8") as file:
+            events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    for event in events:
+        event["pid"] = rank
+        if "ts" in event:
+            event["ts"] += offset / 1000
+        if "id" in event:  # of arrows, in the whole file
+            event["id"] = f"{rank}.{event['id']}"
+        if event.get("name") == "process_name":
+            event["args"]["name"] = f"rank {rank}, {socket.gethostname()}: {event['args']['name']}"
+    return [*events, chrome_trace.metadata("process_sort_index", rank, 0, sort_index=rank)]
+
+
 def _measured(dist: Any, group: Any) -> tuple[int, int]:
     """The time of a message to rank 0 and back, and what to add to this clock."""
     import torch
@@ -252,13 +284,24 @@ def _measured(dist: Any, group: Any) -> tuple[int, int]:
     return received - sent, int(answer) - (sent + received) // 2
 
 
+def _checked(rows: Sequence[Any], value: str | None) -> list[Any]:
+    for row in rows:
+        if not hasattr(row, "name"):
+            raise TypeError(f"[distributed] gather takes rows of a tool, as profile.rows() returns them, got {row!r}")
+        _value_of([[row]], value)
+    return list(rows)
+
+
 def _value_of(of_rank: Sequence[Sequence[Any]], value: str | None) -> str:
+    """The field to compare, which all rows have."""
     rows = [row for rows in of_rank for row in rows]
-    if not rows:
-        return value or VALUES[0]
-    known = [name for name in (VALUES if value is None else [value]) if hasattr(rows[0], name)]
-    if not known:
-        asked = f"no field {value!r}" if value else f"none of {', '.join(VALUES)}"
-        fields = [field.name for field in dataclasses.fields(rows[0])]
-        raise ValueError(f"[distributed] these rows have {asked}; value= is one of {', '.join(fields)}")
-    return known[0]
+    for name in VALUES if value is None else [value]:
+        if all(_is_number(row, name) for row in rows):
+            return name
+    asked = f"the number {value!r}" if value else f"one of {', '.join(VALUES)}"
+    numbers = [name for name in dir(rows[0]) if not name.startswith("_") and _is_number(rows[0], name)]
+    raise ValueError(f"[distributed] not all rows have {asked}; those of the first are {', '.join(numbers)}")
+
+
+def _is_number(row: Any, name: str) -> bool:
+    return isinstance(getattr(row, name, ""), int | float | None)

@@ -90,9 +90,11 @@ class ScheduledScope(Scope):
             for reset in self._resets:
                 reset()
         self._number += 1
-        self._begin()
-        if failure is not None:
-            raise failure
+        try:
+            self._begin()
+        finally:
+            if failure is not None:
+                raise failure
 
     def _begin(self) -> None:
         opens = self.phase != "wait"

@@ -5,6 +5,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <amanda/engine.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
 #include <barrier>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "amanda/torch.h"
+#include "base/port.h"
 #include "thread/keys.h"
 
 namespace {
@@ -190,6 +192,36 @@ TEST(EngineEntry, OperatorsAreCaughtAgainAfterANodeFailed) {
   const torch::Tensor loss = with_inside(inside);
   EXPECT_THROW(loss.backward(), std::runtime_error);
   EXPECT_TRUE(is_caught());
+}
+
+/// Another engine that a program has put in place, and that keeps errors in a way of its own.
+struct OtherEngine final : torch::autograd::Engine {
+  void thread_on_exception(const std::shared_ptr<torch::autograd::GraphTask>&, const amanda::pytorch::port::NodePtr&,
+                           std::exception& error) override {
+    kept.emplace_back(error.what());
+  }
+  std::vector<std::string> kept;
+};
+OtherEngine& other_engine() {
+  static auto& engine = *new OtherEngine;
+  return engine;
+}
+torch::autograd::Engine* present_engine = nullptr;
+
+// Distributed autograd runs nodes itself, and hands their errors to the engine that it was given.
+TEST(EngineEntry, ErrorsOfNodesThatOthersRunReachTheEngineThatWasThere) {
+  using torch::autograd::Engine;
+  present_engine = &Engine::get_default_engine();
+  torch::autograd::set_default_engine_stub([]() -> Engine& { return other_engine(); });
+  LooksForward tool(amanda::OpFilter{});
+  amanda::Scope scope(tool);
+  auto in = scope.enter();
+  Engine& entry = Engine::get_default_engine();
+  torch::autograd::set_default_engine_stub([]() -> Engine& { return *present_engine; });
+  EXPECT_NE(&entry, &other_engine());
+  std::runtime_error error("the node's own");
+  entry.thread_on_exception(nullptr, nullptr, error);
+  EXPECT_EQ(other_engine().kept, std::vector<std::string>{"the node's own"});
 }
 
 TEST(EngineEntry, ToolsSeePassesThatNestDeeply) {

@@ -1,8 +1,10 @@
 #include "flops/flops.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "amanda/error.h"
@@ -171,6 +173,22 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
 }
 
 Flops::~Flops() = default;
+
+void Flops::narrow(const OpFilter& ops, const ModuleFilter& modules) {
+  const std::vector<std::string> counted = forward_types(true);
+  const bool counts_any = std::any_of(counted.begin(), counted.end(), [&](const std::string& type) {
+    const size_t colons = type.find("::");
+    return ops.matches({type.substr(0, colons), type.substr(colons + 2), "", {}, {}, ""});
+  });
+  if (!counts_any) {
+    throw std::invalid_argument(
+        "[flops] narrow: nothing is counted in these operators themselves; what is counted often runs inside others, "
+        "as "
+        "addmm does in linear: give its name, such as addmm, mm, bmm or convolution, or modules=");
+  }
+  Tool::narrow(ops, modules);
+  counter_->narrow(ops, modules);
+}
 
 void Flops::Counter::analyze(OpContext& context) {
   if (is_tensorflow(context.op())) return bilinear_->analyze(context);

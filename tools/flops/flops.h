@@ -26,6 +26,9 @@ class Flops : public Tool {
   explicit Flops(FlopsOptions options = {});
   ~Flops() override;
 
+  /// As Tool::narrow, for what counts, too. Throws `std::invalid_argument` if nothing is counted in these operators
+  /// themselves: `linear` runs `addmm`.
+  void narrow(const OpFilter& ops, const ModuleFilter& modules = {});
   /// The counts; they may outlive the tool.
   const std::shared_ptr<FlopCounts>& counts() const { return counts_; }
 

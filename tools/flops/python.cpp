@@ -27,11 +27,17 @@ void bind_flops(py::module_& m) {
   m.def(
       "make_flops",
       [](bool uncounted, bool cpu_attention) {
+        using Names = std::optional<std::vector<std::string>>;
         auto tool = std::make_unique<Flops>(tools::FlopsOptions{uncounted, cpu_attention});
         auto counts = tool->counts();
-        return std::pair(capsule_of(std::move(tool)), std::move(counts));
+        auto narrow = [flops = tool.get()](const Names& ops, const Names& modules) {
+          flops->narrow(ops ? OpFilter(*ops) : OpFilter(), modules ? ModuleFilter(*modules) : ModuleFilter());
+        };
+        return std::tuple(capsule_of(std::move(tool)), std::move(counts),
+                          py::cpp_function(narrow, py::arg("ops"), py::arg("modules")));
       },
-      py::arg("uncounted"), py::arg("cpu_attention"), "The tool, and what it counts.");
+      py::arg("uncounted"), py::arg("cpu_attention"),
+      "The tool, what it counts, and a function that narrows it, which the tool must outlive.");
 }
 
 }  // namespace amanda::python

@@ -56,6 +56,14 @@ class Listener final : public torch::profiler::impl::ProfilerStateBase {
   const std::shared_ptr<MemoryRecorder> recorder_;
 };
 
+/// Takes the listener off this thread.
+void restore_slot() noexcept {
+  ThreadState& state = here();
+  const auto with_us = std::exchange(state.with_us, nullptr);
+  const auto before = std::exchange(state.before, nullptr);
+  if (with_us && ThreadLocalDebugInfo::current() == with_us) ThreadLocalDebugInfo::_forceCurrentDebugInfo(before);
+}
+
 }  // namespace
 
 // ---- blocks ---------------------------------------------------------------------------------------------------------
@@ -66,7 +74,7 @@ void DeviceMemory::allocate(const void* pointer, Block block) {
   if (live_bytes_ > peak_bytes_) {
     peak_bytes_ = live_bytes_;
     peak_serial_ = block.serial;
-    freed_since_.clear();
+    gone_since_.clear();
   }
   live_[pointer] = block;
 }
@@ -80,7 +88,7 @@ void DeviceMemory::free(const void* pointer, Site by, bool in_backward) {
   block.is_freed = true;
   block.freed_by = by;
   block.freed_in_backward = in_backward;
-  if (block.serial <= peak_serial_) freed_since_.push_back(block);
+  if (block.serial <= peak_serial_) gone_since_.push_back(block);
 }
 
 bool DeviceMemory::mark(const void* pointer, int64_t mark) {
@@ -88,6 +96,19 @@ bool DeviceMemory::mark(const void* pointer, int64_t mark) {
   if (found == live_.end()) return false;
   found->second.mark = mark;
   return true;
+}
+
+void DeviceMemory::forget_all_but(const std::unordered_set<const void*>& pointers) {
+  for (auto i = live_.begin(); i != live_.end();) {
+    const Block& block = i->second;
+    if (pointers.contains(i->first)) {
+      ++i;
+      continue;
+    }
+    live_bytes_ -= block.bytes;
+    if (block.serial <= peak_serial_) gone_since_.push_back(block);
+    i = live_.erase(i);
+  }
 }
 
 std::vector<Block> DeviceMemory::live() const {
@@ -98,7 +119,7 @@ std::vector<Block> DeviceMemory::live() const {
 }
 
 std::vector<Block> DeviceMemory::peak() const {
-  std::vector<Block> blocks = freed_since_;
+  std::vector<Block> blocks = gone_since_;
   for (const auto& [pointer, block] : live_) {
     if (block.serial <= peak_serial_) blocks.push_back(block);
   }
@@ -127,6 +148,14 @@ void Timeline::add(int64_t ns, int64_t bytes) {
 
 // ---- the recorder ---------------------------------------------------------------------------------------------------
 
+MemoryRecorder::MemoryRecorder()
+    : mutex_(
+          [](void* owner) {
+            restore_slot();
+            static_cast<MemoryRecorder*>(owner)->listeners_ = 0;
+          },
+          this) {}
+
 bool MemoryRecorder::listen() {
   ThreadState& state = here();
   if (ThreadLocalDebugInfo::get(DebugInfoKind::PROFILER_STATE)) return false;
@@ -134,14 +163,20 @@ bool MemoryRecorder::listen() {
   ThreadLocalDebugInfo::_push(DebugInfoKind::PROFILER_STATE, std::make_shared<Listener>(shared_from_this()));
   state.with_us = ThreadLocalDebugInfo::current();
   state.running.clear();
+  std::lock_guard lock(mutex_);
+  ++listeners_;
   return true;
 }
 
 void MemoryRecorder::unlisten() noexcept {
-  ThreadState& state = here();
-  const auto with_us = std::exchange(state.with_us, nullptr);
-  const auto before = std::exchange(state.before, nullptr);
-  if (with_us && ThreadLocalDebugInfo::current() == with_us) ThreadLocalDebugInfo::_forceCurrentDebugInfo(before);
+  restore_slot();
+  std::lock_guard lock(mutex_);
+  --listeners_;
+}
+
+int64_t MemoryRecorder::listeners() const {
+  std::lock_guard lock(mutex_);
+  return listeners_;
 }
 
 void MemoryRecorder::enter(Site site) {
@@ -192,6 +227,25 @@ bool MemoryRecorder::mark(const void* pointer, int64_t mark) {
   return found;
 }
 
+void MemoryRecorder::forget_all_but(const std::vector<at::Tensor>& tensors) {
+  std::unordered_set<const void*> pointers;
+  for (const at::Tensor& tensor : tensors) {
+    pointers.insert(memory_of(tensor));
+    if (tensor.defined()) pointers.insert(memory_of(tensor.unsafeGetTensorImpl()->grad()));
+  }
+  std::lock_guard lock(mutex_);
+  for (auto& [device, known] : devices_) known.memory.forget_all_but(pointers);
+}
+
+const void* memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  try {
+    return tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr().get();
+  } catch (const c10::Error&) {  // of a fake tensor, for instance
+    return nullptr;
+  }
+}
+
 void MemoryRecorder::reset() {
   std::lock_guard lock(mutex_);
   devices_.clear();
@@ -219,6 +273,7 @@ void bind_memory(pybind11::module_& m) {
       .def(py::init<>())
       .def("listen", &MemoryRecorder::listen, "On this thread. False: another profiler does.")
       .def("unlisten", &MemoryRecorder::unlisten)
+      .def("listeners", &MemoryRecorder::listeners, Unlocked(), "On how many threads it listens.")
       .def_static(
           "enter",
           [](Site site) {
@@ -241,10 +296,13 @@ void bind_memory(pybind11::module_& m) {
                   "The operator that runs on this thread, or that an exception has left; -1: none.")
       .def(
           "mark",
-          [](MemoryRecorder& recorder, uintptr_t pointer, int64_t mark) {
-            return recorder.mark(reinterpret_cast<const void*>(pointer), mark);
+          [](MemoryRecorder& recorder, const at::Tensor& tensor, int64_t mark) {
+            const void* pointer = memory_of(tensor);
+            return pointer && recorder.mark(pointer, mark);
           },
-          py::arg("pointer"), py::arg("mark"), "Notes what a live block holds. False: it is not known.")
+          py::arg("tensor"), py::arg("mark"), "Notes what a tensor's live block holds. False: it is not known.")
+      .def("forget_all_but", &MemoryRecorder::forget_all_but, py::arg("tensors"),
+           "Forgets all live blocks but those of these tensors and their gradients.")
       .def(
           "devices",
           [name_of](const MemoryRecorder& recorder) {

@@ -1,6 +1,7 @@
 // What PyTorch's allocators hand out and get back while operators run: what PeakMemory knows.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -36,13 +38,15 @@ struct Block {
 /// The blocks of one device, and those at the peak. What was allocated before is not known, nor that it is freed.
 ///
 /// Copying the live blocks at each new peak would be quadratic. The blocks of the peak are those that are alive now,
-/// less those made since, and with those freed since: these are kept until the next peak.
+/// less those made since, and with those that are gone since: these are kept until the next peak.
 class DeviceMemory {
  public:
   void allocate(const void* pointer, Block block);
   /// Does nothing if the block is not known.
   void free(const void* pointer, Site by, bool in_backward);
   bool mark(const void* pointer, int64_t mark);
+  /// Whether all others are freed, and when, is not known any more.
+  void forget_all_but(const std::unordered_set<const void*>& pointers);
 
   int64_t live_bytes() const { return live_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
@@ -52,8 +56,8 @@ class DeviceMemory {
  private:
   std::unordered_map<const void*, Block> live_;
   int64_t live_bytes_ = 0, peak_bytes_ = 0;
-  uint64_t peak_serial_ = 0;        // blocks with a higher one were made after the peak
-  std::vector<Block> freed_since_;  // of the peak
+  uint64_t peak_serial_ = 0;       // blocks with a higher one were made after the peak
+  std::vector<Block> gone_since_;  // of the peak
 };
 
 /// How much was alive over time, at most `kPoints` points: each is the most of a span of time.
@@ -75,6 +79,7 @@ class Timeline {
 /// Listens to the allocators on the threads that it is told, and on those of the engine that work for them.
 class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
  public:
+  MemoryRecorder();
   /// All of one device.
   struct Device {
     DeviceMemory memory;
@@ -85,8 +90,10 @@ class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
 
   /// Listens on this thread from now on. False: PyTorch's profiler does.
   bool listen();
-  /// Ends it, on the same thread.
+  /// Ends it, on the same thread. A forked child does not listen.
   void unlisten() noexcept;
+  /// On how many threads it listens.
+  int64_t listeners() const;
 
   /// Around the operators of this thread.
   static void enter(Site site);
@@ -96,6 +103,8 @@ class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
 
   void heard(const void* pointer, int64_t bytes, c10::Device device);
   bool mark(const void* pointer, int64_t mark);
+  /// Forgets all blocks but those of these tensors and their gradients.
+  void forget_all_but(const std::vector<at::Tensor>& tensors);
   /// Calls `fn` with what is known, which does not change meanwhile.
   template <class Fn>
   auto with_devices(const Fn& fn) const {
@@ -108,6 +117,10 @@ class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
   mutable Mutex mutex_;
   Devices devices_;
   uint64_t serials_ = 0;
+  int64_t listeners_ = 0;
 };
+
+/// Where the tensor's storage is; null: it has no memory. Does not copy one that is copied on write.
+const void* memory_of(const at::Tensor& tensor);
 
 }  // namespace amanda::tools::pytorch

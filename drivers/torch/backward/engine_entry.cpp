@@ -46,11 +46,17 @@ class EngineEntry final : public AutogradEngine {
     return run();
   }
 
-  // Of a pass that was prepared elsewhere: by distributed autograd.
+  // Of a pass that was prepared elsewhere. Distributed autograd does not call it: it has this engine evaluate single
+  // nodes, on threads of its own, and hands their errors to thread_on_exception().
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
       const std::shared_ptr<torch::autograd::GraphTask>& graph_task, port::NodePtr root,
       torch::autograd::InputBuffer&& inputs) override {
     return engine_.execute_with_graph_task(graph_task, std::move(root), std::move(inputs));
+  }
+
+  void thread_on_exception(const std::shared_ptr<torch::autograd::GraphTask>& graph_task, const port::NodePtr& node,
+                           std::exception& error) override {
+    engine_.thread_on_exception(graph_task, node, error);
   }
 
   std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {

@@ -62,8 +62,17 @@ class Flops(Results[Row, GroupBy], NativeTool):
     _speaker = "flops"
 
     def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:
-        capsule, self._counts = _tools.make_flops(uncounted, cpu_attention)
+        capsule, self._counts, self._narrow = _tools.make_flops(uncounted, cpu_attention)
         super().__init__(capsule)
+
+    def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
+        """As in all tools. `ops` are operators that are counted: `addmm`, which `linear` runs.
+
+        Raises:
+            TypeError, amanda.Error: as in all tools.
+            ValueError: as in all tools; or nothing is counted in these operators themselves.
+        """
+        self._narrow(self._names("narrow", ops), self._paths("narrow", modules))
 
     @property
     def total(self) -> int:

@@ -236,8 +236,8 @@ def test_a_model_none_of_whose_operators_was_seen_has_names(monkeypatch):
     optimizer = torch.optim.SGD([*model.parameters(), loose], lr=0.1, foreach=True)
     expected = (*(name for name, _ in model.named_parameters()), None)
     searches = []
-    search = parameter_names._all_outermost
-    monkeypatch.setattr(parameter_names, "_all_outermost", lambda: searches.append(1) or search())
+    search = parameter_names.all_outermost
+    monkeypatch.setattr(parameter_names, "all_outermost", lambda: searches.append(1) or search())
     for _ in range(3):
         ((_, found),) = names(optimizer.step, ops="_foreach_add_")
         assert found[0] == expected

@@ -1,12 +1,17 @@
 """Programs of several processes under gloo: what their ranks found comes together, and training is as without a tool."""
 
+import dataclasses
+import datetime
 import json
 import os
 import socket
 import subprocess
 import sys
 
+import amanda
 import pytest
+import torch
+from process_groups import destroy_group
 
 PROGRAM = """
 import os, sys, time
@@ -126,9 +131,88 @@ def test_each_rank_has_its_files(tmp_path):
         assert rows["aten::sin"] == (600 if rank else 3)
 
 
-def test_without_a_group():
-    import amanda
+@dataclasses.dataclass
+class Counted:
+    name: str
+    calls: object
 
+
+@dataclasses.dataclass
+class Weighed:
+    name: str
+    grams: float
+
+
+class FailsOnRank1:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def export_chrome_trace(self, path):
+        if self.rank == 1:
+            raise OSError("the disk is full")
+        with open(path, "w") as file:
+            arrow = {"name": "arrow", "ph": "s", "ts": 1.0, "id": 7}
+            json.dump({"traceEvents": [arrow, {"ph": "E", "ts": 2.0}]}, file)
+
+
+def gather_what_does_not_fit(rank, folder):
+    store = f"file://{folder}/store"
+    group = {"timeout": datetime.timedelta(seconds=20)}  # of what must not hang
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, **group)
+    gather, said = amanda.distributed.gather, []
+
+    def attempt(call, *arguments, **options):
+        try:
+            found = call(*arguments, **options)
+            rows = found.rows() if hasattr(found, "rows") else found
+            said.append([(row.name, row.ranks, row.most) for row in rows] if rows else rows)
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+
+    attempt(gather, [Counted("a", 1), Counted("b", None)] if rank else [])
+    attempt(gather, [])
+    attempt(gather, [Weighed("a", 1.5)] if rank else [Counted("a", 1)])
+    attempt(gather, [Weighed("a", 1.5)] if rank else [], value="calls")
+    attempt(gather, [(1, 2)] if rank else [])
+    attempt(gather, [Counted("a", 1)] if rank else [], value="name")
+    attempt(gather, [Weighed(lambda: 1 if rank else "a", 1.5)], value="grams")
+    attempt(gather, [], to=2)
+    attempt(amanda.distributed.gather_trace, FailsOnRank1(rank), f"{folder}/trace.json")
+    attempt(amanda.distributed.gather_trace, FailsOnRank1(0), f"{folder}/trace.json", to=1)
+    with open(f"{folder}/said{rank}", "w") as file:
+        json.dump(said, file)
+    destroy_group()
+
+
+def test_a_rank_that_fails_leaves_no_other_waiting(tmp_path):
+    torch.multiprocessing.spawn(gather_what_does_not_fit, (str(tmp_path),), 2)
+    receiver, sender = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
+    failed = "RuntimeError: [distributed] rank 1 has failed: "
+    numbers = "device_ns, total_ns, host_ns, flops, calls"
+    not_known = f"ValueError: [distributed] not all rows have one of {numbers}; those of the first are grams"
+    no_field = "ValueError: [distributed] not all rows have the number 'calls'; those of the first are grams"
+    no_rows = "TypeError: [distributed] gather takes rows of a tool, as profile.rows() returns them, got (1, 2)"
+    no_group = "ValueError: [distributed] to= is a rank of the group, which has 2, got 2"
+    assert receiver[:5] == [
+        [["a", 1, 1.0], ["b", 1, 0.0]],
+        [],
+        failed + not_known,
+        failed + no_field,
+        failed + no_rows,
+    ]
+    assert sender[:5] == [None, None, not_known, no_field, no_rows]
+    assert "not all rows have the number 'name'" in receiver[5]
+    assert sender[5] in receiver[5]
+    assert "pickle" in receiver[6]
+    assert "pickle" in sender[6]
+    assert (receiver[7], sender[7]) == (no_group, no_group)
+    assert (receiver[8], sender[8]) == (failed + "OSError: the disk is full", "OSError: the disk is full")
+    assert (receiver[9], sender[9]) == (None, None)
+    arrows = [event for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if event["ph"] == "s"]
+    assert sorted((arrow["pid"], arrow["id"]) for arrow in arrows) == [(0, "0.7"), (1, "1.7")]
+
+
+def test_without_a_group():
     for call in (lambda: amanda.distributed.gather([]), amanda.distributed.clock_offset):
         with pytest.raises(RuntimeError, match=r"\[distributed\] torch.distributed has no process group; call"):
             call()

@@ -261,6 +261,17 @@ def test_a_failure_of_a_tool_reaches_the_program_and_steps_go_on(caplog):
     assert caplog.messages == ["[schedule] steps: on_step_begin failed, and gets no more steps: OSError: no room"]
 
 
+class FailsTwice(Steps):
+    def on_step_end(self, step):
+        raise ValueError(f"step {step}")
+
+
+def test_of_two_failures_neither_is_lost():
+    with amanda.scheduled(FailsTwice(fails_at=1)) as run, pytest.raises(ValueError, match="step 0") as raised:
+        run.step()
+    assert str(raised.value.__context__) == "no room"
+
+
 def test_scopes_inside_and_outside_may_be_left_in_any_order(recorder):
     outer, inner = recorder("outer", ops="relu"), recorder("inner", ops="relu")
     with amanda.apply(outer), amanda.scheduled(inner, schedule=amanda.Schedule(every=2)) as run:

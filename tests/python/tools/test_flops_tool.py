@@ -448,3 +448,23 @@ def test_a_row_prints_its_fields():
         torch.mm(torch.ones(2, 3), torch.ones(3, 4))
     (row,) = flops.rows()
     assert repr(row) == "Row(op='aten::mm', module_path='', backward=False, runs=1, flops=48)"
+
+
+def test_it_can_be_narrowed():
+    """By modules, or by what is counted."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 6))
+
+    def run(**options):
+        flops = Flops()
+        flops.narrow(**options)
+        with amanda.apply(flops):
+            torch.mm(model(leaf(2, 4)), torch.ones(6, 3)).sum().backward()
+        return flops
+
+    layer = expected(lambda: model[1](leaf(2, 5)).sum().backward()).get_total_flops()
+    narrowed = run(modules="1")
+    assert narrowed.total == narrowed.by_module()["1"] == layer
+    assert narrowed.uncounted == {}
+    assert set(run(ops="mm").by_operator()) == {"aten::mm", "MmBackward0"}
+    with pytest.raises(ValueError, match=r"\[flops\] narrow: nothing is counted in these operators themselves; what"):
+        run(ops="linear")

@@ -106,6 +106,32 @@ def test_a_gradient_over_several_passes_is_the_mean_of_their_norms():
     assert values(history, "scalars", "loss", "value") == {0: 2.0}
 
 
+@pytest.mark.parametrize("watches", ["modules", "optimizers", "nothing"])
+def test_two_models_with_the_same_names_have_series_of_their_own(watches):
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(3, 3, bias=False)) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=lr) for model, lr in zip(models, (0.5, 0.25), strict=True)]
+    watched = {"modules": models, "optimizers": optimizers, "nothing": []}[watches]
+    history = History(limits=None)
+    for each in [*watched, *watched]:
+        history.watch(each)
+    with amanda.scheduled(history) as run:
+        models[1](models[0](torch.ones(2, 3)).detach()).sum().backward()  # the second one's gradient comes first
+        models[0](torch.ones(2, 3)).sum().backward()
+        gradients = [model[0].weight.grad.norm().item() for model in models]
+        for optimizer in optimizers:
+            optimizer.step()
+        run.step()
+    names = ["0.weight", "0.weight #2"]
+    if watches == "nothing":
+        names.reverse()
+    assert {row.name for row in history.rows() if row.tool == "parameters"} == set(names)
+    for name, gradient, lr in zip(names, gradients, (0.5, 0.25), strict=True):
+        assert values(history, "parameters", name, "gradient_norm") == pytest.approx({0: gradient}), name
+        if watches != "nothing":
+            assert values(history, "parameters", name, "update_norm") == pytest.approx({0: lr * gradient}), name
+
+
 def test_of_other_tools_all_numbers_are_kept():
     model, optimizer = made(lr=0.1)
     flops = Flops()
@@ -239,6 +265,31 @@ def test_what_is_not_installed_is_told(monkeypatch, tmp_path, says, option, need
     monkeypatch.delitem(sys.modules, f"amanda.tools.history.{option}", raising=False)
     with says(ImportError, f"[history] {option}= needs {needs.partition('.')[0]}: pip install 'amanda[history]'"):
         History(**{option: tmp_path})
+
+
+def test_lazy_parameters_are_compared_once_they_have_values():
+    model = nn.LazyLinear(3)
+    history = History(model, limits=None)
+    with amanda.scheduled(history) as run:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            run.step()
+    steps = {row.quantity: row.steps for row in history.rows() if row.name == "weight"}
+    assert steps == {"norm": 2, "update_norm": 2, "update_ratio": 2, "gradient_norm": 3}
+
+
+def test_its_tools_are_narrowed_with_it():
+    model, optimizer = made(lr=0.1)
+    history = History(model)
+    history.narrow(modules="head")
+    trained(history, model, optimizer, steps=2)
+    found = {(row.tool, row.module_path) for row in history.rows() if row.op_id is not None}
+    assert found == {("statistics", "head"), ("gradients", "head")}
+    assert {row.name for row in history.rows() if row.tool == "parameters"} == {
+        "body.weight",
+        "body.bias",
+        "head.weight",
+    }
 
 
 def test_tools_can_be_chosen():

@@ -231,6 +231,28 @@ def test_the_first_operator_with_nans_is_named():
     assert backward.text == "the gradient of 2.weight is not finite, and is the first that the backward pass reaches"
 
 
+@pytest.fixture
+def nans_in_new_memory():
+    """torch.empty fills its result with NaNs."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("nans_in_new_memory")
+def test_memory_that_nothing_was_written_to_is_no_alarm():
+    """As where a model is made inside the scope: its parameters are detached before they are filled."""
+    alarms = []
+    with amanda.scheduled(History(on_alarm=alarms.append)) as scope:
+        model = nn.Linear(4, 2)
+        model(torch.ones(3, 4)).sum().backward()
+        scope.step()
+        assert alarms == []
+        model(torch.full((12,), math.nan).view(3, 4).relu())
+        scope.step()
+    assert found(alarms) == [("nonfinite", "full", 1, 1)]
+
+
 def test_vanishing_gradients_are_those_below_the_limit():
     model = layers(depth=5, activation=nn.Tanh)
     with torch.no_grad():

@@ -116,6 +116,19 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path, says):
     assert scalars(parts) == scalars(whole)
 
 
+def test_a_resumed_run_that_counts_from_the_beginning_is_refused(tmp_path, says):
+    """The schedule waits, so its first active step is not 0."""
+    model, optimizer = made(lr=0.1)
+    trained(History(model, parquet=tmp_path), model, optimizer, steps=4, first_step=8)
+    with says(
+        ValueError,
+        "[history] resume=True, and the first step is 5, would drop all that was written; tell the number of the first "
+        "step: amanda.scheduled(history, first_step=...)",
+    ):
+        trained(History(model, parquet=tmp_path, resume=True), model, optimizer, schedule=amanda.Schedule(wait=5))
+    assert set(parquet(tmp_path)["step"]) == {8, 9, 10, 11}
+
+
 def test_a_run_that_is_killed_leaves_files_that_can_be_read(tmp_path):
     script = f"""
         import os, signal, torch, amanda

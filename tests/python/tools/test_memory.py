@@ -5,45 +5,13 @@ import json
 import re
 import subprocess
 import sys
-import threading
 
 import amanda
 import pytest
 import torch
 from amanda.tools.memory import PeakMemory
+from memory_runs import BATCH, F32, WIDTHS, by, measured, mlp, train
 from repository import ROOT
-
-F32 = 4
-WIDTHS = (64, 256, 8)
-BATCH = 32
-
-
-def mlp():
-    torch.manual_seed(0)
-    one, two, three = WIDTHS
-    return torch.nn.Sequential(torch.nn.Linear(one, two), torch.nn.Tanh(), torch.nn.Linear(two, three))
-
-
-def train(model, steps=2, optimizer=torch.optim.Adam):
-    optimizer = optimizer(model.parameters(), lr=0.01)
-    x = torch.ones(BATCH, WIDTHS[0])
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-    return optimizer
-
-
-def measured(run):
-    memory = PeakMemory()
-    with amanda.apply(memory):
-        kept = run()
-    return memory, kept
-
-
-def by(memory, by, *fields):
-    return {row.name: tuple(getattr(row, field) for field in fields) for row in memory.rows(by)}
 
 
 def test_kinds_are_the_bytes_computed_by_hand():
@@ -176,60 +144,52 @@ def test_page_and_trace(tmp_path):
     assert max(event["args"]["bytes"] for event in counters) == memory.peak_bytes["cpu"]
 
 
-def test_the_profiler_is_refused():
-    memory = PeakMemory()
-    with (
-        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True),
-        pytest.raises(
-            amanda.Error,
-            match=r"\[memory\] another listener hears of memory on this thread, and PyTorch has place for one",
-        ),
-        amanda.apply(memory),
-    ):
-        pass
-    memory, _ = measured(lambda: torch.ones(3))
-    assert memory.rows()
+class OneTensor(torch.optim.SGD):
+    """Its state is not a dict, as that of PyTorch's optimizers."""
+
+    def step(self, closure):
+        closure()
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter] = torch.zeros_like(parameter)
 
 
-def test_two_at_once_are_refused():
-    first, second = PeakMemory(), PeakMemory()
-    with amanda.apply(first), pytest.raises(amanda.Error, match="or another PeakMemory"), amanda.apply(second):
-        pass
-    with amanda.apply(second):
-        kept = torch.ones(10)
-    assert by(second, "op", "bytes") == {"aten::ones": (40,)}
-    assert kept is not None
+@pytest.mark.parametrize("make", [OneTensor, torch.optim.LBFGS])
+def test_states_of_any_form(make):
+    def run():
+        model = torch.nn.Linear(64, 8, bias=False)
+        optimizer = make(model.parameters(), lr=0.01)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, 64)).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+        return optimizer, torch.ones(1_000_000)  # this is the peak
+
+    memory, (optimizer, _) = measured(run)
+    leaves = torch.utils._pytree.tree_leaves(list(optimizer.state.values()))
+    storages = {
+        leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in leaves if torch.is_tensor(leaf)
+    }
+    size, keepers = by(memory, "kind", "bytes", "kept_by")["optimizer state"]
+    assert size == sum(storages.values())
+    assert re.match(rf"(state|prev_flat_grad) of {make.__name__}: weight", keepers)
 
 
-def test_threads_and_nested_scopes_share_a_tool():
-    memory, kept = PeakMemory(), []
+def test_names_outlive_the_model():
+    """As in a program with a main function."""
 
     def run():
-        with amanda.apply(memory), amanda.apply(memory):
-            model = mlp()
-            kept.append((model, train(model)))
+        train(mlp())
 
-    thread = threading.Thread(target=run)
-    with amanda.apply(memory):
-        kept.append(torch.ones(1000))
-        thread.start()
-        thread.join()
-        kept.append(torch.ones(1000))
-    assert memory._watch is None
-    assert by(memory, "kind", "bytes")["optimizer state"][0] > 0
-    assert memory.live_bytes["cpu"] >= 8000
-
-
-class Unfinished(torch.nn.Module):
-    def __init__(self):  # no super().__init__() yet
-        pass
-
-
-def test_modules_without_memory_are_passed_over():
-    unfinished, lazy = Unfinished(), torch.nn.LazyLinear(3)
-    memory, model = measured(lambda: torch.nn.Linear(4, 4))
-    assert by(memory, "kind", "bytes")["parameter"] == ((16 + 4) * F32,)
-    assert (unfinished, lazy, model) is not None
+    memory, _ = measured(run)
+    keepers = " ".join(row.kept_by for row in memory.rows("id"))
+    for name in ("0.weight", "2.bias.grad", "exp_avg of Adam: 0.weight"):
+        assert name in keepers
+    assert "a parameter" not in keepers
 
 
 def test_reset_and_a_second_scope():

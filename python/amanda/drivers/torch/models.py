@@ -106,7 +106,8 @@ def named_parts(module: Any, prefix: str = "", seen: set[int] | None = None) -> 
 
 def held(module: Any, kind: str) -> list[tuple[str, Any]]:
     """Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None."""
-    return [(name, value) for name, value in module.__dict__.get(kind, {}).items() if value is not None]
+    items = list(module.__dict__.get(kind, {}).items())  # another thread may add some
+    return [(name, value) for name, value in items if value is not None]
 
 
 def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

@@ -43,7 +43,7 @@ def name_of(tensor: Any) -> str:
             _search(models.registered())
             name = _known_name(tensor)
         if name is None and isinstance(tensor, torch.nn.Parameter) and id(tensor) not in _loose:
-            _search(_all_outermost())
+            _search(all_outermost())
             name = _known_name(tensor)
             if name is None:
                 _listen()
@@ -77,7 +77,8 @@ def _search(outermost: Iterable[Any]) -> None:
                         _holders[id(tensor)] = _Holder(weakref.ref(part), kind, name, path)
 
 
-def _all_outermost() -> list[Any]:
+def all_outermost() -> list[Any]:
+    """All modules that are in no other."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
     inner = {id(part) for module in modules for _, part in models.held(module, "_modules")}
     return [module for module in modules if id(module) not in inner]

@@ -39,26 +39,26 @@ class Files:
         """To be called before the first step; of several processes that have the same folder, one succeeds.
 
         Raises:
-            ValueError: it resumes a run from its beginning, which would drop all of it.
+            ValueError: it resumes a run from its beginning, or before, which would drop all of it.
         """
         if self._started:
             return
-        resumes = False
+        first: int | None = None  # step of the run that is resumed
         for folder in self._folders:
             with explained(folder):
                 try:
                     with open(folder / MARK, "x") as file:
-                        json.dump({"version": 1, "created": time.time()}, file)
+                        json.dump({"version": 1, "created": time.time(), "first_step": step}, file)
                 except FileExistsError:
                     if not self._resume:
                         raise _taken(folder) from None
-                    resumes = True
-        if resumes and step == 0:
-            raise ValueError(
-                "[history] resume=True, and the first step is 0, would drop all that was written; tell the number of the "
-                "first step: amanda.scheduled(history, first_step=...)"
-            )
-        if resumes:
+                    first = _first_step(folder / MARK)
+        if first is not None:
+            if step <= first:
+                raise ValueError(
+                    f"[history] resume=True, and the first step is {step}, would drop all that was written; tell the "
+                    "number of the first step: amanda.scheduled(history, first_step=...)"
+                )
             for writer in self._writers:
                 writer.drop_from(step)
         self._started = True
@@ -75,6 +75,13 @@ class Files:
         """Another `add` opens them again."""
         for writer in self._writers:
             writer.close()
+
+
+def _first_step(mark: Path) -> int:
+    try:
+        return int(json.loads(mark.read_text())["first_step"])
+    except (ValueError, KeyError):  # the run ended while it wrote this
+        return 0
 
 
 def _writer(needs: str, folder: Path) -> Any:

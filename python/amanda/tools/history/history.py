@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 import math
-import operator
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from amanda import _fork, switches, unmatched
@@ -18,9 +17,10 @@ from amanda.tools import _reading
 from amanda.tools._schemas import Sides
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.history.alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
+from amanda.tools.history.arguments import checked_keep, checked_limits, checked_tools
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.history.files import Files
-from amanda.tools.history.parameters import Named, ParameterGradients, Updates, parameters_of
+from amanda.tools.history.parameters import ParameterGradients, Updates, Watched
 from amanda.tools.history.rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
 from amanda.tools.history.series import Point, of_parameter, points_of, scalar
 from amanda.tools.statistics import OpStatistics
@@ -90,18 +90,19 @@ class History(Results[Row, GroupBy], StepTool):
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         super().__init__("history")
-        self._tools = _checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
-        self._detectors = None if limits is None else Detectors(_checked_limits(limits))
+        self._tools = checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
+        self._detectors = None if limits is None else Detectors(checked_limits(limits))
         if on_alarm is not None and not callable(on_alarm):
             raise TypeError(f"[history] on_alarm= is a function of an alarm, got {on_alarm!r}")
         self._limits, self._on_alarm = limits, on_alarm
-        self._keep, self._flush_seconds = _checked_keep(keep), flush_seconds
+        self._keep, self._flush_seconds = checked_keep(keep), flush_seconds
         self._skips = _reading.Skips("history")
-        self._sources: list[Callable[[], Named]] = []
-        self._updates = Updates(self._sources, self._skips)
-        self._gradients = ParameterGradients(self._sources)
+        self._watched = Watched()
+        self._updates = Updates(self._watched, self._skips)
+        self._gradients = ParameterGradients(self._watched)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
+        self._views: set[int | None] = set()  # they compute nothing; some are of memory without values
         self._lock = _fork.lock()  # guards the next two
         self._steps: collections.deque[StepValues] = collections.deque(maxlen=self._keep)
         self._alarms: list[Alarm] = []
@@ -114,31 +115,46 @@ class History(Results[Row, GroupBy], StepTool):
         self._ask()
         self._files = Files(parquet, tensorboard, resume)
 
+    def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
+        """As in all tools, and its `tools`, too. Series of parameters are not restricted.
+
+        Raises:
+            TypeError, ValueError, amanda.Error: as in all tools.
+        """
+        super().narrow(ops=ops, modules=modules)
+        for tool in self._looking:
+            tool.narrow(ops=ops, modules=modules)
+
     def _ask(self) -> None:
         from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 
         dead = [self._dead] if self._dead is not None else []
-        self.depends_on(OptimizerPhase(), *self._tools, *dead)  # type: ignore[arg-type]
+        self._looking: list[Any] = [*self._tools, *dead]
+        self.depends_on(OptimizerPhase(), *self._looking)
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._gradients.analyze, backward=True, optional=True)
 
     def _analyze(self, context: OpContext) -> None:
-        if context.get(PHASE) == "optimizer" or (context.namespace.startswith("pytorch/") and _is_empty(context)):
+        sides = Sides.of(context) if context.namespace.startswith("pytorch/") else None
+        if context.get(PHASE) == "optimizer" or (sides is not None and sides.is_uninitialized):
             self._left_out.add(context.op_id)
+        if sides is not None and sides.is_view:
+            self._views.add(context.op_id)
 
     # ---- what the program tells -------------------------------------------------------------------------------------
 
     def watch(self, model: Any) -> None:
         """Compares the parameters of another module, or of an optimizer, too, from now on.
 
+        Each parameter is compared once. Of two that have the same name, the second gets a number: "0.weight #2".
+
         Raises:
             TypeError: it is neither.
         """
-        source = parameters_of(model)
-        self._sources.append(source)
+        self._watched.add(model)
         if self._step is not None:
             with switches.disabled():
-                self._updates.add(source)
+                self._updates.copy_new()
 
     def log(self, **values: Any) -> None:
         """Adds numbers of this step, such as ``loss=loss``: a series each; the mean, if a name comes several times.
@@ -219,7 +235,8 @@ class History(Results[Row, GroupBy], StepTool):
         points += [(scalar(name), sum(values) / len(values)) for name, values in self._scalars.items()]
         alarms: list[Alarm] = []
         if self._detectors is not None and self._dead is not None:
-            alarms = self._detectors.look(step, points, gradients, self._dead.end_step(step))
+            computed = [point for point in points if point[0].op_id is None or point[0].op_id not in self._views]
+            alarms = self._detectors.look(step, computed, gradients, self._dead.end_step(step))
         self._drop()
         with self._lock:
             self._steps.append(StepValues.of(step, points))
@@ -271,31 +288,3 @@ class History(Results[Row, GroupBy], StepTool):
         return [self._skips.caption(), *(f"alarm: {alarm}" for alarm in self.alarms[:MOST_TOLD])]
 
     _groupings = GROUPINGS
-
-
-def _is_empty(context: OpContext) -> bool:
-    return bool(Sides.of(context).is_uninitialized)
-
-
-def _checked_tools(tools: Sequence[Results[Any, Any]]) -> list[Results[Any, Any]]:
-    for tool in tools:
-        if not isinstance(tool, Results) or isinstance(tool, History):
-            raise TypeError(f"[history] tools= are tools with results, such as OpStatistics(), got {tool!r}")
-    return list(tools)
-
-
-def _checked_limits(limits: object) -> Limits:
-    if not isinstance(limits, Limits):
-        raise TypeError(f"[history] limits= is a Limits, or None, got {limits!r}")
-    return limits
-
-
-def _checked_keep(keep: object) -> int:
-    complaint = f"[history] keep= is a number of steps, 1 or more, got {keep!r}"
-    try:
-        number = operator.index(keep)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(complaint) from None
-    if number < 1:
-        raise ValueError(complaint)
-    return number

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda.op_context import OpContext
@@ -17,30 +19,83 @@ from amanda.tools.history.series import Point, norm_of, of_parameter
 Named = Iterable[tuple[str, Any]]
 
 
+class Watched:
+    """The parameters of modules and optimizers, each once, under a name of its own: where another one has its name
+    already, as in a second model of the same class, a number is added, "0.weight #2"."""
+
+    def __init__(self) -> None:
+        self._sources: list[Callable[[], Named]] = []
+        self._named: dict[str, Any] = {}  # in this step
+        self._others: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # that are not watched
+
+    def add(self, model: Any) -> None:
+        """A module or an optimizer. Raises TypeError: it is neither."""
+        self._sources.append(parameters_of(model))
+
+    def named(self) -> dict[str, Any]:
+        """What they have now, without lazy parameters that have no values yet."""
+        from torch.nn.parameter import is_lazy
+
+        named: dict[str, Any] = {}
+        known = set()
+        for source in self._sources:
+            for name, parameter in source():
+                if id(parameter) not in known and not is_lazy(parameter):
+                    known.add(id(parameter))
+                    named[_free(name, named)] = parameter
+        self._named = named
+        return named
+
+    def name_of(self, parameter: Any) -> str:
+        """Also of one that is not watched, after its model; "": it has none."""
+        for named in (self._named, self.named()):
+            for name, other in named.items():
+                if other is parameter:
+                    return name
+        from amanda.drivers.torch import parameter_names
+
+        plain = parameter_names.name_of(parameter)
+        if not plain:
+            return ""
+        others = {name for name, other in self._others.items() if other is not parameter}
+        name = _free(plain, self._named.keys() | others)
+        self._others[name] = parameter
+        return name
+
+    def drop(self) -> None:
+        """Keeps no parameter alive after a step."""
+        self._named = {}
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    return next(
+        each for each in itertools.chain([name], (f"{name} #{i}" for i in itertools.count(2))) if each not in taken
+    )
+
+
 class Updates:
-    """Copies parameters at the beginning of a step, and compares them at its end.
+    """Copies parameters at the beginning of a step, and compares them at its end."""
 
-    Arguments:
-        sources: each returns parameters with their names.
-    """
-
-    def __init__(self, sources: list[Callable[[], Named]], skips: _reading.Skips) -> None:
-        self._sources, self._skips = sources, skips
+    def __init__(self, watched: Watched, skips: _reading.Skips) -> None:
+        self._watched, self._skips = watched, skips
         self._before: dict[str, tuple[Any, Any]] = {}  # by name: the parameter, and its copy
 
     def begin(self) -> None:
         self._before.clear()
-        for source in self._sources:
-            self.add(source)
+        self.copy_new()
 
-    def add(self, source: Callable[[], Named]) -> None:
-        for name, parameter in source():
+    def copy_new(self) -> None:
+        """Those that were not watched when the step began."""
+        for name, parameter in self._watched.named().items():
+            if name in self._before:
+                continue
             copied = self._skips.read(parameter, lambda array, arrays: arrays.copy(arrays.detached(array)))
             if copied is not None:
                 self._before[name] = parameter, copied
 
     def drop(self) -> None:
         self._before.clear()
+        self._watched.drop()
 
     def end(self) -> Iterator[Point]:
         """Norms are Euclidean, accumulated in float64; that of the weight is the one before the step."""
@@ -73,8 +128,8 @@ class Gradient(NamedTuple):
 class ParameterGradients:
     """Which AccumulateGrad node belongs to which parameter."""
 
-    def __init__(self, sources: list[Callable[[], Named]]) -> None:
-        self._sources = sources
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
         self._known: dict[int, tuple[str, int, int]] = {}  # by backward operator: name, elements, dimensions
 
     def analyze(self, context: OpContext) -> None:
@@ -83,13 +138,10 @@ class ParameterGradients:
             return
         import torch
 
-        from amanda.drivers.torch import parameter_names
-
         variable = getattr(torch._C._current_autograd_node(), "variable", None)
         if variable is None:  # in compiled code
             return
-        watched = (name for source in self._sources for name, parameter in source() if parameter is variable)
-        name = next(watched, None) or parameter_names.name_of(variable)
+        name = self._watched.name_of(variable)
         if name:
             self._known[context.backward_op_id] = name, variable.numel(), variable.dim()
 

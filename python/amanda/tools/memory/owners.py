@@ -3,85 +3,93 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from amanda.drivers.torch import models, parameter_names
 from amanda.tools.memory.rows import Kind
 
 
 class Owned(NamedTuple):
-    pointer: int  # of the memory
+    tensor: torch.Tensor
     kind: Kind
-    of: int  # the memory of the parameter that it belongs to, or its own
-    what: str  # "exp_avg" of an optimizer; "" where the name of the parameter says all
+    name: str  # of the parameter that it belongs to, or of the buffer; "": it has none
+    what: str  # "exp_avg" of an optimizer; "" where the name says all
 
 
 class Watch:
     """Calls `note` with what optimizers hold, around each of their steps, until `remove`."""
 
-    def __init__(self, note: Any) -> None:
-        self._note = note
+    def __init__(self, note: Callable[[Iterator[Owned]], None]) -> None:
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # by the parameter's address
         self._hooks = [
-            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: note(gradients(optimizer))),
-            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: note(states(optimizer))),
+            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: note(self._parameters_of(optimizer))),
+            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: note(self._states_of(optimizer))),
         ]
 
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
 
+    def _parameters_of(self, optimizer: Any) -> Iterator[Owned]:
+        for parameter in _parameters(optimizer):
+            yield from _with_gradient(parameter, self._name_of(parameter))
 
-def gradients(optimizer: Any) -> Iterator[Owned]:
-    """The parameters of an optimizer, and their gradients."""
-    for parameter in _parameters(optimizer):
-        at = pointer(parameter)
-        yield Owned(at, "parameter", at, "")
-        if parameter.grad is not None:
-            yield Owned(pointer(parameter.grad), "gradient", at, "")
+    def _states_of(self, optimizer: Any) -> Iterator[Owned]:
+        """The tensors that it keeps for each parameter, also in lists and dicts."""
+        states = getattr(optimizer, "state", None)
+        if not isinstance(states, Mapping):
+            return
+        for parameter in _parameters(optimizer):
+            state, name = states.get(parameter), self._name_of(parameter)
+            for key, value in state.items() if isinstance(state, Mapping) else [("state", state)]:
+                for tensor in _tensors(value):
+                    yield Owned(tensor, "optimizer state", name, f"{key} of {type(optimizer).__name__}")
 
-
-def states(optimizer: Any) -> Iterator[Owned]:
-    """The tensors that it keeps for each parameter."""
-    name = type(optimizer).__name__
-    for parameter in _parameters(optimizer):
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor):
-                yield Owned(pointer(value), "optimizer state", pointer(parameter), f"{key} of {name}")
-
-
-def modules(given: torch.nn.Module | None) -> list[tuple[str, Owned]]:
-    """The names of the parameters, gradients and buffers of a model, or of all models that exist."""
-    found: list[tuple[str, Owned]] = []
-    for root in _roots() if given is None else [given]:
-        for name, parameter in root.named_parameters():
-            at = pointer(parameter)
-            found.append((name, Owned(at, "parameter", at, "")))
-            if parameter.grad is not None:
-                found.append((name, Owned(pointer(parameter.grad), "gradient", at, "")))
-        for name, buffer in root.named_buffers():
-            found.append((name, Owned(pointer(buffer), "buffer", pointer(buffer), "")))
-    return found
+    def _name_of(self, parameter: torch.Tensor) -> str:
+        known, name = self._names.get(id(parameter), (None, ""))
+        if not name or known is None or known() is not parameter:
+            name = parameter_names.name_of(parameter)
+            self._names[id(parameter)] = weakref.ref(parameter), name
+        return name
 
 
-def pointer(tensor: torch.Tensor) -> int:
-    """The memory of its storage; 0: it has none."""
-    try:
-        return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError, ValueError):  # sparse, of a wrapper, not initialized yet
-        return 0
+def modules(given: torch.nn.Module | None) -> Iterator[Owned]:
+    """The parameters, gradients and buffers of a model, or of all models that exist."""
+    for root in parameter_names.all_outermost() if given is None else [given]:
+        for path, module in models.named_parts(root):
+            prefix = f"{path}." if path else ""
+            for name, parameter in models.held(module, "_parameters"):
+                yield from _with_gradient(parameter, prefix + name)
+            for name, buffer in models.held(module, "_buffers"):
+                yield Owned(buffer, "buffer", prefix + name, "")
 
 
-def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def tensors() -> list[torch.Tensor]:
+    """All that Python knows."""
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
 
 
-def _roots() -> list[torch.nn.Module]:
-    """Modules that are in no other."""
-    objects = gc.get_objects()
-    modules = [item for item in objects if issubclass(type(item), torch.nn.Module)]  # __class__ may run code
-    known = [module for module in modules if "_modules" in vars(module)]  # others are still in their __init__
-    inner = {id(child) for module in known for child in module.children()}
-    return [module for module in known if id(module) not in inner]
+def _with_gradient(parameter: torch.Tensor, name: str) -> Iterator[Owned]:
+    yield Owned(parameter, "parameter", name, "")
+    if parameter.grad is not None:
+        yield Owned(parameter.grad, "gradient", name, "")
+
+
+def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))

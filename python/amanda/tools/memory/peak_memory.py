@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amanda import _core, _fork
@@ -20,6 +21,8 @@ from amanda.tools.memory.snapshot import MemorySnapshot
 
 if TYPE_CHECKING:
     import torch
+
+    from amanda.tools.memory.owners import Owned
 
 OUTSIDE = Place(None, "(outside operators)", "", "")
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -84,11 +87,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         self._lock = _fork.lock()  # guards the next fields
         self._sites: list[_Site] = []
         self._numbers: dict[tuple[int | None, int | None], int] = {}
-        self._marks: dict[tuple[Kind, int, str], int] = {}
-        self._owners: dict[int, str] = {}  # by the memory of parameters and buffers
+        self._marks: dict[tuple[Kind, str, str], int] = {}  # by kind, name and more: see owners.Owned
         self._recorder: Any = None
         self._watch: Any = None  # of optimizers, while a thread is in a scope
-        self._threads = 0
         self._at_error: MemorySnapshot | None = None
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
@@ -98,29 +99,31 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     def on_enter(self) -> None:
         if self._recorder is None:
             self._recorder = importlib.import_module("amanda._torch_tools").MemoryRecorder()
+        from amanda.tools.memory import owners
+
+        if self._recorder.listeners() == 0 and self._devices():  # what was freed since the last scope is not known
+            self._recorder.forget_all_but(owners.tensors())
         if not self._recorder.listen():
             raise _core.Error(
                 "[memory] another listener hears of memory on this thread, and PyTorch has place for one: its profiler, or "
                 "another PeakMemory; leave that before this scope is entered"
             )
-        from amanda.tools.memory.owners import Watch
-
         with self._lock:
             self._at_error = None
-            self._threads += 1
             if self._watch is None:
-                self._watch = Watch(self._note)
+                self._watch = owners.Watch(self._note)
 
     def on_exit(self, error: BaseException | None) -> None:
         running = self._recorder.running()
         self._recorder.unlisten()
         with self._lock:
-            self._threads -= 1
-            if self._threads == 0:
+            if self._watch is not None and self._recorder.listeners() == 0:
                 self._watch.remove()
                 self._watch = None
-        self._find_owners()
-        if error is not None and any(text in str(error) for text in OUT_OF_MEMORY):
+        from amanda.tools.memory import owners
+
+        self._note(owners.modules(self._model))
+        if error is not None and _is_out_of_memory(error):
             asked = str(self._sites[running]) if running >= 0 else "the program"
             self._at_error = MemorySnapshot(self._held(at_peak=False), f"when {asked} ran out of memory")
 
@@ -152,22 +155,11 @@ class PeakMemory(Results[Row, GroupBy], Tool):
                 self._sites.append(_Site(Place.of(context), node.__name__ if node is not None else ""))
             return number
 
-    # ---- owners -----------------------------------------------------------------------------------------------------
-
-    def _note(self, owned: Iterable[Any]) -> None:
-        for pointer, kind, of, what in owned:
-            if pointer:
-                with self._lock:
-                    mark = self._marks.setdefault((kind, of, what), len(self._marks) + 1)
-                self._recorder.mark(pointer, mark)
-
-    def _find_owners(self) -> None:
-        from amanda.tools.memory import owners
-
-        found = owners.modules(self._model)
-        self._note(owned for _, owned in found)
-        with self._lock:
-            self._owners |= {owned.of: name for name, owned in found}
+    def _note(self, owned: Iterable[Owned]) -> None:
+        for one in owned:
+            with self._lock:
+                mark = self._marks.setdefault((one.kind, one.name, one.what), len(self._marks) + 1)
+            self._recorder.mark(one.tensor, mark)
 
     # ---- reporting --------------------------------------------------------------------------------------------------
 
@@ -236,22 +228,25 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         return [f"{device}: {peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
 
     def _held(self, *, at_peak: bool) -> list[Held]:
-        return [
-            self._held_by(_Block(*fields), device)
+        blocks = [
+            (_Block(*fields), device)
             for device, *_ in self._devices()
             for fields in self._recorder.blocks(device, at_peak)
         ]
+        with self._lock:
+            marks = list(self._marks)
+        return [self._held_by(block, device, marks) for block, device in blocks]
 
-    def _held_by(self, block: _Block, device: str) -> Held:
+    def _held_by(self, block: _Block, device: str, marks: Sequence[tuple[Kind, str, str]]) -> Held:
         place = self._sites[block.made_by].place if block.made_by >= 0 else OUTSIDE
-        kind, kept_by = self._kind(block)
+        kind, kept_by = self._kind(block, marks)
         return Held(place.name, place.op_id, place.module_path, place.source, kind, device, block.bytes, kept_by)
 
-    def _kind(self, block: _Block) -> tuple[Kind, str]:
+    def _kind(self, block: _Block, marks: Sequence[tuple[Kind, str, str]]) -> tuple[Kind, str]:
         """The kind of a block, and what kept it. See `Row`."""
         if block.mark:
-            kind, of, what = list(self._marks)[block.mark - 1]
-            name = self._owners.get(of, "a parameter" if kind != "buffer" else "")
+            kind, name, what = marks[block.mark - 1]
+            name = name or "a parameter"
             return kind, f"{what}: {name}" if what else f"{name}.grad" if kind == "gradient" else name
         by = str(self._sites[block.freed_by]) if block.freed_by >= 0 else ""
         if block.made_in_backward:
@@ -259,6 +254,12 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         if block.freed_in_backward:
             return "saved activation", by
         return ("temporary", "") if block.is_freed and block.freed_by >= 0 else ("other", "")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    with contextlib.suppress(Exception):  # an exception of the program may have no text
+        return any(text in str(error) for text in OUT_OF_MEMORY)
+    return False
 
 
 def _never(*arguments: object) -> None:

@@ -1,0 +1,35 @@
+"""What a History is made with, checked."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from amanda.reports.results import Results
+from amanda.step_tool import StepTool
+from amanda.tools.history.alarms import Limits
+
+
+def checked_tools(tools: Sequence[Results[Any, Any]]) -> list[Results[Any, Any]]:
+    for tool in tools:
+        if not isinstance(tool, Results) or isinstance(tool, StepTool):
+            raise TypeError(f"[history] tools= are tools with results, such as OpStatistics(), got {tool!r}")
+    return list(tools)
+
+
+def checked_limits(limits: object) -> Limits:
+    if not isinstance(limits, Limits):
+        raise TypeError(f"[history] limits= is a Limits, or None, got {limits!r}")
+    return limits
+
+
+def checked_keep(keep: object) -> int:
+    complaint = f"[history] keep= is a number of steps, 1 or more, got {keep!r}"
+    try:
+        number = operator.index(keep)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(complaint) from None
+    if number < 1:
+        raise ValueError(complaint)
+    return number
