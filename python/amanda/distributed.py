@@ -6,52 +6,21 @@ import dataclasses
 import json
 import os
 import socket
-import statistics
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from amanda import switches
 from amanda.reports import chrome_trace
-from amanda.reports.columns import general_column, name_column, number_column, percentage_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.results import Grouping, Results
+from amanda.reports.rank_rows import VALUES, RankRow, RankRows, SpreadRow, first_value, part_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-VALUES = ("device_ns", "total_ns", "host_ns", "flops", "calls")
+__all__ = ["HasTrace", "RankRow", "RankRows", "SpreadRow", "clock_offset", "gather", "gather_trace"]
+
 ROUNDS = 20  # of messages, of which the fastest tells the clocks' difference
-
-
-@dataclasses.dataclass(frozen=True)
-class SpreadRow:
-    """What ranks have under one name: an operator type, a module, a line.
-
-    A rank that has no such row counts as 0.
-    """
-
-    name: str
-    ranks: int  # that have it
-    least: float
-    median: float
-    most: float
-    slowest_rank: int  # the one that has the most
-    imbalance: float  # most / mean - 1: the part of the mean that the other ranks wait for the slowest
-
-
-@dataclasses.dataclass(frozen=True)
-class RankRow:
-    """All rows of one rank."""
-
-    name: str  # "rank 3"
-    rank: int
-    host: str
-    rows: int
-    total: float
-    above_mean: float  # total / the mean of all ranks - 1
 
 
 class HasTrace(Protocol):
@@ -59,76 +28,6 @@ class HasTrace(Protocol):
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes a JSON file for Perfetto, with times of `time.perf_counter`."""
-
-
-class RankRows(Results[SpreadRow | RankRow, Literal["name", "rank"]]):
-    """Rows of all ranks: tables by "name" (the default: how ranks differ) and by "rank". Made by `gather`.
-
-    Attributes:
-        of_rank: the rows of each rank, as they were given to `gather`.
-        hosts: of each rank.
-        value: the rows' field that tables compare.
-    """
-
-    _speaker = "distributed"
-    _groupings = {
-        "name": Grouping(
-            (
-                name_column("name"),
-                number_column("ranks", "ranks"),
-                *(general_column(name, name) for name in ("least", "median", "most")),
-                number_column("slowest rank", "slowest_rank"),
-                percentage_column("imbalance", "imbalance"),
-            ),
-            fields_of(SpreadRow),
-        ),
-        "rank": Grouping(
-            (
-                name_column("rank"),
-                number_column("rows", "rows"),
-                general_column("total", "total"),
-                percentage_column("above mean", "above_mean"),
-            ),
-            fields_of(RankRow),
-        ),
-    }
-
-    def __init__(self, of_rank: Sequence[Sequence[Any]], hosts: Sequence[str], value: str) -> None:
-        self.of_rank, self.hosts, self.value = [list(rows) for rows in of_rank], list(hosts), value
-
-    def reset(self) -> None:
-        """Forgets all rows."""
-        self.of_rank = [[] for _ in self.of_rank]
-
-    def _rows(self, by: str) -> list[SpreadRow | RankRow]:
-        return [*(self._ranks() if by == "rank" else self._spread())]
-
-    def _remarks(self, by: str) -> list[str]:
-        return [f"{self.value} of {len(self.of_rank)} ranks"]
-
-    def _spread(self) -> list[SpreadRow]:
-        names: dict[tuple[str, Any], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        for rank, rows in enumerate(self.of_rank):
-            for row in rows:
-                names[row.name, getattr(row, "op_id", None)][rank] += getattr(row, self.value) or 0
-        found = [self._spread_row(name, of_rank) for (name, _), of_rank in names.items()]
-        return sorted(found, key=lambda row: -row.most)
-
-    def _spread_row(self, name: str, of_rank: Mapping[int, float]) -> SpreadRow:
-        values = [of_rank.get(rank, 0.0) for rank in range(len(self.of_rank))]
-        most, mean = max(values), statistics.fmean(values)
-        imbalance = most / mean - 1 if mean else 0.0
-        return SpreadRow(
-            name, len(of_rank), min(values), statistics.median(values), most, values.index(most), imbalance
-        )
-
-    def _ranks(self) -> list[RankRow]:
-        totals = [sum(getattr(row, self.value) or 0 for row in rows) for rows in self.of_rank]
-        mean = statistics.fmean(totals)
-        return [
-            RankRow(f"rank {rank}, {host}", rank, host, len(rows), total, total / mean - 1 if mean else 0.0)
-            for rank, (rows, host, total) in enumerate(zip(self.of_rank, self.hosts, totals, strict=True))
-        ]
 
 
 def gather(
@@ -145,7 +44,8 @@ def gather(
 
     Arguments:
         rows: of a tool, by what is to be compared; each rank may have others.
-        value: the field to compare; None: the first of `VALUES` that the rows have.
+        value: the field to compare; None: the first that the rows have of device_ns, total_ns, host_ns, flops,
+            calls, value. A missing value and NaN count as 0.
         to: the rank of the group that gets them.
         group: None: all ranks. On a backend for devices, such as NCCL, set the current device first.
 
@@ -164,8 +64,9 @@ def gather(
         dist.gather_object((socket.gethostname(), list(rows)), found, group=group, group_dst=to)
     if found is None:
         return None
-    of_rank = [of for _, of in found]
-    return RankRows(of_rank, [host for host, _ in found], _value_of(of_rank, value))
+    of_rank, value = [rows for _, rows in found], _value_of([row for _, rows in found for row in rows], value)
+    parts = [part_of(row, rank, value) for rank, of in enumerate(of_rank) for row in of]
+    return RankRows(parts, dict(enumerate(host for host, _ in found)), value, of_rank=of_rank)
 
 
 def clock_offset(*, group: ProcessGroup | None = None) -> int:
@@ -252,13 +153,12 @@ def _measured(dist: Any, group: Any) -> tuple[int, int]:
     return received - sent, int(answer) - (sent + received) // 2
 
 
-def _value_of(of_rank: Sequence[Sequence[Any]], value: str | None) -> str:
-    rows = [row for rows in of_rank for row in rows]
+def _value_of(rows: Sequence[Any], value: str | None) -> str:
     if not rows:
         return value or VALUES[0]
-    known = [name for name in (VALUES if value is None else [value]) if hasattr(rows[0], name)]
-    if not known:
+    fields = [field.name for field in dataclasses.fields(rows[0])]
+    known = first_value(dir(rows[0]), value)
+    if known is None:
         asked = f"no field {value!r}" if value else f"none of {', '.join(VALUES)}"
-        fields = [field.name for field in dataclasses.fields(rows[0])]
         raise ValueError(f"[distributed] these rows have {asked}; value= is one of {', '.join(fields)}")
-    return known[0]
+    return known

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 
+import amanda
 import pytest
 
 PROGRAM = """
@@ -48,8 +49,14 @@ if with_tool == "yes":
     with amanda.apply(profile):
         train()
         found = amanda.distributed.gather(profile.rows(), value="calls")
+        in_places = amanda.distributed.gather(profile.rows("id"))
     assert (found is None) == (rank != 0)
+    profile.to_dataset(f"{folder}/places", "id")
+    dist.barrier()
     if found:
+        recorded = amanda.report(f"{folder}/places")
+        for by in ("name", "rank"):
+            assert sorted(map(repr, recorded.rows(by))) == sorted(map(repr, in_places.rows(by)))
         print("names", [(row.name, row.ranks, row.most, row.slowest_rank) for row in found.rows()])
         print("ranks", [(row.rank, row.total) for row in found.rows("rank")])
         print(found.table("rank"))
@@ -116,7 +123,11 @@ def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
 
 
 def test_each_rank_has_its_files(tmp_path):
-    run_ranks(tmp_path, 2, "ddp", str(tmp_path), "no", command=("-m", "amanda", "run", "-t", "profile", "--out", "out"))
+    command = ["-m", "amanda", "run", "-t", "profile", "--format", "json,parquet", "--out", "out"]
+    run_ranks(tmp_path, 2, "ddp", str(tmp_path), "no", command=command)
+    rows = {row.name: row for row in amanda.report(tmp_path / "out", value="calls").rows()}
+    assert (rows["aten::sin"].least, rows["aten::sin"].most, rows["aten::sin"].slowest_rank) == (3, 600, 1)
+    assert {row.host for row in amanda.report(tmp_path / "out/profile/module").rows("rank")} == {socket.gethostname()}
     for rank in range(2):
         run = json.loads((tmp_path / f"out/run.rank{rank}.json").read_text())
         assert (run["rank"], run["world_size"], run["host"], run["status"]) == (rank, 2, socket.gethostname(), 0)
@@ -124,11 +135,23 @@ def test_each_rank_has_its_files(tmp_path):
             row["name"]: row["calls"] for row in json.loads((tmp_path / f"out/profile.op.rank{rank}.json").read_text())
         }
         assert rows["aten::sin"] == (600 if rank else 3)
+    (tmp_path / "alone.py").write_text("import torch; torch.ones(2).sin()")
+    alone = [sys.executable, *command, "alone.py"]  # one process: its parts of datasets have the names of rank 0's
+    refused = subprocess.run(alone, cwd=tmp_path, text=True, capture_output=True, timeout=100)
+    assert (refused.returncode, "'out' holds a run already" in refused.stderr) == (2, True)
+    (tmp_path / "out/profile/op/rank=1/mine").touch()
+    alone.insert(-1, "--overwrite")
+    assert subprocess.run(alone, cwd=tmp_path, capture_output=True, timeout=100).returncode == 0
+    files = json.loads((tmp_path / "out/run.json").read_text())["files"]
+    assert "profile/op/rank=0/part-0.parquet" in files
+    assert {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()} == {
+        *files,
+        "run.json",
+        "profile/op/rank=1/mine",
+    }
 
 
 def test_without_a_group():
-    import amanda
-
     for call in (lambda: amanda.distributed.gather([]), amanda.distributed.clock_offset):
         with pytest.raises(RuntimeError, match=r"\[distributed\] torch.distributed has no process group; call"):
             call()
