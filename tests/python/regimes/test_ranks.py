@@ -1,13 +1,13 @@
 """Programs of several processes under gloo: what their ranks found comes together, and training is as without a tool."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
 
 import amanda
 import pytest
+from rank_programs import line, run_ranks
 
 PROGRAM = """
 import os, sys, time
@@ -78,33 +78,13 @@ dist.destroy_process_group()
 """
 
 
-def run_ranks(folder, count, *arguments, command=()):
-    (folder / "program.py").write_text(PROGRAM)
-    processes = []
-    for rank in range(count):
-        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-        whole = [sys.executable, *command, "program.py", *arguments]
-        processes.append(
-            subprocess.Popen(
-                whole, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-        )
-    done = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0] * count, [errors for _, errors in done]
-    return [output for output, _ in done]
-
-
-def line(output, word):
-    return eval(next(line for line in output.splitlines() if line.startswith(word + " ")).removeprefix(word + " "))
-
-
 @pytest.mark.parametrize(
     ("how", "count", "reads"),
     [("ddp", 2, "aten::linear"), pytest.param("fsdp", 4, "aten::linear", marks=pytest.mark.slow)],
 )
 def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
-    outputs = run_ranks(tmp_path, count, how, str(tmp_path), "yes")
-    (alone, *_) = run_ranks(tmp_path, count, how, str(tmp_path), "no")
+    outputs = run_ranks(PROGRAM, tmp_path, count, how, str(tmp_path), "yes")
+    (alone, *_) = run_ranks(PROGRAM, tmp_path, count, how, str(tmp_path), "no")
     assert line(outputs[0], "weights") == line(alone, "weights")
     names = {name: rest for name, *rest in line(outputs[0], "names")}
     assert names["aten::sin"] == [count, 600, 1]  # the loop of rank 1
@@ -124,7 +104,7 @@ def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
 
 def test_each_rank_has_its_files(tmp_path):
     command = ["-m", "amanda", "run", "-t", "profile", "--format", "json,parquet", "--out", "out"]
-    run_ranks(tmp_path, 2, "ddp", str(tmp_path), "no", command=command)
+    run_ranks(PROGRAM, tmp_path, 2, "ddp", str(tmp_path), "no", command=command)
     rows = {row.name: row for row in amanda.report(tmp_path / "out", value="calls").rows()}
     assert (rows["aten::sin"].least, rows["aten::sin"].most, rows["aten::sin"].slowest_rank) == (3, 600, 1)
     assert {row.host for row in amanda.report(tmp_path / "out/profile/module").rows("rank")} == {socket.gethostname()}
