@@ -48,7 +48,7 @@ class Collectives(Tool):
         self._recorder.stop()
 
     def started(self) -> list[tuple[str, str, int]]:
-        """Of each collective its operator, such as ``c10d::barrier``, the name of its group, and its `time.perf_counter_ns`."""
+        """Of each collective its operator, as ``c10d::barrier``, the name of its group, and its `time.perf_counter_ns`."""
         return [] if self._recorder is None else list(self._recorder.rows())
 
     def reset(self) -> None:
