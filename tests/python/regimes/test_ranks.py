@@ -80,7 +80,10 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(
     ("how", "count", "reads"),
-    [("ddp", 2, "aten::linear"), pytest.param("fsdp", 4, "aten::linear", marks=pytest.mark.slow)],
+    [
+        ("ddp", 2, "aten::linear"),
+        *(pytest.param(how, 4, "aten::linear", marks=pytest.mark.slow) for how in ("ddp", "fsdp")),
+    ],
 )
 def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
     outputs = run_ranks(PROGRAM, tmp_path, count, how, str(tmp_path), "yes")
