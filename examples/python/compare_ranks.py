@@ -54,8 +54,8 @@ def main() -> None:
         found = amanda.report(os.path.join(folder, "results"))
         print(found.table(top=5))
         print(found.table("rank"))
-        slowest = max(found.rows("rank"), key=lambda row: row.total)
-        print(f"slowest: {slowest.name}; most of it in {found.rows()[0].name}")
+        ranks = found.to_pandas("rank").set_index("name")
+        print(f"slowest: {ranks['total'].idxmax()}; most of it in {found.rows()[0].name}")
 
 
 if __name__ == "__main__":
