@@ -11,6 +11,7 @@ from amanda.drivers.torch import TorchDriver
 from amanda.drivers.torch_compile import CompiledFunctions
 from amanda.op_context import OpContext
 from amanda.program_points import points
+from amanda.rank_report import report
 from amanda.reports.point_table import PointTable
 from amanda.reports.scope_description import ScopeDescription
 from amanda.roots import root
@@ -61,6 +62,7 @@ __all__ = [
     "is_enabled",
     "ops",
     "points",
+    "report",
     "root",
     "scheduled",
     "tool",

@@ -6,7 +6,25 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
+class CollectiveRecorder:
+    """
+    Hears of the collectives of torch.distributed.
+    """
+    def __init__(self) -> None:
+        ...
+    def reset(self) -> None:
+        ...
+    def rows(self) -> list[tuple[str, str, int]]:
+        """
+        Operator, name of the group, and time of `time.perf_counter_ns`, in the order of their starts.
+        """
+    def start(self) -> None:
+        """
+        From now on. Calls nest.
+        """
+    def stop(self) -> None:
+        ...
 class GradientRecorder:
     """
     What GradientStatistics has found of eager backward operators.

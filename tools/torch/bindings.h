@@ -5,6 +5,7 @@
 
 namespace amanda::tools::pytorch {
 
+void bind_collectives(pybind11::module_& m);
 void bind_finite(pybind11::module_& m);
 void bind_gradients(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);

@@ -19,4 +19,5 @@ PYBIND11_MODULE(_torch_tools, m) {
   pytorch::bind_memory(m);
   pytorch::bind_storages(m);
   pytorch::bind_moving_range(m);
+  pytorch::bind_collectives(m);
 }

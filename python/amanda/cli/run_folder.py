@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
-import socket
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import amanda
+from amanda.reports.exports import PART
+from amanda.reports.rank import this_rank
 from amanda.reports.results import Results
 
-SCHEMA = 1  # of run.json, and of the files that it lists
+SCHEMA = 2  # of run.json, and of the files that it lists
 NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes a format
 
 
 class RunFolder:
-    """Files of one process. Those of a rank of several have its number in their names: "profile.module.rank3.json".
+    """Files of one process. Those of a rank of several have its number in their names: "profile.module.rank3.json". Parquet
+    files are parts of datasets: "profile/module/rank=3/part-0.parquet".
 
     "run.json" is there from `begin` on, and says whether the run has ended, and which files it has written.
 
@@ -43,24 +47,23 @@ class RunFolder:
                 raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{name}]'")
         self._formats = formats
         self._given, self.path = path, os.path.abspath(path)  # the program may change the current folder
-        rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
-        self._suffix = f".rank{rank}" if rank.isdigit() and world_size != "1" else ""
+        self._rank = this_rank()
         self._run: dict[str, Any] = {
             "schema": SCHEMA,
             "amanda": amanda.__version__,
             "command": list(command),
             "tools": list(tools),
-            "host": socket.gethostname(),
+            "host": self._rank.host,
             "process": os.getpid(),
-            "rank": int(rank) if rank.isdigit() else 0,
-            "world_size": int(world_size) if world_size.isdigit() else 1,
+            "rank": self._rank.number,
+            "world_size": self._rank.world_size,
             "started": time.time(),  # seconds since 1970
             "state": "running",
             "files": [],
         }
         os.makedirs(self.path, exist_ok=True)
         self._overwrite = overwrite
-        if not overwrite and os.path.exists(self._run_file()):
+        if not overwrite and (os.path.exists(self._run_file()) or self._of_other_ranks()):
             raise self._is_taken()
 
     def begin(self) -> None:
@@ -84,9 +87,13 @@ class RunFolder:
         """Writes the rows of a tool, for each of its groupings. Raises `OSError`."""
         for kind in self._formats:
             for by in tool.groupings():
-                getattr(tool, f"to_{kind}")(self.file(f"{name}.{by}{self._suffix}.{kind}"), by)
+                if kind == "parquet":
+                    self._file(f"{name}/{by}/{self._rank.folder}/{PART}")
+                    tool.to_dataset(os.path.join(self.path, name, by), by, rank=self._rank.number)
+                else:
+                    getattr(tool, f"to_{kind}")(self._file(f"{name}.{by}{self._rank.suffix}.{kind}"), by)
 
-    def file(self, name: str) -> str:
+    def _file(self, name: str) -> str:
         """The path of a file of this run, which is listed from now on."""
         self._run["files"].append(name)
         self._write_run("w")
@@ -102,17 +109,37 @@ class RunFolder:
             json.dump(self._run, file, indent=1)
 
     def _run_file(self) -> str:
-        return os.path.join(self.path, f"run{self._suffix}.json")
+        return os.path.join(self.path, f"run{self._rank.suffix}.json")
+
+    def _of_other_ranks(self) -> list[str]:
+        """Of an earlier run with another number of processes: its run files that this run does not replace."""
+        own = (
+            {"run.json"} if self._rank.world_size == 1 else {f"run.rank{i}.json" for i in range(self._rank.world_size)}
+        )
+        return [
+            name for name in os.listdir(self.path) if re.fullmatch(r"run(\.rank\d+)?\.json", name) and name not in own
+        ]
 
     def _remove_earlier(self) -> None:
+        self._remove(os.path.basename(self._run_file()))
+        for name in self._of_other_ranks() if self._rank.number == 0 else ():
+            self._remove(name)
+
+    def _remove(self, run_file: str) -> None:
+        """Removes what this file lists, the folders that are empty then, and the file."""
         try:
-            with open(self._run_file(), encoding="utf-8") as file:
+            with open(os.path.join(self.path, run_file), encoding="utf-8") as file:
                 names = json.load(file)["files"]
         except FileNotFoundError:
             return
         except (ValueError, KeyError):
             names = []
-        for name in [*names, os.path.basename(self._run_file())]:
-            path = os.path.join(self.path, os.path.basename(name))
+        for name in [*names, run_file]:
+            path = os.path.abspath(os.path.join(self.path, name))
+            if not path.startswith(os.path.join(self.path, "")):
+                continue
             if os.path.exists(path):
                 os.remove(path)
+            with contextlib.suppress(OSError):  # it has other files, or another rank has removed it
+                while (path := os.path.dirname(path)) != self.path:
+                    os.rmdir(path)

@@ -129,6 +129,24 @@ class Results(Generic[RowT, ByT]):
         by = self._checked(by)
         exports.write_parquet(self._speaker, path, self._rows(by), self._groupings[by].fields)
 
+    def to_dataset(self, folder: str | os.PathLike[str], by: ByT | None = None, *, rank: int | None = None) -> None:
+        """Writes `rows` as this rank's part of a Parquet dataset, for `amanda.report` and other programs::
+
+            profile.to_dataset("results/profile")  # in every rank
+            print(amanda.report("results/profile").table())
+
+        The file is ``folder/rank=3/part-0.parquet``; one that is there is replaced. Its columns are those of `to_parquet`,
+        and `host`; readers of datasets add `rank`.
+
+        Arguments:
+            by: as in `rows`.
+            rank: of this process. None: that of `torch.distributed`, or of the environment variable RANK; else 0.
+
+        Errors: as `to_parquet`.
+        """
+        by = self._checked(by)
+        exports.write_dataset(self._speaker, folder, self._rows(by), self._groupings[by].fields, rank)
+
     def groupings(self) -> list[ByT]:
         """What `by` can be; the first is the default."""
         return typing.cast(list[ByT], list(self._groupings))

@@ -85,7 +85,7 @@ def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
     assert {
         key: run[key] for key in ("schema", "state", "status", "command", "tools", "files", "rank", "world_size")
     } == {
-        "schema": 1,
+        "schema": 2,
         "state": "ended",
         "status": 1,
         "command": ["script.py", "fail"],

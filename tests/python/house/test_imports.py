@@ -47,7 +47,7 @@ LAYERS = [
     ],
     ["unmatched"],
     ["scope", "scheduled_scope"],
-    ["program_points"],
+    ["program_points", "rank_report"],
     ["drivers.tensorflow", "drivers.torch"],
     ["drivers.torch_compile"],
     ["distributed", "tools"],

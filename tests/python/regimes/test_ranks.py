@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import amanda
 import pytest
 import torch
 from process_groups import destroy_group
+from rank_programs import line, run_ranks
 
 PROGRAM = """
 import os, sys, time
@@ -53,8 +53,14 @@ if with_tool == "yes":
     with amanda.apply(profile):
         train()
         found = amanda.distributed.gather(profile.rows(), value="calls")
+        in_places = amanda.distributed.gather(profile.rows("id"))
     assert (found is None) == (rank != 0)
+    profile.to_dataset(f"{folder}/places", "id")
+    dist.barrier()
     if found:
+        recorded = amanda.report(f"{folder}/places")
+        for by in ("name", "rank"):
+            assert sorted(map(repr, recorded.rows(by))) == sorted(map(repr, in_places.rows(by)))
         print("names", [(row.name, row.ranks, row.most, row.slowest_rank) for row in found.rows()])
         print("ranks", [(row.rank, row.total) for row in found.rows("rank")])
         print(found.table("rank"))
@@ -76,33 +82,16 @@ dist.destroy_process_group()
 """
 
 
-def run_ranks(folder, count, *arguments, command=()):
-    (folder / "program.py").write_text(PROGRAM)
-    processes = []
-    for rank in range(count):
-        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-        whole = [sys.executable, *command, "program.py", *arguments]
-        processes.append(
-            subprocess.Popen(
-                whole, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-        )
-    done = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0] * count, [errors for _, errors in done]
-    return [output for output, _ in done]
-
-
-def line(output, word):
-    return eval(next(line for line in output.splitlines() if line.startswith(word + " ")).removeprefix(word + " "))
-
-
 @pytest.mark.parametrize(
     ("how", "count", "reads"),
-    [("ddp", 2, "aten::linear"), pytest.param("fsdp", 4, "aten::linear", marks=pytest.mark.slow)],
+    [
+        ("ddp", 2, "aten::linear"),
+        *(pytest.param(how, 4, "aten::linear", marks=pytest.mark.slow) for how in ("ddp", "fsdp")),
+    ],
 )
 def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
-    outputs = run_ranks(tmp_path, count, how, str(tmp_path), "yes")
-    (alone, *_) = run_ranks(tmp_path, count, how, str(tmp_path), "no")
+    outputs = run_ranks(PROGRAM, tmp_path, count, how, str(tmp_path), "yes")
+    (alone, *_) = run_ranks(PROGRAM, tmp_path, count, how, str(tmp_path), "no")
     assert line(outputs[0], "weights") == line(alone, "weights")
     names = {name: rest for name, *rest in line(outputs[0], "names")}
     assert names["aten::sin"] == [count, 600, 1]  # the loop of rank 1
@@ -121,7 +110,11 @@ def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
 
 
 def test_each_rank_has_its_files(tmp_path):
-    run_ranks(tmp_path, 2, "ddp", str(tmp_path), "no", command=("-m", "amanda", "run", "-t", "profile", "--out", "out"))
+    command = ["-m", "amanda", "run", "-t", "profile", "--format", "json,parquet", "--out", "out"]
+    run_ranks(PROGRAM, tmp_path, 2, "ddp", str(tmp_path), "no", command=command)
+    rows = {row.name: row for row in amanda.report(tmp_path / "out", value="calls").rows()}
+    assert (rows["aten::sin"].least, rows["aten::sin"].most, rows["aten::sin"].slowest_rank) == (3, 600, 1)
+    assert {row.host for row in amanda.report(tmp_path / "out/profile/module").rows("rank")} == {socket.gethostname()}
     for rank in range(2):
         run = json.loads((tmp_path / f"out/run.rank{rank}.json").read_text())
         assert (run["rank"], run["world_size"], run["host"], run["status"]) == (rank, 2, socket.gethostname(), 0)
@@ -129,6 +122,20 @@ def test_each_rank_has_its_files(tmp_path):
             row["name"]: row["calls"] for row in json.loads((tmp_path / f"out/profile.op.rank{rank}.json").read_text())
         }
         assert rows["aten::sin"] == (600 if rank else 3)
+    (tmp_path / "alone.py").write_text("import torch; torch.ones(2).sin()")
+    alone = [sys.executable, *command, "alone.py"]  # one process: its parts of datasets have the names of rank 0's
+    refused = subprocess.run(alone, cwd=tmp_path, text=True, capture_output=True, timeout=100)
+    assert (refused.returncode, "'out' holds a run already" in refused.stderr) == (2, True)
+    (tmp_path / "out/profile/op/rank=1/mine").touch()
+    alone.insert(-1, "--overwrite")
+    assert subprocess.run(alone, cwd=tmp_path, capture_output=True, timeout=100).returncode == 0
+    files = json.loads((tmp_path / "out/run.json").read_text())["files"]
+    assert "profile/op/rank=0/part-0.parquet" in files
+    assert {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()} == {
+        *files,
+        "run.json",
+        "profile/op/rank=1/mine",
+    }
 
 
 @dataclasses.dataclass
@@ -188,7 +195,7 @@ def test_a_rank_that_fails_leaves_no_other_waiting(tmp_path):
     torch.multiprocessing.spawn(gather_what_does_not_fit, (str(tmp_path),), 2)
     receiver, sender = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
     failed = "RuntimeError: [distributed] rank 1 has failed: "
-    numbers = "device_ns, total_ns, host_ns, flops, calls"
+    numbers = "device_ns, total_ns, host_ns, flops, calls, value"
     not_known = f"ValueError: [distributed] not all rows have one of {numbers}; those of the first are grams"
     no_field = "ValueError: [distributed] not all rows have the number 'calls'; those of the first are grams"
     no_rows = "TypeError: [distributed] gather takes rows of a tool, as profile.rows() returns them, got (1, 2)"

@@ -346,7 +346,7 @@ def test_alarms_are_in_the_files(tmp_path):
             regression(model, step)
             scope.step()
     (alarm,) = history.alarms
-    (row,) = pyarrow.parquet.read_table(tmp_path / "alarms").to_pylist()
+    (row,) = pyarrow.parquet.read_table(tmp_path / "alarms").drop_columns(["host", "rank"]).to_pylist()
     assert {**row, "units": tuple(row["units"])} == dataclasses.asdict(alarm)
 
 

@@ -1,6 +1,7 @@
 """Files of History: read back by pandas and by TensorBoard's own reader; runs that end early, go on, or share a folder."""
 
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,10 @@ def scalars(folder):
 
 
 def parquet(folder):
-    return pandas.read_parquet(folder / "series")
+    frame = pandas.read_parquet(folder / "series")
+    assert set(frame["rank"]) == {0}
+    assert set(frame["host"]) == {socket.gethostname()}
+    return frame.drop(columns=["host", "rank"])
 
 
 def test_files_have_what_rows_have(tmp_path):
@@ -34,7 +38,7 @@ def test_files_have_what_rows_have(tmp_path):
         for row in history.rows("step")
     ]
     assert list(parquet(tmp_path / "p").itertuples(index=False, name=None)) == rows
-    assert len(list((tmp_path / "p" / "series").glob("part-*.parquet"))) == 3  # one for each flush
+    assert len(list((tmp_path / "p" / "series" / "rank=0").glob("part-*.parquet"))) == 3  # one for each flush
     found = scalars(tmp_path / "t")
     assert len(found) == len({row[1:-1] for row in rows})
     assert found["loss"] == pytest.approx(values(history, "scalars", "loss", "value"), rel=1e-6)
@@ -178,7 +182,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, says):
         step_of(model, optimizer)
         (tmp_path / "run" / "series").rename(tmp_path / "read")
         (tmp_path / "run" / "series").touch()  # in its way
-        with pytest.raises(OSError, match=r"^\[history\] can't write to '.*/run/series': ") as raised:
+        with pytest.raises(OSError, match=r"^\[history\] can't write to '.*/run/series/rank=0': ") as raised:
             step_of(model, optimizer)
         assert "what was written before can be read" in str(raised.value)
         (tmp_path / "run" / "series").unlink()
@@ -186,3 +190,38 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, says):
         assert run.step_number == 3
     assert set(pandas.read_parquet(tmp_path / "read")["step"]) == {0}
     assert set(parquet(tmp_path / "run")["step"]) == {1, 2}
+
+
+def test_ranks_share_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model, optimizer = made(lr=0.1)
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        history = History(model, parquet=tmp_path, tensorboard=tmp_path, limits=None)
+        with amanda.scheduled(history, steps=optimizer):
+            for step in range(3):
+                history.log(late=2.0**step if rank else 1.0)
+                step_of(model, optimizer)
+        with pytest.raises(FileExistsError, match="has another run"):
+            History(parquet=tmp_path)
+        history = History(model, parquet=tmp_path, resume=True, limits=None)
+        with amanda.scheduled(history, steps=optimizer, first_step=2):
+            history.log(late=2.0**step if rank else 1.0)
+            step_of(model, optimizer)
+        assert scalars(tmp_path / f"rank{rank}")["late"] == {0: 1, 1: 1 + rank, 2: 1 + 3 * rank}
+    found = {row.name: row for row in amanda.report(tmp_path / "series", by=["name", "quantity", "step"]).rows()}
+    late = [found[f"late, value, {step}"] for step in range(3)]
+    assert [(row.least, row.most, row.slowest_rank) for row in late] == [(1, 1, 0), (1, 2, 1), (1, 4, 1)]
+    means = amanda.report(tmp_path / "series", by=["name", "quantity"], combine="mean").rows()
+    assert [row.most for row in means if row.name == "late, value"] == [7 / 3]
+
+
+def test_a_run_of_an_older_layout_is_not_resumed(tmp_path, says):
+    (tmp_path / "history.json").write_text('{"version": 1, "created": 0}')
+    model, optimizer = made(lr=0.1)
+    history = History(model, parquet=tmp_path, resume=True)
+    complaint = (
+        f"[history] {str(tmp_path)!r} has a run in layout 1, and this version of Amanda writes 2; give a new folder"
+    )
+    with says(ValueError, complaint), amanda.scheduled(history, steps=optimizer, first_step=1):
+        step_of(model, optimizer)

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from amanda.reports.rank import Rank, this_rank
 from amanda.tools.history.alarms import Alarm
 from amanda.tools.history.series import Point
 from amanda.tools.history.write_errors import explained
 
-MARK = "history.json"  # in each folder of a run
+LAYOUT = 2  # of a folder; see docs/tools/history.md
 
 
 class Files:
-    """Writers for these folders, where they are not None. A folder has a mark from the first step on.
+    """Writers for these folders, where they are not None. From the first step on, a folder has a mark of each rank.
 
     Raises:
         ImportError: what one needs is not installed.
@@ -27,19 +28,21 @@ class Files:
     def __init__(self, parquet: Any, tensorboard: Any, resume: bool) -> None:
         given = {"pyarrow": parquet, "tensorboard": tensorboard}
         self._folders = list(dict.fromkeys(Path(folder).absolute() for folder in given.values() if folder is not None))
-        self._writers = [_writer(needs, Path(folder)) for needs, folder in given.items() if folder is not None]
+        rank = this_rank()
+        self._mark = f"history{rank.suffix}.json"
+        self._writers = [_writer(needs, Path(folder), rank) for needs, folder in given.items() if folder is not None]
         self._resume, self._started = resume, False
         for folder in self._folders:
             with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                if not resume and (folder / MARK).exists():
+                if not resume and (folder / self._mark).exists():
                     raise _taken(folder)
 
     def start(self, step: int) -> None:
         """To be called before the first step; of several processes that have the same folder, one succeeds.
 
         Raises:
-            ValueError: it resumes a run from its beginning, or before, which would drop all of it.
+            ValueError: it resumes a run from its beginning, or before, which would drop all of it; or one of another layout.
         """
         if self._started:
             return
@@ -47,12 +50,13 @@ class Files:
         for folder in self._folders:
             with explained(folder):
                 try:
-                    with open(folder / MARK, "x") as file:
-                        json.dump({"version": 1, "created": time.time(), "first_step": step}, file)
+                    with open(folder / self._mark, "x") as file:
+                        json.dump({"version": LAYOUT, "created": time.time(), "first_step": step}, file)
                 except FileExistsError:
                     if not self._resume:
                         raise _taken(folder) from None
-                    first = _first_step(folder / MARK)
+                    _check_layout(folder, self._mark)
+                    first = _first_step(folder / self._mark)
         if first is not None:
             if step <= first:
                 raise ValueError(
@@ -84,18 +88,27 @@ def _first_step(mark: Path) -> int:
         return 0
 
 
-def _writer(needs: str, folder: Path) -> Any:
+def _writer(needs: str, folder: Path, rank: Rank) -> Any:
     try:
         if needs == "pyarrow":
             from amanda.tools.history.parquet import ParquetFolder
 
-            return ParquetFolder(folder)
+            return ParquetFolder(folder, rank)
         from amanda.tools.history.tensorboard import TensorBoardFolder
 
-        return TensorBoardFolder(folder)
+        return TensorBoardFolder(folder / f"rank{rank.number}" if rank.world_size > 1 else folder)
     except ImportError as error:
         option = "parquet" if needs == "pyarrow" else needs
         raise ImportError(f"[history] {option}= needs {needs}: pip install 'amanda[history]'") from error
+
+
+def _check_layout(folder: Path, mark: str) -> None:
+    version = json.loads((folder / mark).read_text())["version"]
+    if version != LAYOUT:
+        raise ValueError(
+            f"[history] {str(folder)!r} has a run in layout {version}, and this version of Amanda writes {LAYOUT}; give a "
+            "new folder"
+        )
 
 
 def _taken(folder: Path) -> FileExistsError:

@@ -57,8 +57,9 @@ class History(Results[Row, GroupBy], StepTool):
             but no norms of weights and updates.
         tools: with results. `OpStatistics` gives mean, std, min, max, norm, sparsity, nans and infs of every operator's
             result, `GradientStatistics` the norm of its gradient; of other tools, all numbers are kept.
-        parquet: a folder for Parquet files: ``pandas.read_parquet(f"{folder}/series")``, and ``alarms``.
-        tensorboard: a folder for TensorBoard.
+        parquet: a folder for Parquet files: ``pandas.read_parquet(f"{folder}/series")``, and ``alarms``. Of several ranks,
+            each adds its part, ``series/rank=3``; `amanda.report` compares them.
+        tensorboard: a folder for TensorBoard. Of several ranks, each has one inside.
         resume: the folders have a run, which goes on. What they have of the first active step, and of later ones, is
             dropped.
         limits: when alarms are raised; None: never.

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from amanda.reports.rank import Rank
 from amanda.tools.history.alarms import Alarm
 from amanda.tools.history.series import Point, Series
 from amanda.tools.history.write_errors import explained
@@ -19,7 +20,7 @@ _TEXT = pa.dictionary(pa.int32(), pa.string())
 SERIES = pa.schema(
     [("step", pa.int64())]
     + [(name, pa.uint64() if name == "op_id" else _TEXT) for name in Series._fields]  # 0: it belongs to no operator
-    + [("value", pa.float64())]
+    + [("value", pa.float64()), ("host", _TEXT)]
 )
 _TYPES = {
     "int": pa.int64(),
@@ -27,14 +28,18 @@ _TYPES = {
     "float | None": pa.float64(),
     "tuple[int, ...]": pa.list_(pa.int64()),
 }
-ALARMS = pa.schema([(field.name, _TYPES.get(str(field.type), pa.string())) for field in dataclasses.fields(Alarm)])
+ALARMS = pa.schema(
+    [(field.name, _TYPES.get(str(field.type), pa.string())) for field in dataclasses.fields(Alarm)] + [("host", _TEXT)]
+)
 
 
 class ParquetFolder:
-    """Writes ``series/part-*.parquet`` and ``alarms/part-*.parquet``; each file is complete, or it is not there."""
+    """Writes ``series/rank=0/part-*.parquet`` and ``alarms/rank=0/part-*.parquet``: datasets, to which each rank adds its
+    part. Each file is complete, or it is not there."""
 
-    def __init__(self, folder: Path) -> None:
-        self._parts = {"series": _Parts(folder / "series"), "alarms": _Parts(folder / "alarms")}
+    def __init__(self, folder: Path, rank: Rank) -> None:
+        self._parts = {name: _Parts(folder / name / rank.folder) for name in ("series", "alarms")}
+        self._host = rank.host
         self._points: list[tuple[int, list[Point]]] = []
         self._alarms: list[Alarm] = []
 
@@ -54,10 +59,12 @@ class ParquetFolder:
             OSError: it cannot be written. It is kept, and is written by the next call.
         """
         if self._points:
-            self._parts["series"].write(lambda: _table(self._points))
+            self._parts["series"].write(lambda: _table(self._points, self._host))
             self._points = []
         if self._alarms:
-            rows = [{**dataclasses.asdict(alarm), "op_id": alarm.op_id or 0} for alarm in self._alarms]
+            rows = [
+                {**dataclasses.asdict(alarm), "op_id": alarm.op_id or 0, "host": self._host} for alarm in self._alarms
+            ]
             self._parts["alarms"].write(lambda: pa.Table.from_pylist(rows, schema=ALARMS))
             self._alarms = []
 
@@ -65,13 +72,14 @@ class ParquetFolder:
         self.flush()
 
 
-def _table(steps: Sequence[tuple[int, Sequence[Point]]]) -> Any:
+def _table(steps: Sequence[tuple[int, Sequence[Point]]], host: str) -> Any:
     every = [(step, series, value) for step, points in steps for series, value in points]
     columns = [pa.array([step for step, _, _ in every], pa.int64())]
     for i, name in enumerate(Series._fields):
         values = [series[i] or 0 if name == "op_id" else series[i] for _, series, _ in every]
         columns.append(pa.array(values, pa.uint64()) if name == "op_id" else pa.array(values).dictionary_encode())
     columns.append(pa.array([value for _, _, value in every], pa.float64()))
+    columns.append(pa.array([host] * len(every)).dictionary_encode())
     return pa.table(columns, schema=SERIES)
 
 
@@ -93,7 +101,7 @@ class _Parts:
         partial = path.with_suffix(".partial")
         with explained(self._folder):
             try:
-                self._folder.mkdir(exist_ok=True)
+                self._folder.mkdir(parents=True, exist_ok=True)
                 pq.write_table(table, partial)
                 partial.replace(path)
             finally:
@@ -101,7 +109,7 @@ class _Parts:
 
     def drop_from(self, step: int) -> None:
         for path in reversed(self._files()):
-            table = pq.read_table(path)
+            table = pq.read_table(path, partitioning=None)
             kept = table.filter(pc.less(table["step"], step))
             if kept.num_rows == table.num_rows:
                 return

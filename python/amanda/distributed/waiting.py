@@ -1,0 +1,197 @@
+"""Waiting: how long each rank's collectives wait for other ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import socket
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from amanda.distributed.clocks import clock_offset
+from amanda.distributed.groups import gathered, initialized
+from amanda.reports.columns import name_column, number_column
+from amanda.reports.data_frame import fields_of
+from amanda.reports.results import Grouping, Results
+from amanda.reports.rich_table import Column
+from amanda.tool import Tool
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Collectives(Tool):
+    """Notes when this process starts each collective of `torch.distributed`, for `waiting`::
+
+        collectives = amanda.distributed.Collectives()
+        with amanda.apply(collectives):
+            train(model)
+        found = amanda.distributed.waiting(collectives)
+
+    Also those that `DistributedDataParallel` and FSDP start in the backward pass, where tools see no operators. It analyzes
+    no operator and changes nothing; while the scope is open, every operator of the process calls a callback of
+    `RecordFunction`.
+    Every rank enters and leaves the scope at the same place, between collectives. `send` and `recv` are left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recorder: Any = None
+
+    def on_enter(self) -> None:
+        if self._recorder is None:
+            self._recorder = importlib.import_module("amanda._torch_tools").CollectiveRecorder()  # it loads PyTorch
+        self._recorder.start()
+
+    def on_exit(self, error: BaseException | None) -> None:
+        self._recorder.stop()
+
+    def started(self) -> list[tuple[str, str, int]]:
+        """Of each collective its operator, as ``c10d::barrier``, the name of its group, and its `time.perf_counter_ns`."""
+        return [] if self._recorder is None else list(self._recorder.rows())
+
+    def reset(self) -> None:
+        """Forgets all collectives. Every rank calls it at the same place."""
+        if self._recorder is not None:
+            self._recorder.reset()
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitRow:
+    """The collectives of one rank: of one operator in one group, or by "rank" all.
+
+    A collective of a rank waits from its own start until the last rank of the group has started it: it cannot end before.
+    """
+
+    name: str  # "c10d::allreduce_"; by "rank" "rank 3, host"
+    group: str  # its name; by "rank" ""
+    rank: int
+    host: str
+    calls: int
+    waited_ns: int  # all calls together
+    longest_ns: int
+    last: int  # calls that this rank was the last one to start: others waited for it
+
+
+class WaitRows(Results[WaitRow, Literal["rank", "op"]]):
+    """Rows by "rank" (the default) and "op", longest waiting first. Made by `waiting`."""
+
+    _speaker = "waiting"
+    _columns_of_times = (
+        number_column("calls", "calls"),
+        number_column("waited ms", "waited_ns", 1e6, 2),
+        number_column("longest ms", "longest_ns", 1e6, 2),
+        number_column("last to start", "last"),
+    )
+    _groupings = {
+        "rank": Grouping((name_column("rank"), *_columns_of_times), fields_of(WaitRow)),
+        "op": Grouping(
+            (
+                name_column("op"),
+                Column("group", lambda row: row.group, left=True, field="group"),
+                number_column("rank", "rank"),
+                *_columns_of_times,
+            ),
+            fields_of(WaitRow),
+        ),
+    }
+
+    def __init__(self, calls: Sequence[_Call], hosts: Mapping[int, str]) -> None:
+        self._calls, self._hosts = list(calls), hosts
+
+    def reset(self) -> None:
+        """Forgets all rows."""
+        self._calls = []
+
+    def _rows(self, by: str) -> list[WaitRow]:
+        groups: dict[tuple[str, str, int], list[_Call]] = {}
+        for call in self._calls:
+            name = f"rank {call.rank}, {self._hosts[call.rank]}" if by == "rank" else call.op
+            groups.setdefault((name, "" if by == "rank" else call.group, call.rank), []).append(call)
+        rows = [
+            WaitRow(
+                *(name, group, rank, self._hosts[rank], len(calls)),
+                sum(call.waited_ns for call in calls),
+                max(call.waited_ns for call in calls),
+                sum(call.is_last for call in calls),
+            )
+            for (name, group, rank), calls in groups.items()
+        ]
+        return sorted(rows, key=lambda row: -row.waited_ns)
+
+
+class _Call(NamedTuple):
+    op: str
+    group: str
+    rank: int
+    waited_ns: int
+    is_last: bool
+
+
+def waiting(collectives: Collectives, *, to: int = 0, group: ProcessGroup | None = None) -> WaitRows | None:
+    """How long the collectives of each rank waited for other ranks, and which rank came last.
+
+    The n-th collective of a group is the same one in all of its ranks. Their starts are compared, with clocks aligned by
+    `clock_offset`: a rank waits from its own start until the last one's. If the program does other work meanwhile, as DDP's
+    backward pass does, the process itself may wait for a shorter time, or not at all. The possible error of a call is that
+    of the clocks.
+
+    Every rank of `group` must call it, after the scope; its backend must send tensors of the CPU, as gloo does. Collectives
+    of other groups are compared between those ranks that have them; all of these must be in `group`.
+
+    Arguments:
+        collectives: of this rank.
+        to: the rank of the group that gets the rows.
+        group: None: all ranks. Ranks in rows are those of this group.
+
+    Returns:
+        `WaitRows`; None on the other ranks.
+
+    Raises:
+        RuntimeError: `torch.distributed` is not initialized; or ranks have not started the same collectives.
+    """
+    dist = initialized()
+    started = collectives.started()  # before those of this function
+    offset = clock_offset(group=group)
+    mine = (socket.gethostname(), [(op, name, time_ns + offset) for op, name, time_ns in started])
+    found = gathered(lambda: mine, to, group)
+    if found is None:
+        return None
+    whole = (group or dist.group.WORLD).group_name
+    return WaitRows(_calls([of for _, of in found], whole), dict(enumerate(host for host, _ in found)))
+
+
+def _calls(of_rank: Sequence[Sequence[tuple[str, str, int]]], whole: str) -> list[_Call]:
+    """`whole`: the name of the group of all these ranks."""
+    groups: dict[str, dict[int, list[tuple[str, int]]]] = {}
+    if any(group == whole for started in of_rank for _, group, _ in started):
+        groups[whole] = {rank: [] for rank in range(len(of_rank))}
+    for rank, started in enumerate(of_rank):
+        for op, group, time_ns in started:
+            groups.setdefault(group, {}).setdefault(rank, []).append((op, time_ns))
+    calls = []
+    for group, members in groups.items():
+        _check_same(group, {rank: [op for op, _ in started] for rank, started in members.items()})
+        for same in zip(*members.values(), strict=True):
+            latest = max(time_ns for _, time_ns in same)
+            calls += [
+                _Call(op, group, rank, latest - time_ns, time_ns == latest)
+                for rank, (op, time_ns) in zip(members, same, strict=True)
+            ]
+    return calls
+
+
+def _check_same(group: str, operators: Mapping[int, Sequence[str]]) -> None:
+    (first, expected), *others = operators.items()
+    for rank, ops in others:
+        if ops != expected:
+            at = next((i for i, pair in enumerate(zip(expected, ops, strict=False)) if pair[0] != pair[1]), None)
+            where = (
+                f"{len(expected)} and {len(ops)} of them"
+                if at is None
+                else f"number {at} is {expected[at]} and {ops[at]}"
+            )
+            raise RuntimeError(
+                f"[distributed] ranks {first} and {rank} have not started the same collectives in group {group!r}: "
+                f"{where}; enter and leave the scope at the same place in all ranks"
+            )

@@ -1,0 +1,127 @@
+"""How long collectives wait for late ranks: programs in which one rank sleeps for a known time."""
+
+import subprocess
+import sys
+
+import pytest
+from rank_programs import line, run_ranks
+from repository import ROOT
+
+PROGRAM = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import amanda
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=size)
+halves = [dist.new_group([0]), dist.new_group(list(range(1, size)))]
+
+
+def late(which, seconds):
+    dist.barrier()  # all are equally far
+    if rank == which:
+        time.sleep(seconds)
+
+
+def trained():
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    model = torch.nn.parallel.DistributedDataParallel(layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8) + rank + step).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def by_hand():
+    late(0, 0.5)
+    group = halves[min(rank, 1)]
+    for _ in range(4):
+        dist.broadcast(torch.ones(2), 0 if rank == 0 else 1, group=group)  # rank 0 has this group for itself
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    work.wait()
+    if rank < 2:
+        dist.send(torch.ones(2), 1) if rank == 0 else dist.recv(torch.ones(2), 0)
+
+
+collectives = amanda.distributed.Collectives()
+alone = trained()
+with amanda.apply(collectives):
+    model = trained()
+    print("ddp", [op for op, _, _ in collectives.started()])
+    collectives.reset()
+assert all(torch.equal(*pair) for pair in zip(alone.parameters(), model.parameters(), strict=True))
+with amanda.apply(collectives):
+    by_hand()
+found = amanda.distributed.waiting(collectives)
+assert (found is None) == (rank != 0)
+if found:
+    print("ops", [(r.name, r.rank, r.calls, r.waited_ns, r.longest_ns, r.last) for r in found.rows("op")])
+    print("ranks", [(r.name, r.calls, r.last) for r in found.rows()])
+    print("groups", sorted({(r.group == "0", r.name) for r in found.rows("op")}))
+if rank == 0:
+    collectives.reset()  # it lacks what the others have
+try:
+    amanda.distributed.waiting(collectives)
+except RuntimeError as error:
+    print(error)
+collectives.reset()
+dist.all_reduce(torch.ones(2))
+assert collectives.started() == []  # nobody listens any more
+with amanda.apply(collectives):
+    late(1, 0.3)
+    model(torch.ones(2, 8)).sum().backward()
+found = amanda.distributed.waiting(collectives)
+if found:
+    print("backward", [(r.name, r.rank, r.waited_ns, r.last) for r in found.rows("op")])
+dist.barrier()
+time.sleep(0.1)  # see process_groups.py
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
+    outputs = run_ranks(PROGRAM, tmp_path, count)
+    for output in outputs:  # a bucket of gradients for each step, from the backward pass
+        started = line(output, "ddp")
+        assert started.count("c10d::allreduce_") == 3
+    rows = {(name, rank): figures for name, rank, *figures in line(outputs[0], "ops")}
+    assert set(rows) == {(f"c10d::{op}", r) for op in ("barrier", "broadcast_", "allreduce_") for r in range(count)}
+    others = range(1, count)
+    assert {rank: rows["c10d::allreduce_", rank][0] for rank in range(count)} == dict.fromkeys(range(count), 1)
+    assert rows["c10d::allreduce_", 0][1:] == [0, 0, 1]  # it slept
+    for rank in others:
+        _, waited, longest, last = rows["c10d::allreduce_", rank]
+        assert waited == longest == pytest.approx(0.5e9, abs=0.2e9)
+        assert last == 0
+    assert rows["c10d::broadcast_", 0] == [4, 0, 0, 4]  # alone in its group
+    assert all(rows["c10d::broadcast_", rank][1] < 0.2e9 for rank in others)  # rank 0's sleep is not theirs
+    assert line(outputs[0], "groups") == [
+        (False, "c10d::broadcast_"),
+        (True, "c10d::allreduce_"),
+        (True, "c10d::barrier"),
+    ]
+    ranks = {name.partition(",")[0]: figures for name, *figures in line(outputs[0], "ranks")}
+    assert set(ranks) == {f"rank {rank}" for rank in range(count)}
+    assert ranks["rank 0"][0] == ranks["rank 1"][0] == 6
+    backward = {(name, rank): figures for name, rank, *figures in line(outputs[0], "backward")}
+    assert backward["c10d::allreduce_", 1] == [0, 1]
+    for rank in {*range(count)} - {1}:
+        assert backward["c10d::allreduce_", rank] == [pytest.approx(0.3e9, abs=0.2e9), 0]
+    assert (
+        "[distributed] ranks 0 and 1 have not started the same collectives in group '0': 0 and 2 of them; enter and "
+        "leave the scope at the same place in all ranks\n"
+    ) in outputs[0]
+
+
+def test_the_example_finds_the_slow_rank():
+    example = ROOT / "examples" / "python" / "compare_ranks.py"
+    done = subprocess.run([sys.executable, example], text=True, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    slowest = done.stdout.splitlines()[-1]
+    assert slowest.startswith("slowest: rank 1, ")
+    assert slowest.endswith("; most of it in aten::randn_like")
