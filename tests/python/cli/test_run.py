@@ -66,7 +66,9 @@ def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python
     page = (tmp_path / "page.html").read_text()
     assert "<title>script.py --top x</title>" in page
     headings = re.findall(r"<h2>(.*?)</h2>", page)
-    assert headings == [
+    assert headings[:2] == ["profile: time of modules and their operators", "profile: operators over time"]
+    assert [heading for heading in headings[2:] if not heading.startswith("profile: ")] == [
+        "coverage: what tools saw",
         *(f"profile by {by}" for by in Profile().groupings()),
         *(f"flops by {by}" for by in ("both", "op", "module")),
     ]
@@ -92,7 +94,9 @@ def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
         "tools": ["profile", "flops"],
         "files": [
             *(f"profile.{by}.json" for by in Profile().groupings()),
+            "profile.page.json",
             *(f"flops.{by}.json" for by in ("both", "op", "module")),
+            "flops.page.json",
         ],
         "rank": 0,
         "world_size": 1,
