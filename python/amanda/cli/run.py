@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
+from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended, rank_suffix
 from amanda.cli.saved_runs import SavedRun
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
 from amanda.cli.tool_spec import SHIPPED
@@ -163,7 +164,10 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
         sections: list[Section] = [coverage] if coverage is not None else []
         for name, tool in tools:
             sections += sections_of(name, tool) if isinstance(tool, Results) else []
-        run_page.write(page, [SavedRun({**about, **ended(status, _runs(entered))}, sections)])
+        stem, extension = os.path.splitext(page)
+        run_page.write(
+            f"{stem}{rank_suffix()}{extension}", [SavedRun({**about, **ended(status, _runs(entered))}, sections)]
+        )
     if status is not None:
         raise SystemExit(status)
 

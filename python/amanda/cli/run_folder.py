@@ -21,6 +21,12 @@ SCHEMA = 1  # of run.json, and of the files that it lists
 NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes a format
 
 
+def rank_suffix() -> str:
+    """For the names of files that each rank has: ".rank3"; "" for a process that is alone."""
+    rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
+    return f".rank{rank}" if rank.isdigit() and world_size != "1" else ""
+
+
 def begun(command: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
     """What run.json says of a process that runs."""
     rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
@@ -82,8 +88,7 @@ class RunFolder:
                 raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{name}]'")
         self._formats = formats
         self._given, self.path = path, os.path.abspath(path)  # the program may change the current folder
-        rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
-        self._suffix = f".rank{rank}" if rank.isdigit() and world_size != "1" else ""
+        self._suffix = rank_suffix()
         self._run = begun(command, tools)
         os.makedirs(self.path, exist_ok=True)
         self._overwrite = overwrite

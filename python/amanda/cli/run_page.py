@@ -14,7 +14,7 @@ _ORDER = list(KINDS.values())
 
 
 def write(path: str, runs: Sequence[SavedRun]) -> None:
-    """Writes what ran, then the sections of all tools: charts, source code, tables.
+    """Writes what ran, then the sections of all tools: charts, source code, tables; then the environment.
 
     Arguments:
         runs: one for each process.
@@ -27,6 +27,10 @@ def write(path: str, runs: Sequence[SavedRun]) -> None:
     sections = [section for run in runs for section in _of_process(run, len(runs) > 1)]
     for section in sorted(sections, key=lambda section: _ORDER.index(type(section))):
         page.add(section)
+    for run in runs:
+        if "environment" in run.about:
+            heading = f"environment of rank {run.rank}" if len(runs) > 1 else "environment"
+            page.add_text(heading, run.about["environment"])
     page.write(path)
 
 
@@ -39,10 +43,10 @@ def _summary(run: SavedRun) -> str:
     lines = [f"missing: {problem}" for problem in run.problems]
     if about:
         lines += [f"tools: {', '.join(about['tools'])}", _end(about)]
+        lines += [f"amanda {about['amanda']}"]
         started = datetime.datetime.fromtimestamp(about["started"], datetime.UTC)
         rank = f", rank {about['rank']} of {about['world_size']}" if about["world_size"] > 1 else ""
         lines += [f"process {about['process']} on {about['host']}{rank}, from {started:%Y-%m-%d %H:%M:%S} UTC"]
-        lines += ["", about["environment"]] if "environment" in about else [f"amanda {about['amanda']}"]
     return "\n".join(lines)
 
 

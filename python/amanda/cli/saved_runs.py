@@ -40,10 +40,9 @@ def saved_runs(folder: str) -> list[SavedRun]:
     world_size = max(run.about.get("world_size", 1) for run in runs)
     absent = [str(rank) for rank in range(world_size) if rank not in ranks]
     if absent:
-        told = f"{', '.join(absent)} of {world_size} ranks: they have written nothing here"
-        runs[0] = runs[0]._replace(
-            problems=[f"rank {told}" if len(absent) == 1 else f"ranks {told}", *runs[0].problems]
-        )
+        who = "rank" if len(absent) == 1 else "ranks"
+        told = f"{who} {', '.join(absent)} of {world_size}: nothing was written here"
+        runs[0] = runs[0]._replace(problems=[told, *runs[0].problems])
     return runs
 
 

@@ -119,6 +119,9 @@ def table_of(
 ) -> Table:
     """A cell for each of `columns` in each of `rows`; the first `most` of them (None: all)."""
     shown = rows[:most]
+    if len(shown) < len(rows):
+        told = f"the first {len(shown):,} of {len(rows):,} rows; to_json, to_csv and amanda run --out write all"
+        caption = "\n".join(filter(None, [told, caption]))
     texts = [[column.cell(row) for row in shown] for column in columns]
     keys = [[_key(column, row) for row in shown] for column in columns]
     held = [

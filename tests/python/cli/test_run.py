@@ -71,6 +71,7 @@ def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python
         "coverage: what tools saw",
         *(f"profile by {by}" for by in Profile().groupings()),
         *(f"flops by {by}" for by in ("both", "op", "module")),
+        "environment",
     ]
     assert "script.py:9" in page
     assert flops.split()[:3] == ["module", "runs", "MFLOP"]

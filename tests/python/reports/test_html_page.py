@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.rich_table import Column
-from amanda.reports.sections import Curve, Listing, Timeline, icicle_of
+from amanda.reports.sections import MOST_NODES, Curve, Listing, Text, Timeline, icicle_of, section_of, table_of
 
 COLUMNS = [
     Column("operator", lambda row: row.name, left=True, field="name"),
@@ -59,6 +59,46 @@ def test_numbers_that_json_has_not_are_sorted_as_missing_ones():
     page = HtmlPage("Title")
     page.add_table("Slow", COLUMNS[1:], [row("a", math.nan), row("b", math.inf), row("c", 1)])
     assert data_of(page.text())[0]["keys"] == [[None, None, 1]]
+
+
+def test_a_long_table_says_what_it_leaves_out():
+    rows = [row(f"op{place}", 9 - place) for place in range(9)]
+    table = table_of("Slow", COLUMNS, rows, "in all threads", most=4)
+    assert table.texts[0] == ["op0", "op1", "op2", "op3"]
+    assert table.total == 9
+    assert table.caption == ("the first 4 of 9 rows; to_json, to_csv and amanda run --out write all\nin all threads")
+
+
+def test_an_icicle_sums_its_paths_and_keeps_the_largest_nodes():
+    few = icicle_of("h", "ms", "all", [(["a", "x"], 2.0), (["b"], 4.0), (["a", "y"], 1.0)])
+    parents = ["" if parent is None else few.labels[parent] for parent in few.parents]
+    assert list(zip(few.labels, parents, few.values, strict=True)) == [
+        ("all", "", 7.0),
+        ("b", "all", 4.0),
+        ("a", "all", 3.0),
+        ("x", "a", 2.0),
+        ("y", "a", 1.0),
+    ]
+    many = icicle_of("h", "ms", "all", [([f"m{i}", "op"], float(i)) for i in range(MOST_NODES)])
+    assert many.caption == f"{MOST_NODES + 1:,} smaller nodes are not drawn"
+    assert len(many.labels) == MOST_NODES
+    assert many.values[0] == MOST_NODES * (MOST_NODES - 1) / 2
+    for node, parent in enumerate(many.parents[1:], 1):
+        assert parent < node
+        assert many.values[parent] >= many.values[node]
+    assert icicle_of("h", "ms", "all", []).labels == ["all"]
+
+
+def test_sections_are_the_same_after_a_file():
+    sections = [
+        Curve("h", "c", [0.0], [1.0], "MB"),
+        Timeline("h", "c", ["t"], [0], [0.0], [1.0], ["n"], ["d"], ["forward"]),
+        icicle_of("h", "ms", "all", [(["a"], 1.0)]),
+        Listing("h", "c", ["ms"], [["1"]], ["x = 1"], [1.0]),
+        table_of("h", COLUMNS, [row("a", 1)]),
+        Text("h", "c"),
+    ]
+    assert [section_of(json.loads(json.dumps(section.as_json()))) for section in sections] == sections
 
 
 def test_texts_of_a_program_are_never_markup():

@@ -1,6 +1,9 @@
 """Pages in Chromium: sorting, filtering and zooming work, and nothing is asked of a network."""
 
 import random
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import amanda
@@ -8,10 +11,12 @@ import pytest
 import torch
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.rich_table import Column
+from amanda.reports.sections import MOST_BARS
 from amanda.reports.tool_sections import sections_of
 from amanda.tools.memory import PeakMemory
 from amanda.tools.profile import Profile
 from in_browser import needs_browser, visit
+from repository import ROOT
 
 pytestmark = needs_browser
 COLUMNS = [
@@ -146,6 +151,38 @@ def test_charts_are_drawn_and_zoomed(tmp_path):
     assert {"program", "inner", "last", "0", "1", "linear", "tanh"} <= set(found["nodes"])
     assert "inner" in found["nodes_inside"]
     assert {"program", "last"}.isdisjoint(found["nodes_inside"]), "the node that is clicked fills the chart"
+
+
+REAL = """
+    found.headings = all("h2").map(heading => heading.textContent);
+    found.bars = all(".chart")[1].querySelectorAll(".point").length;
+    const place = section("profile by id"), [input] = all("input", place);
+    input.value = "encoder.layers.0.self_attn";
+    input.dispatchEvent(new Event("input"));
+    found.filtered = column(place, 1);
+"""
+
+
+def test_the_page_of_a_real_run(tmp_path):
+    """The one in docs/reports.md."""
+    example = ROOT / "examples" / "python" / "train_digits.py"
+    tools = ["-t", "profile(backward=True)", "-t", "memory", "--top", "1", "--html", tmp_path / "page.html"]
+    command = [sys.executable, "-m", "amanda", "run", *tools, example]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    found, complaints, addresses = visit((tmp_path / "page.html").read_text(), REAL, tmp_path)
+    assert (complaints, addresses) == ([], [])
+    assert found["headings"][:3] == [
+        "profile: time of modules and their operators",
+        "profile: operators over time",
+        "memory: cpu in use over time",
+    ]
+    assert "coverage: what tools saw" in found["headings"]
+    assert [heading for heading in found["headings"] if "train_digits.py: " in heading], "the source code"
+    assert int(re.search(r"([\d,]+) operators ran", done.stdout)[1].replace(",", "")) > MOST_BARS
+    assert found["bars"] == MOST_BARS
+    names = {name.splitlines()[0] for name in found["filtered"]}
+    assert {"aten::scaled_dot_product_attention", "aten::linear"} <= names
+    assert all("encoder.layers.0.self_attn" in name for name in found["filtered"])
 
 
 def test_a_browser_that_asks_a_network_is_noticed(tmp_path):

@@ -39,7 +39,7 @@ for (const place of document.querySelectorAll("div.table")) {
     rows += next.length;
     more.hidden = rows === found.length;
     const matching = filter.value ? ` that match, of ${count(held)}` : "";
-    const missing = total > held ? `; ${count(total - held)} more rows are not in this page` : "";
+    const missing = total > held ? `; ${count(total - held)} more are not in this page` : "";
     shown.textContent = `${count(rows)} of ${count(found.length)} rows${matching}${missing}`;
   };
   const show = () => {
