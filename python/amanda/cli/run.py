@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from amanda import scope
@@ -193,16 +194,17 @@ def _write(
 ) -> int | None:
     """Writes what can be written. Returns an exit status if something cannot."""
     failed = None
-    for name, tool in tools:
+    parts: list[tuple[str, Callable[[], None]]] = []
+    if coverage is not None:
+        parts.append(("coverage", lambda: folder.write_page("coverage", lambda: [coverage])))
+    parts += [(name, partial(folder.write, name, tool)) for name, tool in tools if isinstance(tool, Results)]
+    for name, write in parts:
         try:
-            if isinstance(tool, Results):
-                folder.write(name, tool)
+            write()
         except OSError as error:
             failed = NOT_WRITTEN
             print(f"amanda run: can't write the results of {name}: {error}", file=sys.stderr)
     try:
-        if coverage is not None:
-            folder.write_page("coverage", lambda: [coverage])
         folder.close(status, operators)
         print(f"results are in {folder.path}", flush=True)
     except OSError as error:

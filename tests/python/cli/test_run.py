@@ -79,7 +79,8 @@ def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python
 
 def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
     done = amanda_run(
-        "-t", "profile(skip=1)", "-t", "flops", "--modules", "0,2", "--out", "new/out", "script.py", "fail"
+        *("-t", "profile(skip=1)", "-t", "flops", "--modules", "0,2", "--coverage"),
+        *("--out", "new/out", "script.py", "fail"),
     )
     assert done.returncode == 1
     assert done.stderr.endswith("RuntimeError: boom\n")
@@ -94,6 +95,7 @@ def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
         "command": ["script.py", "fail"],
         "tools": ["profile", "flops"],
         "files": [
+            "coverage.page.json",
             *(f"profile.{by}.json" for by in Profile().groupings()),
             "profile.page.json",
             *(f"flops.{by}.json" for by in ("both", "op", "module")),
