@@ -7,8 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import markupsafe
-
 from amanda.reports import plotly_charts
 from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
@@ -18,6 +16,7 @@ from amanda.reports.whole_file import whole_file
 
 try:
     import jinja2
+    import markupsafe  # jinja2's own
 except ImportError as error:
     raise ImportError("[report] HTML pages need jinja2: pip install 'amanda[report]'") from error
 
