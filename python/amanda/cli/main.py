@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from amanda.cli import diff, doctor, ls, memory, nan, profile, run, trace, watch
+from amanda.cli import diff, doctor, ls, memory, nan, profile, report, run, trace, watch
 
-COMMANDS = (run, doctor, ls, profile, memory, nan, diff, trace, watch)
+COMMANDS = (run, report, doctor, ls, profile, memory, nan, diff, trace, watch)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

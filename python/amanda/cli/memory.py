@@ -14,7 +14,7 @@ from amanda.tools.memory import GroupBy, PeakMemory
 
 GROUPS = typing.get_args(GroupBy)
 TOP = 20
-FILES = {"html": ("jinja2", "rich"), "json": ()}
+FILES = {"html": ("jinja2", "rich", "plotly"), "json": ()}
 """The files that it writes, and the packages that they need."""
 
 

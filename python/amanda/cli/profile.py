@@ -13,7 +13,7 @@ from amanda.cli.program import Program
 from amanda.tools.profile import GroupBy, Profile
 
 GROUPS = ["line", "op", "module", "id"]
-FILES = {"html": ("jinja2", "rich"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
+FILES = {"html": ("jinja2", "rich", "plotly"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
 """The kinds of files, and the packages that they need."""
 
 
@@ -63,7 +63,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="lines of installed packages, too; without it, what they call counts for the line that called them",
     )
-    command.add_argument("--html", metavar="FILE", help="writes a page there: tables, source code")
+    command.add_argument("--html", metavar="FILE", help="writes a page there: charts, tables, source code")
     for name in list(FILES)[1:]:
         command.add_argument(f"--{name}", metavar="FILE", help=f"writes all rows there, as {name.upper()}")
 

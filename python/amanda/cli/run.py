@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_folder import NEEDS, RunFolder
+from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
+from amanda.cli.saved_runs import SavedRun
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
 from amanda.cli.tool_spec import SHIPPED
+from amanda.coverage.section import section_of
+from amanda.reports.rank import this_rank
 from amanda.reports.results import Results
+from amanda.reports.sections import Section
+from amanda.reports.tool_sections import sections_of
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 
 TOP = 20
 NOT_WRITTEN = 2  # exit status
-PAGE = {"html": ("jinja2", "rich")}  # and what writes it
+PAGE = {"html": ("jinja2", "rich", "plotly")}  # and what writes it
 
 
 def add(commands: Any) -> None:
@@ -85,7 +92,10 @@ def add_result_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--sort", metavar="COLUMN", help="of the printed tables, where a tool has it")
     command.add_argument("--top", type=int, default=TOP, help="rows of each printed table (default: %(default)s)")
     command.add_argument("--out", metavar="FOLDER", help="writes the results there instead of printing them")
-    command.add_argument("--html", metavar="FILE", help="writes a page there, too: all tables, to sort and filter")
+    command.add_argument("--html", metavar="FILE", help="writes a page there, too: charts, source code, tables")
+    command.add_argument(
+        "--coverage", action="store_true", help="counts the operators that no tool saw, too; --html always does"
+    )
     command.add_argument("--overwrite", action="store_true", help="replaces the run that --out holds")
     command.add_argument(
         "--format", default="json", metavar="NAMES", help=f"of results in --out: {','.join(NEEDS)} (default: json)"
@@ -131,7 +141,9 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
         check_rich(tools)
     else:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
-    entered = _scope(tools, given.schedule, options)
+    covers = given.coverage or page is not None
+    entered = _scope(tools, given.schedule, {**options, "coverage": covers})
+    about = begun(program.argv, names)
     if folder is not None:
         folder.begin()
     started = time.monotonic()
@@ -139,16 +151,25 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
         status = program.run_in(entered)
     ran = f"{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}"
     print(f"\n{ran}", flush=True)
+    coverage = section_of(entered.coverage()) if covers else None
     if folder is None:
         for name, table in tables(tools, given.by, given.top, given.sort):
             print(f"\n{name}\n{table}", flush=True)
+        if given.coverage:
+            print(f"\ncoverage\n{entered.coverage().table(given.top)}", flush=True)
     else:
-        failed = _write(folder, tools, status)
+        failed = _write(folder, tools, coverage, status, _runs(entered))
         status = status or failed
     if page is not None:
         from amanda.cli import run_page  # here: it imports jinja2
 
-        run_page.write(page, program.argv, status, ran, tools)
+        sections: list[Section] = [coverage] if coverage is not None else []
+        for name, tool in tools:
+            sections += sections_of(name, tool) if isinstance(tool, Results) else []
+        stem, extension = os.path.splitext(page)
+        run_page.write(
+            f"{stem}{this_rank().suffix}{extension}", [SavedRun({**about, **ended(status, _runs(entered))}, sections)]
+        )
     if status is not None:
         raise SystemExit(status)
 
@@ -169,18 +190,23 @@ def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, 
     return scheduled(*(tool for _, tool in tools), schedule=phases, steps=every_optimizer, **options)
 
 
-def _write(folder: RunFolder, tools: Sequence[NamedTool], status: object) -> int | None:
+def _write(
+    folder: RunFolder, tools: Sequence[NamedTool], coverage: Section | None, status: object, operators: int
+) -> int | None:
     """Writes what can be written. Returns an exit status if something cannot."""
     failed = None
-    for name, tool in tools:
+    parts: list[tuple[str, Callable[[], None]]] = []
+    if coverage is not None:
+        parts.append(("coverage", lambda: folder.write_page("coverage", lambda: [coverage])))
+    parts += [(name, partial(folder.write, name, tool)) for name, tool in tools if isinstance(tool, Results)]
+    for name, write in parts:
         try:
-            if isinstance(tool, Results):
-                folder.write(name, tool)
+            write()
         except OSError as error:
             failed = NOT_WRITTEN
             print(f"amanda run: can't write the results of {name}: {error}", file=sys.stderr)
     try:
-        folder.close(status)
+        folder.close(status, operators)
         print(f"results are in {folder.path}", flush=True)
     except OSError as error:
         failed = NOT_WRITTEN

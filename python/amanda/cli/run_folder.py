@@ -8,16 +8,55 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import amanda
+from amanda.cli import doctor
+from amanda.reports import sections
 from amanda.reports.exports import PART
 from amanda.reports.rank import this_rank
 from amanda.reports.results import Results
+from amanda.reports.tool_sections import sections_of
+from amanda.reports.whole_file import whole_file
 
 SCHEMA = 2  # of run.json, and of the files that it lists
 NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes a format
+
+
+def begun(command: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
+    """What run.json says of a process that runs."""
+    rank = this_rank()
+    return {
+        "schema": SCHEMA,
+        "amanda": amanda.__version__,
+        "command": list(command),
+        "tools": list(tools),
+        "host": rank.host,
+        "process": os.getpid(),
+        "rank": rank.number,
+        "world_size": rank.world_size,
+        "started": time.time(),  # seconds since 1970
+        "state": "running",
+        "files": [],
+    }
+
+
+def ended(status: object, operators: int) -> dict[str, Any]:
+    """What it says beside that afterwards.
+
+    Arguments:
+        status: the program's exit status.
+        operators: how many ran.
+    """
+    number = status if isinstance(status, int) else int(status is not None)  # as Python does with sys.exit's argument
+    return {
+        "state": "ended",
+        "ended": time.time(),
+        "status": number,
+        "operators": operators,
+        "environment": doctor.environment(),
+    }
 
 
 class RunFolder:
@@ -48,19 +87,7 @@ class RunFolder:
         self._formats = formats
         self._given, self.path = path, os.path.abspath(path)  # the program may change the current folder
         self._rank = this_rank()
-        self._run: dict[str, Any] = {
-            "schema": SCHEMA,
-            "amanda": amanda.__version__,
-            "command": list(command),
-            "tools": list(tools),
-            "host": self._rank.host,
-            "process": os.getpid(),
-            "rank": self._rank.number,
-            "world_size": self._rank.world_size,
-            "started": time.time(),  # seconds since 1970
-            "state": "running",
-            "files": [],
-        }
+        self._run = begun(command, tools)
         os.makedirs(self.path, exist_ok=True)
         self._overwrite = overwrite
         if not overwrite and (os.path.exists(self._run_file()) or self._of_other_ranks()):
@@ -75,25 +102,31 @@ class RunFolder:
         except FileExistsError:
             raise self._is_taken() from None
 
-    def close(self, status: object) -> None:
-        """Writes how the run ended: the program's exit status."""
-        number = (
-            status if isinstance(status, int) else int(status is not None)
-        )  # as Python does with sys.exit's argument
-        self._run |= {"state": "ended", "ended": time.time(), "status": number}
+    def close(self, status: object, operators: int) -> None:
+        """Writes how the run ended, as `ended` has it."""
+        self._run |= ended(status, operators)
         self._write_run("w")
 
     def write(self, name: str, tool: Results[Any, Any]) -> None:
-        """Writes the rows of a tool, for each of its groupings. Raises `OSError`."""
+        """Writes the rows of a tool, for each of its groupings; beside JSON what a page shows of it. Raises `OSError`."""
         for kind in self._formats:
             for by in tool.groupings():
                 if kind == "parquet":
-                    self._file(f"{name}/{by}/{self._rank.folder}/{PART}")
+                    self.file(f"{name}/{by}/{self._rank.folder}/{PART}")
                     tool.to_dataset(os.path.join(self.path, name, by), by, rank=self._rank.number)
                 else:
-                    getattr(tool, f"to_{kind}")(self._file(f"{name}.{by}{self._rank.suffix}.{kind}"), by)
+                    getattr(tool, f"to_{kind}")(self.file(f"{name}.{by}{self._rank.suffix}.{kind}"), by)
+        self.write_page(name, lambda: sections_of(name, tool))
 
-    def _file(self, name: str) -> str:
+    def write_page(self, name: str, made: Callable[[], Sequence[sections.Section]]) -> None:
+        """Writes sections of a page, if the formats have JSON. Raises `OSError`."""
+        if "json" in self._formats:
+            data = {"schema": sections.SCHEMA, "sections": [section.as_json() for section in made()]}
+            path = self.file(f"{name}.page{self._rank.suffix}.json")
+            with whole_file(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
+                json.dump(data, file, allow_nan=False)
+
+    def file(self, name: str) -> str:
         """The path of a file of this run, which is listed from now on."""
         self._run["files"].append(name)
         self._write_run("w")

@@ -1,28 +1,57 @@
-"""A page about a run: what ran, and the tables of its tools. It needs jinja2: import it where one is made."""
+"""A page about a run, or about several processes of one. It needs jinja2: import it where one is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import amanda
-from amanda.cli.tool_list import NamedTool
+from amanda.cli.saved_runs import SavedRun
 from amanda.reports.html_page import HtmlPage
-from amanda.reports.results import Results
+from amanda.reports.sections import KINDS, Section
+
+_ORDER = list(KINDS.values())
 
 
-def write(path: str, command: Sequence[str], status: object, ran: str, tools: Iterable[NamedTool]) -> None:
-    """Writes tables of each tool that has results, by all that its rows can stand for.
+def write(path: str, runs: Sequence[SavedRun]) -> None:
+    """Writes what ran, then the sections of all tools: charts, source code, tables; then the environment.
 
     Arguments:
-        ran: how much ran, in words.
+        runs: one for each process.
 
     Raises:
         OSError: the file cannot be written.
     """
-    ended = "ended" if status is None else f"ended with status {status}"
-    page = HtmlPage(" ".join(command), f"{ran}\n{ended}; amanda {amanda.__version__}")
-    for name, tool in tools:
-        if isinstance(tool, Results):
-            for by in tool.groupings():
-                page.add_results(f"{name} by {by}", tool, by)
+    command = next((run.about["command"] for run in runs if run.about), ["a run"])
+    page = HtmlPage(" ".join(command), "\n\n".join(map(_summary, runs)))
+    sections = [section for run in runs for section in _of_process(run, len(runs) > 1)]
+    for section in sorted(sections, key=lambda section: _ORDER.index(type(section))):
+        page.add(section)
+    for run in runs:
+        if "environment" in run.about:
+            heading = f"environment of rank {run.rank}" if len(runs) > 1 else "environment"
+            page.add_text(heading, run.about["environment"])
     page.write(path)
+
+
+def _of_process(run: SavedRun, is_one_of_several: bool) -> Sequence[Section]:
+    return [section.under(f"rank {run.rank}") for section in run.sections] if is_one_of_several else run.sections
+
+
+def _summary(run: SavedRun) -> str:
+    about = run.about
+    lines = [f"missing: {problem}" for problem in run.problems]
+    if about:
+        lines += [f"tools: {', '.join(about['tools'])}", _end(about)]
+        lines += [f"amanda {about['amanda']}"]
+        started = datetime.datetime.fromtimestamp(about["started"], datetime.UTC)
+        rank = f", rank {about['rank']} of {about['world_size']}" if about["world_size"] > 1 else ""
+        lines += [f"process {about['process']} on {about['host']}{rank}, from {started:%Y-%m-%d %H:%M:%S} UTC"]
+    return "\n".join(lines)
+
+
+def _end(about: Mapping[str, Any]) -> str:
+    if about["state"] != "ended":
+        return "not ended: it still runs, or was killed"
+    ran = f"{about['operators']:,} operators ran, " if "operators" in about else ""
+    return f"{ran}ended with status {about['status']} after {about['ended'] - about['started']:.1f} s"

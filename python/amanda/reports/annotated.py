@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from amanda.reports.plain_table import line_of_code
 from amanda.reports.results import ByT, Results, RowT
 from amanda.reports.rich_table import Column
+from amanda.reports.sections import Listing, Section
 from amanda.reports.source_files import is_library, matching, split_line
 from amanda.reports.source_listing import SourceListing
 
+PAGE_FILES = 10
 PAGE_CONTEXT = 8  # lines of source code around those with rows
 HEADINGS = {"line": "Lines", "module": "Modules", "op": "Operator types", "id": "Operators"}
 
@@ -66,7 +68,7 @@ class AnnotatedResults(Results[RowT, ByT]):
         return self._listing(rows, own, context, self._not_listed(rows, own))
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "", files: int = 10) -> None:
-        """Writes a page: a summary, a table by line, the annotated source code, tables by module, operator type and id.
+        """Writes a page: a summary, charts, the annotated source code, tables by line, module, operator type and id.
 
         One file that needs no network. It is written as a whole or not at all.
 
@@ -75,7 +77,7 @@ class AnnotatedResults(Results[RowT, ByT]):
             files: how many files of source code: the user's first, then those of libraries, each of the longest time.
 
         Raises:
-            ImportError: jinja2 is not installed.
+            ImportError: jinja2 or plotly is not installed.
             OSError: the file cannot be written.
         """
         from amanda.reports.html_page import HtmlPage  # here: it imports jinja2
@@ -86,18 +88,30 @@ class AnnotatedResults(Results[RowT, ByT]):
         page = HtmlPage(
             title or "Cost by line", "\n".join([f"{self._costs(rows, rows)} in operators, from {lines}", *remarks])
         )
-        page.add_results(HEADINGS["line"], self, "line")
+        for section in [*self._charts(), *self._annotated(files)]:
+            page.add(section)
+        for by, heading in HEADINGS.items():
+            page.add_results(heading, self, by)
+        page.write(path)
+
+    def figures(self) -> Sequence[Section]:
+        return [*self._charts(), *self._annotated(PAGE_FILES)]
+
+    def _annotated(self, files: int) -> Iterator[Listing]:
+        """Source code for a page, of the user's files first."""
+        rows = self._lines()
         own = {path: of for path, of in _by_file(self._user_lines()).items() if not is_library(path)}
         library = {path: of for path, of in _by_file(rows).items() if is_library(path)}
         listing = self._listing(rows, dict([*own.items(), *library.items()][:files]), PAGE_CONTEXT, "")
-        number = Column("line", lambda line: str(line.number) if line.code is not None else "⋮")
-        columns = [number, *(_of_line(column) for column in listing.columns)]
+        headings = ["line", *(column.heading for column in listing.columns)]
         for file in listing.files:
+            numbers = [str(line.number) if line.code is not None else "⋮" for line in file.lines]
+            cells = [
+                [number, *map(line.cell, listing.columns)] for number, line in zip(numbers, file.lines, strict=True)
+            ]
+            code, heat = [line.code or "" for line in file.lines], [listing.heat(line) for line in file.lines]
             missing = "" if file.readable else "source not available"
-            page.add_listing(file.heading, columns, file.lines, lambda line: line.code or "", listing.heat, missing)
-        for by in ("module", "op", "id"):
-            page.add_results(HEADINGS[by], self, by)
-        page.write(path)
+            yield Listing(file.heading, missing, headings, cells, code, heat)
 
     # ---- what subclasses define -------------------------------------------------------------------------------------
 
@@ -108,6 +122,10 @@ class AnnotatedResults(Results[RowT, ByT]):
     def _costs(self, lines: Sequence[Any], all_lines: Sequence[Any]) -> str:
         """What some of all lines cost together, as text: "12.30 ms"."""
         raise NotImplementedError
+
+    def _charts(self) -> Sequence[Section]:
+        """For a page, above the source code."""
+        return []
 
     def _user_lines(self) -> Sequence[Any]:
         """Rows by lines of the user's code. A tool that does not know them has those by "line"."""
@@ -154,10 +172,6 @@ def _by_file(rows: Sequence[Any]) -> dict[str, dict[int, Any]]:
         if place := split_line(row.source):
             files.setdefault(place[0], {})[place[1]] = row
     return dict(sorted(files.items(), key=lambda item: -sum(row.share for row in item[1].values())))
-
-
-def _of_line(column: Column) -> Column:
-    return Column(column.heading, lambda line: line.cell(column))
 
 
 def _check_context(speaker: str, context: Any) -> None:

@@ -1,22 +1,24 @@
-"""A page: tables, listings and pictures in one self-contained HTML file. It needs jinja2: import it where one is made."""
+"""A page: charts, tables and listings in one self-contained HTML file. It needs jinja2: import it where one is made."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
+from amanda.reports import plotly_charts
 from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
+from amanda.reports.sections import Listing, Section, Table, Text, table_of
+from amanda.reports.tool_sections import table_of_tool
 from amanda.reports.whole_file import whole_file
 
 try:
     import jinja2
+    import markupsafe  # jinja2's own
 except ImportError as error:
     raise ImportError("[report] HTML pages need jinja2: pip install 'amanda[report]'") from error
-
-MOST_ROWS = 500
-"""Of the table of a tool: a browser takes seconds to sort tens of thousands."""
 
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("amanda.reports", "templates"),
@@ -27,20 +29,16 @@ _ENVIRONMENT = jinja2.Environment(
 )
 
 
-class _Cell(NamedTuple):
-    text: str
-    key: float | str | None  # to sort by; None: after all others
-    kind: str  # the CSS class
-
-
 class HtmlPage:
     """One HTML file that needs no network and no server. Every text is escaped.
 
-    Tables can be sorted by a click on a column's heading, and filtered by a text::
+    Tables can be sorted by a click on a column's heading, and filtered by a text; charts can be zoomed::
 
         page = HtmlPage("Two runs compared", "3 operators differ.")
         page.add_table("Causes", columns, rows)
         page.write("report.html")
+
+    A browser is told to load nothing for the page from anywhere else.
 
     Arguments:
         title: of the page.
@@ -50,56 +48,42 @@ class HtmlPage:
     def __init__(self, title: str, summary: str = "") -> None:
         self._title, self._summary = title, summary
         self._sections: list[dict[str, Any]] = []
+        self._charts = 0
+
+    def add(self, section: Section) -> None:
+        """Adds a section below the others."""
+        shown: dict[str, Any] = {"kind": "text", "heading": section.heading, "caption": section.caption}
+        if isinstance(section, Table):
+            shown |= {"kind": "table", "data": _data(section.as_json())}
+        elif isinstance(section, Listing):
+            lines = zip(section.cells, section.code, section.heat, strict=True)
+            shown |= {"kind": "listing", "headings": section.headings, "lines": list(lines)}
+        elif chart := plotly_charts.chart_of(section):
+            shown |= {"kind": "chart", "data": _data(chart)}
+            self._charts += 1
+        self._sections.append(shown)
 
     def add_text(self, heading: str, text: str) -> None:
         """A section of text. Line breaks are kept."""
-        self._sections.append({"kind": "text", "heading": heading, "text": text})
+        self.add(Text(heading, text))
 
     def add_table(self, heading: str, columns: Sequence[Column], rows: Sequence[Any], caption: str = "") -> None:
         """A table that can be sorted and filtered: a row for each of `rows`, a cell for each of `columns`."""
-        cells = [[_cell(column, row) for column in columns] for row in rows]
-        self._sections.append(
-            {"kind": "table", "heading": heading, "columns": columns, "rows": cells, "caption": caption}
-        )
+        self.add(table_of(heading, columns, rows, caption))
 
     def add_results(self, heading: str, tool: Results[Any, Any], by: str) -> None:
         """A table of a tool's rows, the first `MOST_ROWS` of them."""
-        rows = tool.rows(by)
-        more = f"the first {MOST_ROWS} of {len(rows)}" if len(rows) > MOST_ROWS else ""
-        remarks = "\n".join(filter(None, [more, *tool._remarks(by)]))
-        self.add_table(heading, tool._columns(by, rows), rows[:MOST_ROWS], remarks)
-
-    def add_listing(
-        self,
-        heading: str,
-        columns: Sequence[Column],
-        lines: Sequence[Any],
-        code: Callable[[Any], str],
-        heat: Callable[[Any], float] = lambda line: 0.0,
-        caption: str = "",
-    ) -> None:
-        """Source code, line by line, with `columns` on its left.
-
-        Arguments:
-            code: the text of a line.
-            heat: how strongly a line is shaded, 0 to 1.
-        """
-        rows = [
-            {"cells": [_cell(column, line) for column in columns], "code": code(line), "heat": heat(line)}
-            for line in lines
-        ]
-        self._sections.append(
-            {"kind": "listing", "heading": heading, "columns": columns, "rows": rows, "caption": caption}
-        )
-
-    def add_svg(self, heading: str, svg: str, caption: str = "") -> None:
-        """A picture, such as matplotlib writes. It is not escaped: it must not come from the program's own text."""
-        picture = svg[svg.index("<svg") :]  # without the XML declaration
-        self._sections.append({"kind": "svg", "heading": heading, "svg": picture, "caption": caption})
+        self.add(table_of_tool(heading, tool, by))
 
     def text(self) -> str:
+        """The page.
+
+        Raises:
+            ImportError: it has charts, and plotly is not installed.
+        """
+        library = markupsafe.Markup(plotly_charts.library()) if self._charts else ""
         page: str = _ENVIRONMENT.get_template("page.html").render(
-            title=self._title, summary=self._summary, sections=self._sections
+            title=self._title, summary=self._summary, sections=self._sections, plotly=library
         )
         return page
 
@@ -107,6 +91,7 @@ class HtmlPage:
         """Writes the file, as a whole or not at all: a file that was there stays until the new one is complete.
 
         Raises:
+            ImportError: as `text`.
             OSError: it cannot be written.
         """
         text = self.text()
@@ -114,8 +99,7 @@ class HtmlPage:
             file.write(text)
 
 
-def _cell(column: Column, row: Any) -> _Cell:
-    value = getattr(row, column.field, None) if column.field else None
-    is_number = isinstance(value, int | float)
-    key = value if is_number and value == value else value if isinstance(value, str) else None
-    return _Cell(column.cell(row), key, "name" if column.left else "number")
+def _data(value: Any) -> markupsafe.Markup:
+    """JSON inside a script element, which ends at the first "</script"."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return markupsafe.Markup(text.replace("<", "\\u003c"))

@@ -14,6 +14,7 @@ from amanda.reports.rich_table import Column, rich_table
 if TYPE_CHECKING:
     import pandas
 
+    from amanda.reports.sections import Section
     from amanda.reports.table import Table
 
 RowT = TypeVar("RowT")
@@ -150,6 +151,10 @@ class Results(Generic[RowT, ByT]):
     def groupings(self) -> list[ByT]:
         """What `by` can be; the first is the default."""
         return typing.cast(list[ByT], list(self._groupings))
+
+    def figures(self) -> Sequence[Section]:
+        """What a page shows of the tool above its tables: charts and listings, as `amanda.reports.sections` has them."""
+        return []
 
     def sortable(self, by: ByT | None = None) -> list[str]:
         """What `sort` of `table` can be.

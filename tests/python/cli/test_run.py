@@ -66,9 +66,12 @@ def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python
     page = (tmp_path / "page.html").read_text()
     assert "<title>script.py --top x</title>" in page
     headings = re.findall(r"<h2>(.*?)</h2>", page)
-    assert headings == [
+    assert headings[:2] == ["profile: time of modules and their operators", "profile: operators over time"]
+    assert [heading for heading in headings[2:] if not heading.startswith("profile: ")] == [
+        "coverage: what tools saw",
         *(f"profile by {by}" for by in Profile().groupings()),
         *(f"flops by {by}" for by in ("both", "op", "module")),
+        "environment",
     ]
     assert "script.py:9" in page
     assert flops.split()[:3] == ["module", "runs", "MFLOP"]
@@ -76,7 +79,8 @@ def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python
 
 def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
     done = amanda_run(
-        "-t", "profile(skip=1)", "-t", "flops", "--modules", "0,2", "--out", "new/out", "script.py", "fail"
+        *("-t", "profile(skip=1)", "-t", "flops", "--modules", "0,2", "--coverage"),
+        *("--out", "new/out", "script.py", "fail"),
     )
     assert done.returncode == 1
     assert done.stderr.endswith("RuntimeError: boom\n")
@@ -91,8 +95,11 @@ def test_results_are_written_whatever_ends_the_program(amanda_run, tmp_path):
         "command": ["script.py", "fail"],
         "tools": ["profile", "flops"],
         "files": [
+            "coverage.page.json",
             *(f"profile.{by}.json" for by in Profile().groupings()),
+            "profile.page.json",
             *(f"flops.{by}.json" for by in ("both", "op", "module")),
+            "flops.page.json",
         ],
         "rank": 0,
         "world_size": 1,

@@ -179,6 +179,8 @@ def test_steps_and_every():
         for i in range(5):
             torch.ones(1) * i  # one place
     assert [(row.step, row.name, row.last) for row in trace.rows()] == [(0, "0", 0), (2, "2", 2), (4, "4", 4)]
+    assert "step" in trace.groupings()
+    assert amanda.trace("mul: 1").groupings() == ["id", "op", "module", "line", "rank"]
     with pytest.raises(ValueError, match=r"\[trace\] rows by \"step\" need a trace that was made with by=\"step\""):
         amanda.trace("mul: 1").rows("step")
 

@@ -42,7 +42,8 @@ class Files:
         """To be called before the first step; of several processes that have the same folder, one succeeds.
 
         Raises:
-            ValueError: it resumes a run from its beginning, or before, which would drop all of it; or one of another layout.
+            ValueError: it resumes a run from its beginning, or before, which would drop all of it; or a run that was
+                written in another layout.
         """
         if self._started:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import TYPE_CHECKING
 
@@ -17,28 +16,8 @@ HEADINGS = {"kind": "Kinds", "line": "Lines", "module": "Modules", "op": "Operat
 def write(path: str | os.PathLike[str], memory: PeakMemory, title: str) -> None:
     """See `PeakMemory.write_html`."""
     page = HtmlPage(title, "\n".join(f"{device}: {peak / 1e6:.3f} MB" for device, peak in memory.peak_bytes.items()))
-    for device in memory.peak_bytes:
-        picture = _curve(memory, device)
-        if picture:
-            page.add_svg(f"{device} over time", picture)
+    for figure in memory.figures():
+        page.add(figure)
     for by, heading in HEADINGS.items():
         page.add_results(heading, memory, by)
     page.write(path)
-
-
-def _curve(memory: PeakMemory, device: str) -> str:
-    """Empty without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return ""
-    points = memory.timeline(device)
-    figure = Figure(figsize=(10, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.fill_between([at for at, _ in points], [size / 1e6 for _, size in points], step="post", alpha=0.5)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("MB in use")
-    axes.margins(x=0)
-    text = io.StringIO()
-    figure.savefig(text, format="svg")
-    return text.getvalue()

@@ -13,6 +13,7 @@ from amanda.op_context import OpContext
 from amanda.reports import chrome_trace
 from amanda.reports.places import Place
 from amanda.reports.results import Results
+from amanda.reports.sections import Curve
 from amanda.tool import Tool
 from amanda.tools import _eager_only
 from amanda.tools._native import natively
@@ -203,15 +204,23 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         chrome_trace.write(path, events)
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "Memory at the peak") -> None:
-        """Writes a page: the curve of memory over time (with matplotlib), and tables by kind, line, module and operator.
+        """Writes a page: the curve of memory over time, and tables by kind, line, module and operator.
 
         Raises:
-            ImportError: jinja2 is not installed.
+            ImportError: jinja2 or plotly is not installed.
             OSError: the file cannot be written.
         """
         from amanda.tools.memory import page  # here: it imports jinja2
 
         page.write(path, self, title)
+
+    def figures(self) -> list[Curve]:
+        curves = []
+        for device, peak in self.peak_bytes.items():
+            points = self.timeline(device)
+            seconds, sizes = [at for at, _ in points], [size / 1e6 for _, size in points]
+            curves.append(Curve(f"{device} in use over time", f"{peak / 1e6:.3f} MB at the peak", seconds, sizes, "MB"))
+        return curves
 
     def reset(self) -> None:
         if self._recorder is not None:

@@ -15,12 +15,13 @@ from amanda.reports.annotated import AnnotatedResults
 from amanda.reports.columns import name_column
 from amanda.reports.places import Place
 from amanda.reports.rich_table import Column
+from amanda.reports.sections import Section
 from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._arrays import arrays_of
 from amanda.tools._durations import Durations
 from amanda.tools._native import natively
-from amanda.tools.profile import trace
+from amanda.tools.profile import figures, trace
 from amanda.tools.profile.rows import (
     BOTH_COLUMNS,
     BOTH_LISTING_COLUMNS,
@@ -221,6 +222,9 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
 
     def _user_lines(self) -> Sequence[Row]:
         return self.rows("user_line")
+
+    def _charts(self) -> list[Section]:
+        return [figures.modules(self.rows("id")), figures.timeline(self._recorder.trace(), self._sites)]
 
     def _listing_columns(self, lines: Sequence[Row]) -> Sequence[Column]:
         return BOTH_LISTING_COLUMNS if self._backward else LISTING_COLUMNS

@@ -127,6 +127,10 @@ class Trace(Results[Row, GroupBy], Tool):
                 site.reset()
             self._unfit.clear()
 
+    def groupings(self) -> list[GroupBy]:
+        """What `by` can be: "step" only of a trace that was made with it."""
+        return [by for by in super().groupings() if by != "step" or self._by == "step"]
+
     def _rows(self, by: GroupBy) -> list[Row]:
         if by == "step" and self._by != "step":
             raise ValueError('[trace] rows by "step" need a trace that was made with by="step"')
