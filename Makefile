@@ -118,8 +118,10 @@ sanitizers: .venv/requirements.txt
 stubs: build
 	$(PYTHON_BIN) scripts/stubs.py python/amanda
 
+# A wheel for the torch in .venv, and the sources it can be built from, in dist/.
 wheel: .venv/requirements.txt
-	.venv/bin/pip wheel --no-build-isolation --no-deps -w dist .
+	@scripts/wheel.sh dist
+	@$(PYTHON_BIN) -c 'from scikit_build_core.build import build_sdist as build; print("[wheel]", "dist/" + build("dist"))' | tail -1
 
 clean:
 	rm -rf build dist

@@ -1,6 +1,8 @@
 """The package as others get it: a wheel in a fresh environment, and find_package in a C++ program."""
 
+import json
 import os
+import platform
 import re
 import site
 import subprocess
@@ -24,8 +26,8 @@ def installed(tmp_path_factory):
     """A Python in a fresh environment that has the wheel, and borrows torch from this one."""
     folder = tmp_path_factory.mktemp("package")
     # From what `make` has compiled, where it has: that is most of the time.
-    options = ["--no-build-isolation", "--no-deps", f"--config-settings=build-dir={ROOT}/build/release"]
-    run(sys.executable, "-m", "pip", "wheel", ROOT, *options, "--quiet", "-w", folder)
+    compiled = f"--config-settings=build-dir={ROOT}/build/release"
+    run(ROOT / "scripts" / "wheel.sh", folder, ROOT, compiled, env={**os.environ, "PYTHON": sys.executable})
     (wheel,) = folder.glob("amanda-*.whl")
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
@@ -34,6 +36,18 @@ def installed(tmp_path_factory):
     # A .pth inside a .pth'd folder has no effect, so this environment's own staged amanda stays out of sight.
     (environment / "borrowed.pth").write_text(site.getsitepackages()[0])
     return python, environment / "amanda"
+
+
+def test_the_wheel_names_the_oldest_glibc_and_no_library_but_those_of_torch(installed):
+    python, _ = installed
+    (wheel,) = python.parents[2].glob("amanda-*.whl")
+    shown = json.loads(run(sys.executable, "-m", "auditwheel", "show", "--json", wheel))
+    assert set(shown["external_libs"]) == {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"}
+    assert wheel.name.endswith(f"-{shown['sym_tag']}.whl")
+    # Where it was built, it can be installed.
+    floor = re.fullmatch(r"manylinux_(\d+)_(\d+)_\w+", shown["sym_tag"])
+    assert floor
+    assert tuple(map(int, floor.groups())) <= tuple(map(int, platform.libc_ver()[1].split(".")))
 
 
 def test_the_wheel_works_without_the_checkout(installed, tmp_path):

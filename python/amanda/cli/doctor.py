@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import platform
 from typing import Any
 
-from amanda import _core, drivers, op_context, scope, tool
+from amanda import _build, _core, drivers, op_context, scope, tool
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
 
@@ -48,10 +49,27 @@ def environment() -> str:
     """Describes this installation, as lines of text."""
     found = [("amanda", f"{_core.__version__}, in {os.path.dirname(_core.__file__)}")]
     found += [("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}")]
+    found += [("compiled by", _build.COMPILER), ("C library", " ".join(platform.libc_ver()) or "unknown")]
     for driver in drivers.registered():
         found += driver.describe()
+    found += [("thread-local storage", _thread_local_storage())]
     width = max(len(name) for name, _ in found)
     return "\n".join(f"{name:{width}}  {value}" for name, value in found)
+
+
+def _thread_local_storage() -> str:
+    """Is there room for libraries whose thread-local variables have to be placed when they are loaded?"""
+    own = "amanda's is allocated when it is used"
+    try:
+        ctypes.CDLL(os.path.join(os.path.dirname(_core.__file__), "libamanda_initial_exec_probe.so"))
+    except OSError as error:
+        if "static TLS" not in str(error):
+            raise
+        return (
+            f"{own}; the room reserved for other libraries' is used up: what is loaded now may fail with 'cannot allocate "
+            "memory in static TLS block'; load it earlier, or set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096"
+        )
+    return f"{own}; room for other libraries' is left"
 
 
 def examine(program: Program, options: dict[str, Any], top: int) -> None:

@@ -1,6 +1,8 @@
 """`amanda doctor`: what it prints, and that the program it runs is none the wiser."""
 
+import os
 import re
+import subprocess
 import sys
 import textwrap
 
@@ -49,26 +51,77 @@ def test_without_a_program_it_prints_the_installation(doctor):
     assert list(lines) == [
         "amanda",
         "python",
+        "compiled by",
+        "C library",
         "torch",
+        "built for torch",
         "dispatch keys",
         "walk over frames",
         "typed kernels",
         "caught for filters",
         "torch.compile",
         "tensorflow",
+        "thread-local storage",
     ]
     assert lines["torch.compile"] == 'ready for compiled="graph", when a program imports torch._dynamo'
     assert lines["tensorflow"] == "not installed"
-    assert (
-        lines["torch"]
-        == f"{torch.__version__}; this build is for {_build.TORCH_VERSION}, compiled by {_build.COMPILER}"
-    )
+    abi = f"_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    assert lines["torch"] == f"{torch.__version__}, {abi}"
+    assert lines["built for torch"] == _build.TORCH_VERSION
+    assert re.fullmatch(rf"GNU [\d.]+, __GXX_ABI_VERSION=\d{{4}}, {abi}", lines["compiled by"])
+    assert lines["C library"] == f"glibc {os.confstr('CS_GNU_LIBC_VERSION').split()[1]}"
+    assert lines["thread-local storage"] == "amanda's is allocated when it is used; room for other libraries' is left"
     assert lines["dispatch keys"] == (
         "TESTING_ONLY_GenericWrapper where all tools name operators, TESTING_ONLY_GenericMode else"
     )
     assert lines["walk over frames"].startswith("direct" if sys.version_info < (3, 14) else "by Python's")
     assert int(lines["typed kernels"].split()[0]) > 50
     assert lines["caught for filters"] == "nothing"
+
+
+def test_no_room_for_thread_local_variables(fresh_python, tmp_path):
+    """Libraries that reserve it, loaded first, have taken the last byte."""
+    source = tmp_path / "taker.c"
+    source.write_text(
+        'static __thread volatile char room[SIZE] __attribute__((tls_model("initial-exec")));\n'
+        "char read_room(void) { return room[0]; }\n"
+    )
+    for size in (1024, 256, 64, 16, 4, 1):
+        library = tmp_path / f"taker{size}.so"
+        subprocess.run(["cc", "-shared", "-fPIC", f"-DSIZE={size}", "-o", library, source], check=True)
+    printed = fresh_python(f"""
+        import ctypes, pathlib, shutil
+        import torch  # fails itself without room
+        folder = pathlib.Path({str(tmp_path)!r})
+        taken = 0
+        for size in (1024, 256, 64, 16, 4, 1):
+            for number in range(1000):
+                copy = shutil.copy(folder / f"taker{{size}}.so", folder / f"copy{{size}}_{{number}}.so")
+                try:
+                    ctypes.CDLL(copy)
+                except OSError as error:
+                    assert "static TLS" in str(error), error
+                    break
+                taken += size
+            else:
+                raise AssertionError("it never ends")
+        assert taken >= 1024, taken
+
+        import amanda
+        from amanda.cli.main import main
+        shown = []
+        tool = amanda.Tool("looks")
+        tool.add_inst_for_op(lambda context: context.insert_before_op(shown.append), ops="relu")
+        with amanda.apply(tool):
+            torch.relu(torch.ones(1))
+        assert len(shown) == 1
+        main(["doctor"])
+    """)
+    assert printed.splitlines()[-1].split("  ", 1)[1].strip() == (
+        "amanda's is allocated when it is used; the room reserved for other libraries' is used up: what is loaded now may "
+        "fail with 'cannot allocate memory in static TLS block'; load it earlier, or set "
+        "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096"
+    )
 
 
 def test_a_training_loop(doctor):

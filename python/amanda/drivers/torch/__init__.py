@@ -56,7 +56,8 @@ class TorchDriver:
         walk = "direct" if _torch.walks_frames_directly() else "by Python's public functions, slower"
         caught = _torch.caught_types()
         return [
-            ("torch", f"{torch.__version__}; this build is for {_build.TORCH_VERSION}, compiled by {_build.COMPILER}"),
+            ("torch", f"{torch.__version__}, _GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"),
+            ("built for torch", _build.TORCH_VERSION),
             ("dispatch keys", "{} where all tools name operators, {} else".format(*_torch.dispatch_keys())),
             ("walk over frames", walk),
             ("typed kernels", f"{_torch.typed_kernels()} operators"),

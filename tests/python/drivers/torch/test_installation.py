@@ -67,34 +67,3 @@ def test_a_compiler_without_what_is_relied_on_is_refused(fresh_python):
         f"[torch] torch {torch.__version__} has no torch._dynamo.eval_frame._callback_from_stance, which this version "
         "of amanda relies on; install torch 2.11, 2.12 or 2.13, or a newer amanda"
     )
-
-
-def test_no_room_for_thread_local_variables_is_needed(fresh_python):
-    """What libraries can reserve when they are loaded is scarce, and others may have taken it."""
-    printed = fresh_python("""
-        import ctypes, pathlib, shutil, tempfile
-        import torch
-
-        library = next(pathlib.Path(torch.__file__).parent.glob("lib/libgomp*.so*"))  # reserves some
-        loaded, full = 0, False
-        with tempfile.TemporaryDirectory() as folder:
-            while not full:
-                copy = pathlib.Path(folder, f"copy{loaded}.so")
-                shutil.copy(library, copy)
-                try:
-                    ctypes.CDLL(str(copy))
-                    loaded += 1
-                except OSError as error:
-                    assert "static TLS" in str(error), error
-                    full = True
-        assert 0 < loaded < 1000
-
-        import amanda
-        shown = []
-        tool = amanda.Tool("looks")
-        tool.add_inst_for_op(lambda context: context.insert_before_op(shown.append), ops="relu")
-        with amanda.apply(tool):
-            torch.relu(torch.ones(1))
-        print(len(shown))
-    """)
-    assert printed == "1"
