@@ -3,6 +3,7 @@
 import functools
 import re
 
+import page_outputs
 import pytest
 import torch
 from repository import ROOT
@@ -42,8 +43,19 @@ def test_the_page_on_filters_runs_from_top_to_bottom():
     run_page("filters.md")
 
 
-def test_the_page_for_users_of_other_tools_runs_from_top_to_bottom():
-    run_page("migrating.md")
+def test_the_page_for_users_of_other_tools_runs_and_prints_what_it_shows():
+    page = ROOT / "docs" / "migrating.md"
+    assert page_outputs.rewritten(page) == page.read_text(), f"run: python tests/python/page_outputs.py {page}"
+    assert all(block.text for block in page_outputs.blocks(page) if "print(" in block.code)
+
+
+@pytest.mark.parametrize("library", ["nnsight", "transformer_lens"])
+def test_the_code_of_another_library_prints_what_amandas_code_prints(library):
+    page = page_outputs.blocks(ROOT / "docs" / "migrating.md")
+    ((at, theirs),) = [(at, block) for at, block in enumerate(page) if block.needs == library]
+    assert theirs.text == page[at + 1].text
+    if not page_outputs.installed(library):
+        pytest.skip(f"{library} is not installed: its code did not run, only its recorded output was compared")
 
 
 def test_the_page_on_mapping_runs():
