@@ -1,16 +1,20 @@
 """The documentation as a site: these pages, and the API reference, from docstrings and headers. Run by `make docs`."""
 
+import logging
 import sys
 from pathlib import Path
 
 import amanda
+from jupyter_client import KernelManager
 
+KernelManager.transport_encryption.default_value = "auto"  # without it, each kernel warns on stderr
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "Amanda"
 version = release = amanda.__version__
 extensions = [
-    "myst_parser",
+    "myst_nb",  # MyST pages, and tutorials, which it executes
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -21,6 +25,14 @@ exclude_patterns = ["requirements.txt"]
 html_theme = "furo"  # with search, and a dark mode
 html_title = f"Amanda {version}"
 html_copy_source = False
+
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_execution_show_tb = True
+nb_execution_in_temp = True
+nb_output_stderr = "remove"  # tests run the same cells with warnings as errors
+nb_merge_streams = True
 
 myst_heading_anchors = 4  # links to headings, as in a repository's own pages
 

@@ -3,8 +3,10 @@
 import functools
 import re
 
+import page_outputs
 import pytest
 import torch
+from process_groups import destroy_group
 from repository import ROOT
 
 
@@ -42,8 +44,19 @@ def test_the_page_on_filters_runs_from_top_to_bottom():
     run_page("filters.md")
 
 
-def test_the_page_for_users_of_other_tools_runs_from_top_to_bottom():
-    run_page("migrating.md")
+def test_the_page_for_users_of_other_tools_runs_and_prints_what_it_shows():
+    page = ROOT / "docs" / "migrating.md"
+    assert page_outputs.rewritten(page) == page.read_text(), f"run: python tests/python/page_outputs.py {page}"
+    assert all(block.text for block in page_outputs.blocks(page) if "print(" in block.code)
+
+
+@pytest.mark.parametrize("library", ["nnsight", "transformer_lens"])
+def test_the_code_of_another_library_prints_what_amandas_code_prints(library):
+    page = page_outputs.blocks(ROOT / "docs" / "migrating.md")
+    ((at, theirs),) = [(at, block) for at, block in enumerate(page) if block.needs == library]
+    assert theirs.text == page[at + 1].text
+    if not page_outputs.installed(library):
+        pytest.skip(f"{library} is not installed: its code did not run, only its recorded output was compared")
 
 
 def test_the_page_on_mapping_runs():
@@ -70,6 +83,36 @@ def test_the_page_on_profiling_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page("profiling.md")
     assert (tmp_path / "step.trace.json").exists()
+
+
+def test_the_page_on_distributed_programs_runs_on_one_rank(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"model": torch.nn.Linear(2, 2), "train": lambda model: model(torch.ones(1, 2)).sum().backward()}
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        for line, code in blocks("distributed.md", "python"):
+            run("distributed.md", line, code, names)
+    finally:
+        destroy_group()
+    assert [row.name for row in names["profile"].rows("op")].count("aten::linear") == 1
+    assert (tmp_path / "trace.json").exists()
+
+
+# Where the Python code of a page runs, if not in this file.
+ELSEWHERE = {
+    "building_cpp_tools.md": "tests/package/test_package.py",
+    "quickstart.md": "tests/python/house/test_demo.py",
+    "tensorflow.md": "tests/tensorflow/test_page.py",
+    "tools.md": "tests/python/house/test_tools_page.py",
+}
+
+
+def test_the_python_code_of_every_page_runs_in_a_test():
+    here = (ROOT / "tests" / "python" / "house" / "test_docs.py").read_text().partition('    "page",\n')[0]
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text()]
+    missing = [page for page in pages if page not in ELSEWHERE and f'"{page}"' not in here]
+    assert not missing
+    assert all(page in (ROOT / test).read_text() for page, test in ELSEWHERE.items())
 
 
 def test_every_rule_of_the_semantics_has_a_test_that_can_fail():
