@@ -10,6 +10,7 @@ from typing import Any
 from amanda import _core, drivers, op_context, scope, tool
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
+from amanda.cli.report import Report, run_and_report
 
 
 def add(commands: Any) -> None:
@@ -60,8 +61,10 @@ def examine(program: Program, options: dict[str, Any], top: int) -> None:
     Raises: SystemExit: the program's own; or 1 if another exception ended it, which is printed as Python does.
     """
     covered = scope.apply(_Everything(), **options, coverage=True)
-    status = program.run_in(covered)
-    remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
-    print("\n".join(["", covered.coverage().table(top), *remarks]), flush=True)
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        with made.part("print what tools see"):
+            remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
+            print("\n".join(["", covered.coverage().table(top), *remarks]))
+
+    run_and_report(program, covered, report)

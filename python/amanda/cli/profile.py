@@ -10,6 +10,7 @@ from typing import Any
 from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
+from amanda.cli.report import Report, run_and_report
 from amanda.tools.profile import GroupBy, Profile
 
 GROUPS = ["line", "op", "module", "id"]
@@ -82,24 +83,26 @@ def run(
 
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
-        OSError: a file cannot be written.
     """
     began = time.perf_counter()
-    status = program.run_in(scope.apply(tool, **options))
-    seconds = time.perf_counter() - began
     by: GroupBy = "user_line" if given.by == "line" and not given.libraries else given.by
-    if given.by == "line":
-        print(f"\n{tool.annotate(libraries=given.libraries)}")
-    else:
-        print(f"\n{tool.table(given.by, top=given.top)}", end="")
-    print(f"\n{_summary(tool, seconds)}", flush=True)
-    for name, path in files.items():
-        if name == "html":
-            tool.write_html(path, title=f"Cost by line: {' '.join(program.argv)}")
-        else:
-            getattr(tool, f"to_{name}")(path, by)
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        seconds = time.perf_counter() - began
+        with made.part("print the table"):
+            if given.by == "line":
+                print(f"\n{tool.annotate(libraries=given.libraries)}")
+            else:
+                print(f"\n{tool.table(given.by, top=given.top)}", end="")
+            print(f"\n{_summary(tool, seconds)}")
+        for name, path in files.items():
+            with made.part(f"write {path!r}"):
+                if name == "html":
+                    tool.write_html(path, title=f"Cost by line: {' '.join(program.argv)}")
+                else:
+                    getattr(tool, f"to_{name}")(path, by)
+
+    run_and_report(program, scope.apply(tool, **options), report)
 
 
 def _summary(tool: Profile, seconds: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
+from amanda.cli.report import Report, run_and_report
 from amanda.cli.run_folder import NEEDS, RunFolder
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
 from amanda.cli.tool_spec import SHIPPED
@@ -20,7 +20,6 @@ from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 
 TOP = 20
-NOT_WRITTEN = 2  # exit status
 PAGE = {"html": ("jinja2", "rich")}  # and what writes it
 
 
@@ -135,22 +134,26 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     if folder is not None:
         folder.begin()
     started = time.monotonic()
-    with live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
-        status = program.run_in(entered)
-    ran = f"{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}"
-    print(f"\n{ran}", flush=True)
-    if folder is None:
-        for name, table in tables(tools, given.by, given.top, given.sort):
-            print(f"\n{name}\n{table}", flush=True)
-    else:
-        failed = _write(folder, tools, status)
-        status = status or failed
-    if page is not None:
-        from amanda.cli import run_page  # here: it imports jinja2
 
-        run_page.write(page, program.argv, status, ran, tools)
-    if status is not None:
-        raise SystemExit(status)
+    def report(made: Report, status: object) -> None:
+        ran = f"{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}"
+        with made.part("print how much ran"):
+            print(f"\n{ran}")
+        if folder is not None:
+            _write(folder, tools, made, status)
+        else:
+            for named in tools:
+                with made.part(f"print the table of {named.name}"):
+                    for name, table in tables([named], given.by, given.top, given.sort):
+                        print(f"\n{name}\n{table}")
+        if page is not None:
+            with made.part(f"write {page!r}"):
+                from amanda.cli import run_page  # here: it imports jinja2
+
+                run_page.write(page, program.argv, status, ran, tools)
+
+    shown = live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators")
+    run_and_report(program, entered, report, shown)
 
 
 def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:
@@ -169,23 +172,14 @@ def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, 
     return scheduled(*(tool for _, tool in tools), schedule=phases, steps=every_optimizer, **options)
 
 
-def _write(folder: RunFolder, tools: Sequence[NamedTool], status: object) -> int | None:
-    """Writes what can be written. Returns an exit status if something cannot."""
-    failed = None
+def _write(folder: RunFolder, tools: Sequence[NamedTool], made: Report, status: object) -> None:
     for name, tool in tools:
-        try:
-            if isinstance(tool, Results):
+        if isinstance(tool, Results):
+            with made.part(f"write the results of {name}"):
                 folder.write(name, tool)
-        except OSError as error:
-            failed = NOT_WRITTEN
-            print(f"amanda run: can't write the results of {name}: {error}", file=sys.stderr)
-    try:
+    with made.part("write how the run ended"):
         folder.close(status)
-        print(f"results are in {folder.path}", flush=True)
-    except OSError as error:
-        failed = NOT_WRITTEN
-        print(f"amanda run: can't write how the run ended: {error}", file=sys.stderr)
-    return failed
+        print(f"results are in {folder.path}")
 
 
 def _names(texts: Sequence[str]) -> list[str]:

@@ -138,7 +138,7 @@ def test_ctrl_c(tmp_path):
     assert program.stdout.readline() == "ready\n"
     program.send_signal(signal.SIGINT)
     output, errors = program.communicate(timeout=60)
-    assert program.returncode == 130
+    assert program.returncode == -signal.SIGINT  # as Python's own: shells give 130
     assert "aten::relu" in output
     assert errors.endswith("KeyboardInterrupt\n")
 
