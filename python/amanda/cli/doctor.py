@@ -20,6 +20,7 @@ def add(commands: Any) -> None:
         help="what tools would see of a program, and what this installation is",
         description="Prints what this installation is. With a program, runs it under a tool that asks for everything, and "
         "prints what that tool was shown, and what not, for which reason.",
+        epilog="example: amanda doctor --top 10 train.py",
     )
     command.add_argument("--top", type=int, default=20, help="rows of each table (default: %(default)s)")
     program_arguments.add(command)

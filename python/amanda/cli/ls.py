@@ -23,6 +23,7 @@ def add(commands: Any) -> None:
         help="the operators that a program runs, and where",
         description="Runs a program, and lists the operators that it ran, forward and backward: how often, in which "
         "module, at which line, the dtypes and shapes of the first run, and the id. Its exit status is the program's.",
+        epilog="example: amanda ls --ops 'conv2d,*norm*' --sort runs --top 20 train.py",
     )
     command.add_argument(
         "--ops", action="append", metavar="NAMES", help="only these, as ops= in a tool: conv2d,*norm* (default: all)"

@@ -19,6 +19,7 @@ def add(commands: Any) -> None:
         help="which operator of a program produced the first NaN",
         description="Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
         "its operands. Its exit status is the program's, or 1 if there was a NaN.",
+        epilog="example: amanda nan --inf --allow-op softmax train.py",
     )
     add_options(command)
     program_arguments.add(command)

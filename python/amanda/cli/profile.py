@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from amanda import scope
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, result_files
 from amanda.cli.program import Program
 from amanda.cli.report import Report, run_and_report
 from amanda.tools.profile import GroupBy, Profile
 
 GROUPS = ["line", "op", "module", "id"]
-FILES = {"html": ("jinja2", "rich"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
-"""The kinds of files, and the packages that they need."""
 
 
 def add(commands: Any) -> None:
@@ -33,7 +31,7 @@ def add(commands: Any) -> None:
     def execute(given: argparse.Namespace) -> None:
         program = program_arguments.required(command, given)
         try:
-            tool, files = tool_of(given), program_arguments.files_of(given, FILES)
+            tool, files = tool_of(given), program_arguments.files_of(given, result_files.FILES)
         except ValueError as error:
             command.error(str(error))
         run(program, tool, files, given, program_arguments.options(given))
@@ -64,9 +62,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="lines of installed packages, too; without it, what they call counts for the line that called them",
     )
-    command.add_argument("--html", metavar="FILE", help="writes a page there: tables, source code")
-    for name in list(FILES)[1:]:
-        command.add_argument(f"--{name}", metavar="FILE", help=f"writes all rows there, as {name.upper()}")
+    result_files.add_options(command, "tables, source code")
 
 
 def tool_of(given: argparse.Namespace) -> Profile:
@@ -95,12 +91,8 @@ def run(
             else:
                 print(f"\n{tool.table(given.by, top=given.top)}", end="")
             print(f"\n{_summary(tool, seconds)}")
-        for name, path in files.items():
-            with made.part(f"write {path!r}"):
-                if name == "html":
-                    tool.write_html(path, title=f"Cost by line: {' '.join(program.argv)}")
-                else:
-                    getattr(tool, f"to_{name}")(path, by)
+        title = f"Cost by line: {' '.join(program.argv)}"
+        result_files.write(files, tool, by, made, lambda path: tool.write_html(path, title=title))
 
     run_and_report(program, scope.apply(tool, **options), report)
 

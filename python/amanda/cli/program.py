@@ -11,12 +11,14 @@ import pkgutil
 import runpy
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from amanda.cli import program_end
 from amanda.scope import Scope
+from amanda.unmatched import UnmatchedFilterWarning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Program:
         status: object = None
         uncaught: BaseException | None = None
         try:
-            with scope:
+            with _Entered(scope):
                 self.run()
         except SystemExit as stopped:
             status = stopped.code
@@ -68,6 +70,28 @@ class Program:
             program_end.leave(status)
             raise SystemExit
         return status
+
+
+class _Entered:
+    """A scope whose warnings about filters are told as text: the program may have made warnings errors."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._scope.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", UnmatchedFilterWarning)
+            self._scope.__exit__(kind, error, traceback)
+        for one in warned:
+            if issubclass(one.category, UnmatchedFilterWarning):
+                program_end.tell(f"amanda: {one.message}")
+            else:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _new_main() -> types.ModuleType:

@@ -13,7 +13,7 @@ from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.report import Report, run_and_report
 from amanda.cli.run_folder import NEEDS, RunFolder
-from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
+from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED
 from amanda.reports.results import Results
 from amanda.schedule import Schedule
@@ -104,7 +104,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
         tools=settings.tools + given.tools,
         ops=settings.ops + _names(given.ops),
         modules=settings.modules + _names(given.modules),
-        out=given.out or settings.out,
+        out=settings.out if given.out is None else given.out,
     )
     unknown = [name for name in given.format.split(",") if name not in NEEDS]
     if unknown:
@@ -123,10 +123,11 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     """
     tools = made(settings, given.assignments)
     check_by(tools, given.by)
+    check_sort(tools, given.by, given.sort)
     names = [name for name, _ in tools]
     page = program_arguments.files_of(given, PAGE).get("html")
     folder = None
-    if not settings.out:
+    if settings.out is None:
         check_rich(tools)
     else:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
@@ -136,16 +137,15 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     started = time.monotonic()
 
     def report(made: Report, status: object) -> None:
-        ran = f"{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}"
+        runs = _runs(entered)
+        ran = f"{runs:,} operator{'s' * (runs != 1)} ran, in {_seconds(started)}, under {', '.join(names)}"
         with made.part("print how much ran"):
             print(f"\n{ran}")
         if folder is not None:
-            _write(folder, tools, made, status)
+            _write(folder, tools, made, status, given)
         else:
             for named in tools:
-                with made.part(f"print the table of {named.name}"):
-                    for name, table in tables([named], given.by, given.top, given.sort):
-                        print(f"\n{name}\n{table}")
+                _print(named, made, given)
         if page is not None:
             with made.part(f"write {page!r}"):
                 from amanda.cli import run_page  # here: it imports jinja2
@@ -172,11 +172,23 @@ def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, 
     return scheduled(*(tool for _, tool in tools), schedule=phases, steps=every_optimizer, **options)
 
 
-def _write(folder: RunFolder, tools: Sequence[NamedTool], made: Report, status: object) -> None:
-    for name, tool in tools:
-        if isinstance(tool, Results):
-            with made.part(f"write the results of {name}"):
-                folder.write(name, tool)
+def _print(named: NamedTool, made: Report, given: argparse.Namespace) -> None:
+    with made.part(f"print the table of {named.name}"):
+        for name, table in tables([named], given.by, given.top, given.sort):
+            print(f"\n{name}\n{table}")
+
+
+def _write(
+    folder: RunFolder, tools: Sequence[NamedTool], made: Report, status: object, given: argparse.Namespace
+) -> None:
+    for named in tools:
+        written = False
+        if isinstance(named.tool, Results):
+            with made.part(f"write the results of {named.name}"):
+                folder.write(named.name, named.tool)
+                written = True
+            if not written:
+                _print(named, made, given)
     with made.part("write how the run ended"):
         folder.close(status)
         print(f"results are in {folder.path}")

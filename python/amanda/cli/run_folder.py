@@ -12,6 +12,7 @@ from typing import Any
 
 import amanda
 from amanda.reports.results import Results
+from amanda.reports.whole_file import whole_file
 
 SCHEMA = 1  # of run.json, and of the files that it lists
 NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes a format
@@ -32,6 +33,7 @@ class RunFolder:
         FileExistsError: it holds another run, and `overwrite` is False.
         ImportError: what writes one of the formats is not installed.
         OSError: it cannot be made, or written to.
+        ValueError: the path is empty.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class RunFolder:
             missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
             if missing:
                 raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{name}]'")
+        if not path:
+            raise ValueError("--out is a folder, got ''")
         self._formats = formats
         self._given, self.path = path, os.path.abspath(path)  # the program may change the current folder
         rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
@@ -58,6 +62,8 @@ class RunFolder:
             "state": "running",
             "files": [],
         }
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise FileExistsError(f"--out is a folder, and {path!r} is a file")
         os.makedirs(self.path, exist_ok=True)
         self._overwrite = overwrite
         if not overwrite and os.path.exists(self._run_file()):
@@ -68,9 +74,15 @@ class RunFolder:
         if self._overwrite:
             self._remove_earlier()
         try:
-            self._write_run("x")
+            with open(self._run_file(), "x"):  # of two runs that begin at once, one gets it
+                pass
         except FileExistsError:
             raise self._is_taken() from None
+        try:
+            self._write_run()
+        except OSError:
+            os.remove(self._run_file())
+            raise
 
     def close(self, status: object) -> None:
         """Writes how the run ended: the program's exit status."""
@@ -78,27 +90,24 @@ class RunFolder:
             status if isinstance(status, int) else int(status is not None)
         )  # as Python does with sys.exit's argument
         self._run |= {"state": "ended", "ended": time.time(), "status": number}
-        self._write_run("w")
+        self._write_run()
 
     def write(self, name: str, tool: Results[Any, Any]) -> None:
         """Writes the rows of a tool, for each of its groupings. Raises `OSError`."""
         for kind in self._formats:
             for by in tool.groupings():
-                getattr(tool, f"to_{kind}")(self.file(f"{name}.{by}{self._suffix}.{kind}"), by)
-
-    def file(self, name: str) -> str:
-        """The path of a file of this run, which is listed from now on."""
-        self._run["files"].append(name)
-        self._write_run("w")
-        return os.path.join(self.path, name)
+                file = f"{name}.{by}{self._suffix}.{kind}"
+                getattr(tool, f"to_{kind}")(os.path.join(self.path, file), by)
+                self._run["files"].append(file)
+        self._write_run()
 
     def _is_taken(self) -> FileExistsError:
         return FileExistsError(
             f"{self._given!r} holds a run already: give another folder, or --overwrite to replace that run"
         )
 
-    def _write_run(self, mode: str) -> None:
-        with open(self._run_file(), mode, encoding="utf-8") as file:
+    def _write_run(self) -> None:
+        with whole_file(self._run_file()) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
             json.dump(self._run, file, indent=1)
 
     def _run_file(self) -> str:
@@ -110,8 +119,9 @@ class RunFolder:
                 names = json.load(file)["files"]
         except FileNotFoundError:
             return
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             names = []
+        names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
         for name in [*names, os.path.basename(self._run_file())]:
             path = os.path.join(self.path, os.path.basename(name))
             if os.path.exists(path):
