@@ -10,7 +10,7 @@ from typing import Any
 from amanda import _core, drivers, op_context, scope, tool
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
-from amanda.cli.report import Report, run_and_report
+from amanda.cli.run_report import Report, run_and_report
 
 
 def add(commands: Any) -> None:

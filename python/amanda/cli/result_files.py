@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from amanda.cli.report import Report
+from amanda.cli.run_report import Report
 from amanda.reports.results import Results
 
 FILES = {"html": ("jinja2", "rich"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}

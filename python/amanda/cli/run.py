@@ -11,7 +11,7 @@ from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.report import Report, run_and_report
+from amanda.cli.run_report import Report, run_and_report
 from amanda.cli.run_folder import NEEDS, RunFolder
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED

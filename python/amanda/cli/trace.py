@@ -12,7 +12,7 @@ from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.report import Report, run_and_report
+from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.trace import GroupBy, Trace
 from amanda.tools.trace.rows import DEFAULT
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
-from amanda.cli.report import Report, run_and_report
+from amanda.cli.run_report import Report, run_and_report
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 from amanda.tools.history import History

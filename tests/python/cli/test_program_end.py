@@ -15,7 +15,7 @@ import sys
 sys.modules["torch"] = None  # this takes a second
 import amanda
 from amanda.cli.program import Program
-from amanda.cli.report import run_and_report
+from amanda.cli.run_report import run_and_report
 
 def report(made, status):
     with made.part("print"):
@@ -218,7 +218,7 @@ def test_a_folder_with_a_main_runs_as_under_python(both, tmp_path):
 
 
 def test_parts_of_a_report_do_not_stop_each_other(capsys):
-    from amanda.cli.report import Report
+    from amanda.cli.run_report import Report
 
     made = Report()
     with made.part("write 'a.json'"):
