@@ -11,6 +11,7 @@ from typing import Any
 from amanda import _build, _core, drivers, op_context, scope, tool
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
 
 
 def add(commands: Any) -> None:
@@ -20,6 +21,7 @@ def add(commands: Any) -> None:
         help="what tools would see of a program, and what this installation is",
         description="Prints what this installation is. With a program, runs it under a tool that asks for everything, and "
         "prints what that tool was shown, and what not, for which reason.",
+        epilog="example: amanda doctor --top 10 train.py",
     )
     command.add_argument("--top", type=int, default=20, help="rows of each table (default: %(default)s)")
     program_arguments.add(command)
@@ -78,8 +80,10 @@ def examine(program: Program, options: dict[str, Any], top: int) -> None:
     Raises: SystemExit: the program's own; or 1 if another exception ended it, which is printed as Python does.
     """
     covered = scope.apply(_Everything(), **options, coverage=True)
-    status = program.run_in(covered)
-    remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
-    print("\n".join(["", covered.coverage().table(top), *remarks]), flush=True)
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        with made.part("print what tools see"):
+            remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
+            print("\n".join(["", covered.coverage().table(top), *remarks]))
+
+    run_and_report(program, covered, report)

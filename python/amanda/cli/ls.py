@@ -10,6 +10,7 @@ from typing import IO, Any
 from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
 from amanda.program_points import PointsTool
 from amanda.reports import plain_table, point_table
 from amanda.reports.point_table import Sort
@@ -22,6 +23,7 @@ def add(commands: Any) -> None:
         help="the operators that a program runs, and where",
         description="Runs a program, and lists the operators that it ran, forward and backward: how often, in which "
         "module, at which line, the dtypes and shapes of the first run, and the id. Its exit status is the program's.",
+        epilog="example: amanda ls --ops 'conv2d,*norm*' --sort runs --top 20 train.py",
     )
     command.add_argument(
         "--ops", action="append", metavar="NAMES", help="only these, as ops= in a tool: conv2d,*norm* (default: all)"
@@ -54,12 +56,13 @@ def list_points(
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
     """
-    status = program.run_in(scope.apply(tool, **options))
-    points = tool.points()
-    if file is None:
-        print(f"\n{points.table(sort, top, plain_table.terminal_width())}", flush=True)
-    else:
-        with file:
-            json.dump([dataclasses.asdict(row) for row in points.rows()], file, indent=1)
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        if file is None:
+            with made.part("print the table"):
+                print(f"\n{tool.points().table(sort, top, plain_table.terminal_width())}")
+        else:
+            with made.part(f"write {file.name!r}"), file:
+                json.dump([dataclasses.asdict(row) for row in tool.points().rows()], file, indent=1)
+
+    run_and_report(program, scope.apply(tool, **options), report)

@@ -10,6 +10,7 @@ from typing import Any
 from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.memory import GroupBy, PeakMemory
 
 GROUPS = typing.get_args(GroupBy)
@@ -55,20 +56,23 @@ def run(program: Program, files: Mapping[str, str], given: argparse.Namespace, o
 
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
-        OSError: a file cannot be written.
     """
     tool = PeakMemory()
-    status = program.run_in(scope.apply(tool, **options))
-    print(f"\n{tool.table('kind')}")
-    if given.by != "kind":
-        print(tool.table(given.by, given.top))
-    if tool.at_error is not None:
-        print(f"{tool.at_error.when}:\n{tool.at_error.table('kind')}")
-        if given.by != "kind":
-            print(tool.at_error.table(given.by, given.top))
-    if "html" in files:
-        tool.write_html(files["html"], title=f"Memory at the peak: {' '.join(program.argv)}")
-    if "json" in files:
-        tool.to_json(files["json"], "id")
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        with made.part("print the tables"):
+            print(f"\n{tool.table('kind')}")
+            if given.by != "kind":
+                print(tool.table(given.by, given.top))
+            if tool.at_error is not None:
+                print(f"{tool.at_error.when}:\n{tool.at_error.table('kind')}")
+                if given.by != "kind":
+                    print(tool.at_error.table(given.by, given.top))
+        for name, path in files.items():
+            with made.part(f"write {path!r}"):
+                if name == "html":
+                    tool.write_html(path, title=f"Memory at the peak: {' '.join(program.argv)}")
+                else:
+                    tool.to_json(path, "id")
+
+    run_and_report(program, scope.apply(tool, **options), report)

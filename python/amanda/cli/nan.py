@@ -8,6 +8,7 @@ from typing import Any
 from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.nonfinite import NaNSentinel
 
 
@@ -18,6 +19,7 @@ def add(commands: Any) -> None:
         help="which operator of a program produced the first NaN",
         description="Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
         "its operands. Its exit status is the program's, or 1 if there was a NaN.",
+        epilog="example: amanda nan --inf --allow-op softmax train.py",
     )
     add_options(command)
     program_arguments.add(command)
@@ -56,16 +58,18 @@ def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -
         allow_modules=given.allow_module,
         allow_lines=given.allow_line,
     )
-    status = program.run_in(scope.apply(sentinel, **options))
-    findings = sentinel.findings()
-    if given.all:
-        for finding in findings:
-            print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
-    what = "NaN or infinity" if given.inf else "NaN"
-    count = f"{len(findings)} operators produced some" if len(findings) != 1 else "1 operator produced some"
-    passed = f", and {sentinel.propagated} runs of others passed it on" if sentinel.propagated else ""
-    print(f"\n{what}: {count}{passed}" if findings else f"\nno {what} was produced", flush=True)
-    if findings:
-        raise SystemExit(status or 1)
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        findings = sentinel.findings()
+        if findings:
+            made.status = 1
+        with made.part("print what was found"):
+            if given.all:
+                for finding in findings:
+                    print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
+            what = "NaN or infinity" if given.inf else "NaN"
+            count = f"{len(findings)} operators produced some" if len(findings) != 1 else "1 operator produced some"
+            passed = f", and {sentinel.propagated} runs of others passed it on" if sentinel.propagated else ""
+            print(f"\n{what}: {count}{passed}" if findings else f"\nno {what} was produced")
+
+    run_and_report(program, scope.apply(sentinel, **options), report)

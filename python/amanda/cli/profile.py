@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from amanda import scope
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, result_files
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.profile import GroupBy, Profile
 
 GROUPS = ["line", "op", "module", "id"]
-FILES = {"html": ("jinja2", "rich", "plotly"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
-"""The kinds of files, and the packages that they need."""
 
 
 def add(commands: Any) -> None:
@@ -32,7 +31,7 @@ def add(commands: Any) -> None:
     def execute(given: argparse.Namespace) -> None:
         program = program_arguments.required(command, given)
         try:
-            tool, files = tool_of(given), program_arguments.files_of(given, FILES)
+            tool, files = tool_of(given), program_arguments.files_of(given, result_files.FILES)
         except ValueError as error:
             command.error(str(error))
         run(program, tool, files, given, program_arguments.options(given))
@@ -63,9 +62,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="lines of installed packages, too; without it, what they call counts for the line that called them",
     )
-    command.add_argument("--html", metavar="FILE", help="writes a page there: charts, tables, source code")
-    for name in list(FILES)[1:]:
-        command.add_argument(f"--{name}", metavar="FILE", help=f"writes all rows there, as {name.upper()}")
+    result_files.add_options(command, "charts, tables, source code")
 
 
 def tool_of(given: argparse.Namespace) -> Profile:
@@ -82,24 +79,22 @@ def run(
 
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
-        OSError: a file cannot be written.
     """
     began = time.perf_counter()
-    status = program.run_in(scope.apply(tool, **options))
-    seconds = time.perf_counter() - began
     by: GroupBy = "user_line" if given.by == "line" and not given.libraries else given.by
-    if given.by == "line":
-        print(f"\n{tool.annotate(libraries=given.libraries)}")
-    else:
-        print(f"\n{tool.table(given.by, top=given.top)}", end="")
-    print(f"\n{_summary(tool, seconds)}", flush=True)
-    for name, path in files.items():
-        if name == "html":
-            tool.write_html(path, title=f"Cost by line: {' '.join(program.argv)}")
-        else:
-            getattr(tool, f"to_{name}")(path, by)
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        seconds = time.perf_counter() - began
+        with made.part("print the table"):
+            if given.by == "line":
+                print(f"\n{tool.annotate(libraries=given.libraries)}")
+            else:
+                print(f"\n{tool.table(given.by, top=given.top)}", end="")
+            print(f"\n{_summary(tool, seconds)}")
+        title = f"Cost by line: {' '.join(program.argv)}"
+        result_files.write(files, tool, by, made, lambda path: tool.write_html(path, title=title))
+
+    run_and_report(program, scope.apply(tool, **options), report)
 
 
 def _summary(tool: Profile, seconds: float) -> str:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import importlib.machinery
 import io
 import os
+import pkgutil
 import runpy
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from amanda.cli import program_end
 from amanda.scope import Scope
-
-INTERRUPTED = 130  # the exit status that shells give for Ctrl-C
+from amanda.unmatched import UnmatchedFilterWarning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,53 +31,96 @@ class Program:
 
     @classmethod
     def of_script(cls, argv: list[str]) -> Program:
-        """Raises `OSError`: the script can't be read."""
+        """A script; or a folder or a zip file with a "__main__.py". Raises `OSError`: it can't be read."""
         path = os.path.abspath(argv[0])
+        if pkgutil.get_importer(path) is not None:
+            return cls(argv, path, lambda: _run_module("__main__", alter_argv=False))
         with io.open_code(path) as file:
             source = file.read()
         return cls(argv, os.path.dirname(os.path.realpath(path)), lambda: _run_script(path, source))
 
     @classmethod
     def of_module(cls, argv: list[str]) -> Program:
-        return cls(argv, os.getcwd(), lambda: runpy.run_module(argv[0], None, "__main__", alter_sys=True))
+        return cls(argv, os.getcwd(), lambda: _run_module(argv[0], alter_argv=True))
 
     def run_in(self, scope: Scope) -> object:
         """Runs it, and returns its exit status: 1 where an exception has ended it, which is printed as Python does.
 
         Raises:
-            SystemExit: this is a process that the program has forked: what the caller does at the end is not for it.
+            SystemExit, KeyboardInterrupt: this is a process that the program has forked: what the caller does at the end
+                is not for it.
         """
         process = os.getpid()
         sys.argv[:] = self.argv
         if not sys.flags.safe_path:
             sys.path[0] = self.path
         status: object = None
+        uncaught: BaseException | None = None
         try:
-            with scope:
+            with _Entered(scope):
                 self.run()
         except SystemExit as stopped:
             status = stopped.code
         except BaseException as error:
             error.__traceback__ = _of_program(error.__traceback__)
-            sys.excepthook(type(error), error, error.__traceback__)
-            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        sys.stderr.flush()
+            uncaught = error
+        if uncaught is not None:  # no longer handled: it is not the context of what sys.excepthook raises
+            status = program_end.printed(uncaught)
         if os.getpid() != process:
-            raise SystemExit(status)
+            program_end.leave(status)
+            raise SystemExit
         return status
+
+
+class _Entered:
+    """A scope whose warnings about filters are told as text: the program may have made warnings errors."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._scope.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", UnmatchedFilterWarning)
+            self._scope.__exit__(kind, error, traceback)
+        for one in warned:
+            if issubclass(one.category, UnmatchedFilterWarning):
+                program_end.tell(f"amanda: {one.message}")
+            else:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def _new_main() -> types.ModuleType:
+    """With what Python's own has."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
+    sys.modules["__main__"] = main
+    return main
 
 
 def _run_script(path: str, source: bytes) -> None:
     """As `python path` does. runpy would change sys.argv[0], and remove the module at the end."""
-    main = types.ModuleType("__main__")
+    main = _new_main()
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    sys.modules["__main__"] = main
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
+def _run_module(name: str, *, alter_argv: bool) -> None:
+    """As `python -m name` does: by the function that it calls. `runpy.run_module` would remove the module at the end,
+    while threads and functions of atexit may use it."""
+    _new_main()
+    if alter_argv:
+        sys.argv[0] = "-m"  # until the module is found
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+
+
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Without the frames outside the program: Amanda's and runpy's."""
-    while traceback and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
+    """Without Amanda's frames at its start."""
+    while traceback and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     return traceback

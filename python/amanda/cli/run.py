@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from amanda import scope
@@ -15,8 +13,9 @@ from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
+from amanda.cli.run_report import Report, run_and_report
 from amanda.cli.saved_runs import SavedRun
-from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
+from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED
 from amanda.coverage.section import section_of
 from amanda.reports.rank import this_rank
@@ -27,7 +26,6 @@ from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 
 TOP = 20
-NOT_WRITTEN = 2  # exit status
 PAGE = {"html": ("jinja2", "rich", "plotly")}  # and what writes it
 
 
@@ -115,7 +113,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
         tools=settings.tools + given.tools,
         ops=settings.ops + _names(given.ops),
         modules=settings.modules + _names(given.modules),
-        out=given.out or settings.out,
+        out=settings.out if given.out is None else given.out,
     )
     unknown = [name for name in given.format.split(",") if name not in NEEDS]
     if unknown:
@@ -134,10 +132,11 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     """
     tools = made(settings, given.assignments)
     check_by(tools, given.by)
+    check_sort(tools, given.by, given.sort)
     names = [name for name, _ in tools]
     page = program_arguments.files_of(given, PAGE).get("html")
     folder = None
-    if not settings.out:
+    if settings.out is None:
         check_rich(tools)
     else:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
@@ -147,31 +146,30 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     if folder is not None:
         folder.begin()
     started = time.monotonic()
-    with live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators"):
-        status = program.run_in(entered)
-    ran = f"{_runs(entered):,} operators ran, in {_seconds(started)}, under {', '.join(names)}"
-    print(f"\n{ran}", flush=True)
-    coverage = section_of(entered.coverage()) if covers else None
-    if folder is None:
-        for name, table in tables(tools, given.by, given.top, given.sort):
-            print(f"\n{name}\n{table}", flush=True)
-        if given.coverage:
-            print(f"\ncoverage\n{entered.coverage().table(given.top)}", flush=True)
-    else:
-        failed = _write(folder, tools, coverage, status, _runs(entered))
-        status = status or failed
-    if page is not None:
-        from amanda.cli import run_page  # here: it imports jinja2
 
-        sections: list[Section] = [coverage] if coverage is not None else []
-        for name, tool in tools:
-            sections += sections_of(name, tool) if isinstance(tool, Results) else []
-        stem, extension = os.path.splitext(page)
-        run_page.write(
-            f"{stem}{this_rank().suffix}{extension}", [SavedRun({**about, **ended(status, _runs(entered))}, sections)]
-        )
-    if status is not None:
-        raise SystemExit(status)
+    def report(made: Report, status: object) -> None:
+        runs = _runs(entered)
+        ran = f"{runs:,} operator{'s' * (runs != 1)} ran, in {_seconds(started)}, under {', '.join(names)}"
+        with made.part("print how much ran"):
+            print(f"\n{ran}")
+        coverage = section_of(entered.coverage()) if covers else None
+        if folder is not None:
+            _write(folder, tools, coverage, made, given)
+            with made.part("write how the run ended"):
+                folder.close(status, runs)
+                print(f"results are in {folder.path}")
+        else:
+            for named in tools:
+                _print(named, made, given)
+            if given.coverage:
+                with made.part("print the coverage"):
+                    print(f"\ncoverage\n{entered.coverage().table(given.top)}")
+        if page is not None:
+            with made.part(f"write {page!r}"):
+                _write_page(page, SavedRun({**about, **ended(status, runs)}, _sections(tools, coverage)))
+
+    shown = live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators")
+    run_and_report(program, entered, report, shown)
 
 
 def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:
@@ -190,28 +188,40 @@ def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, 
     return scheduled(*(tool for _, tool in tools), schedule=phases, steps=every_optimizer, **options)
 
 
+def _print(named: NamedTool, made: Report, given: argparse.Namespace) -> None:
+    with made.part(f"print the table of {named.name}"):
+        for name, table in tables([named], given.by, given.top, given.sort):
+            print(f"\n{name}\n{table}")
+
+
 def _write(
-    folder: RunFolder, tools: Sequence[NamedTool], coverage: Section | None, status: object, operators: int
-) -> int | None:
-    """Writes what can be written. Returns an exit status if something cannot."""
-    failed = None
-    parts: list[tuple[str, Callable[[], None]]] = []
+    folder: RunFolder, tools: Sequence[NamedTool], coverage: Section | None, made: Report, given: argparse.Namespace
+) -> None:
     if coverage is not None:
-        parts.append(("coverage", lambda: folder.write_page("coverage", lambda: [coverage])))
-    parts += [(name, partial(folder.write, name, tool)) for name, tool in tools if isinstance(tool, Results)]
-    for name, write in parts:
-        try:
-            write()
-        except OSError as error:
-            failed = NOT_WRITTEN
-            print(f"amanda run: can't write the results of {name}: {error}", file=sys.stderr)
-    try:
-        folder.close(status, operators)
-        print(f"results are in {folder.path}", flush=True)
-    except OSError as error:
-        failed = NOT_WRITTEN
-        print(f"amanda run: can't write how the run ended: {error}", file=sys.stderr)
-    return failed
+        with made.part("write the coverage"):
+            folder.write_page("coverage", lambda: [coverage])
+    for named in tools:
+        written = False
+        if isinstance(named.tool, Results):
+            with made.part(f"write the results of {named.name}"):
+                folder.write(named.name, named.tool)
+                written = True
+            if not written:
+                _print(named, made, given)
+
+
+def _sections(tools: Sequence[NamedTool], coverage: Section | None) -> list[Section]:
+    sections = [coverage] if coverage is not None else []
+    for name, tool in tools:
+        sections += sections_of(name, tool) if isinstance(tool, Results) else []
+    return sections
+
+
+def _write_page(path: str, run: SavedRun) -> None:
+    from amanda.cli import run_page  # here: it imports jinja2
+
+    stem, extension = os.path.splitext(path)
+    run_page.write(f"{stem}{this_rank().suffix}{extension}", [run])
 
 
 def _names(texts: Sequence[str]) -> list[str]:

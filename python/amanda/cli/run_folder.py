@@ -75,6 +75,7 @@ class RunFolder:
         FileExistsError: it holds another run, and `overwrite` is False.
         ImportError: what writes one of the formats is not installed.
         OSError: it cannot be made, or written to.
+        ValueError: the path is empty.
     """
 
     def __init__(
@@ -84,8 +85,12 @@ class RunFolder:
             missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
             if missing:
                 raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{name}]'")
+        if not path:
+            raise ValueError("--out is a folder, got ''")
         self._formats = formats
         self._given, self.path = path, os.path.abspath(path)  # the program may change the current folder
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise FileExistsError(f"--out is a folder, and {path!r} is a file")
         self._rank = this_rank()
         self._run = begun(command, tools)
         os.makedirs(self.path, exist_ok=True)
@@ -98,14 +103,20 @@ class RunFolder:
         if self._overwrite:
             self._remove_earlier()
         try:
-            self._write_run("x")
+            with open(self._run_file(), "x"):  # of two runs that begin at once, one gets it
+                pass
         except FileExistsError:
             raise self._is_taken() from None
+        try:
+            self._write_run()
+        except OSError:
+            os.remove(self._run_file())
+            raise
 
     def close(self, status: object, operators: int) -> None:
         """Writes how the run ended, as `ended` has it."""
         self._run |= ended(status, operators)
-        self._write_run("w")
+        self._write_run()
 
     def write(self, name: str, tool: Results[Any, Any]) -> None:
         """Writes the rows of a tool, for each of its groupings; beside JSON what a page shows of it. Raises `OSError`."""
@@ -129,7 +140,7 @@ class RunFolder:
     def file(self, name: str) -> str:
         """The path of a file of this run, which is listed from now on."""
         self._run["files"].append(name)
-        self._write_run("w")
+        self._write_run()
         return os.path.join(self.path, name)
 
     def _is_taken(self) -> FileExistsError:
@@ -137,8 +148,8 @@ class RunFolder:
             f"{self._given!r} holds a run already: give another folder, or --overwrite to replace that run"
         )
 
-    def _write_run(self, mode: str) -> None:
-        with open(self._run_file(), mode, encoding="utf-8") as file:
+    def _write_run(self) -> None:
+        with whole_file(self._run_file()) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
             json.dump(self._run, file, indent=1)
 
     def _run_file(self) -> str:
@@ -165,13 +176,14 @@ class RunFolder:
                 names = json.load(file)["files"]
         except FileNotFoundError:
             return
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             names = []
+        names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
         for name in [*names, run_file]:
             path = os.path.abspath(os.path.join(self.path, name))
             if not path.startswith(os.path.join(self.path, "")):
                 continue
-            if os.path.exists(path):
+            if os.path.isfile(path):
                 os.remove(path)
             with contextlib.suppress(OSError):  # it has other files, or another rank has removed it
                 while (path := os.path.dirname(path)) != self.path:

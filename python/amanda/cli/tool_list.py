@@ -106,6 +106,15 @@ def check_by(tools: Iterable[NamedTool], by: str | None) -> None:
         raise ValueError(f"--by is {', '.join(known) or 'not for these tools: they have no tables'}; got {by!r}")
 
 
+def check_sort(tools: Iterable[NamedTool], by: str | None, sort: str | None) -> None:
+    """Raises `ValueError`: no table of these tools has such a column."""
+    known = dict.fromkeys(
+        column for _, tool in tools if isinstance(tool, Results) for column in tool.sortable(_group(tool, by))
+    )
+    if sort is not None and sort not in known:
+        raise ValueError(f"--sort is {', '.join(known) or 'not for these tools: they have no tables'}; got {sort!r}")
+
+
 def check_rich(tools: Iterable[NamedTool]) -> None:
     """Raises `ImportError`: these tools have tables, and what prints them is not installed."""
     if any(isinstance(tool, Results) for _, tool in tools) and importlib.util.find_spec("rich") is None:
@@ -118,8 +127,12 @@ def tables(
     """The name and the table of each tool that has one, with `by` and `sort` for those that know them."""
     for name, tool in tools:
         if isinstance(tool, Results):
-            group = by if by in tool.groupings() else None
+            group = _group(tool, by)
             yield name, tool.table(group, top, sort=sort if sort in tool.sortable(group) else None)
+
+
+def _group(tool: Results[Any, Any], by: str | None) -> str | None:
+    return by if by in tool.groupings() else None
 
 
 def _unique(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:

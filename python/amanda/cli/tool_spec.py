@@ -8,9 +8,11 @@ import importlib.machinery
 import inspect
 import os
 import sys
+import traceback
 import types
 from typing import Any, NamedTuple
 
+from amanda.identity import frames
 from amanda.tool import Tool
 
 #: The tools that ship and need no model or function to be made, by the names that commands know.
@@ -76,16 +78,32 @@ class ToolSpec(NamedTuple):
         """Imports the class, and calls it.
 
         Raises:
-            ValueError: there is no such module or class, it is not a tool's, or it does not take these arguments.
-            Exception: what importing or calling raises.
+            ValueError: there is no such module or class, it is not a tool's, it does not take these arguments, or its code
+                raises something.
+            ImportError: what a tool that ships needs is not installed.
         """
+        try:
+            return self._made()
+        except _Mistake:
+            raise
+        except (Exception, SystemExit) as error:
+            if self.place in SHIPPED.values() and isinstance(error, (ValueError, TypeError, ImportError)):
+                raise  # tells all
+            kind = type(error).__name__
+            raise ValueError(f"{self.name} of {self._module()} can't be made: {kind}: {error}{_line(error)}") from error
+
+    def _made(self) -> Tool:
         kind = self._kind()
         try:
             inspect.signature(kind).bind(*self.args, **self.kwargs)
         except TypeError as error:
-            raise ValueError(f"{self.name}: {error}; it takes {inspect.signature(kind)}") from None
+            raise _Mistake(f"{self.name}: {error}; it takes {inspect.signature(kind)}") from None
         tool: Tool = kind(*self.args, **self.kwargs)
+        _ = tool.name  # raises if super().__init__() was not called
         return tool
+
+    def _module(self) -> str:
+        return self.place.rpartition(":")[0]
 
     def _kind(self) -> type[Tool]:
         module_name, _, class_name = self.place.rpartition(":")
@@ -93,8 +111,21 @@ class ToolSpec(NamedTuple):
         kind = getattr(module, class_name, None)
         if not isinstance(kind, type) or not issubclass(kind, Tool):
             found = "is not there" if kind is None else f"is {kind!r}, not a subclass of amanda.Tool"
-            raise ValueError(f"{class_name} of {module_name} {found}")
+            raise _Mistake(f"{class_name} of {module_name} {found}")
         return kind
+
+
+class _Mistake(ValueError):
+    """In what a command line says of a tool."""
+
+
+def _line(error: BaseException) -> str:
+    """Where it was raised, outside Amanda if it was there."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text has it
+    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    places = [f" ({file}:{line})" for file, line in lines if not frames.is_ours(file) and not file.startswith("<")]
+    return places[-1] if places else ""
 
 
 def _arguments(text: str, call: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -116,7 +147,7 @@ def _of_path(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name + ".").startswith(error.name + "."):
-            raise ValueError(f"there is no module {error.name!r}") from None
+            raise _Mistake(f"there is no module {error.name!r}") from None
         raise
     finally:
         sys.path.remove(folder)
@@ -124,7 +155,7 @@ def _of_path(name: str) -> Any:
 
 def _of_file(path: str) -> Any:
     if not os.path.isfile(path):
-        raise ValueError(f"there is no file {path!r}")
+        raise _Mistake(f"there is no file {path!r}")
     name = f"amanda tool {path}"  # one that the program cannot import
     loader = importlib.machinery.SourceFileLoader(name, path)
     module = types.ModuleType(name)

@@ -12,6 +12,7 @@ from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.trace import GroupBy, Trace
 from amanda.tools.trace.rows import DEFAULT
 
@@ -80,12 +81,13 @@ def run(program: Program, tool: Trace, options: dict[str, Any], top: int | None,
     Raises:
         SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
     """
-    with live(lambda: tool.table(top=LIVE_ROWS)):
-        status = program.run_in(scope.apply(tool, **options))
-    if file is None:
-        print(f"\n{tool.table(top=top)}", flush=True)
-    else:
-        with file:
-            json.dump([dataclasses.asdict(row) for row in tool.rows()], file, indent=1)
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        if file is None:
+            with made.part("print the table"):
+                print(f"\n{tool.table(top=top)}")
+        else:
+            with made.part(f"write {file.name!r}"), file:
+                json.dump([dataclasses.asdict(row) for row in tool.rows()], file, indent=1)
+
+    run_and_report(program, scope.apply(tool, **options), report, live(lambda: tool.table(top=LIVE_ROWS)))

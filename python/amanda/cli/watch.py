@@ -9,6 +9,7 @@ from typing import Any
 
 from amanda.cli import program_arguments
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 from amanda.tools.history import History
@@ -63,13 +64,14 @@ def run(program: Program, history: History, schedule: Schedule, options: dict[st
     from torch.optim.optimizer import register_optimizer_step_post_hook as register
 
     scope = scheduled(history, schedule=schedule, steps=register, **options)
-    with _watching_optimizers(history):
-        status = program.run_in(scope)
-    print(f"\n{history.table(top=top)}\n\n{scope.step_number} steps; alarms: {len(history.alarms) or 'none'}")
-    for alarm in history.alarms:
-        print(f"  {alarm}")
-    if status is not None:
-        raise SystemExit(status)
+
+    def report(made: Report, status: object) -> None:
+        with made.part("print the table"):
+            print(f"\n{history.table(top=top)}\n\n{scope.step_number} steps; alarms: {len(history.alarms) or 'none'}")
+            for alarm in history.alarms:
+                print(f"  {alarm}")
+
+    run_and_report(program, scope, report, _watching_optimizers(history))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+from amanda.cli.run_folder import RunFolder
 from amanda.cli.tool_list import Settings, made
 from amanda.cli.tool_spec import SHIPPED, ToolSpec
 from amanda.tools.profile import Profile
@@ -145,7 +146,7 @@ def test_ctrl_c(tmp_path):
     assert program.stdout.readline() == "ready\n"
     program.send_signal(signal.SIGINT)
     output, errors = program.communicate(timeout=60)
-    assert program.returncode == 130
+    assert program.returncode == -signal.SIGINT  # as Python's own: shells give 130
     assert "aten::relu" in output
     assert errors.endswith("KeyboardInterrupt\n")
 
@@ -193,6 +194,21 @@ def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
     assert done.stdout.splitlines()[:3] == ["from TOML" * 3 + " relu", "xx relu", "tensor([2., 2.])"]
 
 
+MINE = """
+import amanda
+class Needs(amanda.Tool):
+    def __init__(self, what):
+        super().__init__()
+class Fails(amanda.Tool):
+    def __init__(self):
+        super().__init__()
+        {}["k"]
+class Bare(amanda.Tool):
+    def __init__(self):
+        pass
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -206,7 +222,19 @@ def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
         (("-t", "profile", "--format", "xml"), "--format is json, csv, parquet, got 'xml'"),
         (("-t", "profile", "--ops", "no_such"), "[tool] Profile: no operator 'no_such'"),
         (("-t", "profile", "--html", "no/page.html"), "argument --html: can't write 'no/page.html'"),
+        (("-t", "profile", "--sort", "no_such"), "--sort is "),
         (("-t", "profile", "--out", "/proc/out"), "[Errno 2] No such file or directory: '/proc/out'"),
+        (("-t", "profile", "--out", "script.py"), "--out is a folder, and 'script.py' is a file"),
+        (("-t", "profile", "--out", ""), "--out is a folder, got ''"),
+        (("-t", "mine.py:Needs"), "Needs: missing a required argument: 'what'; it takes (what)"),
+        (("-t", "mine.py:Fails"), "Fails of mine.py can't be made: KeyError: 'k' (mine.py:"),
+        (("-t", "mine.py:Bare"), "Bare of mine.py can't be made: Error: [tool] Bare.__init__ has not called super()."),
+        (("-t", "mine.py:amanda"), "amanda of mine.py is <module "),
+        (("-t", "mine.py:Nothing"), "Nothing of mine.py is not there"),
+        (("-t", "no.py:Nothing"), "there is no file 'no.py'"),
+        (("-t", "wrong.py:Tool"), "Tool of wrong.py can't be made: SyntaxError: invalid syntax (wrong.py, line 1)"),
+        (("-t", "needs.py:Tool"), "Tool of needs.py can't be made: ModuleNotFoundError: No module named 'not_there'"),
+        (("-t", "exits.py:Tool"), "Tool of exits.py can't be made: SystemExit: 3 (exits.py:1)"),
         (("-t", "nothing_there:Tool"), "there is no module 'nothing_there'"),
     ],
 )
@@ -215,10 +243,50 @@ def test_mistakes_are_found_before_the_program_runs(tmp_path, monkeypatch, capsy
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("raise AssertionError")
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "wrong.py").write_text("x = = 1")
+    (tmp_path / "needs.py").write_text("import not_there")
+    (tmp_path / "exits.py").write_text("raise SystemExit(3)")
     with pytest.raises(SystemExit) as stopped:
         main(["run", *arguments, "script.py"])
     assert stopped.value.code == 2
     assert f"amanda run: error: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['{"files": [', "[1]", '{"files": [3, "../script.py"]}', '{"files": 3}', ""])
+def test_what_is_left_of_a_broken_run_is_replaced(tmp_path, text):
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "out").mkdir()
+    run = tmp_path / "out/run.json"
+    run.write_text(text)
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        RunFolder(str(run.parent), ["x"], [], ["json"])
+    folder = RunFolder(str(run.parent), ["x"], [], ["json"], overwrite=True)
+    assert run.read_text() == text, "until it begins"
+    folder.begin()
+    assert json.loads(run.read_text())["state"] == "running"
+    assert (tmp_path / "script.py").exists()
+
+
+def test_of_two_runs_that_begin_at_once_one_gets_the_folder(tmp_path):
+    first, second = (RunFolder(str(tmp_path), [name], [], ["json"]) for name in ("first", "second"))
+    first.begin()
+    with pytest.raises(FileExistsError, match="holds a run already: give another folder"):
+        second.begin()
+    first.close("a text")
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert (run["command"], run["status"]) == (["first"], 1)
+
+
+def test_what_cannot_be_written_is_printed(amanda_run, tmp_path):
+    done = amanda_run(
+        *("-t", "profile", "--by", "module", "--out", "out", "script.py"),
+        script=TRAINING + "\n    import os\n    os.rename('out', 'gone')\n",
+    )
+    assert done.returncode == 2
+    assert "amanda: can't write the results of profile: [Errno 2] No such file or directory" in done.stderr
+    assert re.search(r"\n module +calls  total ms", done.stdout)
+    assert json.loads((tmp_path / "gone/run.json").read_text())["state"] == "running"
 
 
 @pytest.mark.parametrize("name", SHIPPED)

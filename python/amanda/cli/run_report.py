@@ -1,0 +1,101 @@
+"""What a command hands out when its program has ended, whatever has ended it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from amanda.cli import program_end
+from amanda.cli.program import Program
+from amanda.cli.sudden_end import before_sudden_end
+from amanda.scope import Scope
+
+NOT_WRITTEN = 2  # exit status
+
+
+class Report:
+    """Parts of a report; one that fails is told of on standard error, and does not stop the others."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None  # of the process, if the program has ended well
+
+    @contextlib.contextmanager
+    def part(self, what: str) -> Iterator[None]:
+        """`what` is said of a block that raises: "amanda: can't print the table: ..."."""
+        try:
+            yield
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader of a pipe has seen enough; Python flushes again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except Exception as error:
+            if not isinstance(error, (OSError, ImportError, ValueError)):
+                traceback.print_exc()
+            program_end.tell(f"amanda: can't {what}: {error}")
+            self.status = NOT_WRITTEN
+
+
+def run_and_report(
+    program: Program,
+    scope: Scope,
+    report: Callable[[Report, object], object],
+    shown: contextlib.AbstractContextManager[object] | None = None,
+) -> None:
+    """Runs a program in a scope, and then `report`, which prints and writes what was found.
+
+    `report` is called with the program's exit status. What it prints goes to the standard output of this call, also if the
+    program has replaced it. Processes that the program forks report nothing.
+
+    Arguments:
+        shown: entered while the program runs.
+
+    Raises:
+        SystemExit: the program's own, or of its exception, which is printed as Python does; or that of the report.
+        KeyboardInterrupt: the program's own, printed already.
+    """
+    stdout = sys.stdout
+    with before_sudden_end(lambda status: _report_suddenly(report, status)), shown or contextlib.nullcontext():
+        status = program.run_in(scope)
+    own = _report(report, status, stdout)
+    program_end.leave(own if own is not None and program_end.is_success(status) else status)
+
+
+def _report(report: Callable[[Report, object], object], status: object, stdout: IO[str] | None) -> int | None:
+    made = Report()
+    usable = next((stream for stream in (stdout, sys.stdout) if _is_usable(stream)), None)
+    unprinted = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(usable or unprinted):
+            report(made, status)
+    except KeyboardInterrupt:
+        program_end.tell("amanda: interrupted before all results were handed out")
+        return program_end.INTERRUPTED
+    if unprinted.getvalue():
+        program_end.tell("amanda: can't print what was found: standard output is closed or broken")
+    return made.status
+
+
+def _report_suddenly(report: Callable[[Report, object], object], status: int) -> None:
+    """What the program has not flushed stays so: it ends without."""
+    try:
+        stdout: IO[str] | None = os.fdopen(1, "w", encoding=getattr(sys.stdout, "encoding", None), closefd=False)
+    except OSError:
+        stdout = None
+    _report(report, status, stdout)
+
+
+def _is_usable(stream: IO[str] | None) -> bool:
+    if stream is None:
+        return False
+    try:
+        stream.flush()
+        os.fstat(stream.fileno())
+    except (io.UnsupportedOperation, AttributeError):  # no file: in memory
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
