@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from amanda.cli import diff, doctor, flops, ls, memory, nan, profile, report, run, trace, watch
 
-COMMANDS = (run, report, doctor, flops, ls, profile, flops, memory, nan, diff, trace, watch)
+COMMANDS = (run, report, doctor, ls, profile, flops, memory, nan, diff, trace, watch)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         description="Writes one HTML file about a run, or about all ranks of one: charts, source code, tables. The exit "
         "status is 1 if something is missing, as after a run that was killed; the page has what is there, and says what "
         "is not.",
-        epilog="example: amanda run -t profile --out results train.py; amanda report results -o page.html",
+        epilog="example: amanda report results -o page.html",
     )
     add_options(command)
 

@@ -25,5 +25,7 @@ def test_the_example_of_the_help_is_understood(name, capsys):
     program, command, *arguments = shlex.split(text.partition(" example: ")[2])
     assert (program, command) == ("amanda", name)
     given = parser().parse_args([command, *arguments])
+    if name == "report":
+        return  # it runs no program
     assert given.program, "the example ends with a script"
     assert not any(argument.startswith("-") for argument in given.program), "all options are the command's"

@@ -273,7 +273,7 @@ def test_of_two_runs_that_begin_at_once_one_gets_the_folder(tmp_path):
     first.begin()
     with pytest.raises(FileExistsError, match="holds a run already: give another folder"):
         second.begin()
-    first.close("a text")
+    first.close("a text", 0)
     run = json.loads((tmp_path / "run.json").read_text())
     assert (run["command"], run["status"]) == (["first"], 1)
 

@@ -2,10 +2,13 @@
 
 import functools
 import re
+from typing import Literal
 
+import amanda
 import page_outputs
 import pytest
 import torch
+from amanda.reports.results import Results
 from process_groups import destroy_group
 from repository import ROOT
 
@@ -85,17 +88,30 @@ def test_the_page_on_profiling_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert (tmp_path / "step.trace.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword:pandas.errors.Pandas4Warning")  # of Dask's own code
 def test_the_page_on_distributed_programs_runs_on_one_rank(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"model": torch.nn.Linear(2, 2), "train": lambda model: model(torch.ones(1, 2)).sum().backward()}
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         for line, code in blocks("distributed.md", "python"):
+            if "results" in code and not (tmp_path / "results").exists():  # which a command line of the page writes
+                names["profile"].to_dataset("results/profile/op", "op")
             run("distributed.md", line, code, names)
     finally:
         destroy_group()
     assert [row.name for row in names["profile"].rows("op")].count("aten::linear") == 1
     assert (tmp_path / "trace.json").exists()
+
+
+def test_the_tool_of_the_page_on_reports_has_figures():
+    ((line, code),) = blocks("reports.md", "python")
+    names = {"Results": Results, "Tool": amanda.Tool, "Row": object, "GroupBy": Literal["op"]}
+    run("reports.md", line, code, names)
+    tool = names["LossScale"]()
+    tool.seconds, tool.scales = [0.0, 1.0], [65536.0, 32768.0]
+    (curve,) = tool.figures()
+    assert (curve.heading, list(curve.values)) == ("loss scale over time", tool.scales)
 
 
 # Where the Python code of a page runs, if not in this file.
