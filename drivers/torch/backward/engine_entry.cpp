@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "amanda/mutex.h"
 #include "base/port.h"
@@ -81,7 +82,8 @@ void install_engine_entry() {
   std::lock_guard lock(mutex);
   AutogradEngine& present = AutogradEngine::get_default_engine();  // importing torch in Python puts another one there
   if (&present == engine_entry_now.load(std::memory_order_acquire)) return;
-  engine_entry_now.store(new EngineEntry(present), std::memory_order_release);  // never freed: other threads may use it
+  static auto& all = *new std::vector<std::unique_ptr<EngineEntry>>;  // never freed: other threads may use them
+  engine_entry_now.store(all.emplace_back(std::make_unique<EngineEntry>(present)).get(), std::memory_order_release);
   torch::autograd::set_default_engine_stub(&engine_entry);
 }
 
