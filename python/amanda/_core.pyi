@@ -310,13 +310,13 @@ class GraphVisitor:
         """
 class NativeRoutine:
     """
-    A routine in C++, to be scheduled as a function is. It only looks.
+    A routine in C++, to be scheduled as a function is.
     """
     def __call__(self, *args, **kwargs) -> typing.Any:
         ...
-    def __init__(self, capsule: typing_extensions.CapsuleType, otherwise: typing.Any) -> None:
+    def __init__(self, capsule: typing_extensions.CapsuleType, otherwise: typing.Any, edits: bool = False) -> None:
         """
-        otherwise: what to call, with what was selected, in the runs in which the C++ routine declines.
+        otherwise: what to call, with what was selected, in the runs in which the C++ routine declines. edits: it may replace what was selected; if not, it only looks.
         """
 class OpSite:
     """

@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CollectiveRecorder', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
 class CollectiveRecorder:
     """
     Hears of the collectives of torch.distributed.
@@ -24,6 +24,33 @@ class CollectiveRecorder:
         From now on. Calls nest.
         """
     def stop(self) -> None:
+        ...
+class FakeQuantizationState:
+    """
+    What all operands of a tool share.
+    """
+    observe: bool
+    quantize: bool
+    def __init__(self) -> None:
+        ...
+    def forget(self) -> None:
+        """
+        No range is followed any more.
+        """
+class FakeQuantizer:
+    """
+    Quantizes an operand in C++.
+    """
+    def __init__(self, state: FakeQuantizationState) -> None:
+        ...
+    def follow(self, range: MovingRange, generation: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def routine(self) -> typing_extensions.CapsuleType:
+        """
+        A routine for `_core.NativeRoutine`. It declines until it follows a range, and where that can't be done.
+        """
+    @property
+    def generation(self) -> int:
         ...
 class GradientRecorder:
     """
@@ -100,9 +127,21 @@ class MovingRange:
     """
     def __init__(self, min: torch.Tensor, max: torch.Tensor, averaging_constant: typing.SupportsFloat | typing.SupportsIndex, quant_min: typing.SupportsInt | typing.SupportsIndex, quant_max: typing.SupportsInt | typing.SupportsIndex, symmetric: bool, by_channel: bool, eps: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
-    def look_at(self, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def fake_quantized(self, value: torch.Tensor) -> torch.Tensor | None:
         """
-        Scale and zero point, with this value in the range; None: the observer itself must look at it.
+        The value after quantization; None: the observer must be asked.
+        """
+    def look_at(self, value: torch.Tensor) -> bool:
+        """
+        Includes the value; False: the observer itself must look at it.
+        """
+    def qparams(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """
+        Scale and zero point; None: the observer must be asked.
+        """
+    def retire(self) -> None:
+        """
+        The observer goes on by itself.
         """
 class Read:
     """

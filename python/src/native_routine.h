@@ -10,6 +10,7 @@ namespace amanda::python {
 struct NativeRoutineObject {
   NativeRoutine native;
   py::object otherwise;  // None: there is none
+  bool edits = false;    // it may replace what was selected
 };
 
 /// Runs in C++, and in Python only where that declines.

@@ -318,7 +318,7 @@ void bind_operands(ContextClass& context) {
 /// A graph stays as it is beside a routine that only looks, and can take in what a traceable one does. Eager calls find
 /// out when it runs.
 RoutineKind kind_of(const OpContext& context, const py::object& fn, bool looks, bool traceable) {
-  if (is_native(fn)) return RoutineKind::kObserve;
+  if (is_native(fn) && !fn.cast<const NativeRoutineObject&>().edits) return RoutineKind::kObserve;
   if (!context.backend().capabilities().symbolic_analysis) return RoutineKind::kUnknown;
   return looks ? RoutineKind::kObserve : traceable ? RoutineKind::kTraceable : RoutineKind::kUnknown;
 }
@@ -396,15 +396,15 @@ void bind_backward_actions(ContextClass& context) {
 
 void bind_op_context(py::module_& m) {
   bind_operator(m);
-  py::class_<NativeRoutineObject>(m, "NativeRoutine",
-                                  "A routine in C++, to be scheduled as a function is. It only looks.")
-      .def(py::init([](const py::capsule& capsule, py::object otherwise) {
+  py::class_<NativeRoutineObject>(m, "NativeRoutine", "A routine in C++, to be scheduled as a function is.")
+      .def(py::init([](const py::capsule& capsule, py::object otherwise, bool edits) {
              const auto* native = static_cast<NativeRoutine*>(PyCapsule_GetPointer(capsule.ptr(), kRoutineCapsule));
              if (!native) throw py::error_already_set();
-             return NativeRoutineObject{*native, std::move(otherwise)};
+             return NativeRoutineObject{*native, std::move(otherwise), edits};
            }),
-           py::arg("capsule"), py::arg("otherwise"),
-           "otherwise: what to call, with what was selected, in the runs in which the C++ routine declines.")
+           py::arg("capsule"), py::arg("otherwise"), py::arg("edits") = false,
+           "otherwise: what to call, with what was selected, in the runs in which the C++ routine declines. edits: it "
+           "may replace what was selected; if not, it only looks.")
       .def("__call__", [](const NativeRoutineObject& routine, const py::args& args, const py::kwargs& kwargs) {
         return routine.otherwise(*args, **kwargs);
       });

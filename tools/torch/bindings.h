@@ -9,7 +9,7 @@ void bind_collectives(pybind11::module_& m);
 void bind_finite(pybind11::module_& m);
 void bind_gradients(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
-void bind_moving_range(pybind11::module_& m);
+void bind_fake_quantization(pybind11::module_& m);
 void bind_statistics(pybind11::module_& m);
 void bind_storages(pybind11::module_& m);
 

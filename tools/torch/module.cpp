@@ -18,6 +18,6 @@ PYBIND11_MODULE(_torch_tools, m) {
   pytorch::bind_gradients(m);
   pytorch::bind_memory(m);
   pytorch::bind_storages(m);
-  pytorch::bind_moving_range(m);
+  pytorch::bind_fake_quantization(m);
   pytorch::bind_collectives(m);
 }

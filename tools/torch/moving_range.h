@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
-#include <utility>
+#include <memory>
+#include <vector>
+
+#include "amanda/mutex.h"
 
 namespace amanda::tools::pytorch {
 
@@ -18,19 +20,39 @@ struct RangeOptions {
   double eps;                  ///< the smallest scale
 };
 
-/// Continues what a MovingAverageMinMaxObserver or MovingAveragePerChannelMinMaxObserver has begun, in its buffers.
+/// What a value is quantized with: one element each, or one per channel.
+struct QuantizationParameters {
+  std::vector<float> scale;
+  std::vector<int32_t> zero_point;
+};
+using QuantizationParametersPtr = std::shared_ptr<const QuantizationParameters>;
+
+/// Continues what a MovingAverageMinMaxObserver or MovingAveragePerChannelMinMaxObserver has begun, in its buffers. On
+/// any thread.
 class MovingRange {
  public:
   /// `min` and `max`: float32, on the host; one element, or one per channel.
   MovingRange(at::Tensor min, at::Tensor max, RangeOptions options);
 
-  /// Includes the value in the range. Returns scale and zero point, bit-equal to the observer's; none: it has done
+  const RangeOptions& options() const { return options_; }
+
+  /// Includes the value in the range. Returns what it is quantized with, bit-equal to the observer's; null: it has done
   /// nothing, because the observer itself must see this value.
-  std::optional<std::pair<at::Tensor, at::Tensor>> look_at(const at::Tensor& value);
+  QuantizationParametersPtr look_at(const at::Tensor& value);
+  /// As of the last run; null: the observer must be asked.
+  QuantizationParametersPtr parameters() const;
+  /// From now on it does nothing: the observer goes on by itself.
+  void retire();
 
  private:
+  QuantizationParametersPtr parameters_of_range() const;
+
   const at::Tensor min_, max_;
+  const int64_t channels_;
   const RangeOptions options_;
+  mutable Mutex mutex_;  // guards the elements of min_ and max_, and what follows
+  QuantizationParametersPtr parameters_;
+  bool retired_ = false;
 };
 
 }  // namespace amanda::tools::pytorch

@@ -6,18 +6,10 @@ import math
 import amanda
 import pytest
 import torch
-from amanda.reports.places import Place
 from amanda.tools.quantization import FakeQuantization, MovingRange
 from amanda.tools.quantization.observed import Observed
-from amanda.tools.quantization.rows import OperandPlace
+from moving_ranges import AT, RANGES
 
-AT = OperandPlace(Place(1, "aten::linear", "", "model.py:1"), "input", "input")
-RANGES = [
-    MovingRange(quant_min=low, quant_max=high, symmetric=symmetric, by_channel=by_channel, averaging_constant=share)
-    for (low, high, share), symmetric, by_channel in itertools.product(
-        [(0, 255, 0.01), (-128, 127, 0.3), (0, 15, 0.1)], [False, True], [False, True]
-    )
-]
 MOVES = [
     lambda x: x,
     lambda x: x.abs() + 1,

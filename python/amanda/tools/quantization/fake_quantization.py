@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from amanda import _core
 from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
@@ -14,12 +15,14 @@ from amanda.run import Run
 from amanda.switches import disabled
 from amanda.tools import _fused_layers
 from amanda.tools._arrays import arrays_of, known
+from amanda.tools._native import natively
 from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
 from amanda.tools.quantization import graph_operands
 from amanda.tools.quantization.ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
 from amanda.tools.quantization.rows import OperandPlace, Quantization, Side
 
 if TYPE_CHECKING:
+    from amanda import _torch_tools
     from amanda.tools.quantization.array_observed import ArrayObserved
 
 
@@ -82,6 +85,7 @@ class FakeQuantization(Quantization):
         self._fixed_in_code = False
         self._quantizes: dict[Any, Any] = {}  # what compiled code reads, by device
         self._observe = self._quantize = True
+        self._native: _torch_tools.FakeQuantizationState | None = None  # what routines in C++ read
         self._add("input", inputs)
         if inputs is INT8:
             self._add("input", TENSORFLOW_INT8)
@@ -97,6 +101,8 @@ class FakeQuantization(Quantization):
     @observe.setter
     def observe(self, value: bool) -> None:
         self._observe = value
+        if self._native is not None:
+            self._native.observe = value
         if value:
             self._say_fixed()
 
@@ -108,12 +114,16 @@ class FakeQuantization(Quantization):
     @quantize.setter
     def quantize(self, value: bool) -> None:
         self._quantize = value
+        if self._native is not None:
+            self._native.quantize = value
         with disabled():
             for flag in self._quantizes.values():
                 flag.fill_(bool(value))
 
     def reset(self) -> None:
         super().reset()
+        if self._native is not None:
+            self._native.forget()
         self._say_fixed()
 
     def _say_fixed(self) -> None:
@@ -155,18 +165,44 @@ class FakeQuantization(Quantization):
             if context.is_symbolic and self.quantize and self._compile_in(context, ops, at, position, make):
                 continue
             insert = context.insert_before_op if side == "input" else context.insert_after_op
-            insert(self._fake_quantize, [position], differentiable=True, ops=ops, at=at, make=make)
+            quantizer = self._quantizer(context)
+            routine = self._fake_quantize
+            if quantizer is not None:
+                routine = _core.NativeRoutine(quantizer.routine(), self._fake_quantize, edits=True)
+            insert(routine, [position], differentiable=True, ops=ops, at=at, make=make, quantizer=quantizer)
 
-    def _fake_quantize(self, value: Any, ops: str, at: OperandPlace, make: MakeObserver) -> Any:
+    def _quantizer(self, context: OpContext) -> _torch_tools.FakeQuantizer | None:
+        """Does in C++ what can be done there; None: everything is done in Python."""
+        native = natively(context)
+        if native is None:
+            return None
+        with self._lock:
+            if self._native is None:
+                self._native = native.FakeQuantizationState()
+        self._native.observe, self._native.quantize = self._observe, self._quantize
+        quantizer: _torch_tools.FakeQuantizer = native.FakeQuantizer(self._native)
+        return quantizer
+
+    def _fake_quantize(
+        self,
+        value: Any,
+        ops: str,
+        at: OperandPlace,
+        make: MakeObserver,
+        quantizer: _torch_tools.FakeQuantizer | None,
+    ) -> Any:
         from amanda.tools.quantization.observed import Observed
 
         arrays = arrays_of(value)
         if arrays is None or not arrays.is_floating(value) or self._skips.unreadable(value):
             return None
         key = ops, at.place.op_id, at.side, at.position
+        generation = quantizer.generation if quantizer is not None else 0
         operand = self._operand(key, lambda: Observed.by(at, make))
         if self.observe:
             operand.look_at(value)
+        if quantizer is not None and operand.continued is not None:
+            quantizer.follow(operand.continued, generation)
         return operand.fake_quantized(value) if self.quantize else None
 
     def _compile_in(

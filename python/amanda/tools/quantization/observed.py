@@ -18,7 +18,7 @@ class Observed:
     at: OperandPlace
     observer: UniformQuantizationObserverBase
     looked: bool = False
-    found: tuple[torch.Tensor, torch.Tensor] | None = None  # since it last looked
+    found: tuple[torch.Tensor, torch.Tensor] | None = None  # by the observer, since it last looked
     range: MovingRange | None = None  # that made the observer: nobody else has it
     continued: _torch_tools.MovingRange | None = None  # what the observer has begun
     lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the fields from `looked` on
@@ -29,14 +29,15 @@ class Observed:
 
     def look_at(self, value: torch.Tensor) -> None:
         with self.lock:
-            found = None if self.continued is None else self.continued.look_at(value)
-            if found is not None:
-                self.found = found
+            if self.continued is not None and self.continued.look_at(value):
                 return
         seen = torch.func.debug_unwrap(value.detach())
         if seen.shape != value.shape and self.by_channel:
             raise _core.Error(f"[quantization] {self.at.place.name} runs on several tensors at once, under torch.vmap")
         with self.lock, torch.no_grad():
+            if self.continued is not None:
+                self.continued.retire()
+                self.continued = None
             self.observer.to(seen.device)(seen)
             self.found = None
             self.looked = True
@@ -46,7 +47,6 @@ class Observed:
         """From now on, without the observer, where that is possible."""
         smallest, largest = getattr(self.observer, "min_val", None), getattr(self.observer, "max_val", None)
         if self.range is None or smallest is None or largest is None or not smallest.is_cpu:
-            self.continued = None
             return
         options = self.range
         self.continued = _torch_tools.MovingRange(
@@ -79,7 +79,9 @@ class Observed:
         return qparams
 
     def fake_quantized(self, value: torch.Tensor) -> torch.Tensor:
-        return self.rounded(value, *self.qparams("run the program with observe = True first"))
+        continued = self.continued
+        found = None if continued is None else continued.fake_quantized(value)
+        return self.rounded(value, *self.qparams("run the program with observe = True first")) if found is None else found
 
     def rounded(self, value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
         limits = self.observer.quant_min, self.observer.quant_max
@@ -96,6 +98,10 @@ class Observed:
         return Row(*place, side, position, scale, zero_point, self.observer.quant_min, self.observer.quant_max)
 
     def _find(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        with self.lock:
+            qparams = None if self.continued is None else self.continued.qparams()
+        if qparams is not None:
+            return qparams
         with self.lock, torch.inference_mode(False), torch.no_grad():  # for training, too
             if self.found is None and self.looked:
                 scale, zero_point = map(torch.func.debug_unwrap, self.observer.calculate_qparams())
