@@ -81,7 +81,9 @@ class Observed:
     def fake_quantized(self, value: torch.Tensor) -> torch.Tensor:
         continued = self.continued
         found = None if continued is None else continued.fake_quantized(value)
-        return self.rounded(value, *self.qparams("run the program with observe = True first")) if found is None else found
+        return (
+            self.rounded(value, *self.qparams("run the program with observe = True first")) if found is None else found
+        )
 
     def rounded(self, value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
         limits = self.observer.quant_min, self.observer.quant_max
