@@ -248,27 +248,46 @@ void ScopeState::note_filter(const Tool* tool, size_t registration, bool in_modu
   }
 }
 
-std::vector<Unmatched> ScopeState::unmatched(Tool& tool) {
-  std::vector<Unmatched> found;
+bool ScopeState::has_matched(const Tool& tool, size_t registration, const InstOptions& options) const {
+  if (options.ops.patterns().empty() && options.modules.matches_all()) return true;
+  const auto use = filters_.find({&tool, registration});
+  return use != filters_.end() && use->second.matched;
+}
+
+bool ScopeState::has_work(const Tool& tool) {
   const Registrations registrations = tool.registrations();
   std::lock_guard lock(mutex_);
-  std::lock_guard tool_lock(tool.mutex_);
-  bool any_matched = false;
   for (size_t i = 0; i < registrations->size(); ++i) {
     const InstOptions& options = (*registrations)[i].options;
-    const auto use = filters_.find({&tool, i});
-    const bool is_filter = !options.ops.patterns().empty() || !options.modules.matches_all();
-    if (!is_filter || (use != filters_.end() && use->second.matched)) {
-      any_matched |= !options.ops.is_on_demand();
-      continue;
-    }
-    if (tool.told_unmatched_.contains(i)) continue;
-    Unmatched& one = found.emplace_back(Unmatched{&tool, i, options});
-    if (use == filters_.end()) continue;
-    one.ops_matched = true;
-    one.elsewhere.assign(use->second.elsewhere.begin(), use->second.elsewhere.end());
+    if (!options.ops.is_on_demand() && has_matched(tool, i, options)) return true;
   }
-  if (any_matched) std::erase_if(found, [](const Unmatched& one) { return one.options.optional; });
+  return false;
+}
+
+bool ScopeState::may_be_idle(const Tool& tool) {
+  return std::any_of(tools_.begin(), tools_.end(), [&](const Tool* other) {
+    return depends(*other, tool) || ((other == &tool || depends(tool, *other)) && has_work(*other));
+  });
+}
+
+std::vector<Unmatched> ScopeState::unmatched(Tool& tool) {
+  std::vector<Unmatched> found;
+  {
+    const Registrations registrations = tool.registrations();
+    std::lock_guard lock(mutex_);
+    std::lock_guard tool_lock(tool.mutex_);
+    for (size_t i = 0; i < registrations->size(); ++i) {
+      const InstOptions& options = (*registrations)[i].options;
+      if (has_matched(tool, i, options) || tool.told_unmatched_.contains(i)) continue;
+      Unmatched& one = found.emplace_back(Unmatched{&tool, i, options});
+      const auto use = filters_.find({&tool, i});
+      if (use == filters_.end()) continue;
+      one.ops_matched = true;
+      one.elsewhere.assign(use->second.elsewhere.begin(), use->second.elsewhere.end());
+    }
+  }
+  const auto is_optional = [](const Unmatched& one) { return one.options.optional; };
+  if (std::any_of(found.begin(), found.end(), is_optional) && may_be_idle(tool)) std::erase_if(found, is_optional);
   return found;
 }
 

@@ -115,6 +115,11 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   void queue_for_eviction(RecordKey key);
   RecordPtr evict_unused();
   static void after_fork(void* state);
+  /// Does its filter, if it has one, match something that ran? Under the lock.
+  bool has_matched(const Tool& tool, size_t registration, const InstOptions& options) const;
+  bool has_work(const Tool& tool);  // does it match with any routine but those on demand?
+  /// Is there other work in its place: of its own, of a tool that it depends on, or of one that depends on it?
+  bool may_be_idle(const Tool& tool);
   std::vector<Unmatched> unmatched(Tool& tool);
 
   std::vector<Tool*> tools_;

@@ -27,7 +27,7 @@ struct InstOptions {
   OpFilter ops{};                ///< the operator types it is called for
   bool nested = false;           ///< also for operators inside an operator that this tool sees
   ModuleFilter modules{};        ///< the modules in which it is called
-  bool optional = false;         ///< no warning if the filters match nothing while the tool's other routines have work
+  bool optional = false;         ///< no warning of filters that match nothing, where the tool has other work
 };
 
 /// Looks at an operator once and schedules actions. Analyses of one operator never run at the same time.

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, TracebackType
 from typing import Literal, NoReturn, ParamSpec, TypeVar
 
@@ -44,6 +44,7 @@ class Scope:
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
         self._unused = weakref.finalize(self, _warn_unused, [tool.name for tool in tools], *_line_of_the_program())
+        self._tell_unmatched: Callable[[Sequence[_core.Unmatched], unmatched.Counts], object] = unmatched.warn
 
     def __repr__(self) -> str:
         """Its tools, where it is entered now, and what its cache of analysis results did."""
@@ -81,7 +82,7 @@ class Scope:
         if failure:
             raise failure
         if entry.unmatched:
-            unmatched.warn(entry.unmatched, self._counts)
+            self._tell_unmatched(entry.unmatched, self._counts)
 
     def _counts(self) -> tuple[list[tuple[str, int]], str]:
         """The operators that ran, as far as something knows them: names and numbers, most first, and what these are."""
@@ -325,7 +326,8 @@ def apply(
 
     Raises:
         TypeError: one of them is not a tool.
-        ValueError: an unknown `on_error`, `compiled` or `coverage`; a tool that works step by step (`StepTool`).
+        ValueError: an unknown `on_error`, `compiled` or `coverage`; a tool that works step by step (`StepTool`); two tools
+            of which a scope can have one.
         amanda.Error: the dependencies have a cycle; `coverage` without a framework.
     """
     options = checked_options("apply", tools, on_error, compiled, coverage)
@@ -345,9 +347,18 @@ def checked_options(
     for tool in tools:
         if not isinstance(tool, Tool):
             raise TypeError(f"[scope] {function} takes tools, got {tool!r}{_meant(tool, function)}")
+    _check_alone(tools)
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
     options = drivers.checked({"compiled": compiled})
     if not isinstance(coverage, bool):
         raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
     return options
+
+
+def _check_alone(tools: tuple[Tool, ...]) -> None:
+    known: dict[str, Tool] = {}
+    for tool in filter(lambda tool: tool._alone, tools):
+        if known.setdefault(tool._alone, tool) is not tool:
+            kind = type(tool).__name__
+            raise ValueError(f"[scope] got two tools of type {kind}, and a scope can have one: {tool._alone}")

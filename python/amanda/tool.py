@@ -80,6 +80,8 @@ class Tool:
         TypeError: `name` or `namespace` is not a string.
     """
 
+    _alone = ""  # why a scope cannot have two of them; empty: it can
+
     def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:
         if not isinstance(name, str | None) or not isinstance(namespace, str | None):
             raise TypeError(f"[tool] a tool's name and namespace are strings, got {name!r} and {namespace!r}")
@@ -159,8 +161,9 @@ class Tool:
                 ``"encoder.layer.0"``. Shell globs are allowed, and ``*`` also matches dots: ``"encoder.*.attention"``. A
                 path stands for the module and everything inside it. None: everywhere, also outside modules.
             nested: also analyse operators inside an operator that this tool sees. By default, only the outermost.
-            optional: do not warn if nothing matches `ops` and `modules` while another routine of this tool has work.
-                By default, leaving a scope in which operators ran warns once (`UnmatchedFilterWarning`).
+            optional: do not warn if nothing matches `ops` and `modules` while another routine of this tool, or of one that
+                it depends on, has work, or if other tools depend on this one. By default, leaving a scope in which
+                operators ran warns once (`UnmatchedFilterWarning`).
 
         Raises:
             TypeError: `callback` is not callable, a flag is a name, or `ops` or `modules` contains something other than

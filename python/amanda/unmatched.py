@@ -24,18 +24,19 @@ class UnmatchedFilterWarning(UserWarning):
 
 
 def warn(unmatched: Sequence[_core.Unmatched], counts: Counts) -> None:
-    """Warns of each, at the `with` statement, or the call of a decorated function, that is running.
+    """Warns of each, at the `with` statement, or the call of a decorated function, that is running."""
+    for text in texts(unmatched, counts):
+        warn_here(text)
 
-    Routines of one tool whose operators did not run are one warning.
-    """
+
+def texts(unmatched: Sequence[_core.Unmatched], counts: Counts) -> list[str]:
+    """What to tell of them. Routines of one tool whose operators did not run are one text."""
     absent: dict[str, list[_core.Unmatched]] = {}
     for one in unmatched:
-        if one.ops_matched:
-            warn_here(_elsewhere(one))
-        else:
+        if not one.ops_matched:
             absent.setdefault(one.tool, []).append(one)
-    for tool, of_tool in absent.items():
-        warn_here(_absent(tool, of_tool, counts))
+    elsewhere = [_elsewhere(one) for one in unmatched if one.ops_matched]
+    return elsewhere + [_absent(tool, of_tool, counts) for tool, of_tool in absent.items()]
 
 
 def warn_here(text: str, category: type[Warning] = UnmatchedFilterWarning) -> None:

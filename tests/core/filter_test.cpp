@@ -135,6 +135,19 @@ TEST_F(FilteredCallTest, ALogLineTellsOfAFilterThatMatchedNothing) {
                        "in other modules"}));
 }
 
+TEST_F(FilteredCallTest, OptionalFiltersAreMissedOnlyIfTheToolsThatItDependsOnHaveNoWorkEither) {
+  tool("a").does([](OpContext&) {}, {.ops = {"neg"}, .optional = true}).after("b");
+  tool("b").does([](OpContext&) {}, {.ops = {"relu"}, .optional = true});
+  tool("c").does([](OpContext&) {}, {.ops = {"neg"}, .optional = true}).after("d");
+  tool("d").does([](OpContext&) {}, {.ops = {"mul"}});
+  auto made = scope({tool("a"), tool("c")});
+  {
+    const auto inside = made->enter();
+    call("mul");
+  }
+  EXPECT_EQ(log(), std::vector<std::string>{"[scope] ops={\"neg\"} of tool 'a' matched nothing: no such operator ran"});
+}
+
 TEST_F(FilteredCallTest, NothingIsLoggedWhereNothingRanOrAnExceptionCame) {
   auto made = scope({tool("a").asks({"neg"}), tool("b")});
   { const auto inside = made->enter(); }

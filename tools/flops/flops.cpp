@@ -114,9 +114,10 @@ class Flops::Counter final : public Tool {
         cpu_attention_(cpu_attention),
         counts_(std::move(counts)),
         bilinear_(std::make_shared<BilinearCounter>(counts_)) {
-    add_inst_for_op([this](OpContext& context) { analyze(context); }, {.ops = OpFilter(forward_types(false))});
+    add_inst_for_op([this](OpContext& context) { analyze(context); },
+                    {.ops = OpFilter(forward_types(false)), .optional = true});
     add_inst_for_op([this](OpContext& context) { analyze_backward(context); },
-                    {.backward = true, .ops = OpFilter(forward_types(true))});
+                    {.backward = true, .ops = OpFilter(forward_types(true)), .optional = true});
   }
 
   /// Of TensorFlow's operators.
@@ -156,7 +157,7 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
   counter_ = std::make_unique<Counter>(index, options.cpu_attention, counts_);
   depends_on(*counter_);
   if (!options.uncounted) {
-    add_inst_for_op(refuse_compiled, {.ops = OpFilter(kComposite)});
+    add_inst_for_op(refuse_compiled, {.ops = OpFilter(kComposite), .optional = true});
     return;
   }
   add_inst_for_op([index, counts = counts_, bilinear = counter_->bilinear()](OpContext& context) {

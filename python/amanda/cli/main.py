@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Sequence
 
+from amanda import _core
 from amanda.cli import diff, doctor, flops, ls, memory, nan, profile, report, run, trace, watch
+from amanda.cli.program import NotStarted
 
 COMMANDS = (run, report, doctor, ls, profile, flops, memory, nan, diff, trace, watch)
 
@@ -14,10 +17,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command line; None: this process's.
 
     Raises:
-        SystemExit: the program that it runs has raised it, or has failed.
+        SystemExit: the program that it runs has raised it, or has failed; or the command line has a mistake.
     """
-    given = parser().parse_args(arguments)
-    given.run(given)
+    known = parser()
+    given = known.parse_args(arguments)
+    try:
+        given.run(given)
+    except NotStarted as stopped:
+        why = stopped.__cause__
+        text = str(why)
+        if not isinstance(why, (_core.Error, OSError, ImportError, ValueError)):  # a mistake in a tool
+            traceback.print_exception(why)
+            text = f"{type(why).__name__}: {why}"
+        known.error(f"the program was not started: {text}")
 
 
 def parser() -> argparse.ArgumentParser:

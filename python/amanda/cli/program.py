@@ -16,9 +16,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from amanda.cli import program_end
+from amanda.cli import late_torch, program_end
 from amanda.scope import Scope
 from amanda.unmatched import UnmatchedFilterWarning
+
+
+class NotStarted(Exception):
+    """Nothing of the program has run: its scope could not be entered. The cause is why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +45,35 @@ class Program:
 
     @classmethod
     def of_module(cls, argv: list[str]) -> Program:
-        return cls(argv, os.getcwd(), lambda: _run_module(argv[0], alter_argv=True))
+        try:
+            path = os.getcwd()
+        except FileNotFoundError:  # somebody has removed it
+            path = ""
+        return cls(argv, path, lambda: _run_module(argv[0], alter_argv=True))
 
-    def run_in(self, scope: Scope) -> object:
+    def run_in(self, scope: Scope, prepare: Callable[[], object] = lambda: None) -> object:
         """Runs it, and returns its exit status: 1 where an exception has ended it, which is printed as Python does.
 
+        Arguments:
+            prepare: called when the scope is entered, just before the program starts.
+
         Raises:
+            NotStarted: the scope could not be entered, or `prepare` has failed.
             SystemExit, KeyboardInterrupt: this is a process that the program has forked: what the caller does at the end
                 is not for it.
         """
         process = os.getpid()
-        sys.argv[:] = self.argv
-        if not sys.flags.safe_path:
-            sys.path[0] = self.path
         status: object = None
         uncaught: BaseException | None = None
         try:
-            with _Entered(scope):
-                self.run()
+            with _Entered(scope, prepare):
+                sys.argv[:] = self.argv
+                if not sys.flags.safe_path:
+                    sys.path[0] = self.path
+                with late_torch.not_imported():
+                    self.run()
+        except NotStarted:
+            raise
         except SystemExit as stopped:
             status = stopped.code
         except BaseException as error:
@@ -75,11 +90,19 @@ class Program:
 class _Entered:
     """A scope whose warnings about filters are told as text: the program may have made warnings errors."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    def __init__(self, scope: Scope, prepare: Callable[[], object]) -> None:
+        self._scope, self._prepare = scope, prepare
 
     def __enter__(self) -> None:
-        self._scope.__enter__()
+        try:
+            self._scope.__enter__()
+        except Exception as error:
+            raise NotStarted(error) from error
+        try:
+            self._prepare()
+        except Exception as error:
+            self._scope.__exit__(type(error), error, error.__traceback__)
+            raise NotStarted(error) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -95,11 +118,24 @@ class _Entered:
 
 
 def _new_main() -> types.ModuleType:
-    """With what Python's own has."""
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
-    sys.modules["__main__"] = main
+    """`__main__`, with what Python's own has.
+
+    Where this process is the command, it is the module that there is: libraries that a tool has imported may hold it, as
+    dill does. A program that calls the command goes on with its own.
+    """
+    main = sys.modules["__main__"]
+    if not _is_the_commands(main):
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__.clear()
+    names: dict[str, object] = dict.fromkeys(("__doc__", "__package__", "__loader__", "__spec__", "__cached__"))
+    main.__dict__.update(names, __name__="__main__", __builtins__=builtins, __annotations__={})
     return main
+
+
+def _is_the_commands(main: types.ModuleType) -> bool:
+    """Is it `python -m amanda`, or the script that pip has installed?"""
+    name = main.__spec__.name if main.__spec__ is not None else os.path.basename(getattr(main, "__file__", None) or "")
+    return name in ("amanda.__main__", "amanda")
 
 
 def _run_script(path: str, source: bytes) -> None:
@@ -121,6 +157,6 @@ def _run_module(name: str, *, alter_argv: bool) -> None:
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
     """Without Amanda's frames at its start."""
-    while traceback and traceback.tb_frame.f_code.co_filename == __file__:
+    while traceback and traceback.tb_frame.f_code.co_filename in (__file__, late_torch.__file__):
         traceback = traceback.tb_next
     return traceback

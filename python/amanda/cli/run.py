@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amanda import scope
+from amanda._core import Error
 from amanda.cli import program_arguments
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
@@ -45,7 +46,13 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             run(program, settings_of(given), given, program_arguments.options(given))
-        except (ValueError, TypeError, ImportError, OSError) as error:  # the program's own are printed as Python does
+        except (
+            ValueError,
+            TypeError,
+            ImportError,
+            OSError,
+            Error,
+        ) as error:  # the program's own are printed as Python does
             command.error(str(error))
 
     command.set_defaults(run=execute)
@@ -143,8 +150,6 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     covers = given.coverage or page is not None
     entered = _scope(tools, given.schedule, {**options, "coverage": covers})
     about = begun(program.argv, names)
-    if folder is not None:
-        folder.begin()
     started = time.monotonic()
 
     def report(made: Report, status: object) -> None:
@@ -169,7 +174,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
                 _write_page(page, SavedRun({**about, **ended(status, runs)}, _sections(tools, coverage)))
 
     shown = live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators")
-    run_and_report(program, entered, report, shown)
+    run_and_report(program, entered, report, shown, folder.begin if folder is not None else lambda: None)
 
 
 def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:

@@ -44,6 +44,7 @@ def run_and_report(
     scope: Scope,
     report: Callable[[Report, object], object],
     shown: contextlib.AbstractContextManager[object] | None = None,
+    prepare: Callable[[], object] = lambda: None,
 ) -> None:
     """Runs a program in a scope, and then `report`, which prints and writes what was found.
 
@@ -52,14 +53,16 @@ def run_and_report(
 
     Arguments:
         shown: entered while the program runs.
+        prepare: called when the scope is entered, just before the program starts.
 
     Raises:
+        NotStarted: the scope could not be entered, or `prepare` has failed.
         SystemExit: the program's own, or of its exception, which is printed as Python does; or that of the report.
         KeyboardInterrupt: the program's own, printed already.
     """
     stdout = sys.stdout
     with before_sudden_end(lambda status: _report_suddenly(report, status)), shown or contextlib.nullcontext():
-        status = program.run_in(scope)
+        status = program.run_in(scope, prepare)
     own = _report(report, status, stdout)
     program_end.leave(own if own is not None and program_end.is_success(status) else status)
 

@@ -92,6 +92,7 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
     """
 
     _speaker = "rematerialization"
+    _alone = "one budget is in force on a thread"
 
     def __init__(self, budget: int, heuristic: Heuristic = "dtr", *, costs: Literal["time", "equal"] = "time") -> None:
         try:

@@ -194,6 +194,33 @@ def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
     assert done.stdout.splitlines()[:3] == ["from TOML" * 3 + " relu", "xx relu", "tensor([2., 2.])"]
 
 
+def test_main_is_the_module_that_others_hold(amanda_run, tmp_path):
+    """dill, which torch imports where it is installed, pickles by it."""
+    (tmp_path / "holds.py").write_text("import __main__ as main, amanda\nclass Tool(amanda.Tool): pass\n")
+    script = "import holds, sys\nprint(holds.main is sys.modules['__main__'], vars(holds.main) is globals())"
+    done = amanda_run("-t", "holds:Tool", "script.py", script=script)
+    assert done.stdout.startswith("True True\n"), done.stderr
+
+
+def test_a_program_that_sets_the_number_of_threads_gets_it(amanda_run, tmp_path):
+    """torch reads it when it is imported, which is before the program runs."""
+    script = """
+        import importlib.util, os, sys
+        assert "torch" not in sys.modules
+        before = importlib.util.find_spec("torch")
+        os.environ["OMP_NUM_THREADS"] = "3"
+        from torch.nn import functional
+        import torch
+        print(torch.get_num_threads(), torch.nn.functional is functional, before.origin == torch.__spec__.origin)
+        print(type(torch.__spec__.loader).__name__, torch.relu(torch.ones(1)).item(), "late_torch" in str(sys.meta_path))
+    """
+    done = amanda_run("-t", "profile", "script.py", script=script)
+    assert done.stdout.startswith("3 True True\nSourceFileLoader 1.0 False\n"), done.stdout + done.stderr
+    assert (
+        amanda_run("-t", "profile", "script.py", script="import torch; print(torch.get_num_threads())").stdout[0] == "1"
+    )
+
+
 MINE = """
 import amanda
 class Needs(amanda.Tool):
@@ -236,6 +263,10 @@ class Bare(amanda.Tool):
         (("-t", "needs.py:Tool"), "Tool of needs.py can't be made: ModuleNotFoundError: No module named 'not_there'"),
         (("-t", "exits.py:Tool"), "Tool of exits.py can't be made: SystemExit: 3 (exits.py:1)"),
         (("-t", "nothing_there:Tool"), "there is no module 'nothing_there'"),
+        (
+            ("-t", "memory", "-t", "memory"),
+            "[scope] got two tools of type PeakMemory, and a scope can have one: PyTorch",
+        ),
     ],
 )
 def test_mistakes_are_found_before_the_program_runs(tmp_path, monkeypatch, capsys, arguments, message):
@@ -251,6 +282,34 @@ def test_mistakes_are_found_before_the_program_runs(tmp_path, monkeypatch, capsy
         main(["run", *arguments, "script.py"])
     assert stopped.value.code == 2
     assert f"amanda run: error: {message}" in capsys.readouterr().err
+
+
+def test_a_scope_that_cannot_be_entered_is_no_error_of_the_program(amanda_run, tmp_path):
+    (tmp_path / "fails.py").write_text(
+        textwrap.dedent(
+            """
+            import amanda
+
+            class Fails(amanda.Tool):
+                def on_enter(self):
+                    {}["key"]
+
+            class Refuses(amanda.Tool):
+                def on_enter(self):
+                    raise amanda.Error("[mine] not here")
+            """
+        )
+    )
+    told = "amanda: error: the program was not started: "
+    done = amanda_run("-t", "profile", "-t", "fails.py:Fails", "--out", "out", "script.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Traceback ")
+    assert '    {}["key"]' in done.stderr
+    assert done.stderr.endswith(f"{told}KeyError: 'key'\n")
+    assert os.listdir(tmp_path / "out") == []
+    done = amanda_run("-t", "fails.py:Refuses", "script.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[1:] == [f"{told}[mine] not here"]
 
 
 @pytest.mark.parametrize("text", ['{"files": [', "[1]", '{"files": [3, "../script.py"]}', '{"files": 3}', ""])

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 
 import amanda
 import pytest
@@ -468,3 +469,22 @@ def test_it_can_be_narrowed():
     assert set(run(ops="mm").by_operator()) == {"aten::mm", "MmBackward0"}
     with pytest.raises(ValueError, match=r"\[flops\] narrow: nothing is counted in these operators themselves; what"):
         run(ops="linear")
+
+
+def test_a_program_without_products_is_no_mistake():
+    """Unless that is all there is to tell of."""
+
+    x = leaf(2)
+
+    def told(**options):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with amanda.apply(flops := Flops(**options)):
+                torch.exp(x).sum()
+        return flops, [str(one.message) for one in caught]
+
+    flops, texts = told()
+    assert (flops.total, flops.uncounted, texts) == (0, {"aten::exp": 1, "aten::sum": 1}, [])
+    flops, (text,) = told(uncounted=False)
+    assert text.startswith("[scope] ops=['aten::linear', 'aten::matmul', 'aten::einsum', ")
+    assert "of tool 'flops' matched nothing that ran" in text

@@ -80,6 +80,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     """
 
     _speaker = "memory"
+    _alone = "PyTorch's allocators report to one listener"
     _groupings = GROUPINGS
 
     def __init__(self, model: torch.nn.Module | None = None) -> None:

@@ -34,11 +34,12 @@ class Sighting(NamedTuple):
 
 
 class Ledger:
-    """Sightings become findings, each operator's first one, or are counted. On any thread."""
+    """Sightings become findings, each operator's first one since `begin`, or are counted. On any thread."""
 
     def __init__(self) -> None:
         self._lock = _fork.lock()  # guards the fields below
-        self._findings: dict[tuple[Place, str], Finding] = {}
+        self._findings: dict[tuple[Place, str], Finding] = {}  # the first of each operator
+        self._told: set[tuple[Place, str]] = set()  # those of which `add` has returned one since `begin`
         self._runs: collections.Counter[tuple[Place, str]] = collections.Counter()
         self._propagated = 0
         self._seen = False  # any that is not finite, allowed or not
@@ -57,9 +58,16 @@ class Ledger:
         with self._lock:
             return self._propagated
 
+    def begin(self) -> None:
+        """What was found before is new again."""
+        with self._lock:
+            self._told.clear()
+            self._seen = False
+
     def clear(self) -> None:
         with self._lock:
             self._findings.clear()
+            self._told.clear()
             self._runs.clear()
             self._pending.clear()
             self._propagated, self._seen = 0, False
@@ -97,8 +105,9 @@ class Ledger:
                 self._propagated += 1
                 return None
             self._runs[key] += 1
-            if key in self._findings:
+            if key in self._told:
                 return None
+            self._told.add(key)
             finding = Finding(
                 kind="given" if given else "produced",
                 phase="backward" if one.at.backward_op else "forward",
@@ -108,5 +117,5 @@ class Ledger:
                 inputs=one.inputs,
                 **place_fields(one.at.place),
             )
-            self._findings[key] = finding
+            self._findings.setdefault(key, finding)
         return finding

@@ -46,8 +46,9 @@ class NaNSentinel(Tool):
     Arguments:
         inf: infinities count, too. Masks of -inf in attention then need an `allow_...`.
         backward: gradients, too. A finding has the module and line of the forward operator.
-        action: "raise": a `NonfiniteError` out of the model's call or `backward()`; "warn": a `NonfiniteWarning` for
-            each operator that produced some, once, and the program goes on.
+        action: "raise": a `NonfiniteError` out of the model's call or `backward()`, for each operator once; again when
+            the scope is entered again. "warn": a `NonfiniteWarning` for each operator that produced some, once, and the
+            program goes on.
         allow_ops: operators that may produce some, with wildcards: "softmax", "aten::log*".
         allow_modules: modules that may, with those inside them: "encoder.layer.*.attention".
         allow_lines: files, or lines of files, that may: "masks.py", "model.py:12".
@@ -121,6 +122,10 @@ class NaNSentinel(Tool):
     def reset(self) -> None:
         self._ledger.clear()
         self._skips.reset()
+
+    def on_enter(self) -> None:
+        if self.action == "raise":
+            self._ledger.begin()
 
     def on_exit(self, error: BaseException | None) -> None:
         found = self._ledger.drain()
