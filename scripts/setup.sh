@@ -7,6 +7,9 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 say() { printf '\033[1m[setup]\033[0m %s\n' "$*"; }
 
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  { say "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+
 have_header() { echo "#include <$1>" | g++ -x c++ -std=c++17 -fsyntax-only ${2:+-I "$2"} - 2>/dev/null; }
 
 missing=()

@@ -90,6 +90,16 @@ def test_a_build_for_another_torch_says_so(installed, tmp_path):
     )
 
 
+def test_a_build_for_another_python_says_so(installed, tmp_path):
+    python, _ = installed
+    program = "import sys; sys.version_info = (3, 99, 0)\ntry: import amanda\nexcept ImportError as e: print(e)"
+    built = ".".join(platform.python_version_tuple()[:2])
+    assert run(python, "-c", program, cwd=tmp_path).strip() == (
+        f"[amanda] this build of amanda is for Python {built}, and this is Python 3.99; build amanda again "
+        "with it, or use that Python"
+    )
+
+
 def block(language, holding):
     """The only block of this language in docs/building_cpp_tools.md that holds a text."""
     page = (ROOT / "docs" / "building_cpp_tools.md").read_text()

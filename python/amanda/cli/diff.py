@@ -23,6 +23,8 @@ from amanda.tools.diff.rows import COLUMNS
 
 DIFFERS = 1
 FAILED = 3  # a program; argparse has 2
+FILES = {"html": ("jinja2", "rich", "plotly"), "json": ()}
+"""The files that it writes, and the packages that they need."""
 
 
 def add(commands: Any) -> None:
@@ -45,15 +47,18 @@ def add(commands: Any) -> None:
             if len(given.program) < 2:
                 command.error("expected two scripts; or --record or --against, and a script")
             if all(map(is_record, given.program)) and len(given.program) == 2:
-                return compare(lambda: compare_records(given))
+                return compare(given, lambda: compare_records(given))
             other = given.program.pop(0)
         program = program_arguments.required(command, given)
-        compare(lambda: run(program, other, given, program_arguments.options(given)))
+        compare(given, lambda: run(program, other, given, program_arguments.options(given)))
 
-    def compare(compared: Callable[[], None]) -> None:
+    def compare(given: argparse.Namespace, compared: Callable[[], None]) -> None:
         try:
+            vars(given).update(program_arguments.files_of(given, FILES))
+            if not given.record:
+                program_arguments.check_rich()
             compared()
-        except (ValueError, OSError) as error:
+        except (ValueError, ImportError, OSError) as error:
             command.error(str(error))
 
     command.set_defaults(run=execute)

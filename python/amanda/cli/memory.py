@@ -35,7 +35,8 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             files = program_arguments.files_of(given, FILES)
-        except (ValueError, OSError) as error:
+            program_arguments.check_rich()
+        except (ValueError, OSError, ImportError) as error:
             command.error(str(error))
         run(program, files, given, program_arguments.options(given))
 

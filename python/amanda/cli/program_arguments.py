@@ -80,5 +80,19 @@ def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -
     return {name: os.path.abspath(path) for name, path in paths.items()}
 
 
+def check_rich(instead: str = "") -> None:
+    """To be called before a program runs: that may take hours.
+
+    Arguments:
+        instead: what hands out results without it.
+
+    Raises:
+        ImportError: what prints tables is not installed.
+    """
+    if importlib.util.find_spec("rich") is None:
+        also = f"; {instead}" if instead else ""
+        raise ImportError(f"tables need rich: pip install 'amanda[profile]'{also}")
+
+
 def _scope_options() -> dict[str, drivers.Option]:
     return {name: option for driver in drivers.registered() for name, option in driver.options.items()}

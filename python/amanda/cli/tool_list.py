@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amanda.cli import program_arguments
 from amanda.cli.tool_spec import ToolSpec
 from amanda.reports.results import Results
 from amanda.tool import Tool
@@ -117,8 +117,8 @@ def check_sort(tools: Iterable[NamedTool], by: str | None, sort: str | None) -> 
 
 def check_rich(tools: Iterable[NamedTool]) -> None:
     """Raises `ImportError`: these tools have tables, and what prints them is not installed."""
-    if any(isinstance(tool, Results) for _, tool in tools) and importlib.util.find_spec("rich") is None:
-        raise ImportError("tables need rich: pip install 'amanda[profile]'; --out writes files without it")
+    if any(isinstance(tool, Results) for _, tool in tools):
+        program_arguments.check_rich("--out writes files without it")
 
 
 def tables(

@@ -38,7 +38,9 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             tool = tool_of(given)
-        except ValueError as error:
+            if given.json is None:
+                program_arguments.check_rich("--json writes rows without it")
+        except (ValueError, ImportError) as error:
             command.error(str(error))
         run(
             program,

@@ -161,6 +161,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
         "distributed.md",
         "filters.md",
         "glossary.md",
+        "installation.md",
         "limitations.md",
         "migrating.md",
         "profiling.md",

@@ -6,10 +6,12 @@ That importing a module runs the `__init__` of the packages around it makes no a
 """
 
 import ast
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+import without_extras
 from repository import ROOT
 
 PACKAGE = ROOT / "python" / "amanda"
@@ -183,6 +185,19 @@ def test_no_framework_is_imported_further_in_than_its_driver():
 
 def names_of(node):
     return [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+
+
+def test_every_import_of_an_optional_library_is_tried_without_it():
+    own = sys.stdlib_module_names | {"amanda", "torch", "tensorflow", "keras", "tf_keras", "pytest"}
+    found = set()
+    for module, path in modules(PACKAGE).items():
+        if not module.startswith("drivers.tensorflow"):
+            names = (name for node in imports_in(ast.parse(path.read_text())) for name in names_of(node))
+            libraries = {name.partition(".")[0] for name in names} - own
+            found |= {f"{path.relative_to(PACKAGE)}, {library}" for library in libraries}
+    tried = {site for use in without_extras.USES.values() for site in use.imports}
+    assert found == tried | without_extras.SILENT, "see tests/python/without_extras.py"
+    assert {site.partition(", ")[2] for site in found} <= without_extras.OPTIONAL
 
 
 # ---- the check itself ------------------------------------------------------------------------------------------------

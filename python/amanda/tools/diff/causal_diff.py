@@ -44,6 +44,7 @@ class CausalDiff(Differences, Watching):
             inputs of all operators. Operators that draw random numbers are left out.
 
     Raises:
+        ImportError: numpy or safetensors is not installed.
         ValueError: the folder has no record, or one of another version; a tolerance is negative.
         OSError: it cannot be read.
     """

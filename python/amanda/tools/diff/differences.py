@@ -62,6 +62,7 @@ class RecordDiff(Differences):
         rtol, atol, close: as of `CausalDiff`.
 
     Raises:
+        ImportError: numpy or safetensors is not installed.
         ValueError: a folder has no record, or one of another version; a tolerance is negative.
         OSError: one cannot be read.
     """

