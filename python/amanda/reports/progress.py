@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import multiprocessing
 import os
 import sys
@@ -81,6 +82,14 @@ def bar(what: str, total: float | None) -> Any:
         def render(self, task: Any) -> Any:
             return Text(task.description, no_wrap=True, overflow="ellipsis")
 
+    class Left(parts.ProgressColumn):  # type: ignore[misc]
+        """The time for the rest, if that takes as long for each part as those that are done. rich's own, which goes by
+        the last seconds, knows nothing until two are done."""
+
+        def render(self, task: Any) -> Any:
+            seconds = task.elapsed * (task.total - task.completed) / task.completed if task.completed else None
+            return Text("" if seconds is None else f"{datetime.timedelta(seconds=max(0, round(seconds)))} left", "cyan")
+
     def line() -> Any:
         return Column(no_wrap=True)
 
@@ -89,12 +98,11 @@ def bar(what: str, total: float | None) -> Any:
         columns.append(parts.TaskProgressColumn(table_column=line()))
     columns += [parts.MofNCompleteColumn(table_column=line()), parts.TimeElapsedColumn(table_column=line())]
     if total is not None:
-        columns += [parts.TextColumn("left"), parts.TimeRemainingColumn(table_column=line())]
+        columns.append(Left(table_column=line()))
     shown = parts.Progress(
         *columns,
         console=terminal(),
         auto_refresh=False,
-        speed_estimate_period=float("inf"),  # one part may take minutes
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,

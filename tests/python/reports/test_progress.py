@@ -43,9 +43,26 @@ def test_a_bar_grows_to_the_end_and_is_erased(terminal):
     assert (found[0], found[-1]) == (5, 100)
     assert {total for _, _, total in BAR.findall(plain(text))} == {"20"}
     assert plain(text).startswith("\rworking ━") or plain(text).startswith("working ")
-    assert re.search(r"20/20 0:00:00 left 0:00:00", plain(text))
+    assert re.search(r"20/20 0:00:00 0:00:00 left", plain(text))
     assert text.endswith(ERASED)
     assert HIDDEN not in text
+
+
+def test_the_time_that_is_left_is_in_proportion(terminal):
+    shown = progress.bar("working", 8)
+    shown.tasks[0].start_time -= 200  # seconds that have passed
+    for done, left in [(0, None), (1, 1400), (3, 333), (8, 0)]:
+        shown.update(shown.tasks[0].id, completed=done)
+        with shown.console.capture() as drawn:
+            shown.console.print(shown.get_renderable())
+        found = re.findall(r"(\d):(\d\d):(\d\d) left", plain(drawn.get()))
+        if left is None:
+            assert not found
+        else:
+            ((hours, minutes, seconds),) = found
+            assert left <= int(hours) * 3600 + int(minutes) * 60 + int(seconds) <= left * 1.02, (
+                "a moment has passed, too"
+            )
 
 
 def test_parts_are_named_and_a_total_need_not_be_known(terminal):
@@ -79,7 +96,7 @@ def test_one_line_however_narrow_the_terminal_is(terminal, monkeypatch):
     work()
     text = terminal.text()
     assert text.count("\n") == text.count("\x1b[1A") == 2, "the ends"
-    assert re.search(r"working: a part wi… ━{20} 100% 3/3 0:00:00 left 0:00:00", plain(text))
+    assert re.search(r"working: a part wi… ━{20} 100% 3/3 0:00:00 0:00:00 left", plain(text))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("wrong")])
