@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amanda.reports.progress import Progress
 from amanda.reports.rank_rows import VALUES, Combine, Part, RankRows, first_value
 from amanda.reports.run_datasets import dataset_of
 
@@ -27,6 +29,7 @@ def report(
     *,
     value: str | None = None,
     combine: Combine = "sum",
+    progress: bool = True,
 ) -> RankRows:
     """Compares the ranks of a recording, as `amanda.distributed.gather` compares those of a running program::
 
@@ -47,6 +50,7 @@ def report(
         value: the column to compare. None: the first that there is of device_ns, total_ns, host_ns, flops, calls, value.
             Missing values and NaN count as 0.
         combine: "sum", or "mean" of the rows that have a value, for values that no sum makes sense of, such as norms.
+        progress: a bar on standard error while DuckDB reads, if that is a terminal; see `amanda.reports.progress.Progress`.
 
     Returns:
         `RankRows`, with `rows`, `table`, `to_pandas` and files, by "name" and by "rank".
@@ -58,8 +62,10 @@ def report(
         ValueError: there is no such column, or it has no numbers; or a folder has several datasets.
     """
     hosts: dict[int, str] = {}
+    shown: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if isinstance(source, (str, os.PathLike)):
-        source, hosts = _relation(Path(source))
+        source, hosts, percent = _relation(Path(source))
+        shown = Progress("reading the recording", 100, show=progress, done=percent)
     engine = _ENGINES.get(next((kind for kind in map(_package, type(source).__mro__) if kind in _ENGINES), ""))
     if engine is None:
         raise TypeError(
@@ -72,10 +78,11 @@ def report(
     names = _names(columns, by)
     value = _value(columns, value)
     parts = []
-    for *key, rank, host, rows, known, total in engine(source, names, value, "host" in columns):
-        label = str(key[0]) if by is None else ", ".join(map(str, key))
-        parts.append(Part(tuple(key), label, int(rank), int(rows), int(known), total or 0))
-        hosts[int(rank)] = host or hosts.get(int(rank), "")
+    with shown:
+        for *key, rank, host, rows, known, total in engine(source, names, value, "host" in columns):
+            label = str(key[0]) if by is None else ", ".join(map(str, key))
+            parts.append(Part(tuple(key), label, int(rank), int(rows), int(known), total or 0))
+            hosts[int(rank)] = host or hosts.get(int(rank), "")
     return RankRows(parts, hosts, value, combine)
 
 
@@ -111,16 +118,20 @@ def _no_numbers(value: str, kind: Any) -> ValueError:
 # ---- where rows are --------------------------------------------------------------------------------------------------
 
 
-def _relation(folder: Path) -> tuple[duckdb.DuckDBPyRelation, dict[int, str]]:
-    """All files of a dataset, and the ranks that it has, also those without rows."""
+def _relation(folder: Path) -> tuple[duckdb.DuckDBPyRelation, dict[int, str], Callable[[], float]]:
+    """All files of a dataset, the ranks that it has, also those without rows, and the percentage that a query has read."""
     dataset, ranks = dataset_of(folder)
     try:
         import duckdb
     except ImportError as error:
         raise ImportError(f"[report] {os.fspath(folder)!r} is a folder, and {NEEDED}") from error
     files = [str(path) for path in sorted(dataset.glob("rank=*/*.parquet"))]
-    relation = duckdb.connect().read_parquet(files, hive_partitioning=True, union_by_name=True)
-    return relation, dict.fromkeys(ranks, "")
+    connection = duckdb.connect()
+    connection.execute(
+        "SET enable_progress_bar = true; SET enable_progress_bar_print = false"
+    )  # it is measured, not shown
+    relation = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
+    return relation, dict.fromkeys(ranks, ""), lambda: max(connection.query_progress(), 0.0)
 
 
 # Each yields (*names, rank, host, rows, known, total).

@@ -50,30 +50,42 @@ def say(text):
 
 def measured(options, settings):
     """Everything that was asked for."""
+    from amanda.reports.progress import Progress  # here: no process that measures imports this
+
     groups = options.workloads or [*workloads.GROUPS, "compiled"]
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
+    programs = compiled.PROGRAMS if "compiled" in groups else []
+    steps = [workload for workload in chosen if workload.unit == "step" and "forward" not in workload.name]
+    rest = not (options.workloads or options.quick)
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
         return results | callgrind.counts([workload.name for workload in chosen])
-    results["time"] = []
-    for workload in chosen:
-        say(f"time: {workload.name}")
-        results["time"].append(process.call(measure.measurement, workload, settings))
-    if "compiled" in groups:
-        results["compiled"] = []
-        for name in compiled.PROGRAMS:
-            say(f"time: {name}")
-            results["compiled"].append(process.call(compiled.measurement, name, settings.rounds))
-    if options.workloads or options.quick:
-        return results
-    say("memory")
-    steps = [workload for workload in chosen if workload.unit == "step" and "forward" not in workload.name]
-    results["memory"] = [memory.peaks(workload, settings.full) for workload in steps]
-    say("the cache")
-    results["cache"] = process.call(shipped.cache_costs, settings)
-    say("coverage")
-    results["coverage"] = process.call(families.coverage)
+    parts = len(chosen) + len(programs) + rest * (len(steps) + 2)
+    with Progress("measuring", parts, ticks=True) as progress:
+
+        def result(what, function, *arguments):
+            with progress.away():
+                say(what)
+            progress.now(what)
+            found = function(*arguments)
+            progress.advance()
+            return found
+
+        call = process.call
+        results["time"] = [
+            result(f"time: {workload.name}", call, measure.measurement, workload, settings) for workload in chosen
+        ]
+        if "compiled" in groups:
+            results["compiled"] = [
+                result(f"time: {name}", call, compiled.measurement, name, settings.rounds) for name in programs
+            ]
+        if rest:
+            results["memory"] = [
+                result(f"memory: {workload.name}", memory.peaks, workload, settings.full) for workload in steps
+            ]
+            results["cache"] = result("the cache", call, shipped.cache_costs, settings)
+            results["coverage"] = result("coverage", call, families.coverage)
     return results
 
 

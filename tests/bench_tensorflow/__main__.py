@@ -20,6 +20,7 @@ import markdown_page
 import rows
 import tensorflow as tf
 import workloads
+from amanda.reports.progress import Progress
 
 TARGETS = {
     "nobody asks": 1.01,
@@ -140,11 +141,20 @@ def main():
     warnings.simplefilter("ignore", amanda.UnmatchedFilterWarning)  # "nobody asks"
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    steps = {name: measured(make, rows.STEP_ROWS, rounds) for name, make in workloads.STEPS.items()}
-    chains = {
-        name: measured(lambda make=make: make(None), rows.CALL_ROWS, rounds) for name, make in workloads.CHAINS.items()
-    }
-    others = {name: peers(make, rounds) for name, make in workloads.CHAINS.items()}
+    with Progress("measuring", len(workloads.STEPS) + 2 * len(workloads.CHAINS)) as progress:
+
+        def result(name, function, *arguments):
+            progress.now(name)
+            found = function(*arguments)
+            progress.advance()
+            return found
+
+        steps = {name: result(name, measured, make, rows.STEP_ROWS, rounds) for name, make in workloads.STEPS.items()}
+        chains = {
+            name: result(name, measured, lambda make=make: make(None), rows.CALL_ROWS, rounds)
+            for name, make in workloads.CHAINS.items()
+        }
+        others = {name: result(f"{name}, peers", peers, make, rounds) for name, make in workloads.CHAINS.items()}
     about = machine_line()
     texts = {"steps": f"{step_table(steps)}\n\n{about}", "calls": f"{call_table(chains, others)}\n\n{about}"}
     if asked:

@@ -13,6 +13,7 @@ dtypes, gradient functions, versions, what shares memory with what. `exclusions.
 
 import argparse
 import fnmatch
+import os
 import pickle
 import subprocess
 import sys
@@ -23,6 +24,7 @@ sys.path.append(str(Path(__file__).parents[1] / "python"))
 
 import sweep
 import torch
+from amanda.reports.progress import Progress
 
 
 def arguments():
@@ -36,20 +38,35 @@ def arguments():
     option("--slowest", action="store_true", help="say which operators took longest")
     option("--verbose", action="store_true", help="say which operator is next")
     option("--pickle", help=argparse.SUPPRESS)  # a file for the findings, from one of several processes
+    option("--done", type=int, help=argparse.SUPPRESS)  # a pipe that takes a byte for each operator
     return parser.parse_args()
+
+
+def chosen_operators(options):
+    operators = sweep.operators(*map(int, options.shard.split("/")))
+    return [op for op in operators if fnmatch.fnmatchcase(sweep.name_of(op), options.ops)]
+
+
+def bar(options, count):
+    return Progress("sweeping operators", count, show=options.done is None and not options.verbose, ticks=True)
 
 
 def shard(options):
     """Sweeps through its part in this process."""
     torch.set_num_threads(1)
     found, seconds = sweep.Findings(), {}
-    for op in sweep.operators(*map(int, options.shard.split("/"))):
-        if fnmatch.fnmatchcase(sweep.name_of(op), options.ops):
+    chosen = chosen_operators(options)
+    with bar(options, len(chosen)) as progress:
+        for op in chosen:
+            progress.now(sweep.name_of(op))
             if options.verbose:
                 print(sweep.name_of(op), file=sys.stderr, flush=True)
             start = time.perf_counter()
             found.add(sweep.sweep(op))
             seconds[sweep.name_of(op)] = time.perf_counter() - start
+            progress.advance()
+            if options.done is not None:
+                os.write(options.done, b".")
     if options.slowest:
         for name in sorted(seconds, key=seconds.get, reverse=True)[:20]:
             print(f"{seconds[name]:6.2f} s  {name}")
@@ -62,13 +79,19 @@ def shards(options):
     folder = Path(__file__).parents[2] / "build" / "opinfo"
     folder.mkdir(parents=True, exist_ok=True)
     running = []
+    done, theirs = os.pipe()
     for job in range(options.jobs):
         file = folder / f"{job}.pickle"
         file.unlink(missing_ok=True)
         command = [sys.executable, Path(__file__).parent, "--ops", options.ops, "--pickle", file]
         command += ["--verbose"] if options.verbose else []
         command += ["--shard", f"{part + job * of}/{of * options.jobs}"]
-        running.append((subprocess.Popen(command), file))
+        command += ["--done", str(theirs)]
+        running.append((subprocess.Popen(command, pass_fds=[theirs]), file))
+    os.close(theirs)
+    with open(done, "rb", buffering=0) as pipe, bar(options, len(chosen_operators(options))) as progress:
+        while some := pipe.read(4096):  # until all processes have ended
+            progress.advance(len(some))
     found = sweep.Findings()
     for process, file in running:
         if process.wait() != 0 or not file.exists():

@@ -14,6 +14,7 @@ import amanda
 import torch
 import transformers
 import zoo
+from amanda.reports.progress import Progress
 from compiling import Looks, apply, differentiate
 from torch.utils._pytree import tree_leaves
 from unharmed import bits
@@ -136,9 +137,14 @@ def main():
     transformers.logging.set_verbosity_error()
     print("| model | operators, forward + backward | tool and none | none and eager | compiled in, with the tool |")
     print("| --- | ---: | ---: | ---: | ---: |", flush=True)
-    for make in MODELS:
-        if not options.models or make.__name__ in options.models:
-            print("|", " | ".join(row(make, options.backend)), "|", flush=True)
+    chosen = [make for make in MODELS if not options.models or make.__name__ in options.models]
+    with Progress("training compiled models", len(chosen), ticks=True) as progress:
+        for make in chosen:
+            progress.now(make.__name__)
+            cells = row(make, options.backend)
+            with progress.away():
+                print("|", " | ".join(cells), "|", flush=True)
+            progress.advance()
 
 
 if __name__ == "__main__":

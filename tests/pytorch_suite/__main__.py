@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from allowed import reason_for
+from amanda.reports.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -201,12 +202,13 @@ def compare(outside, inside):
     return sorted(test for test, (a, b) in pairs.items() if a != b and "timeout" not in (a, b))
 
 
-def run_file(options, file, folder):
+def run_file(options, file, folder, progress):
     """What both sides say, and for each test that differed: once, or again when run a second time."""
     sides = [Side(options, file, in_scope, folder) for in_scope in (False, True)]
     for side in sides:
         if options.again or not side.done():
-            say(f"{file}, {'inside' if side.in_scope else 'outside'}")
+            with progress.away():
+                say(f"{file}, {'inside' if side.in_scope else 'outside'}")
             side.run()
     outside, inside = (side.outcomes() for side in sides)
     differing = compare(outside, inside)
@@ -261,11 +263,17 @@ def main():
     index, count = map(int, options.shard.split("/"))
     files = options.files or FILES[index::count]
     rows = {}
-    for file in files:
-        if not (options.pytorch / "test" / file).exists():
-            say(f"{file} is not in this copy")
-            continue
-        rows[file] = report(file, *run_file(options, file, folder))
+    with Progress("running test files", len(files), ticks=True) as progress:
+        for file in files:
+            progress.now(file)
+            if (options.pytorch / "test" / file).exists():
+                found = run_file(options, file, folder, progress)
+                with progress.away():
+                    rows[file] = report(file, *found)
+            else:
+                with progress.away():
+                    say(f"{file} is not in this copy")
+            progress.advance()
     if not rows:
         sys.exit("[suite] none of these files is in this copy")
     columns = list(next(iter(rows.values())))

@@ -13,6 +13,7 @@ import amanda
 import cases
 import tasks
 import torch
+from amanda.reports.progress import Progress
 from markdown_page import table
 
 NO_TOOL = cases.Case("no tool", "", lambda seed: amanda.Tool("nothing"))
@@ -72,6 +73,10 @@ def measured(titles, seeds, effort):
     workers = min(os.cpu_count() or 1, len(jobs))
     with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         running = {job: pool.submit(scores, *job, effort, titles) for job in jobs}
+        with Progress("training and scoring models", len(jobs), ticks=True) as progress:
+            for done in concurrent.futures.as_completed(running.values()):
+                done.result()  # raises at once what one has raised
+                progress.advance()
         return {name: [running[name, seed].result() for seed in seeds] for name in tasks.TASKS}
 
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from amanda import scope
 from amanda.cli import program_arguments
+from amanda.cli.live_table import live
 from amanda.cli.program import Program
+from amanda.reports.progress import live_bar
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
 from amanda.tools.diff.differences import Differences
 from amanda.tools.diff.record import is_record
@@ -121,14 +123,21 @@ def of_rank(folder: str) -> str:
 
 def _record(program: Program, folder: str, options: dict[str, Any]) -> object:
     with Recorder(folder) as recorder:
-        return program.run_in(scope.apply(recorder, **options))
+        script = program.argv[0]
+        shown = live_bar(
+            None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
+        )
+        with live(shown):
+            return program.run_in(scope.apply(recorder, **options))
 
 
 def _compare(program: Program, folder: str, given: argparse.Namespace, options: dict[str, Any]) -> None:
     tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol, close=given.close, float64=given.float64)
-    status = program.run_in(scope.apply(tool, **options))
+    script = program.argv[0]
+    with live(live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")):
+        status = program.run_in(scope.apply(tool, **options))
     differs = _report(tool, " ".join(program.argv), given)
-    _end(program.argv[0], status)
+    _end(script, status)
     if differs:
         raise SystemExit(DIFFERS)
 

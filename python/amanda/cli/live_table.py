@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from amanda.reports import progress
 
 REFRESHES = 2  # a second
 FIRST, LONGEST = 1.0, 60.0  # seconds between tables that are printed; the time doubles
@@ -18,39 +20,44 @@ def live(table: Callable[[], Any]) -> Iterator[None]:
     """Shows what `table` returns, a renderable of rich, on standard error, if that is a terminal and rich is installed.
 
     If standard output is not, the table stays in its place, and is gone at the end. If it is, the program's own lines
-    and such a table would overwrite each other: then it is printed below what is there, after 1, 2, 4, ... seconds.
+    and such a table would overwrite each other: then it is printed below what is there, after 1, 2, 4, ... seconds. Of
+    several ranks, the first shows its table.
     """
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield
-    elif sys.stdout.isatty():
-        with _printed(table):
+    with progress.claimed_terminal() as claimed:
+        if not claimed:
             yield
-    else:
-        with _in_place(table):
-            yield
+        elif sys.stdout.isatty():
+            with _printed(table):
+                yield
+        else:
+            with _in_place(table):
+                yield
 
 
 @contextlib.contextmanager
 def _in_place(table: Callable[[], Any]) -> Iterator[None]:
-    import rich.console
     import rich.live
 
-    with rich.live.Live(
+    process = os.getpid()
+    shown = rich.live.Live(
         get_renderable=table,
-        console=rich.console.Console(stderr=True),
+        console=progress.terminal(),
         refresh_per_second=REFRESHES,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-    ):
+    )
+    shown.start()
+    try:
         yield
+    finally:
+        if os.getpid() == process:  # else the program has forked, and it is the parent's
+            shown.stop()
 
 
 @contextlib.contextmanager
 def _printed(table: Callable[[], Any]) -> Iterator[None]:
-    import rich.console
-
-    console, ended = rich.console.Console(stderr=True), threading.Event()
+    console, ended = progress.terminal(), threading.Event()
 
     def print_often() -> None:
         seconds = FIRST

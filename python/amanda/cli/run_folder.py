@@ -15,6 +15,7 @@ import amanda
 from amanda.cli import doctor
 from amanda.reports import sections
 from amanda.reports.exports import PART
+from amanda.reports.progress import Progress
 from amanda.reports.rank import this_rank
 from amanda.reports.results import Results
 from amanda.reports.tool_sections import sections_of
@@ -120,14 +121,21 @@ class RunFolder:
 
     def write(self, name: str, tool: Results[Any, Any]) -> None:
         """Writes the rows of a tool, for each of its groupings; beside JSON what a page shows of it. Raises `OSError`."""
-        for kind in self._formats:
-            for by in tool.groupings():
-                if kind == "parquet":
-                    self.file(f"{name}/{by}/{self._rank.folder}/{PART}")
-                    tool.to_dataset(os.path.join(self.path, name, by), by, rank=self._rank.number)
-                else:
-                    getattr(tool, f"to_{kind}")(self.file(f"{name}.{by}{self._rank.suffix}.{kind}"), by)
-        self.write_page(name, lambda: sections_of(name, tool))
+        files = [(kind, by) for kind in self._formats for by in tool.groupings()]
+        with Progress(f"writing the results of {name}", len(files) + 1) as progress:  # and those of a page
+            for kind, by in files:
+                progress.now(f"{kind} by {by}")
+                self._write_rows(name, tool, kind, by)
+                progress.advance()
+            self.write_page(name, lambda: sections_of(name, tool))
+            progress.advance()
+
+    def _write_rows(self, name: str, tool: Results[Any, Any], kind: str, by: str) -> None:
+        if kind == "parquet":
+            self.file(f"{name}/{by}/{self._rank.folder}/{PART}")
+            tool.to_dataset(os.path.join(self.path, name, by), by, rank=self._rank.number)
+        else:
+            getattr(tool, f"to_{kind}")(self.file(f"{name}.{by}{self._rank.suffix}.{kind}"), by)
 
     def write_page(self, name: str, made: Callable[[], Sequence[sections.Section]]) -> None:
         """Writes sections of a page, if the formats have JSON. Raises `OSError`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from amanda.cli.saved_runs import SavedRun
 from amanda.reports.html_page import HtmlPage
+from amanda.reports.progress import Progress
 from amanda.reports.sections import KINDS, Section
 
 _ORDER = list(KINDS.values())
@@ -25,13 +26,19 @@ def write(path: str, runs: Sequence[SavedRun]) -> None:
     command = next((run.about["command"] for run in runs if run.about), ["a run"])
     page = HtmlPage(" ".join(command), "\n\n".join(map(_summary, runs)))
     sections = [section for run in runs for section in _of_process(run, len(runs) > 1)]
-    for section in sorted(sections, key=lambda section: _ORDER.index(type(section))):
-        page.add(section)
-    for run in runs:
-        if "environment" in run.about:
-            heading = f"environment of rank {run.rank}" if len(runs) > 1 else "environment"
-            page.add_text(heading, run.about["environment"])
-    page.write(path)
+    ordered = sorted(sections, key=lambda section: _ORDER.index(type(section)))
+    with Progress("building the page", len(ordered) + 1) as progress:  # and the file
+        for section in ordered:
+            progress.now(section.heading)
+            page.add(section)
+            progress.advance()
+        for run in runs:
+            if "environment" in run.about:
+                heading = f"environment of rank {run.rank}" if len(runs) > 1 else "environment"
+                page.add_text(heading, run.about["environment"])
+        progress.now("writing the file")
+        page.write(path)
+        progress.advance()
 
 
 def _of_process(run: SavedRun, is_one_of_several: bool) -> Sequence[Section]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from amanda.reports.progress import Progress
 from amanda.reports.sections import SCHEMA, Section, section_of
 
 
@@ -36,7 +37,9 @@ def saved_runs(folder: str) -> list[SavedRun]:
             ranks[int(found[1] or 0)] = name
     if not ranks:
         raise ValueError(f"{folder!r} holds no run: there is no run.json; amanda run --out {folder} writes one")
-    runs = [_read(folder, rank, ranks[rank]) for rank in sorted(ranks)]
+    files = glob.glob(f"{glob.escape(folder)}/*.page*.json")
+    with Progress("reading results", len(files)) as progress:
+        runs = [_read(folder, rank, ranks[rank], progress) for rank in sorted(ranks)]
     world_size = max(run.about.get("world_size", 1) for run in runs)
     absent = [str(rank) for rank in range(world_size) if rank not in ranks]
     if absent:
@@ -46,7 +49,7 @@ def saved_runs(folder: str) -> list[SavedRun]:
     return runs
 
 
-def _read(folder: str, rank: int, name: str) -> SavedRun:
+def _read(folder: str, rank: int, name: str, progress: Progress) -> SavedRun:
     suffix = name.removeprefix("run").removesuffix(".json")
     problems: list[str] = []
     pages = sorted(map(os.path.basename, glob.glob(f"{glob.escape(folder)}/*.page{suffix}.json")))
@@ -62,6 +65,7 @@ def _read(folder: str, rank: int, name: str) -> SavedRun:
         problems.append(f"{name} cannot be read: {error}; the files beside it are shown")
     sections: list[Section] = []
     for file in pages:
+        progress.now(file)
         try:
             data = _json(folder, file)
             if data["schema"] != SCHEMA:
@@ -71,6 +75,7 @@ def _read(folder: str, rank: int, name: str) -> SavedRun:
             problems.append(f"{file}: it is listed, and is not there")
         except (ValueError, KeyError, TypeError) as error:
             problems.append(f"{file} cannot be read: {error}")
+        progress.advance()
     return SavedRun(about, sections, problems, rank)
 
 

@@ -1,12 +1,12 @@
 """`amanda trace` on a terminal: the table is there while the program runs, and what the program writes is not touched."""
 
 import os
-import pty
 import re
 import subprocess
 import sys
 
 import pytest
+from terminals import HIDDEN, Terminal, percents, plain
 
 # A line that is written in parts, a progress bar's return, colours, and bytes that no Python object writes.
 PROGRAM = """
@@ -32,26 +32,18 @@ COUNTS = re.compile(r"\(no module\) +(\d+) +6 ")
 
 @pytest.fixture
 def on_terminal(tmp_path):
-    """on_terminal(seconds, stdout): what was written to a terminal and, if it is a pipe, to standard output."""
+    """on_terminal(seconds, stdout, command, program): what was written to a terminal and, if it is a pipe, to stdout."""
 
-    def run(seconds, stdout=None):
-        (tmp_path / "program.py").write_text(PROGRAM.replace("SECONDS", str(seconds)))
-        ours, theirs = pty.openpty()
+    def run(seconds, stdout=None, command=COMMAND, program=PROGRAM):
+        (tmp_path / "program.py").write_text(program.replace("SECONDS", str(seconds)))
+        terminal = Terminal()
         environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "TERM": "xterm"}
         process = subprocess.Popen(
-            [sys.executable, *COMMAND], cwd=tmp_path, env=environment, stderr=theirs, stdout=stdout or theirs
+            [sys.executable, *command], cwd=tmp_path, env=environment, stderr=terminal.fd, stdout=stdout or terminal.fd
         )
-        os.close(theirs)
-        parts = []
-        try:
-            while part := os.read(ours, 65536):
-                parts.append(part)
-        except OSError:  # how Linux says that the other end is closed
-            pass
         out = (process.communicate(timeout=60)[0] or b"").decode()
         assert process.returncode == 0
-        os.close(ours)
-        return b"".join(parts).decode(), out
+        return terminal.text(), out
 
     return run
 
@@ -63,6 +55,7 @@ def test_where_output_goes_elsewhere_the_table_stays_in_place_with_new_counts(on
     assert counts == sorted(counts)
     assert "\x1b[1A" in terminal, "the cursor goes up: the table is drawn over the last one"
     assert terminal.rstrip().endswith("\x1b[2K"), "and is erased at the end"
+    assert HIDDEN not in terminal, "a process that is killed leaves a cursor"
     assert out.startswith(WRITTEN.replace("\r\n", "\n") + "steps "), "bytes of the program as they are"
     assert int(COUNTS.search(out)[1]) >= counts[-1]
 
@@ -74,3 +67,17 @@ def test_on_one_terminal_tables_are_printed_below_the_programs_lines(on_terminal
     assert f"steps {last}\r\n" in terminal
     assert first < last
     assert not re.search(r"\x1b\[\d*[A-KJ]", terminal), "nothing moves the cursor or erases"
+
+
+def test_a_recording_and_a_comparison_show_how_far_they_are(on_terminal):
+    command = "-m", "amanda", "diff", "program.py", "program.py"
+    steps = "import torch; torch.manual_seed(0)\n" + PROGRAM.replace(
+        "time.monotonic() - started < SECONDS", "steps < 25"
+    )
+    terminal, out = on_terminal(1.2, subprocess.PIPE, command, steps)
+    assert out.startswith(WRITTEN.replace("\r\n", "\n") + "steps ")
+    assert re.search(r"recording program\.py, 0 MB of results .* \d+/\? 0:00:01", plain(terminal))
+    assert re.search(r"comparing program\.py .*\d+% +\d+/\d+ 0:00:01 +0:00:0\d left", plain(terminal))
+    assert len(percents(terminal)) > 1
+    assert HIDDEN not in terminal
+    assert terminal.endswith("\x1b[2K")

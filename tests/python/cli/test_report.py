@@ -2,15 +2,18 @@
 
 import json
 import re
+import sys
 
 import amanda
 import pytest
 import torch
 from amanda.cli.main import main
 from amanda.cli.run_folder import RunFolder
+from amanda.reports import progress
 from amanda.reports.tool_sections import sections_of
 from amanda.tools.flops import Flops
 from amanda.tools.profile import Profile
+from terminals import ERASED, Terminal, percents, plain
 
 
 @pytest.fixture
@@ -73,6 +76,26 @@ def test_a_page_has_all_that_the_tools_show(write_run, report, tools):
     for section in expected:
         if section["kind"] == "table":
             assert tables(page)[section["heading"]] == section
+
+
+def test_a_terminal_shows_how_far_the_page_is(write_run, report, monkeypatch):
+    folder = write_run()
+    _, _, page = report(folder)
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "FIRST", 0)
+    monkeypatch.setattr(progress, "PERIOD", 0)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stderr", terminal.file)
+    status, _, shown = report(folder)
+    assert (status, shown) == (0, page)
+    text = terminal.text()
+    reading, building = text.split(ERASED)[:-1]
+    assert "reading results: flops.page.json " in plain(reading)
+    assert percents(reading)[-1] == 100
+    assert "building the page: flops by op " in plain(building)
+    assert "building the page: writing the file " in plain(building)
+    assert percents(building)[-1] == 100
+    assert text.endswith(ERASED)
 
 
 def test_ranks_are_one_page(write_run, report, monkeypatch):

@@ -14,7 +14,9 @@ import pyarrow.parquet
 import pytest
 import recordings
 import torch
+from amanda.reports import progress
 from amanda.tools.profile import Profile
+from terminals import ERASED, Terminal, percents
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:pandas.errors.Pandas4Warning")  # of Dask's own code
 
@@ -48,6 +50,20 @@ def in_threads():
 def test_tables_are_those_of_numpy(tmp_path, reader):
     sums = recordings.write(tmp_path / "out" / "profile", 100_000, group=10_000)
     recordings.check(amanda.report(READERS[reader](tmp_path / "out" / "profile")), sums)
+
+
+def test_a_terminal_shows_that_a_folder_is_read(tmp_path, monkeypatch):
+    sums = recordings.write(tmp_path / "profile", 100_000, group=10_000)
+    monkeypatch.setattr(progress, "FIRST", 0)
+    monkeypatch.setattr(progress, "TICK", 0.001)
+    for shown in (True, False):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal.file)
+        recordings.check(amanda.report(tmp_path / "profile", progress=shown), sums)
+        text = terminal.text()
+        assert bool(percents(text)) == shown
+        assert text.startswith("reading the recording " if shown else "")
+        assert text.endswith(ERASED if shown else "")
 
 
 ODD = pandas.DataFrame(

@@ -15,9 +15,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from amanda.reports import progress
 from amanda.tools.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt, top1_changed
 from repository import ROOT
 from scipy import stats
+from terminals import ERASED, Terminal, percents, plain
 from tool_regimes import REGIMES, in_regime
 
 
@@ -166,6 +168,26 @@ def test_the_seed_decides_and_a_reset_starts_again(model, x):
     assert first.rows() == []
     first.run(model, x)
     assert first.trials == before
+
+
+def test_a_terminal_shows_how_many_trials_are_done(model, x, monkeypatch):
+    monkeypatch.setattr(progress, "FIRST", 0)
+    found = []
+    for shown in (True, False):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal.file)
+        campaign = Campaign(BitFlip(), trials=4, progress=shown)
+        campaign.run(model, x)
+        found.append(campaign.trials)
+        text = terminal.text()
+        if shown:
+            assert "injecting faults: conv1 " in plain(text)
+            assert percents(text)[-1] == 100
+            assert "12/12" in text
+            assert text.endswith(ERASED)
+        else:
+            assert text == ""
+    assert found[0] == found[1]
 
 
 # ---- outcomes --------------------------------------------------------------------------------------------------------

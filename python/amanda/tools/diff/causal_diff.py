@@ -42,6 +42,8 @@ class CausalDiff(Differences, Watching):
         float64: runs each operator that is a cause, although it got the same as in the reference, once more with float64
             copies of its inputs; rows tell how far both results are from that, in units of the last place. Copies the
             inputs of all operators. Operators that draw random numbers are left out.
+        progress: a bar on standard error while the record is read, if that is a terminal; see
+            `amanda.reports.progress.Progress`.
 
     Raises:
         ImportError: numpy or safetensors is not installed.
@@ -57,14 +59,26 @@ class CausalDiff(Differences, Watching):
         atol: float | None = None,
         close: bool = False,
         float64: bool = False,
+        progress: bool = True,
     ) -> None:
         super().__init__("diff", float64=float64)
-        self._tolerances, self._record = tolerances_of(rtol, atol, close), Record(record)
+        self._tolerances, self._record = tolerances_of(rtol, atol, close), Record(record, progress=progress)
         self.reset()
 
     def reset(self) -> None:
         self._comparison = Comparison(self._record, self._tolerances, heal=True)
         self._numbers.clear()
+        self._compared = 0
+
+    @property
+    def compared(self) -> int:
+        """How many runs of operators it has seen so far."""
+        return self._compared
+
+    @property
+    def recorded(self) -> int:
+        """How many the record has."""
+        return len(self._record.executions)
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
         from amanda.tools.diff import tensors
@@ -75,9 +89,11 @@ class CausalDiff(Differences, Watching):
             return None if seen.are_views else tensors.kept(seen.tensors[i])
 
         with self._lock:
+            self._compared += 1
             return self._comparison.ran(station, told, seen, result)
 
     def _accumulates(self, station: Station, gradient: Any) -> None:
         with self._lock:
+            self._compared += 1
             if self._comparison.consequences:
                 self._comparison.accumulates(text_of_tensor(gradient))

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from amanda.reports.progress import Progress
 from amanda.reports.results import Results
 from amanda.tools.diff.comparison import Comparison
 from amanda.tools.diff.matching import Parting
-from amanda.tools.diff.record import Record
+from amanda.tools.diff.record import Execution, Record, Station
 from amanda.tools.diff.rows import GROUPINGS, GroupBy, Row
 from amanda.tools.diff.watching import Seen
 
@@ -60,6 +61,8 @@ class RecordDiff(Differences):
     Arguments:
         reference, record: folders that a `Recorder` has written.
         rtol, atol, close: as of `CausalDiff`.
+        progress: a bar on standard error while it reads and compares, if that is a terminal; see
+            `amanda.reports.progress.Progress`.
 
     Raises:
         ImportError: numpy or safetensors is not installed.
@@ -75,23 +78,30 @@ class RecordDiff(Differences):
         rtol: float | None = None,
         atol: float | None = None,
         close: bool = False,
+        progress: bool = True,
     ) -> None:
         self._lock = threading.Lock()
         self._tolerances = tolerances_of(rtol, atol, close)
-        self._record, self._other = Record(reference), Record(record)
+        self._shows_progress = progress
+        self._record, self._other = (Record(folder, progress=progress) for folder in (reference, record))
         self.reset()
 
     def reset(self) -> None:
         """Compares again."""
         self._comparison = Comparison(self._record, self._tolerances, heal=False)
-        for i, execution in self._other.executions:
-            station = self._other.stations[i]
-            if station.accumulates:
-                self._comparison.accumulates(execution.inputs[0])
-            else:
-                are_views = station.is_view and not any(number is not None for number in execution.results)
-                seen = Seen([], execution.inputs, execution.forward, are_views)
-                self._comparison.ran(station, execution.told, seen, self._tensor_of(execution.results))
+        executions = self._other.executions
+        with Progress("comparing the records", len(executions), show=self._shows_progress) as progress:
+            for i, execution in executions:
+                self._compare(self._other.stations[i], execution)
+                progress.advance()
+
+    def _compare(self, station: Station, execution: Execution) -> None:
+        if station.accumulates:
+            self._comparison.accumulates(execution.inputs[0])
+        else:
+            are_views = station.is_view and not any(number is not None for number in execution.results)
+            seen = Seen([], execution.inputs, execution.forward, are_views)
+            self._comparison.ran(station, execution.told, seen, self._tensor_of(execution.results))
 
     def _tensor_of(self, numbers: list[int | None]) -> Callable[[int], Any]:
         def tensor(i: int) -> Any:

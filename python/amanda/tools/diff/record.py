@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from amanda.reports.progress import Progress
+
 VERSION = 2
 BATCH_BYTES = 64 << 20  # of results that are written together
 CACHE_FILES = 4
+MEGABYTE = 1e6
 
 _HEAD = "amanda diff record"
 _INDEX = "index.jsonl"
@@ -86,6 +89,7 @@ class RecordWriter:
         self._tensors: dict[str, Any] = {}
         self._bytes = 0
         self._next = 0
+        self.executions = self.bytes = 0  # that were added
         self._files = 0
         self._is_complete = True
         self._write_lines([[_HEAD, VERSION]])
@@ -94,6 +98,7 @@ class RecordWriter:
         self._lines.append(["place", number, *dataclasses.astuple(station)])
 
     def add_execution(self, number: int, execution: Execution) -> None:
+        self.executions += 1
         self._lines.append(["run", number, execution.results, execution.told, execution.inputs, execution.forward])
         if self._bytes >= BATCH_BYTES:
             self.flush()
@@ -102,7 +107,9 @@ class RecordWriter:
         """Its number. The tensor must not change any more."""
         self._next += 1
         self._tensors[str(self._next)] = tensor
-        self._bytes += tensor.numel() * tensor.element_size()
+        size = tensor.numel() * tensor.element_size()
+        self._bytes += size
+        self.bytes += size
         return self._next
 
     def flush(self) -> None:
@@ -140,13 +147,16 @@ def is_record(folder: str | os.PathLike[str]) -> bool:
 class Record:
     """Reads a record.
 
+    Arguments:
+        progress: a bar on standard error meanwhile, if that is a terminal; see `amanda.reports.progress.Progress`.
+
     Raises:
         ImportError: numpy or safetensors is not installed.
         ValueError: it is no record, or of another version.
         OSError: it cannot be read.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, progress: bool = True) -> None:
         _check_packages()
         self._folder = Path(folder)
         self.stations: list[Station] = []  # in the order of their first runs
@@ -156,7 +166,7 @@ class Record:
         self._file_of: dict[int, str] = {}
         self._open: collections.OrderedDict[str, dict[str, Any]] = collections.OrderedDict()
         numbers: dict[int, int] = {}
-        for line in self._lines():
+        for line in self._lines(progress):
             match line:
                 case ["place", int(number), *fields, names, parameters]:
                     numbers[number] = len(self.stations)
@@ -186,7 +196,7 @@ class Record:
         self._open.move_to_end(name)
         return self._open[name][str(number)]
 
-    def _lines(self) -> Iterator[Any]:
+    def _lines(self, shows_progress: bool) -> Iterator[Any]:
         folder = os.fspath(self._folder)
         try:
             file = open(self._folder / _INDEX, encoding="utf-8")  # noqa: SIM115
@@ -194,7 +204,8 @@ class Record:
             raise ValueError(
                 f"[diff] {folder!r} is no record: it has no index.jsonl; make one with amanda diff --record"
             ) from None
-        with file:
+        size = os.fstat(file.fileno()).st_size / MEGABYTE
+        with file, Progress("reading the record, in MB", size, show=shows_progress) as progress:
             head = _parsed(file.readline())
             if not isinstance(head, list) or head[:1] != [_HEAD]:
                 raise ValueError(f"[diff] {folder!r} is no record: its index.jsonl is something else")
@@ -204,6 +215,7 @@ class Record:
                     "record it again"
                 )
             for text in file:
+                progress.advance(len(text) / MEGABYTE)  # it is ASCII
                 line = _parsed(text)
                 if line is None:
                     return  # it was being written

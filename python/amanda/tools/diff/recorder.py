@@ -42,6 +42,16 @@ class Recorder(Watching):
     ) -> None:
         self.close()
 
+    @property
+    def executions(self) -> int:
+        """How many runs of operators it has recorded so far."""
+        return self._writer.executions
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes their results have."""
+        return self._writer.bytes
+
     def close(self) -> None:
         """Completes the record. It must be called, outside of the scope."""
         with self._lock:

@@ -12,6 +12,7 @@ from amanda.op_context import OpContext
 from amanda.reports.columns import name_column, number_column
 from amanda.reports.data_frame import fields_of
 from amanda.reports.places import PLACE_FIELDS, Place
+from amanda.reports.progress import Progress
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.scope import apply
@@ -125,6 +126,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
             corruption.
         nonfinite_crashes: a result with a NaN or an infinity is a crash, because a check in the program would find it.
         seed: of the random numbers.
+        progress: a bar on standard error while `run` runs, if that is a terminal; see `amanda.reports.progress.Progress`.
         options: passed to `ErrorInjection`: `at`, `position`, `backward_op`, `index`, `count`, `rate`, `permanent` (which
             hits all executions of the layer).
 
@@ -160,6 +162,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         sdc: Callable[[Any, Any], object] = top1_changed,
         nonfinite_crashes: bool = False,
         seed: int = 0,
+        progress: bool = True,
         **options: Any,
     ) -> None:
         if not isinstance(trials, int) or trials < 1:
@@ -170,7 +173,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         self._fault, self._where = fault, where
         self._options: dict[str, Any] = {"ops": ops, "modules": modules, **options}
         self._of_each_layer, self._sdc, self._nonfinite_crashes = trials, sdc, nonfinite_crashes
-        self._seed = seed
+        self._seed, self._shows_progress = seed, progress
         self._arrays: Arrays | None = None  # the program's framework
         self._generator: Any = None
         self._injection(where, execution=None)  # raises if an option is wrong
@@ -203,9 +206,13 @@ class Campaign(Results[CampaignRow, CampaignBy]):
             assert self._arrays is not None  # the layers were seen
             self._generator = self._arrays.generator(self._seed)
         self._sdc(golden, golden)  # raises an error if it cannot compare such results
-        for layer, executions in layers.items():
-            for _ in range(self._of_each_layer):
-                self.trials.append(self._trial(layer, executions or 1, golden, result_under))
+        total = len(layers) * self._of_each_layer
+        with Progress("injecting faults", total, show=self._shows_progress) as progress:
+            for layer, executions in layers.items():
+                progress.now(layer.module_path or layer.name)
+                for _ in range(self._of_each_layer):
+                    self.trials.append(self._trial(layer, executions or 1, golden, result_under))
+                    progress.advance()
 
     def _trial(
         self, layer: Place, executions: int, golden: Any, result_under: Callable[[ErrorInjection], Any]

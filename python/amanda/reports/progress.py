@@ -1,0 +1,250 @@
+"""Progress of long work: a bar on standard error while it runs, if that is a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from amanda.reports.rank import this_rank
+
+FIRST = 0.5  # seconds until a bar is shown: shorter work shows none
+PERIOD = 0.1  # seconds between two drawings of a bar, at least
+TICK = 0.5  # seconds between those that a thread makes
+
+_drawing = threading.Lock()  # held by what draws on the terminal: two displays would overwrite each other
+
+
+def is_terminal() -> bool:
+    """Is standard error one?"""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+@contextlib.contextmanager
+def claimed_terminal() -> Iterator[bool]:
+    """May the block draw on standard error?
+
+    It may if that is a terminal, rich is installed, and no other block draws there: in this process, or in one that this
+    one belongs to, as the first rank or as what `multiprocessing` has started it from. Nothing is imported otherwise.
+    """
+    if not is_terminal() or not _is_first() or not _drawing.acquire(blocking=False):
+        yield False
+        return
+    try:
+        yield _has_rich()
+    finally:
+        _drawing.release()
+
+
+def _is_first() -> bool:
+    return multiprocessing.parent_process() is None and this_rank().number == 0
+
+
+def terminal() -> Any:
+    """A console of rich on standard error that leaves the cursor visible: also a process that is killed leaves it so."""
+    import rich.console
+
+    console = rich.console.Console(file=sys.stderr)
+    console.show_cursor = lambda show=True: False
+    return console
+
+
+def _has_rich() -> bool:
+    try:
+        import rich.progress  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def bar(what: str, total: float | None) -> Any:
+    """A `rich.progress.Progress` with one task, which starts now. It takes one line, however narrow the terminal is.
+
+    Nothing is shown until it is started.
+    """
+    import rich.progress as parts
+    from rich.table import Column
+    from rich.text import Text
+
+    class Description(parts.ProgressColumn):  # type: ignore[misc]
+        """The one column that becomes narrower, where there is no room."""
+
+        def render(self, task: Any) -> Any:
+            return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+    class Left(parts.ProgressColumn):  # type: ignore[misc]
+        """The time for the rest, if that takes as long for each part as those that are done. rich's own, which goes by
+        the last seconds, knows nothing until two are done."""
+
+        def render(self, task: Any) -> Any:
+            seconds = task.elapsed * (task.total - task.completed) / task.completed if task.completed else None
+            return Text("" if seconds is None else f"{datetime.timedelta(seconds=max(0, round(seconds)))} left", "cyan")
+
+    def line() -> Any:
+        return Column(no_wrap=True)
+
+    columns = [Description(), parts.BarColumn(20, table_column=line())]
+    if total is not None:
+        columns.append(parts.TaskProgressColumn(table_column=line()))
+    columns += [parts.MofNCompleteColumn(table_column=line()), parts.TimeElapsedColumn(table_column=line())]
+    if total is not None:
+        columns.append(Left(table_column=line()))
+    shown = parts.Progress(
+        *columns,
+        console=terminal(),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    shown.add_task(what, total=total)
+    return shown
+
+
+class Progress:
+    """Shows a bar on standard error while a block runs: how much is done, of how much, and the time that is left::
+
+        with Progress("injecting faults", total=300) as progress:
+            for trial in range(300):
+                run(trial)
+                progress.advance()
+
+    It is erased when the block ends, whatever ends it. If standard error is not a terminal, or rich is not installed,
+    nothing is written. Of several processes, ranks and blocks, one has a bar: the first. What the program writes stays as
+    it is: a line of it may stand behind what is left of a bar.
+
+    The bar is drawn by `advance`, at most ten times a second, and not in the first half second: no thread runs beside the
+    work.
+
+    Arguments:
+        what: is being done: "injecting faults".
+        total: how much `advance` is going to count; None: it is not known.
+        show: False: there is never a bar.
+        done: is called for what is done, in place of `advance`, on a thread that draws twice a second.
+        ticks: such a thread draws what `advance` counts: where one part of the work takes seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: float | None = None,
+        *,
+        show: bool = True,
+        done: Callable[[], float] | None = None,
+        ticks: bool = False,
+    ) -> None:
+        self._what, self._total, self._show = what, total, show
+        self._measure, self._ticks = done, ticks or done is not None
+        self._now = ""
+        self._done = 0.0
+        self._next = float("inf")  # when to draw; never where there is no bar
+        self._bar: Any = None
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._left = contextlib.ExitStack()
+        self._process, self._began = 0, 0.0
+
+    def __enter__(self) -> Progress:
+        if self._show and self._left.enter_context(claimed_terminal()) and terminal().is_interactive:
+            self._process, self._began = os.getpid(), time.monotonic()
+            self._next = self._began + FIRST
+            if self._ticks:
+                self._thread = threading.Thread(target=self._tick, name="amanda progress", daemon=True)
+                self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._left:
+            if self._process != os.getpid():  # nothing is shown, or this is a fork of the process that shows it
+                return
+            self._next = float("inf")
+            self._ended.set()
+            if self._thread is not None:
+                self._thread.join()
+            self._erase()
+
+    def advance(self, count: float = 1) -> None:
+        """So much more is done."""
+        self._done += count
+        if time.monotonic() >= self._next:
+            self._draw()
+
+    def now(self, part: str) -> None:
+        """This part is being worked on."""
+        self._now = part
+        if time.monotonic() >= self._next:
+            self._draw()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """The bar is away while the block runs, which writes to the terminal."""
+        with self._lock:
+            self._erase()
+            yield
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TICK):
+            if time.monotonic() >= self._next:
+                self._draw()
+
+    def _draw(self) -> None:
+        if self._process != os.getpid():
+            return
+        with self._lock, self._harmless():
+            if self._bar is None:
+                self._bar = bar(self._what, self._total)
+                self._bar.tasks[0].start_time = self._began
+            self._update()
+            if self._bar.live.is_started:
+                self._bar.refresh()
+            else:
+                self._bar.start()  # draws it, too
+            self._next = time.monotonic() + PERIOD
+
+    def _erase(self) -> None:
+        with self._lock, self._harmless():
+            if self._bar is not None:
+                self._update()
+                self._bar.stop()
+
+    def _update(self) -> None:
+        what = f"{self._what}: {self._now}" if self._now else self._what
+        done = self._measure() if self._measure is not None else self._done
+        self._bar.update(self._bar.tasks[0].id, completed=done, description=what)
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """The work goes on where the terminal is gone."""
+        try:
+            yield
+        except (OSError, ValueError):
+            self._bar, self._next = None, float("inf")
+
+
+def live_bar(total: float | None, done: Callable[[], float], what: Callable[[], str]) -> Callable[[], Any]:
+    """A bar as `amanda.cli.live_table.live` takes it: each call gives a renderable of rich with the state of then."""
+    began = time.monotonic()
+    made: list[Any] = []
+
+    def renderable() -> Any:
+        if not made:
+            made.append(bar("", total))
+            made[0].tasks[0].start_time = began
+        (shown,) = made
+        shown.update(shown.tasks[0].id, completed=done(), description=what())
+        return shown.get_renderable()
+
+    return renderable
