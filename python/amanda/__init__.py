@@ -8,6 +8,7 @@ from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.tensorflow import TensorFlowDriver
 from amanda.drivers.torch import TorchDriver
+from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch_compile import CompiledFunctions
 from amanda.op_context import OpContext
 from amanda.program_points import points
@@ -27,7 +28,7 @@ from amanda.unmatched import UnmatchedFilterWarning
 
 vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)
-drivers.register(TorchDriver(CompiledFunctions()))
+drivers.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 drivers.register(TensorFlowDriver())
 
 #: The folder in which CMake's find_package(amanda) finds this installation: an entry of CMAKE_PREFIX_PATH.

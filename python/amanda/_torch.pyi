@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_steps', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'is_registered', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_steps', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'is_registered', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -42,6 +42,10 @@ def bind_function(name: str, window: NodeWindow, inputs: tuple, results: typing.
 def bridge() -> typing_extensions.CapsuleType:
     """
     For amanda._core.register_bridge.
+    """
+def built_for() -> str:
+    """
+    The version of PyTorch that this was compiled with.
     """
 def catch_operators(on: bool) -> bool:
     """

@@ -1,6 +1,7 @@
 // amanda._torch: the PyTorch driver in Python. Importing it attaches the driver.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/version.h>
 
 #include <chrono>
 
@@ -256,6 +257,8 @@ void bind_places(py::module_& m) {
       },
       py::arg("name"), py::arg("overload"), "What an operator's name counts as in ids.");
   m.def("start_new_epoch", &python::start_new_epoch, "What ids were found by has changed.");
+  m.def(
+      "built_for", [] { return TORCH_VERSION; }, "The version of PyTorch that this was compiled with.");
   m.def("walks_frames_directly", &python::walks_frames_directly, "Is the fast walk over Python frames in use?");
   m.def("walk_frames_directly", &python::walk_frames_directly, py::arg("on"),
         "For tests: ids are the same either way.");

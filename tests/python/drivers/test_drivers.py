@@ -149,17 +149,10 @@ def test_a_scope_holds_what_it_was_given():
     assert amanda.apply(amanda.Tool(), compiled="opaque").options == {"compiled": "opaque"}
 
 
-@pytest.mark.parametrize(
-    ("hidden", "printed"),
-    [
-        ("torch", "not installed"),
-        ("amanda._torch", "installed, but this build of amanda has no driver for it"),
-    ],
-)
-def test_without_a_driver_the_package_can_be_used_and_says_so(fresh_python, hidden, printed):
-    program = f"""
+def test_without_its_framework_the_package_can_be_used_and_says_so(fresh_python):
+    program = """
         import sys
-        sys.modules[{hidden!r}] = None
+        sys.modules["torch"] = None
         import amanda
         with amanda.apply(amanda.Tool(), compiled="opaque"):
             pass
@@ -172,7 +165,7 @@ def test_without_a_driver_the_package_can_be_used_and_says_so(fresh_python, hidd
     """
     lines = fresh_python(program).splitlines()
     assert lines[0] == '[scope] compiled is "eager" or "graph" or "opaque", got \'never\''
-    assert ["torch", printed] in [line.split(maxsplit=1) for line in lines]
+    assert ["torch", "not installed"] in [line.split(maxsplit=1) for line in lines]
 
 
 def test_the_doctor_asks_each_driver(register, monkeypatch, capsys, tmp_path):

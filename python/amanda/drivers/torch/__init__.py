@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Protocol
 
 from amanda.drivers import CoverageCounter, Option, Origin
+from amanda.drivers.torch.builds import Builds
 
 
 class CompiledFunctions(Protocol):
@@ -37,27 +38,29 @@ class TorchDriver:
         ),
     }
 
-    def __init__(self, compiled: CompiledFunctions) -> None:
+    def __init__(self, builds: Builds, compiled: CompiledFunctions) -> None:
+        self._builds = builds
         self._compiled = compiled
         self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
 
     def is_available(self) -> bool:
-        return importlib.util.find_spec("torch") is not None and _is_built()
+        return importlib.util.find_spec("torch") is not None and bool(self._builds.minors())
 
     def describe(self) -> list[tuple[str, str]]:
+        builds = ", ".join(self._builds.minors())
         if importlib.util.find_spec("torch") is None:
-            return [("torch", "not installed")]
-        if not _is_built():
+            return [("torch", "not installed"), ("built for torch", builds or "no version")]
+        if not builds:
             return [("torch", "installed, but this build of amanda has no driver for it")]
         import torch
 
-        from amanda import _build, _torch
+        from amanda import _torch
 
         walk = "direct" if _torch.walks_frames_directly() else "by Python's public functions, slower"
         caught = _torch.caught_types()
         return [
             ("torch", f"{torch.__version__}, _GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"),
-            ("built for torch", _build.TORCH_VERSION),
+            ("built for torch", f"{builds}; used: {self._builds.used}, compiled with {_torch.built_for()}"),
             ("dispatch keys", "{} where all tools name operators, {} else".format(*_torch.dispatch_keys())),
             ("walk over frames", walk),
             ("typed kernels", f"{_torch.typed_kernels()} operators"),
@@ -69,9 +72,11 @@ class TorchDriver:
         return True
 
     def load(self) -> None:
-        """Raises `ImportError` if this build is for another torch, or if this torch lacks something the driver
+        """Raises `ImportError` if there is no build for this torch, or if this torch lacks something the driver
         needs."""
-        _check_version()
+        import torch
+
+        self._builds.use(torch.__version__)
         from amanda.drivers.torch import attach, backward_pass, compiled, functions
 
         attach.attach()
@@ -152,19 +157,3 @@ class TorchDriver:
         consequence = "results may differ from the compiled ones in the last bits"
         head = f"compiled with torch.compile, but run eagerly here: {consequence}"
         return [*self._compiled.remarks(), head, *(f"  {function}" for function in functions)]
-
-
-def _is_built() -> bool:
-    return importlib.util.find_spec("amanda._torch") is not None
-
-
-def _check_version() -> None:
-    import torch
-
-    from amanda import _build
-
-    if torch.__version__.split(".")[:2] != _build.TORCH_VERSION.split(".")[:2]:
-        raise ImportError(
-            f"[torch] this build of amanda is for torch {_build.TORCH_VERSION}, and torch {torch.__version__} is "
-            "installed; build amanda again against it, or install that torch"
-        )

@@ -1,0 +1,59 @@
+"""The builds of the driver that this installation holds: one for each minor version of torch, because LibTorch has no
+stable ABI. This file does not import torch."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from amanda import _core
+
+# A folder in the package's, which holds the extension modules and libraries that link LibTorch.
+_FOLDER = re.compile(r"_torch_(\d+)_(\d+)")
+
+
+class Builds:
+    """The builds in a package.
+
+    Args:
+        path: the package's `__path__`, where Python looks for its modules. `use` puts the folder of a build first.
+    """
+
+    def __init__(self, path: list[str]) -> None:
+        self._path = path
+        self._package = path[0]
+        self.used: str | None = None  #: the minor version of torch whose build is in use, as "2.13"
+
+    def minors(self) -> list[str]:
+        """The minor versions of torch that there are builds for, in ascending order, as ["2.12", "2.13"]."""
+        found = (_FOLDER.fullmatch(name) for name in os.listdir(self._package))
+        return [f"{major}.{minor}" for major, minor in sorted((int(m[1]), int(m[2])) for m in found if m)]
+
+    def use(self, torch_version: str) -> None:
+        """From now on, the package's extension modules that link LibTorch are those built for this version of torch.
+
+        Raises:
+            ImportError: there is no build for it.
+        """
+        minor = ".".join(torch_version.split(".")[:2])
+        minors = self.minors()
+        if minor not in minors:
+            raise ImportError(_no_build(torch_version, minors))
+        folder = os.path.join(self._package, "_torch_" + minor.replace(".", "_"))
+        if folder not in self._path:
+            self._path.insert(0, folder)
+        self.used = minor
+
+
+def _no_build(torch_version: str, minors: list[str]) -> str:
+    return (
+        f"[torch] torch {torch_version} is installed, and this amanda holds {_listed(minors)} only; install torch "
+        f'{minors[-1]} (pip install "torch=={minors[-1]}.*"), or build amanda again, against a torch from 2.11 on: '
+        f"pip install --no-build-isolation amanda-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
+    )
+
+
+def _listed(minors: list[str]) -> str:
+    if len(minors) == 1:
+        return f"a build for torch {minors[0]}"
+    return f"builds for torch {', '.join(minors[:-1])} and {minors[-1]}"
