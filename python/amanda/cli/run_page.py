@@ -9,7 +9,7 @@ from typing import Any
 from amanda.cli.saved_runs import SavedRun
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.progress import Progress
-from amanda.reports.sections import KINDS, Section
+from amanda.reports.sections import KINDS, Section, Text
 
 _ORDER = list(KINDS.values())
 
@@ -25,24 +25,17 @@ def write(path: str, runs: Sequence[SavedRun]) -> None:
     """
     command = next((run.about["command"] for run in runs if run.about), ["a run"])
     page = HtmlPage(" ".join(command), "\n\n".join(map(_summary, runs)))
-    sections = [section for run in runs for section in _of_process(run, len(runs) > 1)]
-    ordered = sorted(sections, key=lambda section: _ORDER.index(type(section)))
-    with Progress("building the page", len(ordered) + 1) as progress:  # and the file
-        for section in ordered:
+    sections: list[tuple[Section, int]] = [(section, run.rank) for run in runs for section in run.sections]
+    sections.sort(key=lambda of_rank: _ORDER.index(type(of_rank[0])))
+    sections += [(Text("environment", run.about["environment"]), run.rank) for run in runs if "environment" in run.about]
+    with Progress("building the page", len(sections) + 1) as progress:  # and the file
+        for section, rank in sections:
             progress.now(section.heading)
-            page.add(section)
+            page.add(section, rank if len(runs) > 1 else None)
             progress.advance()
-        for run in runs:
-            if "environment" in run.about:
-                heading = f"environment of rank {run.rank}" if len(runs) > 1 else "environment"
-                page.add_text(heading, run.about["environment"])
         progress.now("writing the file")
         page.write(path)
         progress.advance()
-
-
-def _of_process(run: SavedRun, is_one_of_several: bool) -> Sequence[Section]:
-    return [section.under(f"rank {run.rank}") for section in run.sections] if is_one_of_several else run.sections
 
 
 def _summary(run: SavedRun) -> str:

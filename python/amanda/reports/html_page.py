@@ -50,9 +50,16 @@ class HtmlPage:
         self._sections: list[dict[str, Any]] = []
         self._charts = 0
 
-    def add(self, section: Section) -> None:
-        """Adds a section below the others."""
-        shown: dict[str, Any] = {"kind": "text", "heading": section.heading, "caption": section.caption}
+    def add(self, section: Section, rank: int | None = None) -> None:
+        """Adds a section below the others.
+
+        Arguments:
+            rank: of the process that it is about; None: it is not about one. A page of several ranks lets the reader
+                choose one of them, or all.
+        """
+        if rank is not None:
+            section = section.under(f"rank {rank}")
+        shown: dict[str, Any] = {"kind": "text", "heading": section.heading, "caption": section.caption, "rank": rank}
         if isinstance(section, Table):
             shown |= {"kind": "table", "data": _data(section.as_json())}
         elif isinstance(section, Listing):
@@ -82,8 +89,9 @@ class HtmlPage:
             ImportError: it has charts, and plotly is not installed.
         """
         library = markupsafe.Markup(plotly_charts.library()) if self._charts else ""
+        ranks = sorted({section["rank"] for section in self._sections if section["rank"] is not None})
         page: str = _ENVIRONMENT.get_template("page.html").render(
-            title=self._title, summary=self._summary, sections=self._sections, plotly=library
+            title=self._title, summary=self._summary, sections=self._sections, ranks=ranks, plotly=library
         )
         return page
 

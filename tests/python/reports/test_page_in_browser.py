@@ -11,7 +11,7 @@ import pytest
 import torch
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.rich_table import Column
-from amanda.reports.sections import MOST_BARS
+from amanda.reports.sections import MOST_BARS, Curve, table_of
 from amanda.reports.tool_sections import sections_of
 from amanda.tools.memory import PeakMemory
 from amanda.tools.profile import Profile
@@ -151,6 +151,49 @@ def test_charts_are_drawn_and_zoomed(tmp_path):
     assert {"program", "inner", "last", "0", "1", "linear", "tanh"} <= set(found["nodes"])
     assert "inner" in found["nodes_inside"]
     assert {"program", "last"}.isdisjoint(found["nodes_inside"]), "the node that is clicked fills the chart"
+
+
+RANKS = """
+    const [select] = all("#rank");
+    const shown = () => all("section").filter(place => place.checkVisibility()).map(
+      place => [place.querySelector("h2").textContent, all("td", place).map(cell => cell.textContent)]);
+    const choose = value => { select.value = value; select.dispatchEvent(new Event("change")); };
+    found.options = all("option", select).map(option => option.textContent);
+    found.all = shown();
+    choose("2");
+    found.two = shown();
+    dispatchEvent(new Event("resize"));
+    await pause(500); // rank 0's chart is resized while it is hidden
+    choose("0");
+    await pause(500);
+    found.zero = shown();
+    const chart = section("rank 0: Memory");
+    found.sizes = [".chart", "svg.main-svg"].map(name => all(name, chart)[0].getBoundingClientRect().width);
+    choose("");
+    found.all_again = shown();
+"""
+
+
+def test_a_rank_is_chosen(tmp_path):
+    page = HtmlPage("Page")
+    page.add_text("About", "all")
+    for rank in (2, 0):
+        page.add(Curve("Memory", "", [0.0, 1.0], [1.0, 2.0], "MB"), rank)
+        page.add(table_of("Operators", COLUMNS[:1], [SimpleNamespace(name=f"of{rank}")]), rank)
+    found, complaints, addresses = visit(page.text(), RANKS, tmp_path)
+    assert (complaints, addresses) == ([], [])
+    assert found["options"] == ["all ranks", "rank 0", "rank 2"]
+    about = ["About", []]
+    two, zero = ([[f"rank {rank}: Memory", []], [f"rank {rank}: Operators", [f"of{rank}"]]] for rank in (2, 0))
+    assert found["all"] == found["all_again"] == [about, *two, *zero]
+    assert found["two"] == [about, *two]
+    assert found["zero"] == [about, *zero]
+    chart, drawn = found["sizes"]
+    assert drawn == pytest.approx(chart, abs=1)
+    assert chart > 600
+    alone = HtmlPage("Page")
+    alone.add(Curve("Memory", "", [0.0], [1.0], "MB"), 3)
+    assert "<select" not in alone.text(), "there is nothing to choose"
 
 
 REAL = """
