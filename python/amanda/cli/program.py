@@ -40,8 +40,9 @@ class Program:
         if pkgutil.get_importer(path) is not None:
             return cls(argv, path, lambda: _run_module("__main__", alter_argv=False))
         with io.open_code(path) as file:
-            source = file.read()
-        return cls(argv, os.path.dirname(os.path.realpath(path)), lambda: _run_script(path, source))
+            compiled = pkgutil.read_code(file)  # type: ignore[attr-defined]
+            source = b"" if compiled else file.seek(0) or file.read()
+        return cls(argv, os.path.dirname(os.path.realpath(path)), lambda: _run_script(path, compiled or source))
 
     @classmethod
     def of_module(cls, argv: list[str]) -> Program:
@@ -88,7 +89,7 @@ class Program:
 
 
 class _Entered:
-    """A scope whose warnings about filters are told as text: the program may have made warnings errors."""
+    """A scope whose warnings at its end are told as text if they are errors: the program, which made them so, has ended."""
 
     def __init__(self, scope: Scope, prepare: Callable[[], object]) -> None:
         self._scope, self._prepare = scope, prepare
@@ -108,13 +109,16 @@ class _Entered:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always", UnmatchedFilterWarning)
+            warnings.simplefilter("always")
             self._scope.__exit__(kind, error, traceback)
         for one in warned:
             if issubclass(one.category, UnmatchedFilterWarning):
                 program_end.tell(f"amanda: {one.message}")
-            else:
+                continue
+            try:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            except Warning as error:
+                program_end.tell(f"amanda: {error}")
 
 
 def _new_main() -> types.ModuleType:
@@ -138,12 +142,14 @@ def _is_the_commands(main: types.ModuleType) -> bool:
     return name in ("amanda.__main__", "amanda")
 
 
-def _run_script(path: str, source: bytes) -> None:
+def _run_script(path: str, source: bytes | types.CodeType) -> None:
     """As `python path` does. runpy would change sys.argv[0], and remove the module at the end."""
     main = _new_main()
     main.__file__ = path
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+    is_source = isinstance(source, bytes)
+    kind = importlib.machinery.SourceFileLoader if is_source else importlib.machinery.SourcelessFileLoader
+    main.__loader__ = kind("__main__", path)
+    exec(compile(source, path, "exec", dont_inherit=True) if isinstance(source, bytes) else source, main.__dict__)
 
 
 def _run_module(name: str, *, alter_argv: bool) -> None:

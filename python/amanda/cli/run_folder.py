@@ -110,9 +110,9 @@ class RunFolder:
             raise self._is_taken() from None
         try:
             self._write_run()
-        except OSError:
+        except OSError as error:
             os.remove(self._run_file())
-            raise
+            raise OSError(error.errno, error.strerror, self._given) from None
 
     def close(self, status: object, operators: int) -> None:
         """Writes how the run ended, as `ended` has it."""

@@ -72,7 +72,7 @@ def _report(report: Callable[[Report, object], object], status: object, stdout: 
     usable = next((stream for stream in (stdout, sys.stdout) if _is_usable(stream)), None)
     unprinted = io.StringIO()
     try:
-        with contextlib.redirect_stdout(usable or unprinted):
+        with contextlib.redirect_stdout(usable or unprinted), _prints_anything():
             report(made, status)
     except KeyboardInterrupt:
         program_end.tell("amanda: interrupted before all results were handed out")
@@ -89,6 +89,22 @@ def _report_suddenly(report: Callable[[Report, object], object], status: int) ->
     except OSError:
         stdout = None
     _report(report, status, stdout)
+
+
+@contextlib.contextmanager
+def _prints_anything() -> Iterator[None]:
+    """Inside the block standard output replaces what it cannot encode, such as lines of tables in ASCII."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):
+        yield
+        return
+    errors = stdout.errors
+    stdout.reconfigure(errors="replace")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # it is flushed; the report has told of that
+            stdout.reconfigure(errors=errors)
 
 
 def _is_usable(stream: IO[str] | None) -> bool:

@@ -1,6 +1,8 @@
 """Programs in every state that they can end in: they behave as under Python, and what was found is handed out."""
 
 import os
+import py_compile
+import re
 import signal
 import subprocess
 import sys
@@ -215,6 +217,20 @@ def test_a_folder_with_a_main_runs_as_under_python(both, tmp_path):
     alone, reported = both("folder", "-x")
     assert reported == alone
     assert alone[0] == 0
+
+
+def test_compiled_code_runs(both, tmp_path):
+    (tmp_path / "script.py").write_text("print(__file__, __cached__, __loader__, __spec__)\n1 / 0")
+    py_compile.compile(tmp_path / "script.py", tmp_path / "script.pyc")
+    (tmp_path / "script.py").unlink()
+    alone, reported = both("script.pyc")
+    assert normal(reported) == normal(alone)
+    assert alone[0] == 1
+
+
+def normal(done):
+    """Without addresses of objects."""
+    return done[0], *(re.sub(" at 0x[0-9a-f]+", "", text) for text in done[1:])
 
 
 def test_parts_of_a_report_do_not_stop_each_other(capsys):

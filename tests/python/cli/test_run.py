@@ -312,6 +312,14 @@ def test_a_scope_that_cannot_be_entered_is_no_error_of_the_program(amanda_run, t
     assert done.stderr.splitlines()[1:] == [f"{told}[mine] not here"]
 
 
+def test_what_the_terminal_cannot_show_is_replaced(amanda_run, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = amanda_run("-t", "profile", "script.py", script="import torch; torch.relu(torch.ones(1))")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mean ?s" in done.stdout
+    assert "aten::relu" in done.stdout
+
+
 @pytest.mark.parametrize("text", ['{"files": [', "[1]", '{"files": [3, "../script.py"]}', '{"files": 3}', ""])
 def test_what_is_left_of_a_broken_run_is_replaced(tmp_path, text):
     (tmp_path / "script.py").write_text("")

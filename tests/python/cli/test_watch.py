@@ -54,6 +54,13 @@ def test_it_writes_a_history_and_keeps_the_status(watch, tmp_path, capsys):
     assert "has another run; give each run a folder of its own, or go on with that one: resume=True" in printed
 
 
+def test_what_it_warns_of_at_the_end_is_no_error_of_the_program(run_python, tmp_path):
+    (tmp_path / "script.py").write_text("import torch, warnings\nwarnings.simplefilter('error')\ntorch.ones(1).exp()\n")
+    done = run_python("-m", "amanda", "watch", "script.py")
+    assert done.returncode == 0
+    assert done.stderr.startswith("amanda: [history] no step has ended, so nothing was recorded; ")
+
+
 @pytest.mark.parametrize("option", [["--every", "0"], ["--skip-first", "-1"]])
 def test_numbers_that_mean_nothing_are_refused(capsys, option):
     with pytest.raises(SystemExit, match="2"):
