@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -219,6 +220,25 @@ def test_a_build_without_torch_says_what_to_do(python_without_torch, tmp_path):
         "-DPython_EXECUTABLE=..., name a LibTorch with -DCMAKE_PREFIX_PATH=..., or build without the PyTorch driver with "
         "-DAMANDA_BUILD_TORCH=OFF."
     ) in configured_without(python_without_torch, tmp_path)
+
+
+def test_a_build_for_cuda_without_its_toolkit_says_what_to_do(tmp_path):
+    venv.create(tmp_path / "env")
+    python = tmp_path / "env" / "bin" / "python"
+    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (packages / "torch").mkdir()
+    (packages / "torch" / "__init__.py").write_text(
+        "__version__ = '2.13.0+cu130'\n"
+        "class version: cuda = '13.0'\n"
+        f"class utils: cmake_prefix_path = {str(tmp_path / 'nowhere')!r}\n"
+    )
+    nvcc = shutil.which("nvcc")
+    hidden = f"-DCMAKE_IGNORE_PATH=/usr/local/cuda/bin;{Path(nvcc or '/usr/bin/nvcc').parent}"
+    assert (
+        "[build] torch 2.13.0+cu130 was built with CUDA 13.0, and its CMake files look for that CUDA toolkit; there is no nvcc. "
+        "Install the toolkit, name its folder in CUDA_HOME, or take PyTorch for CPUs: "
+        f"{python} -m pip install --force-reinstall --index-url https://download.pytorch.org/whl/cpu torch==2.13.0"
+    ) in configured_without(python, tmp_path / "build", hidden, "-DCMAKE_CXX_COMPILER=/usr/bin/g++")
 
 
 def test_a_build_without_pybind11_says_what_to_do(python_without_torch, tmp_path):
