@@ -75,7 +75,7 @@ class RecordWriter:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = Path(folder)
+        self._folder = Path(folder).absolute()  # the program may change the current folder
         self._folder.mkdir(parents=True, exist_ok=True)
         if any(self._folder.iterdir()):
             raise FileExistsError(
@@ -124,6 +124,11 @@ class RecordWriter:
         self._write_lines(lines)
         self._is_complete = complete
 
+    @property
+    def is_writing(self) -> bool:
+        """Is `flush` under way, or has it failed?"""
+        return not self._is_complete
+
     def close(self) -> None:
         try:
             self.flush()
@@ -153,7 +158,10 @@ class Record:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, progress: bool = True) -> None:
-        self._folder = Path(folder)
+        self._given, self._folder = (
+            os.fspath(folder),
+            Path(folder).absolute(),
+        )  # the program may change the current folder
         self.stations: list[Station] = []  # in the order of their first runs
         self.is_complete = False  # else the recording was interrupted, and this is what came before
         self.executions: list[tuple[int, Execution]] = []  # in order, with the position of the station
@@ -192,7 +200,7 @@ class Record:
         return self._open[name][str(number)]
 
     def _lines(self, shows_progress: bool) -> Iterator[Any]:
-        folder = os.fspath(self._folder)
+        folder = self._given
         try:
             file = open(self._folder / _INDEX, encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:
