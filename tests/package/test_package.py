@@ -235,8 +235,8 @@ def test_a_build_for_cuda_without_its_toolkit_says_what_to_do(tmp_path):
     nvcc = shutil.which("nvcc")
     hidden = f"-DCMAKE_IGNORE_PATH=/usr/local/cuda/bin;{Path(nvcc or '/usr/bin/nvcc').parent}"
     assert (
-        "[build] torch 2.13.0+cu130 was built with CUDA 13.0, and its CMake files look for that CUDA toolkit; there is no nvcc. "
-        "Install the toolkit, name its folder in CUDA_HOME, or take PyTorch for CPUs: "
+        "[build] torch 2.13.0+cu130 was built with CUDA 13.0, and its CMake files look for that CUDA toolkit; there is "
+        "no nvcc. Install the toolkit, name its folder in CUDA_HOME, or take PyTorch for CPUs: "
         f"{python} -m pip install --force-reinstall --index-url https://download.pytorch.org/whl/cpu torch==2.13.0"
     ) in configured_without(python, tmp_path / "build", hidden, "-DCMAKE_CXX_COMPILER=/usr/bin/g++")
 

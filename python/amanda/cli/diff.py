@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from amanda import scope
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, program_end
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
+from amanda.cli.run_report import Report, run_and_report
+from amanda.cli.sudden_end import before_sudden_end
 from amanda.reports.progress import live_bar
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
 from amanda.tools.diff.differences import Differences
-from amanda.tools.diff.record import is_record
+from amanda.tools.diff.record import check_packages, is_record
 from amanda.tools.diff.rows import COLUMNS
 
 DIFFERS = 1
 FAILED = 3  # a program; argparse has 2
-FILES = {"html": ("jinja2", "rich", "plotly"), "json": ()}
-"""The files that it writes, and the packages that they need."""
+FILES = {"json": (), "html": ("jinja2", "rich", "plotly")}  # what is written, and the packages that write it
 
 
 def add(commands: Any) -> None:
@@ -56,9 +60,6 @@ def add(commands: Any) -> None:
 
     def compare(given: argparse.Namespace, compared: Callable[[], None]) -> None:
         try:
-            vars(given).update(program_arguments.files_of(given, FILES))
-            if not given.record:
-                program_arguments.check_rich()
             compared()
         except (ValueError, ImportError, OSError) as error:
             command.error(str(error))
@@ -88,30 +89,40 @@ def run(program: Program, other: str | None, given: argparse.Namespace, options:
 
     Raises:
         SystemExit: `DIFFERS`, or `FAILED`: a program.
-        ValueError: there is no record, or a tolerance is negative.
+        KeyboardInterrupt: Ctrl-C has ended a program.
+        ImportError: a package is not installed; no program has run.
+        ValueError: there is no record, or a tolerance is negative, or a file cannot be written; no program has run.
         OSError: a record cannot be written or read.
     """
     if given.record:
-        _end(program.argv[0], _record(program, of_rank(given.record), options))
-    elif other is None:
+        _record(program, of_rank(given.record), options)
+        return
+    files = _checked(given)  # before anything runs
+    if other is None:
         folder = given.against if is_record(given.against) else of_rank(given.against)
-        _compare(program, folder, given, options)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "amanda", "diff", "--record", folder]
-            scoped = [f"--{name}={value}" for name, value in options.items()]
-            done = subprocess.run([*command, *scoped, other, *program.argv[1:]])
-            if done.returncode:
-                _end(other, done.returncode, is_told=done.returncode == FAILED)
-            _compare(program, folder, given, options)
+        _compare(program, folder, files, given, options)
+        return
+    folder, process = tempfile.mkdtemp(), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # not in those that the program forks
+            shutil.rmtree(folder, ignore_errors=True)
+
+    try:
+        _record_other(other, program.argv[1:], folder, options, remove)
+        _compare(program, folder, files, given, options, remove)
+    finally:
+        remove()
 
 
 def compare_records(given: argparse.Namespace) -> None:
     """Raises as `run`."""
+    files = _checked(given)
     reference, record = given.program
     diff = RecordDiff(reference, record, rtol=given.rtol, atol=given.atol, close=given.close)
-    if _report(diff, f"{reference} {record}", given):
-        raise SystemExit(DIFFERS)
+    made = Report()
+    _report(diff, f"{reference} {record}", files, given.top, made)
+    program_end.leave(made.status)
 
 
 def of_rank(folder: str) -> str:
@@ -121,50 +132,107 @@ def of_rank(folder: str) -> str:
     return folder
 
 
-def _record(program: Program, folder: str, options: dict[str, Any]) -> object:
-    with Recorder(folder) as recorder:
-        script = program.argv[0]
-        shown = live_bar(
-            None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
-        )
-        with live(shown):
-            return program.run_in(scope.apply(recorder, **options))
+def _checked(given: argparse.Namespace) -> dict[str, str]:
+    """The files that are asked for. Raises `ValueError` or `ImportError`: they, or the table, could not be made later."""
+    check_packages()
+    program_arguments.check_rich()
+    return program_arguments.files_of(given, FILES)
 
 
-def _compare(program: Program, folder: str, given: argparse.Namespace, options: dict[str, Any]) -> None:
+def _record_other(
+    script: str, arguments: list[str], folder: str, options: dict[str, Any], remove: Callable[[], object]
+) -> None:
+    """In a process of its own. `remove` is called where this one ends suddenly.
+
+    Raises:
+        SystemExit: `FAILED`.
+        KeyboardInterrupt: Ctrl-C, once the script has ended by it, too.
+    """
+    scoped = [f"--{name}={value}" for name, value in options.items()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "amanda", "diff", "--record", folder, *scoped, script, *arguments]
+    )
+
+    def end(status: int) -> int:
+        process.terminate()
+        with contextlib.suppress(ChildProcessError):  # it had ended
+            os.waitpid(process.pid, 0)  # process.wait has been interrupted, and holds a lock
+        remove()
+        return status
+
+    with before_sudden_end(end):
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            program_end.leave(program_end.INTERRUPTED)
+    if status:
+        program_end.leave(
+            FAILED if status == FAILED else _failed(script, status)
+        )  # the record's process has told of it
+
+
+def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
+    recorder, script = Recorder(folder), program.argv[0]
+
+    def report(made: Report, status: object) -> None:
+        with made.part("complete the record"):
+            recorder.close()
+
+    shown = live_bar(
+        None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
+    )
+    recording = scope.apply(recorder, **options)
+    run_and_report(program, recording, report, live(shown), functools.partial(_failed, script))
+
+
+def _compare(
+    program: Program,
+    folder: str,
+    files: Mapping[str, str],
+    given: argparse.Namespace,
+    options: dict[str, Any],
+    remove: Callable[[], object] = lambda: None,
+) -> None:
     tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol, close=given.close, float64=given.float64)
     script = program.argv[0]
-    with live(live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")):
-        status = program.run_in(scope.apply(tool, **options))
-    differs = _report(tool, " ".join(program.argv), given)
-    _end(script, status)
-    if differs:
-        raise SystemExit(DIFFERS)
+
+    def report(made: Report, status: object) -> None:
+        try:
+            _report(tool, " ".join(program.argv), files, given.top, made)
+        finally:
+            remove()
+
+    shown = live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")
+    comparing = scope.apply(tool, **options)
+    run_and_report(program, comparing, report, live(shown), functools.partial(_failed, script))
 
 
-def _report(diff: Differences, title: str, given: argparse.Namespace) -> bool:
+def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report) -> None:
     rows = diff.rows()
     summary = f"{len(rows)} difference{'s' * (len(rows) != 1)}"
-    print(f"\n{diff.table(top=given.top)}\n{summary}" if rows else f"\n{summary}", flush=True)
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
+    with made.part("print the table"):
+        print(f"\n{diff.table(top=top)}\n{summary}" if rows else f"\n{summary}", flush=True)
+    if "json" in files:
+        with made.part(f"write {files['json']!r}"), open(files["json"], "w", encoding="utf-8") as file:
             json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
-    if given.html:
-        from amanda.reports.html_page import HtmlPage
+    if "html" in files:
+        with made.part(f"write {files['html']!r}"):
+            from amanda.reports.html_page import HtmlPage  # here: it imports jinja2
 
-        page = HtmlPage("Two runs compared", f"{title}\n{summary}\n{diff.parting or ''}".rstrip())
-        page.add_table("Causes", COLUMNS, rows)
-        page.write(given.html)
-    return bool(rows)
+            page = HtmlPage("Two runs compared", f"{title}\n{summary}\n{diff.parting or ''}".rstrip())
+            page.add_table("Causes", COLUMNS, rows)
+            page.write(files["html"])
+    if rows and made.status is None:
+        made.status = DIFFERS
 
 
-def _end(script: str, status: object, *, is_told: bool = False) -> None:
-    """Raises `SystemExit`, if a program has failed."""
-    if status is None or status == 0:
-        return
-    if not is_told:
-        if not isinstance(status, int):  # as Python does with a text
-            print(status, file=sys.stderr)
-            status = 1
-        print(f"amanda diff: {script} ended with status {status}", file=sys.stderr)
-    raise SystemExit(FAILED)
+def _failed(script: str, status: object) -> object:
+    """The status of `amanda diff` where a script has not ended well."""
+    if status is program_end.INTERRUPTED:
+        return status
+    if not isinstance(status, int):  # as Python does with a text
+        program_end.tell(str(status))
+        status = 1
+    program_end.tell(f"amanda diff: {script} ended with status {status}")
+    return FAILED

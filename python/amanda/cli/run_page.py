@@ -27,7 +27,9 @@ def write(path: str, runs: Sequence[SavedRun]) -> None:
     page = HtmlPage(" ".join(command), "\n\n".join(map(_summary, runs)))
     sections: list[tuple[Section, int]] = [(section, run.rank) for run in runs for section in run.sections]
     sections.sort(key=lambda of_rank: _ORDER.index(type(of_rank[0])))
-    sections += [(Text("environment", run.about["environment"]), run.rank) for run in runs if "environment" in run.about]
+    sections += [
+        (Text("environment", run.about["environment"]), run.rank) for run in runs if "environment" in run.about
+    ]
     with Progress("building the page", len(sections) + 1) as progress:  # and the file
         for section, rank in sections:
             progress.now(section.heading)

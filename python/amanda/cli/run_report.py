@@ -45,6 +45,7 @@ def run_and_report(
     report: Callable[[Report, object], object],
     shown: contextlib.AbstractContextManager[object] | None = None,
     prepare: Callable[[], object] = lambda: None,
+    failed: Callable[[object], object] = lambda status: status,
 ) -> None:
     """Runs a program in a scope, and then `report`, which prints and writes what was found.
 
@@ -54,6 +55,7 @@ def run_and_report(
     Arguments:
         shown: entered while the program runs.
         prepare: called when the scope is entered, just before the program starts.
+        failed: is called with the exit status of a program that has not ended well, and returns that of this process.
 
     Raises:
         NotStarted: the scope could not be entered, or `prepare` has failed.
@@ -61,10 +63,19 @@ def run_and_report(
         KeyboardInterrupt: the program's own, printed already.
     """
     stdout = sys.stdout
-    with before_sudden_end(lambda status: _report_suddenly(report, status)), shown or contextlib.nullcontext():
+
+    def end(own: int | None, status: object) -> object:
+        if program_end.is_success(status):
+            return status if own is None else own
+        return failed(status)
+
+    def end_suddenly(status: int) -> int:
+        own = end(_report_suddenly(report, status), status)
+        return own if isinstance(own, int) else status
+
+    with before_sudden_end(end_suddenly), shown or contextlib.nullcontext():
         status = program.run_in(scope, prepare)
-    own = _report(report, status, stdout)
-    program_end.leave(own if own is not None and program_end.is_success(status) else status)
+    program_end.leave(end(_report(report, status, stdout), status))
 
 
 def _report(report: Callable[[Report, object], object], status: object, stdout: IO[str] | None) -> int | None:
@@ -82,13 +93,13 @@ def _report(report: Callable[[Report, object], object], status: object, stdout: 
     return made.status
 
 
-def _report_suddenly(report: Callable[[Report, object], object], status: int) -> None:
+def _report_suddenly(report: Callable[[Report, object], object], status: int) -> int | None:
     """What the program has not flushed stays so: it ends without."""
     try:
         stdout: IO[str] | None = os.fdopen(1, "w", encoding=getattr(sys.stdout, "encoding", None), closefd=False)
     except OSError:
         stdout = None
-    _report(report, status, stdout)
+    return _report(report, status, stdout)
 
 
 @contextlib.contextmanager

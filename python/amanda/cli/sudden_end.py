@@ -14,23 +14,26 @@ LONGEST = 30.0  # seconds that the last action may take
 
 
 @contextlib.contextmanager
-def before_sudden_end(act: Callable[[int], object]) -> Iterator[None]:
+def before_sudden_end(act: Callable[[int], int]) -> Iterator[None]:
     """Inside the block, `act` is called with the exit status before SIGTERM or `os._exit` ends this process.
 
-    The process then ends as it would have. So do processes that it forks, without `act`, and so does it if the program
-    handles SIGTERM itself. `act` runs on a thread of its own: what the interrupted code has locked stays so.
+    The process then ends as it would have, but `os._exit` with the status that `act` returns. So do processes that it
+    forks, without `act`, and so does it if the program handles SIGTERM itself. `act` runs on a thread of its own: what
+    the interrupted code has locked stays so.
     """
     process, exit_at_once = os.getpid(), os._exit
 
-    def last_action(status: int) -> None:
-        thread = threading.Thread(target=act, args=(status,), name="amanda end", daemon=True)
+    def last_action(status: int) -> int:
+        ends = [status]
+        thread = threading.Thread(target=lambda: ends.append(act(status)), name="amanda end", daemon=True)
         thread.start()
         thread.join(LONGEST)
+        return ends[-1]
 
     def end(status: int) -> NoReturn:
         if os.getpid() == process:
             os._exit = exit_at_once
-            last_action(status)
+            status = last_action(status)
         exit_at_once(status)
 
     def terminate(number: int, frame: FrameType | None) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from amanda.cli import program_arguments
+from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.run_report import Report, run_and_report
+from amanda.reports.progress import live_bar
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 from amanda.tools.history import History
@@ -72,12 +74,17 @@ def run(program: Program, history: History, schedule: Schedule, options: dict[st
             for alarm in history.alarms:
                 print(f"  {alarm}")
 
-    run_and_report(program, scope, report, _watching_optimizers(history))
+    def what() -> str:
+        return f"watching {program.argv[0]}, {len(history.alarms)} alarms, steps"
+
+    run_and_report(
+        program, scope, report, _watching_optimizers(history, live_bar(None, lambda: scope.step_number, what))
+    )
 
 
 @contextlib.contextmanager
-def _watching_optimizers(history: History) -> Iterator[None]:
-    """The parameters of each optimizer are compared from its first step on."""
+def _watching_optimizers(history: History, shown: Callable[[], Any]) -> Iterator[None]:
+    """The parameters of each optimizer are compared from its first step on; a terminal shows what `shown` returns."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     known: set[int] = set()
@@ -89,6 +96,7 @@ def _watching_optimizers(history: History) -> Iterator[None]:
 
     remove: Callable[[], None] = register_optimizer_step_pre_hook(watch).remove
     try:
-        yield
+        with live(shown):
+            yield
     finally:
         remove()

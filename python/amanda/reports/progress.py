@@ -153,7 +153,7 @@ class Progress:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._left = contextlib.ExitStack()
-        self._process, self._began = 0, 0.0
+        self._process, self._began = 0, 0.0  # 0: nothing is shown
 
     def __enter__(self) -> Progress:
         if self._show and self._left.enter_context(claimed_terminal()) and terminal().is_interactive:
@@ -179,13 +179,13 @@ class Progress:
     def advance(self, count: float = 1) -> None:
         """So much more is done."""
         self._done += count
-        if time.monotonic() >= self._next:
+        if self._process and time.monotonic() >= self._next:
             self._draw()
 
     def now(self, part: str) -> None:
         """This part is being worked on."""
         self._now = part
-        if time.monotonic() >= self._next:
+        if self._process and time.monotonic() >= self._next:
             self._draw()
 
     @contextlib.contextmanager

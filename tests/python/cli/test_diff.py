@@ -1,8 +1,17 @@
 """`amanda diff`: its table, files and exit statuses."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
+import amanda
 import pytest
+import torch
+from amanda.cli.main import main
+from amanda.tools.diff import Recorder, recorder
+from amanda.tools.diff.record import Record
 
 PROGRAM = """
 import sys, torch
@@ -90,3 +99,110 @@ def test_mistakes_and_programs_that_fail(diff, tmp_path):
     raised = diff("a.py", "raises.py")
     assert raised.returncode == 3
     assert raised.stderr.endswith("ZeroDivisionError: division by zero\namanda diff: raises.py ended with status 1\n")
+
+
+# ---- ends --------------------------------------------------------------------------------------------------------------
+
+ENDS = """
+import os, signal, torch
+torch.relu(torch.ones(3))
+os.chdir("/")
+END
+raise AssertionError
+"""
+
+
+def operators_in(folder):
+    record = Record(folder)
+    assert record.is_complete
+    return [record.stations[i].operator for i, _ in record.executions]
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        ("os._exit(5)", 3, "amanda diff: ends.py ended with status 5\n"),
+        ("os._exit(0)", 0, ""),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "amanda diff: ends.py ended with status 143\n"),
+        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, "\nKeyboardInterrupt\n"),
+    ],
+)
+def test_a_record_is_complete_whatever_ends_the_program(diff, tmp_path, end, status, told):
+    (tmp_path / "ends.py").write_text(ENDS.replace("END", end))
+    done = diff("--record", "ref", "ends.py")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.endswith(told)
+    assert bool(done.stderr) == bool(told)
+    assert operators_in(tmp_path / "ref") == ["aten::ones", "aten::relu"]
+
+
+def test_what_was_found_is_printed_whatever_ends_the_program(diff, tmp_path):
+    with Recorder(tmp_path / "ref") as made, amanda.apply(made):
+        torch.relu(torch.ones(4))
+    (tmp_path / "ends.py").write_text(ENDS.replace("END", "os._exit(0)"))
+    done = diff("--against", "ref", "--json", "rows.json", "ends.py")
+    assert done.returncode == 1, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert done.stdout.endswith(f"\n{len(rows)} differences\n")
+    assert {row["name"] for row in rows} == {"aten::ones", "aten::relu"}
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_comparison_that_is_stopped_leaves_nothing(tmp_path, stop):
+    (tmp_path / "waits.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(100)\n")
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "amanda", "diff", "waits.py", "waits.py"],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    recording = int(process.stdout.readline())
+    assert len(os.listdir(tmp_path / "tmp")) == 1
+    if stop == signal.SIGINT:  # as a terminal does
+        os.killpg(process.pid, stop)
+    else:
+        process.send_signal(stop)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -stop
+    with pytest.raises(ProcessLookupError):
+        os.kill(recording, 0)
+    assert os.listdir(tmp_path / "tmp") == []
+    assert errors.count("KeyboardInterrupt") == (stop == signal.SIGINT), errors
+
+
+def test_a_signal_that_stops_the_recording_thread_loses_at_most_what_it_adds(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "PATIENCE", 0.01)
+    made = Recorder(tmp_path / "ref")
+    with amanda.apply(made):
+        torch.relu(torch.ones(3))
+    with made._lock:  # as the signal has left it
+        made.close()
+    assert operators_in(tmp_path / "ref") == ["aten::ones", "aten::relu"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "told"),
+    [
+        ("jinja2", ["--html", "page.html"], "argument --html: it needs jinja2: pip install 'amanda[report]'"),
+        ("rich", [], "tables need rich: pip install 'amanda[profile]'"),
+        ("safetensors", [], "[diff] records need safetensors: pip install 'amanda[diff]'"),
+        ("safetensors", ["--record", "ref"], "[diff] records need safetensors: pip install 'amanda[diff]'"),
+        (None, ["--json", "no/rows.json"], "argument --json: can't write 'no/rows.json'"),
+    ],
+)
+def test_what_is_needed_is_checked_before_a_program_runs(tmp_path, monkeypatch, capsys, missing, arguments, told):
+    from importlib import util
+
+    find = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *more: None if name == missing else find(name, *more))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("open('it_ran', 'w')")
+    with pytest.raises(SystemExit) as stopped:
+        main(["diff", *arguments, "a.py", "a.py"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith(f"amanda diff: error: {told}\n")
+    assert not os.path.exists("it_ran")

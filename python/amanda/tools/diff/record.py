@@ -77,8 +77,8 @@ class RecordWriter:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        _check_packages()
-        self._folder = Path(folder)
+        check_packages()
+        self._folder = Path(folder).absolute()  # the program may change the current folder
         self._folder.mkdir(parents=True, exist_ok=True)
         if any(self._folder.iterdir()):
             raise FileExistsError(
@@ -127,6 +127,11 @@ class RecordWriter:
         self._write_lines(lines)
         self._is_complete = complete
 
+    @property
+    def is_writing(self) -> bool:
+        """Is `flush` under way, or has it failed?"""
+        return not self._is_complete
+
     def close(self) -> None:
         try:
             self.flush()
@@ -157,8 +162,9 @@ class Record:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, progress: bool = True) -> None:
-        _check_packages()
-        self._folder = Path(folder)
+        check_packages()
+        self._given = os.fspath(folder)
+        self._folder = Path(folder).absolute()  # the program may change the current folder
         self.stations: list[Station] = []  # in the order of their first runs
         self.is_complete = False  # else the recording was interrupted, and this is what came before
         self.executions: list[tuple[int, Execution]] = []  # in order, with the position of the station
@@ -197,7 +203,7 @@ class Record:
         return self._open[name][str(number)]
 
     def _lines(self, shows_progress: bool) -> Iterator[Any]:
-        folder = os.fspath(self._folder)
+        folder = self._given
         try:
             file = open(self._folder / _INDEX, encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:
@@ -229,8 +235,12 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _check_packages() -> None:
-    """Without safetensors nothing can be stored; without numpy PyTorch hands out no elements to hash."""
+def check_packages() -> None:
+    """Without safetensors nothing can be stored; without numpy PyTorch hands out no elements to hash.
+
+    Raises:
+        ImportError: one is not installed.
+    """
     missing = [name for name in ("numpy", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(f"[diff] records need {' and '.join(missing)}: pip install 'amanda[diff]'")

@@ -10,6 +10,8 @@ from amanda.tools.diff.record import Execution, RecordWriter, Station
 from amanda.tools.diff.texts import text_of_tensor
 from amanda.tools.diff.watching import Seen, Watching
 
+PATIENCE = 5.0  # seconds that other threads have to write what they are adding
+
 
 class Recorder(Watching):
     """Records the results of every operator, forward, backward and in optimizers, into a folder::
@@ -53,9 +55,17 @@ class Recorder(Watching):
         return self._writer.bytes
 
     def close(self) -> None:
-        """Completes the record. It must be called, outside of the scope."""
-        with self._lock:
-            self._writer.close()
+        """Completes the record. It must be called, outside of the scope.
+
+        If a signal has stopped the thread that records for good, what it was just adding is left out.
+        """
+        is_free = self._lock.acquire(timeout=PATIENCE)
+        try:
+            if is_free or not self._writer.is_writing:
+                self._writer.close()
+        finally:
+            if is_free:
+                self._lock.release()
 
     def _ran(self, station: Station, seen: Seen) -> None:
         from amanda.tools.diff import tensors  # here: it imports torch
