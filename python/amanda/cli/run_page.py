@@ -26,7 +26,9 @@ def write(path: str, runs: Sequence[SavedRun]) -> None:
     page = HtmlPage(" ".join(command), "\n\n".join(map(_summary, runs)))
     sections: list[tuple[Section, int]] = [(section, run.rank) for run in runs for section in run.sections]
     sections.sort(key=lambda of_rank: _ORDER.index(type(of_rank[0])))
-    sections += [(Text("environment", run.about["environment"]), run.rank) for run in runs if "environment" in run.about]
+    sections += [
+        (Text("environment", run.about["environment"]), run.rank) for run in runs if "environment" in run.about
+    ]
     for section, rank in sections:
         page.add(section, rank if len(runs) > 1 else None)
     page.write(path)
