@@ -4,6 +4,7 @@ What tools do with PyTorch's tensors. Use it through `amanda.tools`.
 from __future__ import annotations
 import collections.abc
 import torch
+import torch.distributed.distributed_c10d
 import typing
 import typing_extensions
 __all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
@@ -15,9 +16,9 @@ class CollectiveRecorder:
         ...
     def reset(self) -> None:
         ...
-    def rows(self) -> list[tuple[str, str, int]]:
+    def rows(self) -> list[tuple[str, str, int, list[tuple[int, int]]]]:
         """
-        Operator, name of the group, and time of `time.perf_counter_ns`, in the order of their starts.
+        Operator, name of the group, time of `time.perf_counter_ns`, and the times that the process was inside, in the order of their starts.
         """
     def start(self) -> None:
         """
@@ -25,6 +26,10 @@ class CollectiveRecorder:
         """
     def stop(self) -> None:
         ...
+    def waited(self, work: torch.distributed.distributed_c10d.Work, start_ns: typing.SupportsInt | typing.SupportsIndex, end_ns: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        A program has waited for this work. False: it belongs to no collective that was heard of.
+        """
 class FakeQuantizationState:
     """
     What all operands of a tool share.

@@ -35,6 +35,7 @@ const mouse = (target, kind, x, y) => target.dispatchEvent(new MouseEvent(kind, 
   const found = {};
   try {
     await pause(500);
+    while (document.querySelector("[aria-busy]")) await pause(10);
     SCRIPT
   } catch (error) {
     complaints.push(String(error.stack));

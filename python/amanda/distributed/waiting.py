@@ -1,4 +1,4 @@
-"""Waiting: how long each rank's collectives wait for other ranks."""
+"""Waiting: how long each rank's collectives wait for other ranks, and how long the ranks are blocked by that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from amanda.distributed import waits
 from amanda.distributed.clocks import clock_offset
 from amanda.distributed.groups import gathered, initialized
 from amanda.reports.columns import name_column, number_column
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Collectives(Tool):
-    """Notes when this process starts each collective of `torch.distributed`, for `waiting`::
+    """Notes when this process starts each collective of `torch.distributed`, and waits for it, for `waiting`::
 
         collectives = amanda.distributed.Collectives()
         with amanda.apply(collectives):
@@ -30,7 +31,7 @@ class Collectives(Tool):
 
     Also those that `DistributedDataParallel` and FSDP start in the backward pass, where tools see no operators. It analyzes
     no operator and changes nothing; while the scope is open, every operator of the process calls a callback of
-    `RecordFunction`.
+    `RecordFunction`, and `torch.distributed.Work.wait` is a function that calls PyTorch's.
     Every rank enters and leaves the scope at the same place, between collectives. `send` and `recv` are left out.
     """
 
@@ -42,13 +43,18 @@ class Collectives(Tool):
         if self._recorder is None:
             self._recorder = importlib.import_module("amanda._torch_tools").CollectiveRecorder()  # it loads PyTorch
         self._recorder.start()
+        waits.note_in(self._recorder)
 
     def on_exit(self, error: BaseException | None) -> None:
+        waits.stop_noting_in(self._recorder)
         self._recorder.stop()
 
     def started(self) -> list[tuple[str, str, int]]:
         """Of each collective its operator, as ``c10d::barrier``, the name of its group, and its `time.perf_counter_ns`."""
-        return [] if self._recorder is None else list(self._recorder.rows())
+        return [(op, group, time_ns) for op, group, time_ns, _ in self._rows()]
+
+    def _rows(self) -> list[_Started]:
+        return [] if self._recorder is None else [_Started(*row) for row in self._recorder.rows()]
 
     def reset(self) -> None:
         """Forgets all collectives. Every rank calls it at the same place."""
@@ -71,6 +77,8 @@ class WaitRow:
     waited_ns: int  # all calls together
     longest_ns: int
     last: int  # calls that this rank was the last one to start: others waited for it
+    blocked_ns: int | None  # of `waited_ns`, what the program spent in calls and waits; None: no wait is known
+    blocked_calls: int  # calls whose wait is known
 
 
 class WaitRows(Results[WaitRow, Literal["rank", "op"]]):
@@ -82,6 +90,8 @@ class WaitRows(Results[WaitRow, Literal["rank", "op"]]):
         number_column("waited ms", "waited_ns", 1e6, 2),
         number_column("longest ms", "longest_ns", 1e6, 2),
         number_column("last to start", "last"),
+        number_column("blocked ms", "blocked_ns", 1e6, 2),
+        number_column("in calls", "blocked_calls"),
     )
     _groupings = {
         "rank": Grouping((name_column("rank"), *_columns_of_times), fields_of(WaitRow)),
@@ -114,10 +124,29 @@ class WaitRows(Results[WaitRow, Literal["rank", "op"]]):
                 sum(call.waited_ns for call in calls),
                 max(call.waited_ns for call in calls),
                 sum(call.is_last for call in calls),
+                _sum([call.blocked_ns for call in calls]),
+                sum(call.blocked_ns is not None for call in calls),
             )
             for (name, group, rank), calls in groups.items()
         ]
         return sorted(rows, key=lambda row: -row.waited_ns)
+
+
+class _Started(NamedTuple):
+    op: str
+    group: str
+    time_ns: int
+    inside: Sequence[tuple[int, int]]  # start and end of the call, then of the wait, if it was one in Python
+
+    def moved(self, by_ns: int) -> _Started:
+        """On another clock."""
+        inside = [(start_ns + by_ns, end_ns + by_ns) for start_ns, end_ns in self.inside]
+        return self._replace(time_ns=self.time_ns + by_ns, inside=inside)
+
+    def blocked_until(self, latest_ns: int) -> int | None:
+        if len(self.inside) < 2:
+            return None
+        return sum(max(0, min(end_ns, latest_ns) - start_ns) for start_ns, end_ns in self.inside)
 
 
 class _Call(NamedTuple):
@@ -126,15 +155,17 @@ class _Call(NamedTuple):
     rank: int
     waited_ns: int
     is_last: bool
+    blocked_ns: int | None
 
 
 def waiting(collectives: Collectives, *, to: int = 0, group: ProcessGroup | None = None) -> WaitRows | None:
-    """How long the collectives of each rank waited for other ranks, and which rank came last.
+    """How long the collectives of each rank waited for other ranks, which rank came last, and who was blocked meanwhile.
 
     The n-th collective of a group is the same one in all of its ranks. Their starts are compared, with clocks aligned by
     `clock_offset`: a rank waits from its own start until the last one's. If the program does other work meanwhile, as DDP's
-    backward pass does, the process itself may wait for a shorter time, or not at all. The possible error of a call is that
-    of the clocks.
+    backward pass does, the process itself may wait for a shorter time, or not at all: it is blocked while it is inside the
+    call of the collective, or in `wait` of its work, until the last rank has started. Waits in C++, as at the end of DDP's
+    backward pass, are not known. The possible error of a call is that of the clocks.
 
     Every rank of `group` must call it, after the scope; its backend must send tensors of the CPU, as gloo does. Collectives
     of other groups are compared between those ranks that have them; all of these must be in `group`.
@@ -151,9 +182,9 @@ def waiting(collectives: Collectives, *, to: int = 0, group: ProcessGroup | None
         RuntimeError: `torch.distributed` is not initialized; or ranks have not started the same collectives.
     """
     dist = initialized()
-    started = collectives.started()  # before those of this function
+    started = collectives._rows()  # before those of this function
     offset = clock_offset(group=group)
-    mine = (socket.gethostname(), [(op, name, time_ns + offset) for op, name, time_ns in started])
+    mine = (socket.gethostname(), [row.moved(offset) for row in started])
     found = gathered(lambda: mine, to, group)
     if found is None:
         return None
@@ -161,22 +192,27 @@ def waiting(collectives: Collectives, *, to: int = 0, group: ProcessGroup | None
     return WaitRows(_calls([of for _, of in found], whole), dict(enumerate(host for host, _ in found)))
 
 
-def _calls(of_rank: Sequence[Sequence[tuple[str, str, int]]], whole: str) -> list[_Call]:
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _calls(of_rank: Sequence[Sequence[_Started]], whole: str) -> list[_Call]:
     """`whole`: the name of the group of all these ranks."""
-    groups: dict[str, dict[int, list[tuple[str, int]]]] = {}
-    if any(group == whole for started in of_rank for _, group, _ in started):
+    groups: dict[str, dict[int, list[_Started]]] = {}
+    if any(row.group == whole for started in of_rank for row in started):
         groups[whole] = {rank: [] for rank in range(len(of_rank))}
     for rank, started in enumerate(of_rank):
-        for op, group, time_ns in started:
-            groups.setdefault(group, {}).setdefault(rank, []).append((op, time_ns))
+        for row in started:
+            groups.setdefault(row.group, {}).setdefault(rank, []).append(row)
     calls = []
     for group, members in groups.items():
-        _check_same(group, {rank: [op for op, _ in started] for rank, started in members.items()})
+        _check_same(group, {rank: [row.op for row in started] for rank, started in members.items()})
         for same in zip(*members.values(), strict=True):
-            latest = max(time_ns for _, time_ns in same)
+            latest = max(row.time_ns for row in same)
             calls += [
-                _Call(op, group, rank, latest - time_ns, time_ns == latest)
-                for rank, (op, time_ns) in zip(members, same, strict=True)
+                _Call(row.op, group, rank, latest - row.time_ns, row.time_ns == latest, row.blocked_until(latest))
+                for rank, row in zip(members, same, strict=True)
             ]
     return calls
 

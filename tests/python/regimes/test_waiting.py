@@ -77,6 +77,29 @@ with amanda.apply(collectives):
 found = amanda.distributed.waiting(collectives)
 if found:
     print("backward", [(r.name, r.rank, r.waited_ns, r.last) for r in found.rows("op")])
+    print("in_backward", [(r.blocked_ns, r.blocked_calls) for r in found.rows("op") if r.name == "c10d::allreduce_"])
+collectives.reset()
+wait = dist.Work.wait
+with amanda.apply(collectives), amanda.apply(amanda.distributed.Collectives()):
+    late(1, 0.4)
+    begun = time.perf_counter_ns()
+    dist.all_reduce(torch.ones(2))
+    measured = time.perf_counter_ns() - begun
+    late(1, 0.4)
+    works = [
+        dist.all_gather([torch.ones(2) for _ in range(size)], torch.ones(2), async_op=True),
+        dist.broadcast(torch.ones(2), 0, async_op=True),
+    ]
+    time.sleep(0.1 if rank == 1 else 0.7)  # other work, until all have started
+    for work in reversed(works):
+        work.wait()
+        work.wait()  # it has ended
+assert dist.Work.wait is wait
+found = amanda.distributed.waiting(collectives)
+print("measured", measured)
+if found:
+    print("blocked", [(r.name, r.rank, r.calls, r.blocked_calls, r.blocked_ns, r.waited_ns) for r in found.rows("op")])
+    print("blocked_by_rank", [(r.rank, r.blocked_calls, r.blocked_ns) for r in found.rows()])
 dist.barrier()
 time.sleep(0.1)  # see process_groups.py
 dist.destroy_process_group()
@@ -112,10 +135,31 @@ def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
     assert backward["c10d::allreduce_", 1] == [0, 1]
     for rank in {*range(count)} - {1}:
         assert backward["c10d::allreduce_", rank] == [pytest.approx(0.3e9, abs=0.2e9), 0]
+    # DDP waits in C++.
+    assert line(outputs[0], "in_backward") == [(None, 0)] * count
+    check_blocked(outputs)
     assert (
         "[distributed] ranks 0 and 1 have not started the same collectives in group '0': 0 and 2 of them; enter and "
         "leave the scope at the same place in all ranks\n"
     ) in outputs[0]
+
+
+def check_blocked(outputs):
+    """Rank 1 sleeps 0.4 s before an all_reduce, which blocks the others; then before two that nobody waits for so long."""
+    rows = {(name, rank): figures for name, rank, *figures in line(outputs[0], "blocked")}
+    for calls, known, blocked, waited in rows.values():
+        assert calls == known
+        assert 0 <= blocked <= waited
+    assert rows["c10d::allreduce_", 1][2:] == [0, 0]  # it came last
+    for rank in {*range(len(outputs))} - {1}:
+        _, _, blocked, _ = rows["c10d::allreduce_", rank]
+        assert 0.2e9 < blocked <= line(outputs[rank], "measured")  # by the program's own clock
+        for op in ("c10d::allgather_", "c10d::broadcast_"):
+            _, _, blocked, waited = rows[op, rank]
+            assert waited - blocked > 0.2e9  # it did other work
+    for rank, known, blocked in line(outputs[0], "blocked_by_rank"):
+        of_rank = [figures for (_, number), figures in rows.items() if number == rank]
+        assert [known, blocked] == [sum(figures[1] for figures in of_rank), sum(figures[2] for figures in of_rank)]
 
 
 def test_the_example_finds_the_slow_rank():

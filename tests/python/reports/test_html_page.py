@@ -4,7 +4,6 @@ import html.parser
 import json
 import math
 import os
-import re
 import stat
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import pytest
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.rich_table import Column
 from amanda.reports.sections import MOST_NODES, Curve, Listing, Text, Timeline, icicle_of, section_of, table_of
+from page_tables import tables_of
 
 COLUMNS = [
     Column("operator", lambda row: row.name, left=True, field="name"),
@@ -38,15 +38,10 @@ def row(name, ns):
     return SimpleNamespace(name=name, ns=ns)
 
 
-def data_of(text):
-    """The data of tables and charts."""
-    return [json.loads(found) for found in re.findall(r'<script type="application/json">(.*?)</script>', text)]
-
-
 def test_a_table_has_what_is_shown_and_what_it_is_sorted_by():
     page = HtmlPage("Title", "Summary.")
     page.add_table("Slow", COLUMNS, [row("aten::add", 1500), row("aten::mul", None)], caption="of two")
-    (table,) = data_of(page.text())
+    (table,) = tables_of(page.text())
     assert table["headings"] == ["operator", "time"]
     assert table["texts"] == [["aten::add", "aten::mul"], ["1500 ns", "None ns"]]
     assert table["keys"] == [None, [1500, None]], "names are sorted by what is shown"
@@ -58,7 +53,7 @@ def test_a_table_has_what_is_shown_and_what_it_is_sorted_by():
 def test_numbers_that_json_has_not_are_sorted_as_missing_ones():
     page = HtmlPage("Title")
     page.add_table("Slow", COLUMNS[1:], [row("a", math.nan), row("b", math.inf), row("c", 1)])
-    assert data_of(page.text())[0]["keys"] == [[None, None, 1]]
+    assert tables_of(page.text())[0]["keys"] == [[None, None, 1]]
 
 
 def test_a_long_table_says_what_it_leaves_out():
@@ -117,7 +112,7 @@ def test_texts_of_a_program_are_never_markup():
     headings, captions = 6, 6
     in_listing = 3
     assert found.texts.count(evil) == 2 + 1 + headings + captions + in_listing, "title, h1, summary, sections"
-    assert data_of(text)[0]["texts"] == [[evil]]
+    assert tables_of(text)[0]["texts"] == [[evil]]
 
 
 def test_a_listing_keeps_the_order_of_lines_and_shades_the_hot_ones():

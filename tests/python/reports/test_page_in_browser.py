@@ -7,6 +7,8 @@ import sys
 from types import SimpleNamespace
 
 import amanda
+import numpy
+import pandas
 import pytest
 import torch
 from amanda.reports.html_page import HtmlPage
@@ -65,6 +67,69 @@ SORT_AND_FILTER = """
     place_of.click();
     found.by_text = column(place, 3);
 """
+
+
+LARGE = """
+    const place = section("Large"), headings = all("th", place), [input] = all("input", place);
+    found.shown = {};
+    const note = name => {
+      found[name] = column(place, 1);
+      found.shown[name] = all(".shown", place)[0].textContent;
+    };
+    const filter = text => { input.value = text; input.dispatchEvent(new Event("input")); };
+    const click = (number, name) => { headings[number].click(); note(name); };
+    note("as_given");
+    click(2, "largest");
+    click(2, "smallest");
+    filter("CONV7");
+    note("filtered");
+    click(1, "by_kind");
+    click(3, "by_place");
+    filter("");
+    note("all_by_place");
+    click(3, "reversed");
+"""
+
+
+@pytest.mark.parametrize("count", [120_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_a_large_table_is_sorted_and_filtered_as_by_pandas(count, tmp_path):
+    chosen = numpy.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "id": [f"#{number}" for number in range(count)],
+            "name": [
+                f"{('Linear', 'conv', 'é<b>')[kind]}{layer}"
+                for kind, layer in chosen.integers((3, 90), size=(count, 2))
+            ],
+            "ns": numpy.where(chosen.random(count) < 0.01, numpy.nan, chosen.integers(0, 10**9, count)),
+            "line": chosen.permutation(count),
+        }
+    )
+    columns = [
+        Column("id", lambda row: row.id, left=True),
+        Column("kind", lambda row: row.name, left=True, field="name"),
+        Column("ms", lambda row: f"{row.ns / 1e6:.3f}", field="ns"),
+        Column("place", lambda row: f"x.py:{row.line}", left=True),
+    ]
+    page = HtmlPage("Page")
+    page.add(table_of("Large", columns, list(frame.itertuples())))
+    found, complaints, addresses = visit(page.text(), LARGE, tmp_path)
+    assert (complaints, addresses) == ([], [])
+
+    def natural(names):
+        return names.str.lower().str.replace(r"\d+", lambda digits: digits[0].zfill(9), regex=True)
+
+    expected = {"as_given": frame, "largest": frame.sort_values("ns", ascending=False, kind="stable")}
+    expected["smallest"] = expected["largest"].sort_values("ns", kind="stable")
+    expected["filtered"] = expected["smallest"][expected["smallest"].name.str.contains("conv7")]
+    expected["by_kind"] = expected["filtered"].sort_values("name", key=natural, kind="stable")
+    expected["by_place"] = expected["by_kind"].sort_values("line", kind="stable")
+    expected["all_by_place"] = frame.sort_values("line")
+    expected["reversed"] = frame.sort_values("line", ascending=False)
+    for name, rows in expected.items():
+        assert found[name] == rows.id[:200].tolist(), name
+        matching = f" that match, of {count:,}" if len(rows) < count else ""
+        assert found["shown"][name] == f"200 of {len(rows):,} rows{matching}"
 
 
 def by_name(row):
