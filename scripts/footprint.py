@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 PAGE = Path(__file__).parents[1] / "docs" / "installation.md"
 BEGIN, END = "<!-- footprint: written by scripts/footprint.py -->\n", "<!-- end of footprint -->\n"
-LIMIT = 0.150  # seconds
+LIMIT = 0.150  # seconds of CPU time
 KINDS = {".so": "libraries", ".a": "libraries", ".py": "Python", ".pyi": "Python", ".pyc": "bytecode", ".h": "headers"}
 TORCH = "import torch, time, json\n"
 AMANDA = """
@@ -85,11 +85,11 @@ def table(wheel: Path, installed: dict[str, int], measured: list[Import]) -> str
     with zipfile.ZipFile(wheel) as archive:
         files = len(archive.namelist())
     parts = ", ".join(f"{_mb(size)} {kind}" for kind, size in sorted(installed.items(), key=lambda item: -item[1]))
-    wall, cpu, process = zip(*measured, strict=True)
+    _, cpu, process = zip(*measured, strict=True)
     rows = [
         ("the wheel", f"{_mb(wheel.stat().st_size)}, {files} files"),
         ("installed", f"{_mb(sum(installed.values()))}: {parts}"),
-        ("`import amanda` after `import torch`", f"{_ms(wall)}; CPU time {_ms(cpu)}"),
+        ("`import amanda` after `import torch`, CPU time", _ms(cpu)),
         ("the same, from the CPU time of whole processes", _ms(process)),
     ]
     lines = ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows)]
@@ -126,10 +126,12 @@ def main() -> None:
         install(given.wheel, folder)
         installed, measured = sizes(folder), imports(folder, given.rounds)
     figures = table(given.wheel, installed, measured)
-    print(figures, end="")
+    print(
+        f"{figures}\nWall time: {_ms(tuple(each.wall for each in measured))}; on a busy machine that of other processes, too."
+    )
     if given.write:
         PAGE.write_text(rewritten(PAGE.read_text(), figures))
-    took = statistics.median(each.wall for each in measured)
+    took = statistics.median(each.cpu for each in measured)
     if took > LIMIT:
         sys.exit(f"[footprint] import amanda took {took * 1e3:.0f} ms, more than {LIMIT * 1e3:.0f} ms")
 

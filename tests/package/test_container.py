@@ -138,6 +138,9 @@ def test_its_commands_install_a_package_that_runs_the_demo(context, tmp_path):
         assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done.stdout
 
+    run(
+        [python, "-m", "pip", "uninstall", "-q", "-y", "setuptools"]
+    )  # older than the borrowed one, and before it on the path
     for each in PIP:
         run(each.text)
     (command,) = [json.loads(each.text) for each in DOCKERFILE if each.name == "CMD"]
