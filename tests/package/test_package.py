@@ -5,43 +5,24 @@ import os
 import platform
 import re
 import shutil
-import site
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
 import pytest
+from fresh_environment import install, run
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command, **kwargs):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **kwargs)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def installed(wheel, tmp_path_factory):
     """A Python in a fresh environment that has the wheel, and borrows torch from this one."""
-    folder = tmp_path_factory.mktemp("package")
-    # From what `make` has compiled, where it has: that is most of the time.
-    compiled = f"--config-settings=build-dir={ROOT}/build/release"
-    run(ROOT / "scripts" / "wheel.sh", folder, ROOT, compiled, env={**os.environ, "PYTHON": sys.executable})
-    (wheel,) = folder.glob("amanda-*.whl")
-    venv.create(folder / "env", with_pip=True)
-    python = folder / "env" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", wheel)
-    (environment,) = (folder / "env" / "lib").glob("python*/site-packages")
-    # A .pth inside a .pth'd folder has no effect, so this environment's own staged amanda stays out of sight.
-    (environment / "borrowed.pth").write_text(site.getsitepackages()[0])
-    return python, environment / "amanda"
+    return install(wheel, tmp_path_factory.mktemp("package"))
 
 
-def test_the_wheel_names_the_oldest_glibc_and_no_library_but_those_of_torch(installed):
-    python, _ = installed
-    (wheel,) = python.parents[2].glob("amanda-*.whl")
+def test_the_wheel_names_the_oldest_glibc_and_no_library_but_those_of_torch(wheel):
     shown = json.loads(run(sys.executable, "-m", "auditwheel", "show", "--json", wheel))
     assert set(shown["external_libs"]) == {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"}
     assert wheel.name.endswith(f"-{shown['sym_tag']}.whl")
