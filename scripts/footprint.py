@@ -126,9 +126,8 @@ def main() -> None:
         install(given.wheel, folder)
         installed, measured = sizes(folder), imports(folder, given.rounds)
     figures = table(given.wheel, installed, measured)
-    print(
-        f"{figures}\nWall time: {_ms(tuple(each.wall for each in measured))}; on a busy machine that of other processes, too."
-    )
+    wall = _ms(tuple(each.wall for each in measured))
+    print(f"{figures}\nWall time: {wall}; on a busy machine, that of other processes, too.")
     if given.write:
         PAGE.write_text(rewritten(PAGE.read_text(), figures))
     took = statistics.median(each.cpu for each in measured)

@@ -50,6 +50,17 @@ def test_the_wheel_works_without_the_checkout(installed, tmp_path):
     assert Path(where).parent == package
 
 
+def test_the_import_is_quick_and_takes_no_other_package(installed, tmp_path):
+    python, _ = installed
+    (wheel,) = python.parents[2].glob("amanda-*.whl")
+    footprint = [sys.executable, ROOT / "scripts" / "footprint.py", wheel, "--rounds", "3"]
+    printed = run(*footprint)  # it fails where the import takes longer than the limit
+    assert re.search(r"^\| `import amanda` after `import torch`, CPU time \| \d+ ± \d+ ms \|$", printed, re.MULTILINE)
+    program = "import sys, torch; before = {*sys.modules}; import amanda; print(*{*sys.modules} - before)"
+    packages = {name.partition(".")[0] for name in run(python, "-c", program, cwd=tmp_path).split()}
+    assert packages - sys.stdlib_module_names == {"amanda"}
+
+
 def test_importing_works_without_torch(installed, tmp_path):
     python, _ = installed
     # find_spec says None for what sys.modules holds as None: torch is not to be found
