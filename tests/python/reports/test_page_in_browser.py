@@ -293,6 +293,17 @@ def test_the_page_of_a_real_run(tmp_path):
     assert all("encoder.layers.0.self_attn" in name for name in found["filtered"])
 
 
+def test_a_browser_that_cannot_read_tables_says_so(rows, tmp_path):
+    page = HtmlPage("Page")
+    page.add_table("Operators", COLUMNS, rows)
+    old = page.text().replace("<head>", "<head><script>delete window.DecompressionStream;</script>", 1)
+    script = "found.told = all('.table')[0].textContent; found.cells = all('td').length;"
+    found, complaints, _ = visit(old, script, tmp_path)
+    told = "DecompressionStream is not defined"
+    assert found == {"told": f"This browser cannot read the table: {told}", "cells": 0}
+    assert complaints == [f"ReferenceError: {told}"]
+
+
 def test_a_browser_that_asks_a_network_is_noticed(tmp_path):
     """The other tests can fail: a picture from elsewhere is a complaint of the page's policy, and an address without it."""
     page = HtmlPage("Page").text()
