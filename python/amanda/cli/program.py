@@ -40,9 +40,11 @@ class Program:
         if pkgutil.get_importer(path) is not None:
             return cls(argv, path, lambda: _run_module("__main__", alter_argv=False))
         with io.open_code(path) as file:
-            compiled = pkgutil.read_code(file)  # type: ignore[attr-defined]
-            source = b"" if compiled else file.seek(0) or file.read()
-        return cls(argv, os.path.dirname(os.path.realpath(path)), lambda: _run_script(path, compiled or source))
+            code: bytes | types.CodeType | None = pkgutil.read_code(file)
+            if code is None:
+                file.seek(0)
+                code = file.read()
+        return cls(argv, os.path.dirname(os.path.realpath(path)), lambda: _run_script(path, code))
 
     @classmethod
     def of_module(cls, argv: list[str]) -> Program:

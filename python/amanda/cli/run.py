@@ -141,7 +141,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     check_by(tools, given.by)
     check_sort(tools, given.by, given.sort)
     names = [name for name, _ in tools]
-    page = program_arguments.files_of(given, PAGE).get("html")
+    page = _of_this_rank(program_arguments.files_of(given, PAGE).get("html"))
     folder = None
     if settings.out is None:
         check_rich(tools)
@@ -225,8 +225,13 @@ def _sections(tools: Sequence[NamedTool], coverage: Section | None) -> list[Sect
 def _write_page(path: str, run: SavedRun) -> None:
     from amanda.cli import run_page  # here: it imports jinja2
 
-    stem, extension = os.path.splitext(path)
-    run_page.write(f"{stem}{this_rank().suffix}{extension}", [run])
+    run_page.write(path, [run])
+
+
+def _of_this_rank(path: str | None) -> str | None:
+    """As a launcher tells it, before the program runs: what the program starts itself prints and writes nothing."""
+    stem, extension = os.path.splitext(path or "")
+    return f"{stem}{this_rank().suffix}{extension}" if path is not None else None
 
 
 def _names(texts: Sequence[str]) -> list[str]:
