@@ -2,8 +2,9 @@
 # The versions are those of requirements.txt.
 FROM python:3.11-slim-bookworm AS torch
 WORKDIR /amanda
-# PyTorch's own index, whose builds for CPUs come without CUDA's libraries. All else comes from PyPI.
-ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# The index of PyTorch's builds for CPUs, which pytorch.org/get-started/locally shows: docker build --build-arg
+# PIP_EXTRA_INDEX_URL=... . Those of PyPI come with CUDA's libraries, and Amanda does not compile against them here.
+ARG PIP_EXTRA_INDEX_URL
 COPY requirements.txt .
 RUN pip install --no-cache-dir --constraint requirements.txt torch numpy
 

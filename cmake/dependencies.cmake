@@ -39,9 +39,8 @@ if(AMANDA_BUILD_TORCH)
     if(NOT AMANDA_NVCC)
       message(FATAL_ERROR "[build] torch ${torch_version} was built with CUDA ${torch_cuda}, and its CMake files look for that CUDA "
                           "toolkit; there is no nvcc. Install the toolkit, name its folder in CUDA_HOME, or take PyTorch for "
-                          "CPUs:\n"
-                          "  ${Python_EXECUTABLE} -m pip install --force-reinstall --index-url https://download.pytorch.org/whl/cpu "
-                          "torch==2.13.0")
+                          "CPUs, with the index that https://pytorch.org/get-started/locally shows:\n"
+                          "  ${Python_EXECUTABLE} -m pip install --force-reinstall torch==2.13.0 --index-url ...")
     endif()
   endif()
   if(torch_prefix)
