@@ -229,7 +229,8 @@ def test_a_build_for_cuda_without_its_toolkit_says_what_to_do(tmp_path):
     assert (
         "[build] torch 2.13.0+cu130 was built with CUDA 13.0, and its CMake files look for that CUDA toolkit; there is "
         "no nvcc. Install the toolkit, name its folder in CUDA_HOME, or take PyTorch for CPUs, with the index that "
-        f"https://pytorch.org/get-started/locally shows: {python} -m pip install --force-reinstall torch==2.13.0 --index-url ..."
+        f"https://pytorch.org/get-started/locally shows: {python} -m pip install --force-reinstall torch==2.13.0 "
+        "--index-url ..."
     ) in configured_without(python, tmp_path / "build", hidden, "-DCMAKE_CXX_COMPILER=/usr/bin/g++")
 
 
