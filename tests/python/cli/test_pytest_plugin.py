@@ -228,7 +228,7 @@ def test_mistakes_are_found_before_tests_run(run_python, tmp_path, arguments, me
 
 
 def test_workers_of_xdist_hand_in_their_tables(run_python, tmp_path):
-    pytest.importorskip("xdist", reason="pytest-xdist of requirements.txt is not installed")
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     done = run_tests(run_python, tmp_path, "-n", "2", "-p", "xdist", "--amanda", "nan", "--amanda", "profile")
     assert (done.returncode, done.stderr) == (1, "")
     assert "1 failed, 2 passed" in done.stdout
