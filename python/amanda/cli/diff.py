@@ -183,7 +183,7 @@ def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
         None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
     )
     recording = scope.apply(recorder, **options)
-    run_and_report(program, recording, report, live(shown), functools.partial(_failed, script))
+    run_and_report(program, recording, report, shown=live(shown), failed=functools.partial(_failed, script))
 
 
 def _compare(
@@ -205,7 +205,7 @@ def _compare(
 
     shown = live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")
     comparing = scope.apply(tool, **options)
-    run_and_report(program, comparing, report, live(shown), functools.partial(_failed, script))
+    run_and_report(program, comparing, report, shown=live(shown), failed=functools.partial(_failed, script))
 
 
 def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report) -> None:

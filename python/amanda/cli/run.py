@@ -174,7 +174,8 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
                 _write_page(page, SavedRun({**about, **ended(status, runs)}, _sections(tools, coverage)))
 
     shown = live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators")
-    run_and_report(program, entered, report, shown, folder.begin if folder is not None else lambda: None)
+    begin = folder.begin if folder is not None else lambda: None
+    run_and_report(program, entered, report, shown=shown, prepare=begin)
 
 
 def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:

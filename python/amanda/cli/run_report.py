@@ -43,6 +43,7 @@ def run_and_report(
     program: Program,
     scope: Scope,
     report: Callable[[Report, object], object],
+    *,
     shown: contextlib.AbstractContextManager[object] | None = None,
     prepare: Callable[[], object] = lambda: None,
     failed: Callable[[object], object] = lambda status: status,

@@ -92,4 +92,4 @@ def run(program: Program, tool: Trace, options: dict[str, Any], top: int | None,
             with made.part(f"write {file.name!r}"), file:
                 json.dump([dataclasses.asdict(row) for row in tool.rows()], file, indent=1)
 
-    run_and_report(program, scope.apply(tool, **options), report, live(lambda: tool.table(top=LIVE_ROWS)))
+    run_and_report(program, scope.apply(tool, **options), report, shown=live(lambda: tool.table(top=LIVE_ROWS)))

@@ -78,7 +78,7 @@ def run(program: Program, history: History, schedule: Schedule, options: dict[st
         return f"watching {program.argv[0]}, {len(history.alarms)} alarms, steps"
 
     run_and_report(
-        program, scope, report, _watching_optimizers(history, live_bar(None, lambda: scope.step_number, what))
+        program, scope, report, shown=_watching_optimizers(history, live_bar(None, lambda: scope.step_number, what))
     )
 
 
