@@ -104,6 +104,7 @@ USES = {
 #: Import statements that need no message.
 SILENT = {
     "cli/live_table.py, rich",  # without rich no table is shown while the program runs
+    "reports/progress.py, rich",  # nor a bar
     "reports/source_listing.py, rich",  # called by rich
     # Where values are arrays of numpy, it is there: TensorFlow depends on it.
     "tools/_arrays/of_numpy.py, numpy",
