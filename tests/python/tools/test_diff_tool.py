@@ -346,7 +346,8 @@ def test_tolerances_and_what_differs_is_told(tmp_path):
 
 def test_operators_of_one_run_only_and_other_counts(reference):
     longer = causes(reference, steps=4)
-    # In about one of ten processes a second model's `detach` of a new parameter has another id: see docs/limitations.md.
+    # A new parameter is a `detach` of memory that was not written to. If a tensor of the reference has been there, it is
+    # taken for a new operator on that tensor: docs/tools/diff.md names it.
     kinds = {row[0] for row in longer if row[1] != "aten::detach"}
     assert kinds == {"other count"}, "and not the copies of the last weights"
     assert "ran 4 times, in the reference 3 times" in {note for *_, note in longer}
