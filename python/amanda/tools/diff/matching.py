@@ -82,7 +82,9 @@ class Matching:
             if known is None and alike:
                 best = max(alike, key=lambda i: self._agreement(i, inputs))  # the first of several
                 read = [tensor for text in inputs for tensor in filter(is_telling, tensors_in(text))]
-                is_new = read and not self._agreement(best, inputs)[0] and self._tensors.issuperset(read)
+                # A view, such as a new parameter's detach, may be of memory that still holds a tensor of the reference.
+                may_be_new = not station.is_view and read and not self._agreement(best, inputs)[0]
+                is_new = may_be_new and self._tensors.issuperset(read)
                 match = None if is_new else best
             if match is not None and match in alike:
                 alike.remove(match)
