@@ -6,7 +6,7 @@ WORKDIR /amanda
 # PIP_EXTRA_INDEX_URL=... . Those of PyPI come with CUDA's libraries, and Amanda does not compile against them here.
 ARG PIP_EXTRA_INDEX_URL
 COPY requirements.txt .
-RUN pip install --no-cache-dir --constraint requirements.txt torch numpy
+RUN pip install --no-cache-dir --constraint requirements.txt torch==2.13.0 numpy
 
 # The compiler and what else a build needs stay in this stage.
 FROM torch AS build

@@ -53,12 +53,12 @@ def add(commands: Any) -> None:
             if len(given.program) < 2:
                 command.error("expected two scripts; or --record or --against, and a script")
             if all(map(is_record, given.program)) and len(given.program) == 2:
-                return compare(given, lambda: compare_records(given))
+                return compare(lambda: compare_records(given))
             other = given.program.pop(0)
         program = program_arguments.required(command, given)
-        compare(given, lambda: run(program, other, given, program_arguments.options(given)))
+        compare(lambda: run(program, other, given, program_arguments.options(given)))
 
-    def compare(given: argparse.Namespace, compared: Callable[[], None]) -> None:
+    def compare(compared: Callable[[], None]) -> None:
         try:
             compared()
         except (ValueError, ImportError, OSError) as error:
@@ -167,9 +167,8 @@ def _record_other(
             process.wait()
             program_end.leave(program_end.INTERRUPTED)
     if status:
-        program_end.leave(
-            FAILED if status == FAILED else _failed(script, status)
-        )  # the record's process has told of it
+        told = status == FAILED  # by the process that recorded
+        program_end.leave(FAILED if told else _failed(script, status))
 
 
 def _record(program: Program, folder: str, options: dict[str, Any]) -> None:

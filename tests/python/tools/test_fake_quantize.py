@@ -171,7 +171,9 @@ def test_switches_hold_from_the_next_operator_on():
         layer(x * 100)
         assert torch.equal(tool.rows()[0].scale, before.scale)
         tool.observe = tool.quantize = True
-        assert not torch.equal(layer(x * 100), layer.weight @ x)
+        with amanda.disabled():
+            exact = layer(x * 100)
+        assert not torch.equal(layer(x * 100), exact)
         assert tool.rows()[0].scale > before.scale
 
 
