@@ -46,13 +46,8 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             run(program, settings_of(given), given, program_arguments.options(given))
-        except (
-            ValueError,
-            TypeError,
-            ImportError,
-            OSError,
-            Error,
-        ) as error:  # the program's own are printed as Python does
+        # The program's own are printed as Python does.
+        except (ValueError, TypeError, ImportError, OSError, Error) as error:
             command.error(str(error))
 
     command.set_defaults(run=execute)
