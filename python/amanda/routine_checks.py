@@ -116,7 +116,8 @@ def _signature(fn: Any) -> inspect.Signature | None:
         return None
     try:
         return inspect.signature(fn, follow_wrapped=False)
-    except Exception:  # builtins have none, and evaluating annotations may run any code
+    # Builtins have none, and annotations may name what is not defined. No more: a signal handler may raise here.
+    except (AttributeError, NameError, TypeError, ValueError):
         return None
 
 
