@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from amanda.tools.diff.rows import COLUMNS
 
 DIFFERS = 1
 FAILED = 3  # a program; argparse has 2
+_STOPPED = (program_end.INTERRUPTED, 128 + signal.SIGTERM)  # statuses of a program that was stopped from outside
 FILES = {"json": (), "html": ("jinja2", "rich", "plotly")}  # what is written, and the packages that write it
 
 
@@ -176,7 +178,7 @@ def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
 
     def report(made: Report, status: object) -> None:
         with made.part("complete the record"):
-            recorder.close()
+            recorder.close(interrupted=status in _STOPPED)
 
     shown = live_bar(
         None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"

@@ -132,10 +132,10 @@ class RecordWriter:
         """Is `flush` under way, or has it failed?"""
         return not self._is_complete
 
-    def close(self) -> None:
+    def close(self, *, interrupted: bool = False) -> None:
         try:
             self.flush()
-            if self._is_complete:
+            if self._is_complete and not interrupted:
                 self._write_lines([["end"]])
         finally:
             self._index.close()

@@ -42,7 +42,7 @@ class Recorder(Watching):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(interrupted=isinstance(error, KeyboardInterrupt))
 
     @property
     def executions(self) -> int:
@@ -54,15 +54,18 @@ class Recorder(Watching):
         """How many bytes their results have."""
         return self._writer.bytes
 
-    def close(self) -> None:
+    def close(self, *, interrupted: bool = False) -> None:
         """Completes the record. It must be called, outside of the scope.
 
         If a signal has stopped the thread that records for good, what it was just adding is left out.
+
+        Arguments:
+            interrupted: the program was stopped from outside. A comparison then says so, and ends where the record ends.
         """
         is_free = self._lock.acquire(timeout=PATIENCE)
         try:
             if is_free or not self._writer.is_writing:
-                self._writer.close()
+                self._writer.close(interrupted=interrupted)
         finally:
             if is_free:
                 self._lock.release()
