@@ -32,9 +32,10 @@ def test_each_test_runs_under_the_tools(run_python, tmp_path):
     done = run_tests(run_python, tmp_path, "--amanda", "nan", "--amanda", "profile", "--amanda-top", "1")
     assert done.returncode == 1
     assert (
-        "E           amanda.tools.nonfinite.finding.NonfiniteError: [nan] aten::div produced the first NaN"
-        in done.stdout
+        "E       amanda.tools.nonfinite.finding.NonfiniteError: [nan] aten::div produced the first NaN" in done.stdout
     )
+    line = TESTS[: TESTS.index("(zero / zero)")].count("\n") + 1
+    assert f"test_model.py:{line}: NonfiniteError\n" in done.stdout, "the program's line, not the tool's"
     assert "1 failed, 2 passed" in done.stdout
     assert " operators ran in 3 tests, under nan, profile\n" in done.stdout
     table = done.stdout.partition("= amanda: profile =")[2]

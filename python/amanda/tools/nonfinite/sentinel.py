@@ -166,6 +166,8 @@ class NaNSentinel(Tool):
 
     # ---- where C++ has declined -------------------------------------------------------------------------------------
 
+    # __tracebackhide__: pytest shows the program's line, and `--pdb` stops there, in place of what raises the error.
+
     def _on_uninitialized(self, *outputs: Any) -> None:
         from amanda.tools.nonfinite import tensors
 
@@ -178,6 +180,7 @@ class NaNSentinel(Tool):
         run["parameter"] = self._parameter_in([("", value) for value in changed]) if self._waits else ""
 
     def _on_result(self, *outputs: Any, at: At, inputs: Sequence[Any] = (), run: Any = None) -> None:
+        __tracebackhide__ = True
         assert at.sides is not None
         before, parameter = (run.get("changed", ()), run.get("parameter", "")) if run is not None else ((), "")
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
@@ -186,6 +189,7 @@ class NaNSentinel(Tool):
         self._look(results, named, at, before, parameter)
 
     def _on_gradients(self, *gradients: Any, at: At, grad_outputs: Sequence[Any]) -> None:
+        __tracebackhide__ = True
         named = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]
         self._look([(f"grad_input {i}", value) for i, value in enumerate(gradients)], named, at)
 
@@ -205,6 +209,7 @@ class NaNSentinel(Tool):
         before: Sequence[Any] = (),
         parameter: str = "",
     ) -> None:
+        __tracebackhide__ = True
         from amanda.tools.nonfinite import tensors
 
         waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
@@ -245,6 +250,7 @@ class NaNSentinel(Tool):
         return ""
 
     def _act(self, finding: Finding | None) -> None:
+        __tracebackhide__ = True
         if finding is None:
             return
         if self.action == "raise":
