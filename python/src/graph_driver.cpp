@@ -114,8 +114,7 @@ void bind_graph_backend(py::module_& m) {
           py::arg("schema") = "", "The number of an operator type, the same each time for the same name.")
       .def("describe", &PyGraphBackend::set_describe, py::arg("describe"),
            "Describes tensors to C++ tools: `describe(operand)` returns a dict with dtype, sizes (None: unknown), "
-           "device, "
-           "bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.")
+           "device, bytes and requires_grad, as far as they are known; or None. Numbers and lists describe themselves.")
       .def("name_parameters", &PyGraphBackend::set_name_parameters, py::arg("name"),
            "Tells the names of parameters to analyses: `name(symbol)` returns one, or None for any other symbol.")
       .def("on_switch", &PyGraphBackend::set_on_switch, py::arg("callback"),
@@ -141,8 +140,7 @@ void bind_graph_backend(py::module_& m) {
           },
           py::arg("type"), py::arg("is_backward"), py::arg("tools"),
           "Does one of these tools, given as numbers by Scope.tools() and in force on this thread, ask for this "
-          "operator "
-          "type, or for its backward operators? For coverage reports.");
+          "operator type, or for its backward operators? For coverage reports.");
 }
 
 }  // namespace amanda::python

@@ -157,10 +157,8 @@ void bind_tap(py::module_& m) {
           py::arg("site"), py::arg("inputs") = py::tuple(), py::arg("outputs") = py::tuple(), py::kw_only(),
           py::arg("original") = py::none(), py::arg("state") = static_cast<RunState*>(nullptr),
           "Runs the actions on the operands that reach the tap, and returns the operands after it: the inputs before "
-          "the "
-          "operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. "
-          "`original(*inputs)`: the operator, for a "
-          "tap in its place.");
+          "the operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. "
+          "`original(*inputs)`: the operator, for a tap in its place.");
   m.def(
       "find_tap",
       [](uint64_t id) -> std::optional<TapHandle> {

@@ -184,8 +184,7 @@ void Flops::narrow(const OpFilter& ops, const ModuleFilter& modules) {
   if (!counts_any) {
     throw std::invalid_argument(
         "[flops] narrow: nothing is counted in these operators themselves; what is counted often runs inside others, "
-        "as "
-        "addmm does in linear: give its name, such as addmm, mm, bmm or convolution, or modules=");
+        "as addmm does in linear: give its name, such as addmm, mm, bmm or convolution, or modules=");
   }
   Tool::narrow(ops, modules);
   counter_->narrow(ops, modules);

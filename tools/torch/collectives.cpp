@@ -167,8 +167,7 @@ void bind_collectives(pybind11::module_& m) {
           },
           Unlocked(),
           "Operator, name of the group, time of `time.perf_counter_ns`, and the times that the process was inside, in "
-          "the "
-          "order of their starts.")
+          "the order of their starts.")
       .def("waited", &CollectiveRecorder::waited, py::arg("work"), py::arg("start_ns"), py::arg("end_ns"), Unlocked(),
            "A program has waited for this work. False: it belongs to no collective that was heard of.");
 }

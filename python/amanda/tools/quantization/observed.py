@@ -100,11 +100,10 @@ class Observed:
         return Row(*place, side, position, scale, zero_point, self.observer.quant_min, self.observer.quant_max)
 
     def _find(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        with self.lock:
-            qparams = None if self.continued is None else self.continued.qparams()
-        if qparams is not None:
-            return qparams
         with self.lock, torch.inference_mode(False), torch.no_grad():  # for training, too
+            qparams = None if self.continued is None else self.continued.qparams()
+            if qparams is not None:
+                return qparams
             if self.found is None and self.looked:
                 scale, zero_point = map(torch.func.debug_unwrap, self.observer.calculate_qparams())
                 self.found = scale, zero_point.to(torch.int32)
