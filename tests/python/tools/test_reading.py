@@ -181,7 +181,7 @@ def test_the_table_of_a_profile_shows_what_was_skipped():
 
 
 DISTRIBUTED = """
-    import sys, torch, amanda
+    import time, torch, amanda
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -209,6 +209,7 @@ DISTRIBUTED = """
         with amanda.apply(tool):
             result = program()
         print(make.__name__, torch.equal(result, expected), *tool.skipped)
+    time.sleep(0.1)  # see process_groups.py
     dist.destroy_process_group()
 """
 
