@@ -27,23 +27,15 @@ if(AMANDA_BUILD_TORCH)
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path)"
                   OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
-  # PyTorch's CMake files enable CUDA as a language where PyTorch has it, though no file of Amanda is compiled by nvcc.
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.__version__, 'has CUDA', torch.version.cuda)"
                   OUTPUT_VARIABLE torch_cuda OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(torch_cuda MATCHES "^(.*) has CUDA ([0-9.]+)$")
-    set(torch_cuda ${CMAKE_MATCH_2})
+  find_program(AMANDA_NVCC nvcc HINTS ${CUDA_TOOLKIT_ROOT_DIR} ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin
+               DOC "The compiler of the CUDA toolkit")
+  mark_as_advanced(AMANDA_NVCC)
+  if(torch_cuda MATCHES "^(.*) has CUDA [0-9.]+$" AND NOT AMANDA_NVCC)
     set(torch_version ${CMAKE_MATCH_1})
-    find_program(AMANDA_NVCC nvcc HINTS ${CUDA_TOOLKIT_ROOT_DIR} ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin
-                 DOC "The compiler of the CUDA toolkit")
-    mark_as_advanced(AMANDA_NVCC)
-    if(NOT AMANDA_NVCC)
-      message(FATAL_ERROR "[build] torch ${torch_version} was built with CUDA ${torch_cuda}, and its CMake files look for that CUDA "
-                          "toolkit; there is no nvcc. Install the toolkit, name its folder in CUDA_HOME, or take PyTorch for "
-                          "CPUs, with the index that https://pytorch.org/get-started/locally shows:\n"
-                          "  ${Python_EXECUTABLE} -m pip install --force-reinstall torch==2.13.0 --index-url ...")
-    endif()
-  endif()
-  if(torch_prefix)
+    include(cmake/torch_without_toolkit.cmake)
+  elseif(torch_prefix)
     find_package(Torch 2.11 REQUIRED)
   else()
     find_package(Torch 2.11 QUIET)

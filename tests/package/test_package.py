@@ -188,13 +188,18 @@ def python_without_torch(tmp_path_factory):
     return folder / "env" / "bin" / "python"
 
 
-def configured_without(python, build, *definitions):
-    """What CMake prints, with its line breaks taken out."""
+def configured(python, build, *definitions):
+    """What CMake has ended with, and what it wrote on standard error, with its line breaks taken out."""
     command = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", build, f"-DPython_EXECUTABLE={python}", *definitions]
     command += ["-DAMANDA_BUILD_TESTS=OFF", "-DAMANDA_BUILD_EXAMPLES=OFF", "-DCMAKE_PREFIX_PATH="]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    return " ".join(done.stderr.split())
+    return done.returncode, " ".join(done.stderr.split())
+
+
+def configured_without(python, build, *definitions):
+    status, errors = configured(python, build, *definitions)
+    assert status != 0
+    return errors
 
 
 def test_a_build_in_isolation_names_the_command_that_works(python_without_torch, tmp_path):
@@ -213,24 +218,54 @@ def test_a_build_without_torch_says_what_to_do(python_without_torch, tmp_path):
     ) in configured_without(python_without_torch, tmp_path)
 
 
-def test_a_build_for_cuda_without_its_toolkit_says_what_to_do(tmp_path):
-    venv.create(tmp_path / "env")
-    python = tmp_path / "env" / "bin" / "python"
-    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
-    (packages / "torch").mkdir()
-    (packages / "torch" / "__init__.py").write_text(
-        "__version__ = '2.13.0+cu130'\n"
-        "class version: cuda = '13.0'\n"
-        f"class utils: cmake_prefix_path = {str(tmp_path / 'nowhere')!r}\n"
-    )
+@pytest.fixture
+def python_with_cuda(tmp_path):
+    """python_with_cuda(version): a Python with this environment's torch, which says that it has this version, and CUDA."""
+
+    def make(version):
+        venv.create(tmp_path / "env")
+        (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+        (packages / "torch").mkdir()
+        prefix = run(sys.executable, "-c", "import torch; print(torch.utils.cmake_prefix_path)").strip()
+        (packages / "torch" / "__init__.py").write_text(
+            f"__version__ = {version!r}\nclass version: cuda = '13.0'\nclass utils: cmake_prefix_path = {prefix!r}\n"
+        )
+        return tmp_path / "env" / "bin" / "python"
+
+    return make
+
+
+def without_toolkit():
     nvcc = shutil.which("nvcc")
-    hidden = f"-DCMAKE_IGNORE_PATH=/usr/local/cuda/bin;{Path(nvcc or '/usr/bin/nvcc').parent}"
-    assert (
-        "[build] torch 2.13.0+cu130 was built with CUDA 13.0, and its CMake files look for that CUDA toolkit; there is "
-        "no nvcc. Install the toolkit, name its folder in CUDA_HOME, or take PyTorch for CPUs, with the index that "
-        f"https://pytorch.org/get-started/locally shows: {python} -m pip install --force-reinstall torch==2.13.0 "
-        "--index-url ..."
-    ) in configured_without(python, tmp_path / "build", hidden, "-DCMAKE_CXX_COMPILER=/usr/bin/g++")
+    hidden = f"/usr/local/cuda/bin;{Path(nvcc or '/usr/bin/nvcc').parent}"
+    return f"-DCMAKE_IGNORE_PATH={hidden}", "-DCMAKE_CXX_COMPILER=/usr/bin/g++", "-DAMANDA_BUILD_PYTHON=OFF"
+
+
+def test_a_build_for_cuda_needs_no_toolkit(python_with_cuda, tmp_path):
+    """It is compiled and linked as one with PyTorch's own CMake files, but for libtorch.so, which has no code."""
+    pythons = {"cuda": python_with_cuda("2.13.0+cu130"), "cpu": sys.executable}
+    for name, python in pythons.items():
+        assert configured(python, tmp_path / name, *without_toolkit(), "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")[0] == 0
+    commands = {
+        name: [
+            {*entry["command"].replace(str(tmp_path / name), "").split()}
+            for entry in json.loads((tmp_path / name / "compile_commands.json").read_text())
+        ]
+        for name in pythons
+    }
+    assert len(commands["cpu"]) > 10
+    assert commands["cuda"] == commands["cpu"]
+    linked = {
+        name: {*re.findall(r"/(lib(?:torch\w*|c10)\.so)\b", (tmp_path / name / "build.ninja").read_text())}
+        for name in pythons
+    }
+    assert linked == {"cpu": {"libtorch.so", "libtorch_cpu.so", "libc10.so"}, "cuda": {"libtorch_cpu.so", "libc10.so"}}
+
+
+def test_a_build_for_cuda_without_its_toolkit_refuses_an_old_torch(python_with_cuda, tmp_path):
+    python = python_with_cuda("2.9.1+cu128")
+    found = configured_without(python, tmp_path / "build", *without_toolkit())
+    assert "[build] torch 2.9.1+cu128 was found; Amanda needs torch 2.11 or newer." in found
 
 
 def test_a_build_without_pybind11_says_what_to_do(python_without_torch, tmp_path):
