@@ -122,8 +122,9 @@ PlainBackwardRun::PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const
 bool PlainBackwardRun::follows() const { return plan_->follows(); }
 
 void PlainBackwardRun::before(OpCall& call) const {
-  const CallFrame alive(ThreadCalls::current());
-  scopes_.count_hit();
+  ThreadCalls& here = ThreadCalls::current();
+  const CallFrame alive(here);
+  scopes_.count_hit(here);
   Execution execution(call);
   execution.run_before(*plan_);
   execution.settle();

@@ -74,7 +74,7 @@ void Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, co
   const bool inner_before = sight.observes_inner();
   const uint64_t generation = sight.generation_;
   Execution execution(call);
-  scopes.count_hit();
+  scopes.count_hit(here);
   execution.run_before(*plan);
   {
     const OpFrame frame(here, seeing);
@@ -84,7 +84,7 @@ void Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, co
   execution.run_last(*plan);
 }
 
-void Engine::count_hit(const ScopeStack& scopes) noexcept { scopes.count_hit(); }
+void Engine::count_hit(const ThreadCalls& here, const ScopeStack& scopes) noexcept { scopes.count_hit(here); }
 
 bool Engine::wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept {
   return !scopes.visibility(backend, type, 0).nobody();

@@ -30,7 +30,7 @@ void OpRun::before() {
   if (!plan_) {
     plan_ = analyse(Point::kBefore);
   } else if (!plan_->after_pending()) {
-    scopes_.count_hit();
+    scopes_.count_hit(thread_);
   }
   execution_.run_before(*plan_);
 }

@@ -9,6 +9,7 @@
 
 #include "amanda/backend.h"
 #include "amanda/mutex.h"
+#include "amanda/thread_calls.h"
 #include "scope_state.h"
 #include "visibility.h"
 #include "want_table.h"
@@ -62,8 +63,8 @@ class ScopeStack {
   /// With these tools inside an operator, may a tool see an operator inside it?
   bool observes_inner(ToolBits inside) const;
 
-  void count_hit() const {
-    for (ScopeState* scope : scopes_) scope->hits.fetch_add(1, std::memory_order_relaxed);
+  void count_hit(const ThreadCalls& here) const {
+    for (ScopeState* scope : scopes_) scope->hits.add(here);
   }
 
   /// The toolset of this stack for a graph, now; `inside` as above.

@@ -314,7 +314,7 @@ void ScopeState::after_fork(void* state) {
 
 CacheInfo ScopeState::cache_info() {
   std::lock_guard lock(mutex_);
-  return {hits, misses, records_.size()};
+  return {hits.count(), misses, records_.size()};
 }
 
 std::string describe(const std::exception_ptr& error) {

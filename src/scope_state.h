@@ -19,6 +19,7 @@
 #include "amanda/op_context.h"
 #include "amanda/scope_options.h"
 #include "amanda/unmatched.h"
+#include "hit_counter.h"
 #include "plan.h"
 
 namespace amanda {
@@ -107,7 +108,8 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   /// The routines of `tool` whose filters have matched nothing so far, each once for the life of the tool.
   std::vector<Unmatched> take_unmatched(Tool& tool);
 
-  std::atomic<uint64_t> hits{0}, misses{0};
+  HitCounter hits;
+  std::atomic<uint64_t> misses{0};
   std::atomic<uint64_t> clears{0};  // calls of clear()
   CacheInfo cache_info();
 

@@ -40,7 +40,7 @@ class Engine {
   static void on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
                           const KnownCall& known);
   /// Counts a call that the driver did not pass on, since nothing was scheduled on it.
-  static void count_hit(const ScopeStack& scopes) noexcept;
+  static void count_hit(const ThreadCalls& here, const ScopeStack& scopes) noexcept;
 
   /// The tools in force for a graph that is about to run on this thread. Call it once for each run, with the scopes of
   /// switch_to(). Do not call it while they are null or a routine runs.

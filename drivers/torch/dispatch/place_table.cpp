@@ -95,8 +95,7 @@ bool is_plain(const ThreadKeys& thread, KeyRole role, const OpRecord& record, c1
     const at::TensorImpl* impl = operand.tensor->unsafeGetTensorImpl();
     if (impl->key_set().has(DispatchKey::Python) || impl->has_symbolic_sizes_strides()) return false;
   }
-  return !counts_calls() && places_used.load(std::memory_order_relaxed) && !has_running_nodes() &&
-         !port::inside_backward();
+  return !counts_calls() && places_used.load(std::memory_order_relaxed) && !has_running_nodes();
 }
 
 }  // namespace
@@ -115,13 +114,14 @@ void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySe
     way.kind = Way::Kind::kBelow;
     return;
   }
+  if (port::inside_backward()) return;  // asked here: a call that nobody sees needs no place
   way.raw = raw_place(record, arguments);
   if (way.raw.path == 0) return;
   way.scopes = thread.serial;
   const Place& place = thread.places->slot(way.raw, thread);
   if (place.key != way.raw.key || place.epoch != way.raw.epoch || !place.call.holds(sight)) return;
   if (place.call.does_nothing()) {
-    Engine::count_hit(*thread.scopes);
+    Engine::count_hit(*thread.calls, *thread.scopes);
     way.kind = Way::Kind::kBelow;
   } else {
     way.call = &place.call;

@@ -13,8 +13,9 @@ namespace amanda::pytorch {
 // NOTE: [known places] What tools do at a place does not change from run to run, unless some generation does. So a
 // thread keeps a flat record with each place, and a hit needs no other look-up. The call is then run as Engine::on_op()
 // would run it. What is not plain is left to on_op(): tracers, modes and subclasses, programs without Python, operators
-// of backward passes, coverage reports, recorders, bookkeeping of the framework, and whatever still has an analysis to
-// run. A record is made from what on_op() has just found, for the key that the call had before it ran.
+// of backward passes that a tool sees, coverage reports, recorders, bookkeeping of the framework, and whatever still
+// has an analysis to run. A record is made from what on_op() has just found, for the key that the call had before it
+// ran.
 
 /// What this thread knows of a caught call.
 struct Way {
