@@ -59,29 +59,32 @@ KnownCall Engine::known_call(const ScopeStack& scopes, const Backend& backend, O
 
 // Routines may run the same place again, or change what is known of it: nothing is read from `sight` and `known` after
 // they began.
-void Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
-                         const KnownCall& known) {
+Engine::Left Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
+                                 const KnownCall& known) {
   if (known.plan_->backward()) {
     OpRun run(here, scopes, call, sight.seeing(), known.plan_);
     run.before();
     run.operate();
-    return run.after();
+    run.after();
+    return {};
   }
   // The same, for a plan without analyses and backward operators.
   const CallFrame alive(here);
   const PlanUse plan = known.plan_;
   const ToolBits seeing = sight.seeing();
-  const bool inner_before = sight.observes_inner();
+  bool observes_inner = sight.observes_inner();
   const uint64_t generation = sight.generation_;
   Execution execution(call);
   scopes.count_hit(here);
   execution.run_before(*plan);
+  if (generation != ActionCache::generation()) observes_inner = scopes.observes_inner(here.inside | seeing);
+  if (plan->ends_before() && !execution.has_state()) return {true, observes_inner};
   {
     const OpFrame frame(here, seeing);
-    const bool same = generation == ActionCache::generation();
-    execution.run_operator(*plan, same ? inner_before : scopes.observes_inner(here.inside));
+    execution.run_operator(*plan, observes_inner);
   }
   execution.run_last(*plan);
+  return {};
 }
 
 void Engine::count_hit(const ThreadCalls& here, const ScopeStack& scopes) noexcept { scopes.count_hit(here); }

@@ -70,6 +70,8 @@ class Execution {
   static void count(RunState& state, const ScopeStack& scopes, OpSite& forward);
   /// Of a forward operator: its routines' objects are to live on with its backward operators.
   const RunStatePtr& keep_run(const ScopeStack& scopes);
+  /// Do routines share something that lasts until the operator ends, or longer?
+  bool has_state() const { return local_ || run_; }
   /// Are the results the original's, rather than those of a replacement or of a routine after it?
   bool has_own_results() const { return !replaced_; }
   static const Execution& of(const Values& values);

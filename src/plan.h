@@ -29,6 +29,7 @@ class Plan {
   bool follows() const { return outlook_.follows; }
   const SubscriptionPtr& backward() const { return outlook_.backward; }
   bool does_nothing() const { return does_nothing_; }  // on this operator itself
+  bool ends_before() const { return ends_before_; }    // the operator: nothing replaces it, or follows it
   /// The OpCall::gradient_mask() of a run in which all backward operators were already analyzed; 0: none yet.
   uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }
   void set_analysed_mask(uint64_t mask) const { analysed_mask_.store(mask, std::memory_order_relaxed); }
@@ -46,7 +47,7 @@ class Plan {
 
   std::vector<ScheduledPtr> actions_[3];
   Outlook outlook_;
-  bool does_nothing_;
+  bool does_nothing_, ends_before_;
   bool shows_inputs_ = false, uses_run_ = false;
   mutable std::atomic<uint64_t> analysed_mask_{0};
   mutable KnownBackwardPlaces backward_places_;

@@ -36,8 +36,15 @@ class Engine {
   /// After on_op(), on the same thread, under scopes that are still open on it: what it found for the operator with
   /// this id. Empty: a call of it is to be passed to on_op() again.
   static KnownCall known_call(const ScopeStack& scopes, const Backend& backend, OpType type, OpId id);
-  /// on_op() for a call for which `sight` and `known` hold; `call` has the id that `known` was found for.
-  static void on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
+  /// What on_known_op() leaves to the driver.
+  struct Left {
+    bool runs_operator = false;   ///< the original, without a call of finish()
+    bool observes_inner = false;  ///< a tool may ask for an operator inside it
+  };
+  /// on_op() for a call for which `sight` and `known` hold; `call` has the id that `known` was found for. If all
+  /// routines have run and only the operator is left, the driver runs it, with what the routines set, inside an OpFrame
+  /// of the tools that see it. Nothing of `call` is used after that.
+  static Left on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
                           const KnownCall& known);
   /// Counts a call that the driver did not pass on, since nothing was scheduled on it.
   static void count_hit(const ThreadCalls& here, const ScopeStack& scopes) noexcept;

@@ -116,6 +116,7 @@ void add_running(std::unique_ptr<RunningNode> node) {
     static thread_local const AtThreadsEnd freed;
   }
   running->push_back(std::move(node));
+  thread_keys().running_nodes = running->size();
 }
 
 std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
@@ -128,12 +129,14 @@ std::unique_ptr<RunningNode> take_running(const NodeRecord& record) {
   const std::vector<std::unique_ptr<RunningNode>> left(std::make_move_iterator(first),
                                                        std::make_move_iterator(running->end()));
   running->erase(first, running->end());
+  thread_keys().running_nodes = running->size();
   return node;
 }
 
-bool has_running_nodes() { return running && !running->empty(); }
-
 // Released outside the list, as above.
-void forget_running_nodes() { std::exchange(*running, {}); }
+void forget_running_nodes() {
+  thread_keys().running_nodes = 0;
+  std::exchange(*running, {});
+}
 
 }  // namespace amanda::pytorch

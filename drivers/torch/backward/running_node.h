@@ -14,6 +14,7 @@
 #include "backward/node_record.h"
 #include "backward/node_window.h"
 #include "thread/engine_threads.h"
+#include "thread/keys.h"
 
 namespace amanda::pytorch {
 
@@ -75,7 +76,7 @@ void add_running(std::unique_ptr<RunningNode> node);
 /// Removes and returns the innermost one of this record, and releases those inside it; null: there is none.
 std::unique_ptr<RunningNode> take_running(const NodeRecord& record);
 /// A backward pass that failed leaves nodes on this thread that have begun and will never end.
-bool has_running_nodes();
+inline bool has_running_nodes() { return thread_keys().running_nodes != 0; }
 void forget_running_nodes();
 
 }  // namespace amanda::pytorch

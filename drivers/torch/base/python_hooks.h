@@ -28,8 +28,8 @@ struct TensorOperand {
 /// All of them may be called with or without the interpreter lock.
 struct PythonHooks {
   /// This thread's Python code as addresses and offsets, hashed; 0: no Python runs here. It is replaced when the
-  /// process enters its first `with amanda.root(name)`.
-  std::atomic<uint64_t (*)()> raw_path{nullptr};
+  /// process enters its first `with amanda.root(name)`. `walk`: ThreadKeys::walk of this thread.
+  std::atomic<uint64_t (*)(void*& walk)> raw_path{nullptr};
   /// The id of a call at this raw path, the same in every process. Slow, called once. 0: unknown. Afterwards the
   /// tensors that the id depends on have numbers.
   OpId (*resolve)(uint64_t raw_path, uint64_t name_hash, const std::vector<TensorOperand>& tensors) = nullptr;

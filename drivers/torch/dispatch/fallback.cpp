@@ -50,7 +50,10 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
     const Inside inside(way);
     return op.redispatchBoxed(rest, stack);
   }
-  if (way.kind == Way::Kind::kKnown) return observe_known(way, call);
+  if (way.kind == Way::Kind::kKnown) {
+    observe_known(way, call);  // a boxed call runs the operator itself
+    return;
+  }
   call.begin_at(way.raw);
   if (!is_observed(call, rest)) {
     if (!run_recorded(call)) op.redispatchBoxed(rest, stack);

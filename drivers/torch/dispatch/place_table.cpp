@@ -76,7 +76,8 @@ namespace {
 std::atomic<bool> places_used{true};
 
 // Null while the thread ends.
-PlaceTable* make_table() {
+PlaceTable* make_table(ThreadKeys& thread) {
+  thread.with_torch_state();
   const Lasting memory;
   thread_local bool made = false;
   if (std::exchange(made, true)) return nullptr;
@@ -88,14 +89,13 @@ bool is_plain(const ThreadKeys& thread, KeyRole role, const OpRecord& record, c1
               c10::ArrayRef<OperandTensor> arguments) {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet kModes({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Tracer});
-  if (thread.role != role || thread.unobserved != 0 || thread.recording || record.noise || rest.has_any(kModes)) {
-    return false;
-  }
+  const bool busy = (thread.unobserved | thread.running_nodes | static_cast<size_t>(thread.recording)) != 0;
+  if (thread.role != role || busy || record.noise || rest.has_any(kModes)) return false;
   for (const OperandTensor& operand : arguments) {
     const at::TensorImpl* impl = operand.tensor->unsafeGetTensorImpl();
     if (impl->key_set().has(DispatchKey::Python) || impl->has_symbolic_sizes_strides()) return false;
   }
-  return !counts_calls() && places_used.load(std::memory_order_relaxed) && !has_running_nodes();
+  return !counts_calls() && places_used.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -104,18 +104,18 @@ void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySe
               c10::ArrayRef<OperandTensor> arguments) {
   ThreadKeys& thread = thread_keys();
   if (symbols || !is_plain(thread, role, record, rest, arguments)) return;
-  thread.with_torch_state();
-  if (C10_UNLIKELY(!thread.places) && !(thread.places = make_table())) return;
+  if (C10_UNLIKELY(!thread.places) && !(thread.places = make_table(thread))) return;
   const Sight& sight = thread.places->sight(thread, record.type);
   way.thread = &thread;
+  way.seeing = sight.seeing();
   way.sight = &sight;
   way.observes_inner = sight.observes_inner();
-  if (sight.seeing() == 0) {
+  if (way.seeing == 0) {
     way.kind = Way::Kind::kBelow;
     return;
   }
   if (port::inside_backward()) return;  // asked here: a call that nobody sees needs no place
-  way.raw = raw_place(record, arguments);
+  way.raw = raw_place(thread.walk, record, arguments);
   if (way.raw.path == 0) return;
   way.scopes = thread.serial;
   const Place& place = thread.places->slot(way.raw, thread);
@@ -130,10 +130,20 @@ void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySe
   }
 }
 
-void observe_known(const Way& way, ForwardCall& call) {
+bool observe_known(Way& way, ForwardCall& call) {
   call.know(way.id, way.raw.path);
-  rethrow_for_callers(
-      call, [&] { Engine::on_known_op(*way.thread->calls, *way.thread->scopes, call, *way.sight, *way.call); });
+  Engine::Left left;
+  rethrow_for_callers(call, [&] {
+    ThreadCalls& calls = *way.thread->calls;
+    left = Engine::on_known_op(calls, *way.thread->scopes, call, *way.sight, *way.call);
+    if (C10_LIKELY(!left.runs_operator || !call.is_boxed())) return;
+    const OpFrame frame(calls, way.seeing);
+    call.run({.observe_inner = left.observes_inner});
+    call.finish();
+    left.runs_operator = false;
+  });
+  way.observes_inner = left.observes_inner;
+  return left.runs_operator;
 }
 
 void learn_place(const Way& way, ForwardCall& call) {

@@ -27,6 +27,7 @@ struct Way {
   Kind kind = Kind::kUnknown;
   bool observes_inner = false;
   ThreadKeys* thread = nullptr;
+  ToolBits seeing = 0;              // unless unknown
   const Sight* sight = nullptr;     // unless unknown, and until the call runs
   const KnownCall* call = nullptr;  // if known, and until the call runs
   OpId id = 0;                      // if known
@@ -37,8 +38,9 @@ struct Way {
 /// Finds out. `symbols`: is some argument a tracer's symbol?
 void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest, bool symbols,
               c10::ArrayRef<OperandTensor> arguments);
-/// Runs a known call. Throws as observe() does.
-void observe_known(const Way& way, ForwardCall& call);
+/// Runs a known call. True: its routines have run and changed nothing, and the caller runs the operator itself, as on a
+/// way `kBelow`. Throws as observe() does.
+bool observe_known(Way& way, ForwardCall& call);
 /// After a call that was not known was observed: the next one is, if possible.
 void learn_place(const Way& way, ForwardCall& call);
 
@@ -51,7 +53,7 @@ size_t count_known_places();
 class Inside {
  public:
   explicit Inside(const Way& way)
-      : frame_(*way.thread->calls, way.sight->seeing()), nothing_(*way.thread->bits, !way.observes_inner) {}
+      : frame_(*way.thread->calls, way.seeing), nothing_(*way.thread->bits, !way.observes_inner) {}
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 

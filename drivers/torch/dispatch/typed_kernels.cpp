@@ -124,11 +124,12 @@ struct Typed<Op, Result(Args...)> {
   }
 
   // Apart from run_observed(): less code to bring into the caches.
-  static C10_NOINLINE Result run_known(const Way& way, c10::DispatchKeySet rest, c10::ArrayRef<OperandTensor> tensors,
+  static C10_NOINLINE Result run_known(Way& way, c10::DispatchKeySet rest, c10::ArrayRef<OperandTensor> tensors,
                                        Args... args) {
     TypedCall<Result, Args...> call(*record, *handle, rest, tensors, args...);
-    observe_known(way, call);
-    return call.take_result();
+    if (!observe_known(way, call)) return call.take_result();
+    const Inside inside(way);
+    return handle->redispatch(rest, std::forward<Args>(args)...);
   }
 
   template <KeyRole kRole>

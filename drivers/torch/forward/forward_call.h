@@ -39,6 +39,8 @@ class ForwardCall : public OpCall {
   }
   /// Does a result share memory with an argument that it may be a view of?
   virtual bool result_is_view() const = 0;
+  /// Are its operands on a stack, where they can be edited? Then only run() runs the operator on them.
+  virtual bool is_boxed() const { return true; }
   /// Is an argument other than a tensor a tracer's symbol?
   virtual bool has_symbols() const = 0;
   /// Before it runs: will a result share memory with the operand at `position`, as the program passed it?

@@ -53,6 +53,7 @@ class UnboxedCall : public ForwardCall {
   Value get(Side side, size_t position) final;
   void run(RunHints hints) final;
   void skip(RunHints hints) final { boxed().skip(hints); }
+  bool is_boxed() const final { return boxed_.has_value(); }
   bool has_results() const final { return boxed_ ? boxed_->has_results() : ran_; }
   void show_run_inputs() final {
     shows_run_inputs_ = true;

@@ -9,6 +9,7 @@
 #include "amanda/per_thread.h"
 #include "base/hash.h"
 #include "base/python_hooks.h"
+#include "thread/keys.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -109,10 +110,10 @@ std::string parameter_name(const at::Tensor& tensor) {
   return object ? python_hooks.parameter_name(object) : "";
 }
 
-RawPlace raw_place(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
+RawPlace raw_place(void*& walk, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
   RawPlace raw;
   const auto raw_path = python_hooks.raw_path.load(std::memory_order_relaxed);
-  if (!raw_path || (raw.path = raw_path()) == 0) return raw;
+  if (!raw_path || (raw.path = raw_path(walk)) == 0) return raw;
   raw.epoch = python_hooks.epoch.load(std::memory_order_acquire);
   raw.key = raw_key(raw.path, record, arguments);
   return raw;
@@ -120,7 +121,7 @@ RawPlace raw_place(const OpRecord& record, c10::ArrayRef<OperandTensor> argument
 
 Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments, RawPlace raw) {
   if (raw.path == 0 || raw.epoch != python_hooks.epoch.load(std::memory_order_acquire)) {
-    raw = raw_place(record, arguments);
+    raw = raw_place(thread_keys().walk, record, arguments);
   }
   Identity identity;
   identity.raw_path = raw.path;

@@ -14,7 +14,8 @@ struct RawPlace {
   uint64_t path = 0;            // the key for PythonHooks::describe; 0: no Python ran
   uint64_t key = 0, epoch = 0;  // of the path, the operator and its parameters; the same in this epoch only
 };
-RawPlace raw_place(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments);
+/// `walk`: ThreadKeys::walk of this thread.
+RawPlace raw_place(void*& walk, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments);
 
 struct Identity {
   OpId id = 0;

@@ -99,7 +99,7 @@ struct Seen {
 // The hash of a walk that remembers nothing: with blocks, where the interpreter's layout is not known, and at a
 // thread's end.
 template <bool kBlocks>
-uint64_t whole_path() {
+uint64_t whole_path(void*&) {
   c10::SmallVector<Seen, 64> frames;
   walk([&](PyCodeObject* code, int offset, PyObject* module, PyFrameObject* frame) {
     frames.push_back(
@@ -116,15 +116,15 @@ uint64_t whole_path() {
 }
 
 // Until the process enters its first block, looking for blocks costs nothing.
-uint64_t raw_path() {
+uint64_t raw_path(void*& kept) {
 #ifdef AMANDA_FRAME_LAYOUT
   if (direct) {
     const PyThreadState* thread = PyGILState_GetThisThreadState();
     if (!thread) return 0;  // it never ran Python
-    if (LastWalk* last = LastWalk::here()) return last->hash(innermost_frame(thread), run_module_code);
+    if (LastWalk* last = LastWalk::here(kept)) return last->hash(innermost_frame(thread), run_module_code);
   }
 #endif
-  return whole_path<false>();
+  return whole_path<false>(kept);
 }
 
 // Resolved places of all threads, by raw path. Their number is bounded: the least recently resolved are dropped, and a

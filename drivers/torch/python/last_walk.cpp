@@ -1,27 +1,21 @@
 #include "python/last_walk.h"
 
+#include <utility>
+
 #ifdef AMANDA_FRAME_LAYOUT
 namespace amanda::python {
-namespace {
 
-thread_local constinit LastWalk* last_walk = nullptr;
-thread_local constinit bool thread_ends = false;
-
-struct Owner {
-  Owner() { last_walk = &walk; }
-  ~Owner() {
-    last_walk = nullptr;
-    thread_ends = true;
-  }
-  LastWalk walk;
-};
-
-}  // namespace
-
-LastWalk* LastWalk::here() {
-  if (last_walk || thread_ends) return last_walk;
-  thread_local Owner owner;
-  return last_walk;
+LastWalk* LastWalk::make(void*& kept) {
+  struct Owner {
+    explicit Owner(void*& kept) : kept(kept) { kept = &walk; }
+    ~Owner() { kept = nullptr; }
+    void*& kept;
+    LastWalk walk;
+  };
+  thread_local bool made = false;
+  if (std::exchange(made, true)) return nullptr;
+  thread_local Owner owner(kept);
+  return &owner.walk;
 }
 
 uint64_t LastWalk::hash_all(RawFrame* innermost, const PyCodeObject* run_module) {

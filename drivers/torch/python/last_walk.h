@@ -18,8 +18,8 @@ namespace amanda::python {
 /// frames only tell which are to be compared; they may be those of frames that are gone, and are never dereferenced.
 class LastWalk {
  public:
-  /// This thread's. Null: the thread ends.
-  static LastWalk* here();
+  /// This thread's. Null: the thread ends. `kept`: where this thread keeps it; null at first.
+  static LastWalk* here(void*& kept) { return kept ? static_cast<LastWalk*>(kept) : make(kept); }
 
   /// The hash of `innermost` and all outer frames. 0: null.
   uint64_t hash(RawFrame* innermost, const PyCodeObject* run_module) {
@@ -70,6 +70,7 @@ class LastWalk {
     if (instruction_of(frame) + kModule != instructions_[i + 1] || first_local(frame) != module) return false;
     return !module || (Py_TYPE(module) == frames_[i].type && is_reborn(module) == frames_[i].is_reborn);
   }
+  static LastWalk* make(void*& kept);
   uint64_t hash_all(RawFrame* innermost, const PyCodeObject* run_module);
   uint64_t hash_from(size_t changed, size_t size, RawFrame* innermost, const PyCodeObject* run_module);
 

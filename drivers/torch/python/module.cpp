@@ -238,7 +238,7 @@ void bind_places(py::module_& m) {
       [](const py::handle& args, const py::tuple& positions) {
         const pytorch::PythonHooks& hooks = pytorch::python_hooks;
         const auto raw_path = hooks.raw_path.load(std::memory_order_relaxed);
-        uint64_t hash = raw_path ? raw_path() : 0;
+        uint64_t hash = raw_path ? raw_path(pytorch::thread_keys().walk) : 0;
         if (!PyTuple_Check(args.ptr()) && !PyList_Check(args.ptr())) throw py::type_error("no tuple or list");
         for (const py::handle& position : positions) {
           const py::ssize_t i = PyLong_AsSsize_t(position.ptr());

@@ -50,6 +50,9 @@ struct ThreadKeys {
   size_t uncounted = 0;    // graphs that run, or are compiled, whose operators coverage reports count in another way
   bool recording = false;  // a CallRecorder takes the calls of a program that is traced: all of them are caught
 
+  size_t running_nodes = 0;  // nodes of backward passes that have begun, and those that never ended since a pass failed
+  void* walk = nullptr;      // the bindings' memory of the last PythonHooks::raw_path()
+
   RoutineState* routine = nullptr;  // the innermost one that runs
   void* routine_room = nullptr;     // for the outermost one
   PlaceTable* places = nullptr;     // that it knows; null: none
