@@ -228,8 +228,8 @@ void bind_places(py::module_& m) {
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
   m.def("steps_from", &python::steps_from, py::arg("frame"), py::arg("make"), py::arg("run_module"),
         py::arg("addresses"),
-        "The steps of a frame and its callers, and (index, frame) of those that run a module or are at one of the "
-        "addresses. `make(frame)` makes a step that is not kept yet; None, if that returns None.");
+        "The steps of a frame and its callers, and (index, frame if it is at one of the addresses, module that it runs) "
+        "of those that have one. `make(frame)` makes a step that is not kept yet; None, if that returns None.");
   m.def("forget_steps", &python::forget_steps, py::arg("code"), "The code object at this address has died.");
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");

@@ -4,6 +4,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "python/call_path.h"
+#include "python/frames.h"
+
 namespace amanda::python {
 namespace {
 
@@ -44,6 +47,51 @@ StepFacts facts_of(const py::object& step) {
           spot.attr("lends").cast<bool>()};
 }
 
+// What steps_from() returns, while it is made.
+struct Steps {
+  const std::vector<uintptr_t>& addresses;
+  const PyObject* run_module;
+  py::list all{}, special{};
+
+  // `frame`: null if the frame has no object, which one at an address has.
+  template <class ModuleOf>
+  void add(const py::object& step, const PyObject* code, PyObject* frame, const ModuleOf& module_of) {
+    const bool runs = code == run_module;
+    const bool marked =
+        frame && std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(frame)) != addresses.end();
+    if (runs || marked) {
+      special.append(py::make_tuple(all.size(), marked ? py::reinterpret_borrow<py::object>(frame) : py::none(),
+                                    runs ? module_of() : py::none()));
+    }
+    all.append(step);
+  }
+  py::object result() const { return py::make_tuple(all, special); }
+};
+
+py::object or_none(PyObject* borrowed) {
+  return borrowed ? py::reinterpret_borrow<py::object>(borrowed) : py::none();
+}
+
+// Without frame objects, which the interpreter would have to make. False: a step is not kept yet, or the interpreter's
+// own frames do not tell.
+bool add_kept(const PyObject* innermost, Steps& steps) {
+#ifdef AMANDA_FRAME_LAYOUT
+  RawFrame* frame = reinterpret_cast<const PyFrameObject*>(innermost)->f_frame;
+  if (!walks_frames_directly() || frame->owner == FRAME_OWNED_BY_FRAME_OBJECT) return false;
+  for (; frame; frame = outer_frame(frame)) {
+    if (_PyFrame_IsIncomplete(frame)) return false;
+    auto* code = reinterpret_cast<PyObject*>(code_of(frame));
+    const Known* one = find(reinterpret_cast<uintptr_t>(code), offset_of(frame), module_of(frame->f_globals));
+    if (!one) return false;
+    steps.add(one->step, code, reinterpret_cast<PyObject*>(frame->frame_obj),
+              [&] { return or_none(first_local(frame)); });
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
@@ -53,8 +101,9 @@ const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
 
 py::object steps_from(py::object frame, const py::object& make, py::handle run_module,
                       const std::vector<uintptr_t>& addresses) {
-  py::list steps, special;
   if (frame.is_none()) frame = py::object();
+  if (Steps kept{addresses, run_module.ptr()}; frame && add_kept(frame.ptr(), kept)) return kept.result();
+  Steps steps{addresses, run_module.ptr()};
   while (frame) {
     auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
@@ -70,13 +119,11 @@ py::object steps_from(py::object frame, const py::object& make, py::handle run_m
       if (step.is_none()) return step;
       known[address][offset].push_back({name, step, facts_of(step)});
     }
-    const bool at_address =
-        std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(here)) != addresses.end();
-    if (at_address || code.is(run_module)) special.append(py::make_tuple(steps.size(), frame));
-    steps.append(std::move(step));
+    steps.add(step, code.ptr(), frame.ptr(),
+              [&] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); });
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
   }
-  return py::make_tuple(std::move(steps), std::move(special));
+  return steps.result();
 }
 
 void forget_steps(uintptr_t code) {

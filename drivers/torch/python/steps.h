@@ -9,8 +9,9 @@
 
 namespace amanda::python {
 
-/// A list of the steps of `frame` (or None) and its callers, innermost first, and a list of (index, frame) of those
-/// that run `run_module` or are at one of `addresses`: their steps depend on more than the instruction.
+/// A list of the steps of `frame` (or None) and its callers, innermost first, and a list of (index, frame, module) of
+/// those whose steps depend on more than the instruction: the frame, if it is at one of `addresses`, and the first local
+/// of one that runs `run_module`; None otherwise.
 ///
 /// `make(frame)` makes a step that is not kept yet. If it returns None, no step of that code can be kept, and the
 /// result is None.

@@ -145,10 +145,12 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     if found is None:
         return _steps_with_resumed(frame, resumed, entered)
     steps: list[Step] = found[0]
-    for index, each in found[1]:
-        spot, _, mark, _ = steps[index]
-        mark = roots.mark_of(each) if id(each) in blocks else mark
-        steps[index] = Step(spot, _module_run_by(each), mark, entered.get(id(each)) is each.f_code)
+    for index, each, module in found[1]:
+        spot, _, mark, enters = steps[index]
+        if each is not None:
+            mark = roots.mark_of(each) if id(each) in blocks else mark
+            enters = entered.get(id(each)) is each.f_code
+        steps[index] = Step(spot, _unwrapped(module), mark, enters)
     return steps
 
 
@@ -200,8 +202,8 @@ def path_of(steps: Sequence[Step]) -> Path:
     modules = [step.runs for step in steps if step.runs is not None]
     in_model = True
     for module in reversed(modules):
-        models.register_model(module)
         if not operands.has_buffers_of(module):
+            models.register_model(module)
             if any(step.spot.lends for step in steps):
                 in_model = False
             else:
@@ -244,6 +246,11 @@ def is_machinery(filename: str) -> bool:
 def _module_run_by(frame: FrameType) -> Any:
     if frame.f_code is not port.RUN_MODULE:
         return None
-    module = frame.f_locals.get("self")
-    runs = issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module
-    return module if runs else None
+    return _unwrapped(frame.f_locals.get("self"))
+
+
+def _unwrapped(module: Any) -> Any:
+    """The module; None for anything else, and for a wrapper of the compiler's, which counts as the module in it."""
+    if models.is_known(module):
+        return module
+    return module if issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module else None
