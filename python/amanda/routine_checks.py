@@ -77,7 +77,12 @@ def question(
     if type(function) is not FunctionType or function.__dict__:  # it may have a __signature__
         return None
     defaults, by_keyword = function.__defaults__, function.__kwdefaults__
-    takes = id(function.__code__), bound, len(defaults or ()), frozenset(by_keyword or ())
+    takes = (
+        id(function.__code__),
+        bound,
+        len(defaults) if defaults else 0,
+        frozenset(by_keyword) if by_keyword else None,
+    )
     selected, selected_to_look = _selection(positions), _selection(shown)
     if type(selected) is int and type(selected_to_look) is int:
         operator = 0
@@ -88,13 +93,13 @@ def _selection(positions: Sequence[int | str] | None) -> tuple[str, ...] | int |
     """How many there are, if these are different numbers."""
     if positions is None:
         return None
-    if all(type(position) is int and position >= 0 for position in positions) and len(set(positions)) == len(positions):
-        return len(positions)
-    return tuple(map(repr, positions))
+    listed = [*positions]
+    numbers = {position for position in listed if type(position) is int and position >= 0} if listed else listed
+    return len(listed) if len(numbers) == len(listed) else tuple(map(repr, listed))
 
 
 def is_right(question: tuple[object, ...] | None) -> bool:
-    return question is not None and question in _right
+    return question in _right
 
 
 def keep_right(question: tuple[object, ...] | None, fn: Any) -> None:
