@@ -44,7 +44,8 @@ class Spot:
         self.text: str | None = None  # None: it is no part of a path yet
         self.source = ""  # the line, if it is outside torch and Amanda
         if not self.is_machinery and not filename.startswith(_TORCH):
-            self.source = frames.encodable(f"{filename}:{frames.line_of(code, offset)}")
+            line = (self._position[0] if len(self._position) > 1 else 0) or frames.line_of(code, offset)
+            self.source = frames.encodable(f"{filename}:{line}")
 
     def as_text(self) -> str:
         """As a part of a path. Files are numbered in the order in which this is called."""
@@ -145,8 +146,9 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
         return _steps_with_resumed(frame, resumed, entered)
     steps: list[Step] = found[0]
     for index, each in found[1]:
-        mark = roots.mark_of(each) if id(each) in blocks else steps[index].mark
-        steps[index] = steps[index]._replace(mark=mark, enters=entered.get(id(each)) is each.f_code)
+        spot, runs, mark, _ = steps[index]
+        mark = roots.mark_of(each) if id(each) in blocks else mark
+        steps[index] = Step(spot, runs, mark, entered.get(id(each)) is each.f_code)
     return steps
 
 

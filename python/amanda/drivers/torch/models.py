@@ -88,7 +88,7 @@ def name_of(module: Any) -> Name:
 
 def names_in(modules: Sequence[Any]) -> str:
     """The innermost module's name in its model; "" where no module runs."""
-    return name_of(modules[0]).name if modules else ""
+    return names[id(modules[0])].name if modules else ""
 
 
 def named_parts(module: Any) -> list[tuple[str, Any]]:
