@@ -24,17 +24,15 @@ endif()
 
 if(AMANDA_BUILD_TORCH)
   # The torch of the Python at hand, unless CMAKE_PREFIX_PATH names a LibTorch.
+  find_path(named_libtorch TorchConfig.cmake PATHS ${CMAKE_PREFIX_PATH} PATH_SUFFIXES share/cmake/Torch Torch NO_DEFAULT_PATH NO_CACHE)
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path)"
                   OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.__version__, 'has CUDA', torch.version.cuda)"
                   OUTPUT_VARIABLE torch_cuda OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  find_program(AMANDA_NVCC nvcc HINTS ${CUDA_TOOLKIT_ROOT_DIR} ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin
-               DOC "The compiler of the CUDA toolkit")
-  mark_as_advanced(AMANDA_NVCC)
-  if(torch_cuda MATCHES "^(.*) has CUDA [0-9.]+$" AND NOT AMANDA_NVCC)
+  if(NOT named_libtorch AND NOT Torch_DIR AND torch_cuda MATCHES "^(.*) has CUDA [0-9.]+$")
     set(torch_version ${CMAKE_MATCH_1})
-    include(cmake/torch_without_toolkit.cmake)
+    include(torch_with_cuda)
   elseif(torch_prefix)
     find_package(Torch 2.11 REQUIRED)
   else()

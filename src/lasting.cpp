@@ -13,8 +13,18 @@
 namespace amanda {
 namespace {
 
-constexpr size_t kStep = 16, kSizes = 64;  // sizes that are taken in batches: multiples of kStep
-constexpr size_t kFirstBytes = 2048, kMost = 2048;
+// Sizes that are fetched in advance: multiples of 16 bytes up to 1 KiB, and of 1 KiB up to 16.
+constexpr size_t kStep = 16, kSmall = 64, kLargeStep = kStep * kSmall, kSizes = kSmall + 15;
+constexpr size_t kFirstBytes = 2048, kMostBytes = size_t{1} << 18;
+
+constexpr size_t index_of(size_t size) {
+  const size_t steps = (std::max<size_t>(size, 1) - 1) / kStep;
+  return steps < kSmall ? steps : kSmall - 1 + (size - 1) / kLargeStep;
+}
+constexpr size_t size_of(size_t index) {
+  return index < kSmall ? (index + 1) * kStep : (index - kSmall + 2) * kLargeStep;
+}
+static_assert(size_of(index_of(1024)) == 1024 && size_of(index_of(1025)) == 2048 && index_of(16384) == kSizes - 1);
 
 struct Free {
   Free* next;
@@ -23,15 +33,19 @@ struct Free {
 /// Blocks of one size that a thread has fetched in advance.
 struct Batch {
   Free* first = nullptr;
-  size_t count = 0;  // of the next batch
+  size_t count = 0, taken = 0;  // that are here; since the last fetch
 
-  void fill(size_t size) {
-    for (size_t i = 0; i < count; ++i) {
+  void fetch(size_t size, size_t wanted) {
+    for (; count < wanted; ++count) {
       auto* block = static_cast<Free*>(std::malloc(size));
       if (!block) return;
       block->next = std::exchange(first, block);
     }
-    count = std::min(count * 4, kMost);
+  }
+  void* take() {
+    ++taken;
+    --count;
+    return std::exchange(first, first->next);
   }
 };
 
@@ -49,16 +63,13 @@ void on_new_thread(const Fn& fn) noexcept {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-/// Of one thread.
+/// Of one thread. Starting a thread takes longer than fetching many blocks, so the one that is started for a block
+/// fetches others, too: of each size twice as many as were taken since the last time.
 class Stock {
  public:
-  /// Fetches some blocks of each size: starting a thread takes longer than that.
   Stock() {
     on_new_thread([this] {
-      for (size_t i = 0; i < kSizes; ++i) {
-        batches_[i].count = std::max<size_t>(kFirstBytes / size_of(i), 4);
-        batches_[i].fill(size_of(i));
-      }
+      for (size_t i = 0; i < kSmall; ++i) batches_[i].fetch(size_of(i), std::max<size_t>(kFirstBytes / size_of(i), 4));
     });
   }
 
@@ -70,21 +81,34 @@ class Stock {
   }
 
   void* take(size_t size) noexcept {
-    const size_t index = (std::max<size_t>(size, 1) - 1) / kStep;
+    const size_t index = index_of(size);
     if (index >= kSizes) {
       void* block = nullptr;
-      on_new_thread([&] { block = std::malloc(size); });
+      on_new_thread([&] {
+        block = std::malloc(size);
+        refill();
+      });
       return block;
     }
     Batch& batch = batches_[index];
-    if (!batch.first) on_new_thread([&] { batch.fill(size_of(index)); });
-    return batch.first ? std::exchange(batch.first, batch.first->next) : nullptr;
+    if (!batch.first) {
+      on_new_thread([&] {
+        batch.fetch(size_of(index), 1);
+        refill();
+      });
+    }
+    return batch.first ? batch.take() : nullptr;
   }
 
   static thread_local constinit bool is_over;
 
  private:
-  static constexpr size_t size_of(size_t index) { return (index + 1) * kStep; }
+  void refill() {
+    for (size_t i = 0; i < kSizes; ++i) {
+      const size_t taken = std::exchange(batches_[i].taken, 0);
+      batches_[i].fetch(size_of(i), std::min(2 * taken, kMostBytes / size_of(i)));
+    }
+  }
 
   std::array<Batch, kSizes> batches_;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "amanda/error.h"
 #include "amanda/thread_calls.h"
@@ -24,13 +25,21 @@ class FunctionRoutine final : public Routine {
   std::function<void(Values&)> function_;
 };
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i) {
-    text += fmt::format("{}{}{}", i ? ", " : "", i, names[i].empty() ? "" : " (" + names[i] + ")");
+/// The positions of one side, some with names.
+struct NamedPositions {
+  std::span<const std::string> names;
+  size_t count;  // not less than of the names
+
+  std::string listed() const {
+    if (count == 0) return "it has none";
+    std::string text = "it has ";
+    for (size_t i = 0; i < count; ++i) {
+      const bool named = i < names.size() && !names[i].empty();
+      text += fmt::format("{}{}{}", i ? ", " : "", i, named ? " (" + names[i] + ")" : "");
+    }
+    return text;
   }
-  return text;
-}
+};
 
 /// Who schedules what on which operator, for messages.
 struct Request {
@@ -42,26 +51,25 @@ struct Request {
   }
 };
 
-// A name or a number for each position; backward positions have no names.
-std::vector<std::string> names_of(const OpSite& site, Phase phase, Side side) {
+// Backward positions have no names.
+NamedPositions positions_of(const OpSite& site, Phase phase, Side side) {
   if (phase != site.phase()) return {};
   const OpInfo& info = site.backend().info(site.type());
-  std::vector<std::string> names = side == Side::kOutputs ? info.outputs : info.inputs;
-  names.resize(std::max(names.size(), site.size(side)));
-  return names;
+  const std::vector<std::string>& names = side == Side::kOutputs ? info.outputs : info.inputs;
+  return {names, std::max(names.size(), site.size(side))};
 }
 
-size_t resolve_position(const std::variant<int64_t, std::string>& selected, const std::vector<std::string>& names,
+size_t resolve_position(const std::variant<int64_t, std::string>& selected, const NamedPositions& positions,
                         const Request& request) {
-  const auto has = [&] { return names.empty() ? "it has none" : "it has " + listed(names); };
   if (const auto* name = std::get_if<std::string>(&selected)) {
-    auto found = std::find(names.begin(), names.end(), *name);
-    if (found != names.end() && !name->empty()) return found - names.begin();
-    throw std::invalid_argument(fmt::format("{}: there is no '{}'; {}", request.text(), *name, has()));
+    auto found = std::find(positions.names.begin(), positions.names.end(), *name);
+    if (found != positions.names.end() && !name->empty()) return found - positions.names.begin();
+    throw std::invalid_argument(fmt::format("{}: there is no '{}'; {}", request.text(), *name, positions.listed()));
   }
   const int64_t position = std::get<int64_t>(selected);
-  if (position >= 0 && static_cast<size_t>(position) < names.size()) return position;
-  throw std::invalid_argument(fmt::format("{}: there is no position {}; {}", request.text(), position, has()));
+  if (position >= 0 && static_cast<size_t>(position) < positions.count) return position;
+  throw std::invalid_argument(
+      fmt::format("{}: there is no position {}; {}", request.text(), position, positions.listed()));
 }
 
 // On backward operators that do not exist yet: those with that position will run the action.
@@ -174,9 +182,9 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   auto resolve = [&](const Positions& selection, Side side) {
     std::vector<size_t> found;
     if (!selection.selected()) return found;
-    const std::vector<std::string> names = names_of(now.site, phase, side);
+    const NamedPositions available = positions_of(now.site, phase, side);
     for (const auto& selected : *selection.selected()) {
-      found.push_back(here ? resolve_position(selected, names, request) : later_position(selected, request));
+      found.push_back(here ? resolve_position(selected, available, request) : later_position(selected, request));
     }
     return found;
   };

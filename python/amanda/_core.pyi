@@ -207,13 +207,13 @@ class ContextHandle:
         """
     def inputs(self) -> tuple:
         ...
-    def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: bool, kwargs: dict) -> Action:
+    def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: typing.Any, kwargs: dict) -> Action:
         ...
-    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: bool, traceable: bool, kwargs: dict) -> Action:
+    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: typing.Any, traceable: bool, kwargs: dict) -> Action:
         ...
-    def insert_before_backward_op(self, fn: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: bool, kwargs: dict) -> Action:
+    def insert_before_backward_op(self, fn: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: typing.Any, kwargs: dict) -> Action:
         ...
-    def insert_before_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: bool, traceable: bool, kwargs: dict) -> Action:
+    def insert_before_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: typing.Any, traceable: bool, kwargs: dict) -> Action:
         ...
     def is_forward(self) -> bool:
         ...
@@ -585,7 +585,7 @@ def register_bridge(capsule: typing_extensions.CapsuleType) -> None:
     """
 def set_context_class(cls: typing.Any) -> None:
     """
-    The class that contexts are shown as; it is constructed with a ContextHandle.
+    The class that contexts are shown as: a dict with a slot _handle for the ContextHandle.
     """
 def set_log_sink(sink: typing.Any) -> None:
     """

@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_steps', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'is_registered', 'leave_compiled', 'leave_graph', 'name_hash', 'number_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_steps', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'number_of', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -107,6 +107,10 @@ def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
     Tells exceptions of the program from those of tools; called once.
     """
+def install_steps(make: typing.Any, run_module: typing.Any, step: typing.Any, names: dict, unwrapped: typing.Any) -> None:
+    """
+    What steps_from() makes steps with: `make(frame)` one that is not kept yet, None if none can be; `step` its class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by address; `unwrapped(module)`: what counts as running instead of an unknown one.
+    """
 def is_registered(name: str) -> bool:
     """
     Is an operator of this name, without wildcards, registered with the dispatcher?
@@ -115,6 +119,10 @@ def leave_compiled() -> None:
     ...
 def leave_graph() -> None:
     ...
+def modules_of(steps: list) -> list:
+    """
+    The modules that the steps run, innermost first.
+    """
 def name_hash(name: str, overload: str) -> int:
     """
     What an operator's name counts as in ids.
@@ -122,6 +130,10 @@ def name_hash(name: str, overload: str) -> int:
 def number_of(tensor: torch.Tensor) -> int:
     """
     A tensor's number, by which places are found; 0: none.
+    """
+def path_of(steps: list, names: dict) -> tuple:
+    """
+    The places of the steps up to their root, the source line, and whether steps outside the outermost module do not change them. `names`: of modules, by address.
     """
 def raw_place(args: typing.Any, positions: tuple) -> tuple[int, int]:
     """
@@ -151,9 +163,9 @@ def start_new_epoch() -> None:
     """
     What ids were found by has changed.
     """
-def steps_from(frame: typing.Any, make: typing.Any, run_module: typing.Any, addresses: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing.Any:
+def steps_from(frame: typing.Any, addresses: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing.Any:
     """
-    The steps of a frame and its callers, and (index, frame) of those that run a module or are at one of the addresses. `make(frame)` makes a step that is not kept yet; None, if that returns None.
+    The steps of a frame and its callers, and (index, frame) of those at one of the addresses; None, if a step cannot be kept.
     """
 def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     """

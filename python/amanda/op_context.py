@@ -28,11 +28,7 @@ class OpContext(dict[str, Any]):
     """
 
     __slots__ = ("_handle",)
-    _handle: _core.ContextHandle
-
-    def __init__(self, handle: _core.ContextHandle) -> None:
-        super().__init__()
-        object.__setattr__(self, "_handle", handle)
+    _handle: _core.ContextHandle  # set where the context is made, in C++
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in dir(type(self)):
@@ -325,10 +321,11 @@ class OpContext(dict[str, Any]):
             amanda.Error: the analysis routine has returned.
         """
         inputs = _listed(inputs)
-        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
-        _check_traceable(traceable, with_run)
+        if not (with_run is differentiable is allow_view is traceable is False):
+            _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
+            _check_traceable(traceable, with_run)
         action = self._handle.insert_before_op(
-            fn, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing(fn), traceable, kwargs
+            fn, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing, traceable, kwargs
         )
         return self._checked("insert_before_op", action, fn, inputs, with_run, kwargs)
 
@@ -357,11 +354,19 @@ class OpContext(dict[str, Any]):
             amanda.Error: the framework shows the outputs alone after an operator, as graphs may do.
         """
         outputs, inputs = _listed(outputs), _listed(inputs)
-        _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
-        _check_traceable(traceable, with_run)
-        looks = routine_checks.returns_nothing(fn)
+        if not (with_run is differentiable is allow_view is traceable is False):
+            _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
+            _check_traceable(traceable, with_run)
         action = self._handle.insert_after_op(
-            fn, outputs, inputs, with_run, differentiable, allow_view, looks, traceable, kwargs
+            fn,
+            outputs,
+            inputs,
+            with_run,
+            differentiable,
+            allow_view,
+            routine_checks.returns_nothing,
+            traceable,
+            kwargs,
         )
         return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs, shown=inputs)
 
@@ -384,8 +389,9 @@ class OpContext(dict[str, Any]):
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
         inputs = _listed(inputs)
-        _check_flags(with_run=with_run, allow_view=allow_view, traceable=traceable)
-        _check_traceable(traceable, with_run)
+        if not (with_run is allow_view is traceable is False):
+            _check_flags(with_run=with_run, allow_view=allow_view, traceable=traceable)
+            _check_traceable(traceable, with_run)
         action = self._handle.replace_op(fn, inputs, with_run, allow_view, traceable, kwargs)
         return self._checked("replace_op", action, fn, inputs, with_run, kwargs)
 
@@ -415,9 +421,10 @@ class OpContext(dict[str, Any]):
             amanda.Error: the analysis routine has returned.
         """
         grad_outputs = _listed(grad_outputs)
-        _check_flags(with_run=with_run, differentiable=differentiable)
+        if not (with_run is differentiable is False):
+            _check_flags(with_run=with_run, differentiable=differentiable)
         action = self._handle.insert_before_backward_op(
-            fn, grad_outputs, with_run, differentiable, routine_checks.returns_nothing(fn), kwargs
+            fn, grad_outputs, with_run, differentiable, routine_checks.returns_nothing, kwargs
         )
         return self._checked("insert_before_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
@@ -442,9 +449,10 @@ class OpContext(dict[str, Any]):
                 default: no such argument.
         """
         grad_inputs, grad_outputs = _listed(grad_inputs), _listed(grad_outputs)
-        _check_flags(with_run=with_run, differentiable=differentiable)
+        if not (with_run is differentiable is False):
+            _check_flags(with_run=with_run, differentiable=differentiable)
         action = self._handle.insert_after_backward_op(
-            fn, grad_inputs, grad_outputs, with_run, differentiable, routine_checks.returns_nothing(fn), kwargs
+            fn, grad_inputs, grad_outputs, with_run, differentiable, routine_checks.returns_nothing, kwargs
         )
         return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs, shown=grad_outputs)
 

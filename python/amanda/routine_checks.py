@@ -70,22 +70,36 @@ def question(
     keywords: Mapping[str, Any],
     shown: Sequence[int | str] | None,
 ) -> tuple[object, ...] | None:
-    """All that the answer of `check` depends on; None: that is not known. `operator`: `ContextHandle.type` of it."""
+    """All that the answer of `check` depends on; None: that is not known. `operator`: `ContextHandle.type` of it, which
+    does not matter where positions are numbers: only how many there are."""
     bound = type(fn) is MethodType
     function = fn.__func__ if bound else fn
     if type(function) is not FunctionType or function.__dict__:  # it may have a __signature__
         return None
     defaults, by_keyword = function.__defaults__, function.__kwdefaults__
-    takes = id(function.__code__), bound, len(defaults or ()), frozenset(by_keyword or ())
-    return method, operator, takes, _texts(positions), bool(with_run), tuple(keywords), _texts(shown)
+    takes = (
+        id(function.__code__),
+        bound,
+        len(defaults) if defaults else 0,
+        frozenset(by_keyword) if by_keyword else None,
+    )
+    selected, selected_to_look = _selection(positions), _selection(shown)
+    if type(selected) is int and type(selected_to_look) is int:
+        operator = 0
+    return method, operator, takes, selected, bool(with_run), tuple(keywords), selected_to_look
 
 
-def _texts(positions: Sequence[int | str] | None) -> tuple[str, ...] | None:
-    return None if positions is None else tuple(map(repr, positions))
+def _selection(positions: Sequence[int | str] | None) -> tuple[str, ...] | int | None:
+    """How many there are, if these are different numbers."""
+    if positions is None:
+        return None
+    listed = [*positions]
+    numbers = {position for position in listed if type(position) is int and position >= 0} if listed else listed
+    return len(listed) if len(numbers) == len(listed) else tuple(map(repr, listed))
 
 
 def is_right(question: tuple[object, ...] | None) -> bool:
-    return question is not None and question in _right
+    return question in _right
 
 
 def keep_right(question: tuple[object, ...] | None, fn: Any) -> None:

@@ -106,8 +106,16 @@ OpContext& ContextHandle::get() const {
   throw Error("[context] the scope of this context is gone; keep what you need from it as a key of your own");
 }
 
+// Without a call of Python: the class has no __init__, and its __setattr__ refuses all.
 PyContextFace::PyContextFace(OpContext& context) : handle_(std::make_shared<ContextHandle>(ContextHandle{&context})) {
-  object_ = PyRef(py::handle(context_class().get())(py::cast(handle_)).release().ptr());
+  static const py::object& attribute =
+      *new py::object(py::reinterpret_steal<py::object>(PyUnicode_InternFromString("_handle")));
+  static const py::tuple& nothing = *new py::tuple();
+  auto* cls = reinterpret_cast<PyTypeObject*>(context_class().get());
+  auto object = py::reinterpret_steal<py::object>(cls->tp_new(cls, nothing.ptr(), nullptr));
+  if (!object || PyObject_GenericSetAttr(object.ptr(), attribute.ptr(), py::cast(handle_).ptr()) < 0)
+    throw py::error_already_set();
+  object_ = PyRef(object.release().ptr());
 }
 
 PyContextFace::~PyContextFace() { handle_->context = nullptr; }  // Python may keep the object for longer
@@ -317,10 +325,14 @@ void bind_operands(ContextClass& context) {
 
 /// A graph stays as it is beside a routine that only looks, and can take in what a traceable one does. Eager calls find
 /// out when it runs.
-RoutineKind kind_of(const OpContext& context, const py::object& fn, bool looks, bool traceable) {
+///
+/// `looks(fn)`: does it only look? Called for graphs alone, because it takes long.
+RoutineKind kind_of(const OpContext& context, const py::object& fn, const py::object& looks, bool traceable) {
   if (is_native(fn) && !fn.cast<const NativeRoutineObject&>().edits) return RoutineKind::kObserve;
   if (!context.backend().capabilities().symbolic_analysis) return RoutineKind::kUnknown;
-  return looks ? RoutineKind::kObserve : traceable ? RoutineKind::kTraceable : RoutineKind::kUnknown;
+  return !looks.is_none() && looks(fn).cast<bool>() ? RoutineKind::kObserve
+         : traceable                                ? RoutineKind::kTraceable
+                                                    : RoutineKind::kUnknown;
 }
 
 void bind_forward_actions(ContextClass& context) {
@@ -328,7 +340,7 @@ void bind_forward_actions(ContextClass& context) {
       .def(
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
-             bool allow_view, bool looks, bool traceable, const py::dict& kwargs) {
+             bool allow_view, const py::object& looks, bool traceable, const py::dict& kwargs) {
             return h.get().insert_before_op(
                 routine("insert_before_op", fn, kwargs, with_run),
                 {positions(inputs, "inputs"), differentiable, allow_view, kind_of(h.get(), fn, looks, traceable)});
@@ -338,7 +350,7 @@ void bind_forward_actions(ContextClass& context) {
       .def(
           "insert_after_op",
           [](const ContextHandle& h, py::object fn, const py::object& outputs, const py::object& inputs, bool with_run,
-             bool differentiable, bool allow_view, bool looks, bool traceable, const py::dict& kwargs) {
+             bool differentiable, bool allow_view, const py::object& looks, bool traceable, const py::dict& kwargs) {
             const Positions shown = positions(inputs, "inputs");
             return h.get().insert_after_op(
                 routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
@@ -353,7 +365,7 @@ void bind_forward_actions(ContextClass& context) {
              bool traceable, const py::dict& kwargs) {
             return h.get().replace_op(
                 routine("replace_op", fn, kwargs, with_run),
-                {positions(inputs, "inputs"), allow_view, kind_of(h.get(), fn, false, traceable)});
+                {positions(inputs, "inputs"), allow_view, kind_of(h.get(), fn, py::none(), traceable)});
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("traceable"),
           py::arg("kwargs"));
@@ -364,7 +376,7 @@ void bind_backward_actions(ContextClass& context) {
       .def(
           "insert_before_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run, bool differentiable,
-             bool looks, const py::dict& kwargs) {
+             const py::object& looks, const py::dict& kwargs) {
             return h.get().insert_before_backward_op(
                 routine("insert_before_backward_op", fn, kwargs, with_run),
                 {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(h.get(), fn, looks, false)});
@@ -374,7 +386,7 @@ void bind_backward_actions(ContextClass& context) {
       .def(
           "insert_after_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_inputs, const py::object& grad_outputs,
-             bool with_run, bool differentiable, bool looks, const py::dict& kwargs) {
+             bool with_run, bool differentiable, const py::object& looks, const py::dict& kwargs) {
             const Positions shown = positions(grad_outputs, "grad_outputs");
             return h.get().insert_after_backward_op(
                 routine("insert_after_backward_op", fn, kwargs, with_run, selects(shown) ? "grad_outputs" : nullptr),
@@ -415,7 +427,7 @@ void bind_op_context(py::module_& m) {
   bind_backward_actions(context);
   m.def(
       "set_context_class", [](py::object cls) { context_class() = PyRef(cls.release().ptr()); }, py::arg("cls"),
-      "The class that contexts are shown as; it is constructed with a ContextHandle.");
+      "The class that contexts are shown as: a dict with a slot _handle for the ContextHandle.");
 }
 
 }  // namespace amanda::python

@@ -21,7 +21,8 @@ class PyTool final : public Tool {
   void on_exit(Scope&, const std::exception_ptr& error) override { tell("on_exit", &error); }
   void on_disable(const std::exception_ptr& error) override { tell("on_disable", &error); }
 
-  py::object owner() const { return py::reinterpret_borrow<py::object>(PyWeakref_GetObject(owner_.get())); }
+  // Its call: functions for it differ between versions of Python.
+  py::object owner() const { return py::reinterpret_steal<py::object>(PyObject_CallNoArgs(owner_.get())); }
 
  private:
   void tell(const char* method, const std::exception_ptr* error) {

@@ -141,10 +141,10 @@ class Descriptions {
     places_[raw] = std::move(place);
   }
 
-  Identified find(uint64_t raw) {
+  std::string find(uint64_t raw, std::string Identified::*detail) {
     std::lock_guard lock(mutex_);
     for (const auto* places : {&places_, &older_}) {
-      if (auto found = places->find(raw); found != places->end()) return found->second;
+      if (auto found = places->find(raw); found != places->end()) return found->second.*detail;
     }
     return {};
   }
@@ -271,8 +271,7 @@ std::string parameter_name(PyObject* tensor) {
 }
 
 std::string describe(uint64_t raw, Detail detail) {
-  Identified place = descriptions().find(raw);
-  return std::move(detail == Detail::kModulePath ? place.module_path : place.source);
+  return descriptions().find(raw, detail == Detail::kModulePath ? &Identified::module_path : &Identified::source);
 }
 
 // Is this thread inside one of `wanted`, with none of `others` further inside?

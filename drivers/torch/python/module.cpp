@@ -23,6 +23,7 @@
 #include "python/errors.h"
 #include "python/framework_probe.h"
 #include "python/numbers.h"
+#include "python/path.h"
 #include "python/recording.h"
 #include "python/steps.h"
 #include "thread/engine_threads.h"
@@ -226,10 +227,18 @@ void bind_places(py::module_& m) {
       "Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns "
       "whether it can be watched.");
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
-  m.def("steps_from", &python::steps_from, py::arg("frame"), py::arg("make"), py::arg("run_module"),
-        py::arg("addresses"),
-        "The steps of a frame and its callers, and (index, frame) of those that run a module or are at one of the "
-        "addresses. `make(frame)` makes a step that is not kept yet; None, if that returns None.");
+  m.def("install_steps", &python::install_steps, py::arg("make"), py::arg("run_module"), py::arg("step"),
+        py::arg("names"), py::arg("unwrapped"),
+        "What steps_from() makes steps with: `make(frame)` one that is not kept yet, None if none can be; `step` its "
+        "class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by address; "
+        "`unwrapped(module)`: what counts as running instead of an unknown one.");
+  m.def("steps_from", &python::steps_from, py::arg("frame"), py::arg("addresses"),
+        "The steps of a frame and its callers, and (index, frame) of those at one of the addresses; None, if a step "
+        "cannot be kept.");
+  m.def("modules_of", &python::modules_of, py::arg("steps"), "The modules that the steps run, innermost first.");
+  m.def("path_of", &python::path_of, py::arg("steps"), py::arg("names"),
+        "The places of the steps up to their root, the source line, and whether steps outside the outermost module do "
+        "not change them. `names`: of modules, by address.");
   m.def("forget_steps", &python::forget_steps, py::arg("code"), "The code object at this address has died.");
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");

@@ -4,6 +4,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "python/call_path.h"
+#include "python/frames.h"
+
 namespace amanda::python {
 namespace {
 
@@ -44,6 +47,73 @@ StepFacts facts_of(const py::object& step) {
           spot.attr("lends").cast<bool>()};
 }
 
+// See install_steps().
+struct Python {
+  py::object make;
+  PyObject* run_module;
+  PyTypeObject* step;
+  py::dict names;
+  py::object unwrapped;
+};
+Python* python = nullptr;
+
+// The module that counts as running where this one is called; None: none.
+py::object running(const py::object& module) {
+  if (module.is_none()) return module;
+  const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module.ptr()));
+  return python->names.contains(address) ? module : python->unwrapped(module);
+}
+
+// The step, with its module. `module`: what the frame runs.
+py::object with_module(const py::object& step, const py::object& module) {
+  const py::object runs = running(module);
+  if (runs.is_none()) return step;
+  const auto fields = py::make_tuple(step[py::int_(0)], runs, step[py::int_(2)], step[py::int_(3)]);
+  auto made = py::reinterpret_steal<py::object>(
+      PyTuple_Type.tp_new(python->step, py::make_tuple(fields).ptr(), nullptr));  // without NamedTuple's Python
+  if (!made) throw py::error_already_set();
+  return made;
+}
+
+// What steps_from() returns, while it is made.
+struct Steps {
+  const std::vector<uintptr_t>& addresses;
+  py::list all{}, marked{};
+
+  // `frame`: null if the frame has no object, which one at an address has.
+  template <class ModuleOf>
+  void add(const py::object& step, const PyObject* code, PyObject* frame, const ModuleOf& module_of) {
+    if (frame && std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(frame)) != addresses.end())
+      marked.append(py::make_tuple(all.size(), py::handle(frame)));
+    all.append(code == python->run_module ? with_module(step, module_of()) : step);
+  }
+  py::object result() const { return py::make_tuple(all, marked); }
+};
+
+#ifdef AMANDA_FRAME_LAYOUT
+py::object or_none(PyObject* borrowed) { return borrowed ? py::reinterpret_borrow<py::object>(borrowed) : py::none(); }
+#endif
+
+// Without frame objects, which the interpreter would have to make. False: a step is not kept yet, or the interpreter's
+// own frames do not tell.
+bool add_kept([[maybe_unused]] const PyObject* innermost, [[maybe_unused]] Steps& steps) {
+#ifdef AMANDA_FRAME_LAYOUT
+  RawFrame* frame = reinterpret_cast<const PyFrameObject*>(innermost)->f_frame;
+  if (!walks_frames_directly() || frame->owner == FRAME_OWNED_BY_FRAME_OBJECT) return false;
+  for (; frame; frame = outer_frame(frame)) {
+    if (_PyFrame_IsIncomplete(frame)) return false;
+    auto* code = reinterpret_cast<PyObject*>(code_of(frame));
+    const Known* one = find(reinterpret_cast<uintptr_t>(code), offset_of(frame), module_of(frame->f_globals));
+    if (!one) return false;
+    const py::object step = one->step;
+    steps.add(step, code, reinterpret_cast<PyObject*>(frame->frame_obj), [&] { return or_none(first_local(frame)); });
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
@@ -51,10 +121,16 @@ const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
   return one ? &one->facts : nullptr;
 }
 
-py::object steps_from(py::object frame, const py::object& make, py::handle run_module,
-                      const std::vector<uintptr_t>& addresses) {
-  py::list steps, special;
+void install_steps(py::object make, const py::object& run_module, const py::object& step, py::dict names,
+                   py::object unwrapped) {
+  python = new Python{std::move(make), run_module.inc_ref().ptr(),
+                      reinterpret_cast<PyTypeObject*>(step.inc_ref().ptr()), std::move(names), std::move(unwrapped)};
+}
+
+py::object steps_from(py::object frame, const std::vector<uintptr_t>& addresses) {
   if (frame.is_none()) frame = py::object();
+  if (Steps kept{addresses}; frame && add_kept(frame.ptr(), kept)) return kept.result();
+  Steps steps{addresses};
   while (frame) {
     auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
@@ -66,17 +142,15 @@ py::object steps_from(py::object frame, const py::object& make, py::handle run_m
     py::object step = one ? one->step : py::object();
     if (!step) {
       const auto name = py::reinterpret_borrow<py::object>(module);
-      step = make(frame);
+      step = python->make(frame);
       if (step.is_none()) return step;
       known[address][offset].push_back({name, step, facts_of(step)});
     }
-    const bool at_address =
-        std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(here)) != addresses.end();
-    if (at_address || code.is(run_module)) special.append(py::make_tuple(steps.size(), frame));
-    steps.append(std::move(step));
+    steps.add(step, code.ptr(), frame.ptr(),
+              [&] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); });
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
   }
-  return py::make_tuple(std::move(steps), std::move(special));
+  return steps.result();
 }
 
 void forget_steps(uintptr_t code) {

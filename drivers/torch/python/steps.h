@@ -9,13 +9,17 @@
 
 namespace amanda::python {
 
-/// A list of the steps of `frame` (or None) and its callers, innermost first, and a list of (index, frame) of those
-/// that run `run_module` or are at one of `addresses`: their steps depend on more than the instruction.
+/// What steps are made with, for the life of the process.
 ///
-/// `make(frame)` makes a step that is not kept yet. If it returns None, no step of that code can be kept, and the
-/// result is None.
-pybind11::object steps_from(pybind11::object frame, const pybind11::object& make, pybind11::handle run_module,
-                            const std::vector<uintptr_t>& addresses);
+/// Arguments: make: makes the step of a frame that is not kept yet, without its module; None: no step of that code can
+/// be kept. run_module: the code whose first local is the module that runs. step: the class of steps, a tuple of (spot,
+/// module or None, mark, does it enter a scope). names: of known modules, by address. unwrapped: the module that counts
+/// as running where an unknown one is called, or None.
+void install_steps(pybind11::object make, const pybind11::object& run_module, const pybind11::object& step,
+                   pybind11::dict names, pybind11::object unwrapped);
+/// A list of the steps of `frame` (or None) and its callers, innermost first, and a list of (index, frame) of those at
+/// one of `addresses`, whose steps depend on more than the instruction and the module. None if a step cannot be kept.
+pybind11::object steps_from(pybind11::object frame, const std::vector<uintptr_t>& addresses);
 /// Of a kept step; see Spot in amanda/drivers/torch/call_path.py.
 struct StepFacts {
   std::string source;  // the line; empty: in torch or Amanda

@@ -91,7 +91,7 @@ def hash_of_text(text: str) -> int:
 
 def encodable(text: str) -> str:
     """Escapes what is not valid UTF-8, which file names may contain."""
-    return text.encode(errors="backslashreplace").decode()
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def file_of(module: str, path: str) -> tuple[str, str]:

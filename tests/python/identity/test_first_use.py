@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from amanda import _core, _torch, routine_checks
-from amanda.drivers.torch import call_path
+from amanda.drivers.torch import call_path, models
 
 X = torch.ones(3)
 
@@ -55,6 +55,14 @@ def test_an_equal_model_finds_every_step(made):
         assert [row[::2] for row in place] == [row[::2] for row in first]
     ids = {row[1] for place in found for row in place}
     assert len(ids) == 4 * len(first)  # equal models are different ones
+
+
+def test_a_module_has_the_state_of_those_in_it_wherever_else_they_are():
+    shared = torch.nn.Linear(3, 3)
+    parts = [torch.nn.Sequential(shared), torch.nn.Sequential(shared), torch.nn.Sequential(torch.nn.ReLU())]
+    model = torch.nn.Sequential(*parts)
+    places(lambda: model(X))
+    assert [models.name_of(part).has_state for part in (model, shared, *parts)] == [True, True, True, True, False]
 
 
 class Around(torch.nn.Module):

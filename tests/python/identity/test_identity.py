@@ -743,9 +743,9 @@ def test_a_loss_module_made_anew_in_each_step_has_nothing_named_again(monkeypatc
     tool = amanda.Tool()
     tool.add_inst_for_op(lambda context: ids.append(context.op_id))
     with amanda.apply(tool):
-        for step in range(5):
+        for step in range(20):
             torch.nn.CrossEntropyLoss()(model(x), target)
-            if step == 1:
+            if step == 14:  # each address is named once; Python 3.13 makes the module at several before it repeats one
                 named.clear()
                 ids.clear()
     assert named == []

@@ -23,6 +23,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
 _CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
 _COMPILER = os.path.join(_TORCH, "_dynamo") + os.sep
+_NOTHING = contextlib.nullcontext()
 _lock = _fork.rlock()  # two threads that run a model for the first time must agree on its name
 
 
@@ -30,7 +31,7 @@ class Spot:
     """An instruction of some code that a frame is at. It is kept for each that has been seen, and does not keep the
     code alive."""
 
-    __slots__ = "_file", "_line", "_place", "_position", "_text", "is_checkpoint", "is_machinery", "lends", "source"
+    __slots__ = "_file", "_position", "is_checkpoint", "is_machinery", "lends", "source", "text"
 
     def __init__(self, code: CodeType, offset: int, python_module: str) -> None:
         lifetimes.watch(code)
@@ -40,22 +41,17 @@ class Spot:
         self.lends = code is port.FUNCTIONAL_CALL
         self._file = python_module, filename, code.co_qualname
         self._position = frames.position_of(code, offset)
-        self._place: tuple[object, ...] | None = None
-        self._text: str | None = None
+        self.text: str | None = None  # None: it is no part of a path yet
         self.source = ""  # the line, if it is outside torch and Amanda
         if not self.is_machinery and not filename.startswith(_TORCH):
-            self.source = frames.encodable(f"{filename}:{frames.line_of(code, offset)}")
+            line = (self._position[0] if len(self._position) > 1 else 0) or frames.line_of(code, offset)
+            self.source = frames.encodable(f"{filename}:{line}")
 
-    def place(self) -> tuple[object, ...]:
-        if self._place is None:
-            module, filename, function = self._file
-            self._place = *frames.file_of(module, filename), function, self._position
-        return self._place
-
-    def text(self) -> str:
-        if self._text is None:
-            self._text = repr(self.place())
-        return self._text
+    def as_text(self) -> str:
+        """As a part of a path. Files are numbered in the order in which this is called."""
+        module, filename, function = self._file
+        self.text = repr((*frames.file_of(module, filename), function, self._position))
+        return self.text
 
 
 class Step(NamedTuple):
@@ -90,7 +86,8 @@ def resolve(
     frame: FrameType | None, name_hash: int, tensors: Sequence[tuple[int, Any, bool]], recomputing: bool
 ) -> Identity:
     """Identifies the operator that `frame` calls; see identify()."""
-    with naming():
+    with _lock, port.WithoutTorchFunctions(), _untraced():  # naming(), of which a generator is the most expensive part
+        lifetimes.tell()
         return identify(path_of(steps_from(frame)), name_hash, tensors, recomputing)
 
 
@@ -115,20 +112,25 @@ def identify(
 
 @contextlib.contextmanager
 def naming() -> Iterator[None]:
-    """Around what names places and parameters: one thread at a time, and nothing in it is recorded or seen.
+    """Around what names places and parameters: one thread at a time, and nothing in it is recorded or seen."""
+    with _lock, port.WithoutTorchFunctions(), _untraced():
+        lifetimes.tell()
+        yield
 
-    Under torch.jit.trace sizes are tensors: reading them would be recorded, and seen by tools.
-    """
-    with _lock, port.WithoutTorchFunctions():
-        state = port.get_tracing_state()
-        if state is not None:
-            port.set_tracing_state(None)
-        try:
-            lifetimes.tell()
-            yield
-        finally:
-            if state is not None:
-                port.set_tracing_state(state)
+
+def _untraced() -> contextlib.AbstractContextManager[None]:
+    """Under torch.jit.trace sizes are tensors: reading them would be recorded, and seen by tools."""
+    return _NOTHING if port.get_tracing_state() is None else _suspended_trace()
+
+
+@contextlib.contextmanager
+def _suspended_trace() -> Iterator[None]:
+    state = port.get_tracing_state()
+    port.set_tracing_state(None)
+    try:
+        yield
+    finally:
+        port.set_tracing_state(state)
 
 
 def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
@@ -139,16 +141,14 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     that have died since is wrong.
     """
     entered, blocks = roots.entered_here(), roots.blocks()
-    found = None
-    if not resumed:
-        found = _torch.steps_from(frame, _lasting_step, port.RUN_MODULE, [*entered, *blocks])
+    found = None if resumed else _torch.steps_from(frame, [*entered, *blocks])
     if found is None:
         return _steps_with_resumed(frame, resumed, entered)
     steps: list[Step] = found[0]
     for index, each in found[1]:
-        spot, _, mark, _ = steps[index]
+        spot, runs, mark, _ = steps[index]
         mark = roots.mark_of(each) if id(each) in blocks else mark
-        steps[index] = Step(spot, _module_run_by(each), mark, entered.get(id(each)) is each.f_code)
+        steps[index] = Step(spot, runs, mark, entered.get(id(each)) is each.f_code)
     return steps
 
 
@@ -189,7 +189,7 @@ def original_of(code: CodeType, offset: int) -> tuple[CodeType, int]:
     return (code, offset) if original is None else (original, frames.same_place(original, code, offset))
 
 
-def path_of(steps: Sequence[Step]) -> Path:
+def path_of(steps: list[Step]) -> Path:
     """The steps from the operator to the root, each as its function and the source position of the call in it.
 
     A step that runs a module is represented by the module's name in its model. The root is a `torch.utils.checkpoint`
@@ -197,41 +197,18 @@ def path_of(steps: Sequence[Step]) -> Path:
     that ids do not depend on the loop around a model; otherwise the innermost frame that `amanda.root` marks; otherwise
     the innermost frame that entered a scope, so that ids do not depend on frames further out.
     """
-    modules = [step.runs for step in steps if step.runs is not None]
-    in_model = True
+    modules = _torch.modules_of(steps)
+    borrows = False
     for module in reversed(modules):
+        if operands.has_buffers_of(module):
+            continue
         models.register_model(module)
-        if not operands.has_buffers_of(module):
-            if any(step.spot.lends for step in steps):
-                in_model = False
-            else:
-                operands.register_buffers(module)
-    places: list[str] = []
-    root = entered = ran = 0
-    mark: roots.Mark | None = None
-    marked: tuple[str, ...] = ()
-    for spot, runs, own_mark, enters in steps:
-        outside = len(places)
-        if runs is not None:
-            known = models.name_of(runs)
-            places.append(known.text)
-            ran += 1
-            if known.has_state:
-                root = len(places)
-        elif spot.is_checkpoint:
-            root = len(places)
-            in_model = in_model and ran < len(modules)
-            break
-        elif not spot.is_machinery:
-            places.append(spot.text())
-        if mark is None and own_mark is not None:
-            mark = own_mark
-            marked = (*places[:outside], repr(mark.place)) if mark.place else tuple(places)
-        if not entered and enters:
-            entered = len(places)
-    path = tuple(places[:root]) if root else marked or tuple(places[: entered or None])
-    source = next((step.spot.source for step in steps if step.spot.source), "")
-    return Path(path, modules, source, in_model and root > 0)
+        if any(step.spot.lends for step in steps):
+            borrows = True
+        else:
+            operands.register_buffers(module)
+    places, source, in_model = _torch.path_of(steps, models.names)
+    return Path(places, modules, source, in_model and not borrows)
 
 
 @functools.cache
@@ -244,6 +221,12 @@ def is_machinery(filename: str) -> bool:
 def _module_run_by(frame: FrameType) -> Any:
     if frame.f_code is not port.RUN_MODULE:
         return None
-    module = frame.f_locals.get("self")
-    runs = issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module
-    return module if runs else None
+    return _unwrapped(frame.f_locals.get("self"))
+
+
+def _unwrapped(module: Any) -> Any:
+    """The module; None for anything else, and for a wrapper of the compiler's, which counts as the module in it."""
+    return module if issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module else None
+
+
+_torch.install_steps(_lasting_step, port.RUN_MODULE, Step, models.names, _unwrapped)

@@ -27,7 +27,7 @@ class Name(NamedTuple):
     text: str  # of the model and the name, in a path
 
 
-_names: dict[int, Name] = {}  # of every registered module, by its address
+names: dict[int, Name] = {}  # of every registered module, by its address
 _outermost: dict[int, weakref.ref[Any]] = {}  # of every registered model that has state, by its address
 _models_seen: collections.Counter[str] = collections.Counter()
 
@@ -39,19 +39,20 @@ def register_model(outermost: Any) -> None:
     and shapes, and an ordinal among equal models, in the order of first runs. Without any state it has no ordinal: such
     modules are often recreated.
     """
-    if id(outermost) in _names:
+    if id(outermost) in names:
         return
     cls = type(outermost)
-    parts = list(named_parts(outermost))
+    parts = named_parts(outermost)
     shapes = [(name, _shape(parameter)) for name, parameter in _named_parameters(parts)]
     described = repr((frames.name_of_module(cls.__module__), cls.__qualname__, shapes))
     model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
-    has_state = _has_state(outermost)
+    with_state = _with_state(parts)
+    has_state = bool(with_state)
     if not has_state and len(parts) == 1:
         # Only its class identifies it: another module of that class, later at its address, has the same name.
         lifetimes.watch(cls)
         lifetimes.watch(outermost, plain=True)
-        _names[id(outermost)] = _name(model, "", has_state=False)
+        names[id(outermost)] = _name(model, "", has_state=False)
         return
     for _, module in parts:
         lifetimes.watch(module)
@@ -60,8 +61,10 @@ def register_model(outermost: Any) -> None:
         model += f"-{_models_seen[model]}"
         _outermost[id(outermost)] = weakref.ref(outermost)
     # A module that ran in another model first stays there. The outermost one comes last: once it has a name, all have.
-    named = {id(module): _name(model, name, _has_state(module)) for name, module in parts if id(module) not in _names}
-    _names.update(named)
+    named = {
+        id(module): _name(model, name, id(module) in with_state) for name, module in parts if id(module) not in names
+    }
+    names.update(named)
 
 
 def _name(model: str, name: str, has_state: bool) -> Name:
@@ -70,7 +73,7 @@ def _name(model: str, name: str, has_state: bool) -> Name:
 
 def is_known(module: Any) -> bool:
     """Has the module's model been registered?"""
-    return id(module) in _names
+    return id(module) in names
 
 
 def registered() -> list[Any]:
@@ -80,34 +83,40 @@ def registered() -> list[Any]:
 
 def name_of(module: Any) -> Name:
     """The model that a registered module belongs to, and its name there."""
-    return _names[id(module)]
+    return names[id(module)]
 
 
 def names_in(modules: Sequence[Any]) -> str:
     """The innermost module's name in its model; "" where no module runs."""
-    return name_of(modules[0]).name if modules else ""
+    return names[id(modules[0])].name if modules else ""
 
 
-def named_parts(module: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+def named_parts(module: Any) -> list[tuple[str, Any]]:
     """A module and all modules in it, each once, with their names: as `named_modules()` of nn.Module.
 
     The wrapper of torch.compile around a module counts as that module.
     """
-    seen = set() if seen is None else seen
+    parts: dict[int, tuple[str, Any]] = {}
+    _add_parts(module, "", parts)
+    return list(parts.values())
+
+
+def _add_parts(module: Any, name: str, parts: dict[int, tuple[str, Any]]) -> None:
     module = port.without_compiler(module)
-    if id(module) in seen:
+    if id(module) in parts:
         return
-    seen.add(id(module))
-    yield prefix, module
-    for name, part in held(module, "_modules"):
+    parts[id(module)] = name, module
+    for part_name, part in held(module, "_modules"):
         if issubclass(type(part), torch.nn.Module):
-            yield from named_parts(part, f"{prefix}.{name}" if prefix else name, seen)
+            _add_parts(part, f"{name}.{part_name}" if name else part_name, parts)
 
 
 def held(module: Any, kind: str) -> list[tuple[str, Any]]:
     """Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None."""
-    items = list(module.__dict__.get(kind, {}).items())  # another thread may add some
-    return [(name, value) for name, value in items if value is not None]
+    items = module.__dict__.get(kind)
+    if not items:
+        return []
+    return [item for item in list(items.items()) if item[1] is not None]  # another thread may add some
 
 
 def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -119,8 +128,19 @@ def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]
                 yield f"{path}.{name}" if path else name, parameter
 
 
-def _has_state(module: Any) -> bool:
-    return any(held(part, "_parameters") or held(part, "_buffers") for _, part in named_parts(module))
+def _with_state(parts: list[tuple[str, Any]]) -> set[int]:
+    """The addresses of those that hold parameters or buffers, or have modules in them that do."""
+    found: set[int] = set()
+    for _, module in reversed(parts):  # those in a module come after it, unless another one holds them, too
+        inner = held(module, "_modules")
+        has_state = _holds_state(module) or any(id(part) in found for _, part in inner)
+        if has_state or (inner and any(_holds_state(part) for _, part in named_parts(module))):
+            found.add(id(module))
+    return found
+
+
+def _holds_state(module: Any) -> bool:
+    return bool(held(module, "_parameters") or held(module, "_buffers"))
 
 
 def _shape(parameter: Any) -> tuple[int, ...] | None:
@@ -128,7 +148,7 @@ def _shape(parameter: Any) -> tuple[int, ...] | None:
 
 
 def _forget(key: int) -> None:
-    _names.pop(key, None)
+    names.pop(key, None)
     _outermost.pop(key, None)
 
 

@@ -46,7 +46,8 @@ def operand(
     """
     if tensor is None:
         return ("unknown",)
-    for home in _homes.get(_torch.number_of(tensor), ()):
+    number = _torch.number_of(tensor)
+    for home in _homes.get(number, ()):
         module = home.module()
         if module is not None:
             model, path = models.name_of(module)[:2]
@@ -56,7 +57,8 @@ def operand(
     for module in modules:
         found = _path_in(module, tensor)
         if found is not None:
-            _number(tensor)
+            if not number:
+                _number(tensor)
             return (*models.name_of(module)[:2], found)
     ordinal = _loose.ordinal(tensor, place, recomputing)
     return None if ordinal is None else ("loose", ordinal)
@@ -84,9 +86,7 @@ def register_buffers(outermost: Any) -> None:
     if has_buffers_of(outermost):
         return
     _patch_exchanges()
-    for _, module in reversed(
-        list(models.named_parts(outermost))
-    ):  # the outermost last: once it is registered, all are
+    for _, module in reversed(models.named_parts(outermost)):  # the outermost last: once it is registered, all are
         if models.is_known(module):
             _kept.setdefault(id(module), {})
             _settle_buffers(module)

@@ -111,6 +111,7 @@ def spare(higher_order_operator: Any, key: Any) -> None:
 # ---- torch.compile ----------------------------------------------------------------------------------------------------
 
 DYNAMO = "torch._dynamo"
+_EVAL_FRAME = f"{DYNAMO}.eval_frame"
 ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls around itself
 # They can only run compiled.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
@@ -125,7 +126,7 @@ def eval_frame() -> Any:
     `_TorchDynamoContext` is the class of the wrapper of a compiled function. `_callback_from_stance` turns the wrapper's
     callback into the one that runs; None runs the function's own code.
     """
-    module: Any = sys.modules.get(f"{DYNAMO}.eval_frame")
+    module: Any = sys.modules.get(_EVAL_FRAME)
     if module is None or getattr(module.__spec__, "_initializing", False):
         return None
     names = "_TorchDynamoContext", "_callback_from_stance", "_stance.stance"
@@ -152,8 +153,8 @@ def resumed_code(code: CodeType) -> CodeType | None:
 
 def without_compiler(module: Any) -> Any:
     """The module inside a wrapper of torch.compile; any other module is returned itself."""
-    frames = sys.modules.get(f"{DYNAMO}.eval_frame")
-    cls = getattr(frames, "OptimizedModule", None)
+    frames = sys.modules.get(_EVAL_FRAME)
+    cls = getattr(frames, "OptimizedModule", None) if frames else None
     while cls is not None and issubclass(type(module), cls):
         module = module.__dict__["_modules"]["_orig_mod"]
     return module

@@ -1,5 +1,5 @@
-# LibTorch of a PyTorch with CUDA where the CUDA toolkit is not installed. PyTorch's own CMake files need the toolkit, because
-# they enable CUDA as a language; no file of Amanda is compiled by nvcc. The targets have what PyTorch's have.
+# LibTorch of a Python package of PyTorch with CUDA. PyTorch's own CMake files need a CUDA toolkit that they find, because they
+# enable CUDA as a language; no file of Amanda is compiled by nvcc. The targets have what PyTorch's have.
 #
 # Takes torch_prefix and torch_version; sets Torch_FOUND, Torch_VERSION, TORCH_INSTALL_PREFIX and TORCH_LIBRARIES.
 string(REGEX REPLACE "\\+.*" "" Torch_VERSION "${torch_version}")
