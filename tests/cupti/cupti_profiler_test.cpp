@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
@@ -384,6 +385,37 @@ TEST_F(CuptiProfilerTest, ThreadsDoNotMixTheirKernels) {
                                                    {"fails@test::fails", 200}};
   EXPECT_EQ(counts, expected);
   EXPECT_EQ(node("test::fails").failed, 200);
+}
+
+TEST_F(CuptiProfilerTest, RunsCanBeReadWhileThreadsRunAndAfterTheyHaveEnded) {
+  const auto runs = std::make_shared<OperatorRuns>(FrameworkProbe{}, 1000);
+  OperatorRuns::Place outer(runs->tree().index_of({.name = "outer"})), inner(runs->tree().index_of({.name = "inner"}));
+  const auto run = [&](OperatorRuns::Place& place, const auto& operate) {
+    OperatorRuns::Bracket bracket;
+    bracket.begin(runs, place);
+    operate();
+    bracket.stop();
+    bracket.end();
+  };
+  std::atomic<bool> done{false};
+  std::thread reader([&] {
+    while (!done) EXPECT_LE(runs->tree().totals().size() + runs->events().size(), 1003u);
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 500; ++j) run(outer, [&] { run(inner, [] {}); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  reader.join();
+  const auto totals = runs->tree().totals();
+  ASSERT_EQ(totals.size(), 3u);
+  EXPECT_EQ(totals[1].calls + totals[2].calls, 4000);
+  EXPECT_GE(totals[1].sum.inclusive_ns + totals[2].sum.inclusive_ns, totals[1].sum.exclusive_ns);
+  EXPECT_EQ(runs->events().size(), 1000u);
+  EXPECT_EQ(runs->dropped_events(), 3000u);
 }
 
 TEST_F(CuptiProfilerTest, ASecondProfilerSaysWhoCollects) {

@@ -184,18 +184,20 @@ void CuptiProfiler::analyze(OpContext& context) {
     if (weigh) bracket.input_bytes = bytes_of(values);
     bracket.begin(runs, *place);
   };
-  const auto after = [runs, weigh](Values& values) {
+  const auto after = [weigh](Values& values) {
     auto& bracket = values.local<Bracket>();
     bracket.stop();
     bracket.end(weigh ? bracket.input_bytes + bytes_of(values) : 0);
   };
   const Positions positions = weigh ? Positions() : Positions::none();
   if (context.is_backward()) {
-    context.insert_before_backward_op(before, {.grad_outputs = positions, .with_run = false});
-    context.insert_after_backward_op(after, {.grad_inputs = positions, .with_run = false});
+    context.insert_before_backward_op(before,
+                                      {.grad_outputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
+    context.insert_after_backward_op(after,
+                                     {.grad_inputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
   } else {
-    context.insert_before_op(before, {.inputs = positions, .with_run = false});
-    context.insert_after_op(after, {.outputs = positions, .with_run = false});
+    context.insert_before_op(before, {.inputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
+    context.insert_after_op(after, {.outputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
   }
 }
 

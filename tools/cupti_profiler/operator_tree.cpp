@@ -14,7 +14,7 @@ OperatorPhase phase_inside(const OperatorTree::Node& parent, OperatorPhase phase
 
 void OperatorTree::Node::add(const RunMeasures& run) {
   const auto add = [](std::atomic<int64_t>& sum, int64_t value) {
-    if (value) sum.fetch_add(value, std::memory_order_relaxed);
+    sum.store(sum.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
   };
   add(calls_, 1);
   add(inclusive_ns_, run.inclusive_ns);

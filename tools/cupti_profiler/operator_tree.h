@@ -60,7 +60,7 @@ class OperatorTree {
     const OperatorPhase phase;  ///< the part of a training step
     const Node* const parent;   ///< null: this is the root
 
-    /// Adds a run.
+    /// Adds a run; one thread at a time, and not during reset().
     void add(const RunMeasures& run);
     /// Counts a run that threw.
     void add_failed() { failed_.fetch_add(1, std::memory_order_relaxed); }

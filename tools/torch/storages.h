@@ -44,6 +44,7 @@ inline constexpr NodeNumber kNoNode = -1;
 struct TensorPlace {
   explicit TensorPlace(const at::Tensor& tensor);
   bool operator==(const TensorPlace& other) const = default;
+  bool operator==(const at::Tensor& tensor) const;  // the same as with its place
   /// True only if certain: this tensor fills its byte range without gaps, and the other's range is inside it.
   bool contains(const TensorPlace& other) const;
   std::pair<int64_t, int64_t> range() const;  // in bytes
@@ -66,7 +67,7 @@ class Storages {
  public:
   /// `max_views`: places kept per storage. Tensors at an evicted place count as made by the maker of the place evicted
   /// last.
-  explicit Storages(size_t max_views) : max_views_(max_views) {}
+  explicit Storages(size_t max_views);
 
   struct Storage;
   /// A tensor as an operator consumed it.
@@ -112,20 +113,29 @@ class Storages {
 
  private:
   struct View;
+  struct Seen;
+  struct ThisRun;
   struct EdgeHash {
     size_t operator()(const GraphEdge& edge) const;
   };
-  std::shared_ptr<Storage> find(const at::Tensor& tensor) const;  // null: it is not known
-  std::shared_ptr<Storage> find_or_add(const at::Tensor& tensor);
-  View& put(Storage& storage, const TensorPlace& place, NodeNumber maker);
+  static ThisRun& this_run(uint64_t storages);
+  Storage* find(const at::Tensor& tensor) const;  // null: it is not known
+  const std::shared_ptr<Storage>& find_or_add(const at::Tensor& tensor);
+  // `Where`: a TensorPlace; or a tensor, if it tells its sizes without Python.
+  template <class Where>
+  View& put(Storage& storage, const Where& where, NodeNumber maker);
+  bool look_up(const at::Tensor& tensor, const Slot& slot, ThisRun& run);
+  Reads reads_of(const ThisRun& run, const c10::StorageImpl* memory = nullptr) const;  // null: of all
   /// Calls `fn` with `edge` from the tensor's maker and with the edges from later writers, known or not, until it
   /// returns false.
-  template <class Fn>
-  bool each_edge(const Storage& storage, const View* view, const TensorPlace& place, GraphEdge edge,
-                 const Fn& fn) const;
-  void write_here(const at::Tensor& tensor, const TensorPlace& place, NodeNumber writer);
-  void make_here(const at::Tensor& tensor, const TensorPlace& place, NodeNumber maker, const Reads& reads);
+  template <class Where, class Fn>
+  bool each_edge(const Storage& storage, const View* view, const Where& where, GraphEdge edge, const Fn& fn) const;
+  template <class Where>
+  void write_here(const at::Tensor& tensor, const Where& where, NodeNumber writer);
+  template <class Where>
+  void make_here(const at::Tensor& tensor, const Where& where, NodeNumber maker, const Reads& reads);
 
+  const uint64_t serial_;  // of this process
   const size_t max_views_;
   mutable Mutex mutex_;  // guards what follows
   std::unordered_map<c10::StorageImpl*, std::shared_ptr<Storage>> storages_;
