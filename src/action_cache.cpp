@@ -24,7 +24,7 @@ Front& front(const ScopeStack& scopes, OpId id) {
 
 }  // namespace
 
-uint64_t ActionCache::generation() { return plan_generation.load(std::memory_order_acquire); }
+[[gnu::hot]] uint64_t ActionCache::generation() { return plan_generation.load(std::memory_order_acquire); }
 
 PlanUse ActionCache::find(const ScopeStack& scopes, OpSite& site, const Visibility& seen) {
   if (!scopes.cache_enabled()) {

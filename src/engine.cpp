@@ -59,8 +59,8 @@ KnownCall Engine::known_call(const ScopeStack& scopes, const Backend& backend, O
 
 // Routines may run the same place again, or change what is known of it: nothing is read from `sight` and `known` after
 // they began.
-Engine::Left Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
-                                 const KnownCall& known) {
+[[gnu::hot]] Engine::Left Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
+                                              const KnownCall& known) {
   if (known.plan_->backward()) {
     OpRun run(here, scopes, call, sight.seeing(), known.plan_);
     run.before();
@@ -87,7 +87,9 @@ Engine::Left Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& 
   return {};
 }
 
-void Engine::count_hit(const ThreadCalls& here, const ScopeStack& scopes) noexcept { scopes.count_hit(here); }
+[[gnu::hot]] void Engine::count_hit(const ThreadCalls& here, const ScopeStack& scopes) noexcept {
+  scopes.count_hit(here);
+}
 
 bool Engine::wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept {
   return !scopes.visibility(backend, type, 0).nobody();

@@ -109,7 +109,7 @@ inline void Execution::run_action(const ScheduledAction& action) {
   }
 }
 
-void Execution::run_point(const Plan& plan, Point point) {
+[[gnu::hot]] void Execution::run_point(const Plan& plan, Point point) {
   const std::vector<ScheduledPtr>& actions = plan.at(point);
   for (size_t i = 0; i < actions.size();) {
     const RoutineMode mode = actions[i]->mode;
@@ -178,10 +178,10 @@ void Execution::run_replacement(const Plan& plan, size_t index, OpCall& call) {
 Values::Values(Execution& execution, OpCall& call, const ScheduledAction& action, size_t replacement)
     : execution_(execution), call_(call), action_(action), replacement_(replacement) {}
 
-size_t Values::size() const {
+[[gnu::hot]] size_t Values::size() const {
   return action_.all_positions ? call_.size(side_of(action_.point)) : action_.positions.size();
 }
-size_t Values::position(size_t i) const { return action_.all_positions ? i : action_.positions.at(i); }
+[[gnu::hot]] size_t Values::position(size_t i) const { return action_.all_positions ? i : action_.positions.at(i); }
 Value Values::operator[](size_t i) const {
   watch();
   return call_.get(side_of(action_.point), position(i));
@@ -198,16 +198,16 @@ Value Values::input(size_t i) const {
   return call_.get(Side::kInputs, at);
 }
 
-std::pair<uint64_t, uint64_t> Values::versions() const {
+[[gnu::hot]] std::pair<uint64_t, uint64_t> Values::versions() const {
   const uint64_t shown = action_.shows_any() ? call_.versions(Side::kInputs) : 0;
   return {call_.versions(side_of(action_.point)), shown};
 }
 
-void Values::watch() const {
+[[gnu::hot]] void Values::watch() const {
   if (!versions_ && !action_.may_mutate && action_.point != Point::kReplace) versions_ = versions();
 }
 
-void Values::check_unchanged() const {
+[[gnu::hot]] void Values::check_unchanged() const {
   if (!versions_) return;
   const auto [own, shown] = versions();
   const auto [own_before, shown_before] = *versions_;
@@ -271,7 +271,7 @@ RunState& Values::run_state() {
 }
 RunState& Values::local_state() { return *execution_.local_state(); }
 std::optional<uint64_t> Values::run_index() { return run_state().index(action_.scope->serial()); }
-Point Values::point() const { return action_.point; }
+[[gnu::hot]] Point Values::point() const { return action_.point; }
 const Tool& Values::tool() const { return *action_.tool; }
 const OpInfo& Values::op() const { return call_.backend().info(call_.type()); }
 

@@ -52,8 +52,10 @@ void TorchBackend::expect(const std::vector<std::string>& patterns) { promote_wa
 void TorchBackend::await_call(uint64_t entry) { pytorch::await_call(entry); }
 bool TorchBackend::end_await_call(uint64_t entry) { return pytorch::end_await_call(entry); }
 
-void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
-void TorchBackend::end_routines(void* token) noexcept { RoutineState::end(static_cast<RoutineState*>(token)); }
+[[gnu::hot]] void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
+[[gnu::hot]] void TorchBackend::end_routines(void* token) noexcept {
+  RoutineState::end(static_cast<RoutineState*>(token));
+}
 
 bool TorchBackend::is_programs(const std::exception_ptr& error) const {
   return python_hooks.is_programs && python_hooks.is_programs(error);
@@ -100,7 +102,7 @@ std::vector<std::string> TorchBackend::parameter_names(Value list) const {
   return names;
 }
 
-Backend& backend() {
+[[gnu::hot]] Backend& backend() {
   static auto* backend = new TorchBackend;
   return *backend;
 }

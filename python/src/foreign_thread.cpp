@@ -65,7 +65,7 @@ PyThreadState* keep_state() {
 
 }  // namespace
 
-RoutineEntry::RoutineEntry() {
+[[gnu::hot]] RoutineEntry::RoutineEntry() {
   ++inside;
   refused_ = is_over();
   if (refused_) return;
@@ -75,7 +75,7 @@ RoutineEntry::RoutineEntry() {
   locked_ = true;
 }
 
-RoutineEntry::~RoutineEntry() {
+[[gnu::hot]] RoutineEntry::~RoutineEntry() {
   if (locked_) PyEval_SaveThread();
   --inside;
 }

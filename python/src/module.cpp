@@ -39,7 +39,7 @@ void register_bridge(const Backend& backend, PythonBridge& bridge) {
   bridges.push_back({&backend, &bridge});
 }
 
-PythonBridge& bridge_of(const Backend& backend) {
+[[gnu::hot]] PythonBridge& bridge_of(const Backend& backend) {
   for (const Known& known : bridges) {
     if (known.backend == &backend) return *known.bridge;
   }

@@ -111,7 +111,7 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
-void PyRoutine::operator()(Values& values) {
+[[gnu::hot]] void PyRoutine::operator()(Values& values) {
   const RoutineEntry entry;
   if (entry.is_refused()) return;
   drain_released();

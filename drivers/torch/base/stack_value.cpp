@@ -83,7 +83,7 @@ bool same_shape(const at::Tensor& a, const at::Tensor& b) {
   return a.is_nested() && b.is_nested() && a.is_same_size(b);
 }
 
-uint64_t version_sum(c10::ArrayRef<OperandTensor> operands) {
+[[gnu::hot]] uint64_t version_sum(c10::ArrayRef<OperandTensor> operands) {
   uint64_t sum = 0;
   for (const OperandTensor& operand : operands) {
     const c10::VariableVersion& version = operand.tensor->unsafeGetTensorImpl()->version_counter();

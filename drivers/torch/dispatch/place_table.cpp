@@ -100,8 +100,8 @@ bool is_plain(const ThreadKeys& thread, KeyRole role, const OpRecord& record, c1
 
 }  // namespace
 
-void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest, bool symbols,
-              c10::ArrayRef<OperandTensor> arguments) {
+[[gnu::hot]] void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest, bool symbols,
+                           c10::ArrayRef<OperandTensor> arguments) {
   ThreadKeys& thread = thread_keys();
   if (symbols || !is_plain(thread, role, record, rest, arguments)) return;
   if (C10_UNLIKELY(!thread.places) && !(thread.places = make_table(thread))) return;
@@ -130,7 +130,7 @@ void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySe
   }
 }
 
-bool observe_known(Way& way, ForwardCall& call) {
+[[gnu::hot]] bool observe_known(Way& way, ForwardCall& call) {
   call.know(way.id, way.raw.path);
   Engine::Left left;
   rethrow_for_callers(call, [&] {

@@ -110,7 +110,7 @@ struct Typed<Op, Result(Args...)> {
   }
 
   template <KeyRole kRole>
-  static Result run(c10::DispatchKeySet key_set, Args... args) {
+  [[gnu::hot]] static Result run(c10::DispatchKeySet key_set, Args... args) {
     const c10::DispatchKeySet rest = below(kRole, key_set);
     const TensorsAmong<std::remove_cvref_t<Args>...> tensors(args...);
     Way way;
@@ -124,8 +124,8 @@ struct Typed<Op, Result(Args...)> {
   }
 
   // Apart from run_observed(): less code to bring into the caches.
-  static C10_NOINLINE Result run_known(Way& way, c10::DispatchKeySet rest, c10::ArrayRef<OperandTensor> tensors,
-                                       Args... args) {
+  [[gnu::hot]] static C10_NOINLINE Result run_known(Way& way, c10::DispatchKeySet rest,
+                                                    c10::ArrayRef<OperandTensor> tensors, Args... args) {
     TypedCall<Result, Args...> call(*record, *handle, rest, tensors, args...);
     if (!observe_known(way, call)) return call.take_result();
     const Inside inside(way);

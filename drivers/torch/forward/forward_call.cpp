@@ -14,9 +14,9 @@
 
 namespace amanda::pytorch {
 
-Backend& ForwardCall::backend() const { return pytorch::backend(); }
+[[gnu::hot]] Backend& ForwardCall::backend() const { return pytorch::backend(); }
 
-size_t ForwardCall::size(Side side) const {
+[[gnu::hot]] size_t ForwardCall::size(Side side) const {
   return side == Side::kOutputs ? record_.info.outputs.size() : record_.info.inputs.size();
 }
 
@@ -34,7 +34,7 @@ void ForwardCall::remember_results() {
   if (identity_.id != 0 && identity_.raw_path == 0) remember_producer(identity_.dataflow, result_tensors());
 }
 
-uint64_t ForwardCall::gradient_mask() const {
+[[gnu::hot]] uint64_t ForwardCall::gradient_mask() const {
   if (!thread_keys().with_torch_state().autograd->get_grad_mode()) return 0;
   uint64_t mask = 1;
   // An operator of another library may use weights of its own, and a wrapper hides what the levels below record.

@@ -22,7 +22,7 @@ Value UnboxedCall::get(Side side, size_t position) {
   return {&shown_.get(after ? record_.info.inputs.size() + position : position, [&] { return box(side, position); })};
 }
 
-const at::Tensor* UnboxedCall::unboxed_tensor(Side side, size_t position) const {
+[[gnu::hot]] const at::Tensor* UnboxedCall::unboxed_tensor(Side side, size_t position) const {
   const bool after = side == Side::kOutputs;
   if (boxed_ || position >= size(side) || (after && !ran_)) return nullptr;
   const auto& positions = after ? record_.schema.returns() : record_.schema.arguments();
@@ -33,14 +33,14 @@ const at::Tensor* UnboxedCall::unboxed_tensor(Side side, size_t position) const 
   return nullptr;
 }
 
-void UnboxedCall::run(RunHints hints) {
+[[gnu::hot]] void UnboxedCall::run(RunHints hints) {
   if (boxed_ || (hints.edit_result != Edit::kNo && !record_.mutated.empty())) return boxed().run(hints);
   if (C10_LIKELY(!hints.in_replacement)) return redispatch(hints);
   const WithProgramModes modes(true);
   redispatch(hints);
 }
 
-void UnboxedCall::redispatch(RunHints hints) {
+[[gnu::hot]] void UnboxedCall::redispatch(RunHints hints) {
   hints_ = hints;
   if (hints.observe_inner) {
     redispatch();
@@ -52,7 +52,7 @@ void UnboxedCall::redispatch(RunHints hints) {
   remember_results();
 }
 
-uint64_t UnboxedCall::versions(Side side) const {
+[[gnu::hot]] uint64_t UnboxedCall::versions(Side side) const {
   if (boxed_) return boxed_->versions(side);
   if (side == Side::kOutputs) return version_sum(unboxed_results());
   return version_sum(arguments_);

@@ -110,7 +110,7 @@ std::string parameter_name(const at::Tensor& tensor) {
   return object ? python_hooks.parameter_name(object) : "";
 }
 
-RawPlace raw_place(void*& walk, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
+[[gnu::hot]] RawPlace raw_place(void*& walk, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
   RawPlace raw;
   const auto raw_path = python_hooks.raw_path.load(std::memory_order_relaxed);
   if (!raw_path || (raw.path = raw_path(walk)) == 0) return raw;

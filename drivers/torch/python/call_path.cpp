@@ -116,7 +116,7 @@ uint64_t whole_path(void*&) {
 }
 
 // Until the process enters its first block, looking for blocks costs nothing.
-uint64_t raw_path(void*& kept) {
+[[gnu::hot]] uint64_t raw_path(void*& kept) {
 #ifdef AMANDA_FRAME_LAYOUT
   if (direct) {
     const PyThreadState* thread = PyGILState_GetThisThreadState();

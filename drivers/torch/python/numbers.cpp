@@ -74,7 +74,7 @@ bool is_marked(PyObject* object) {
   return marked;
 }
 
-uint64_t tag(const c10::TensorImpl* tensor, PyObject* object) {
+[[gnu::hot]] uint64_t tag(const c10::TensorImpl* tensor, PyObject* object) {
   const uint64_t known = tags.find(tensor);
   PyTypeObject* type = Py_TYPE(object);
   if (type == tensor_type || (known & 1)) return known;

@@ -16,7 +16,7 @@ namespace amanda::python {
 // NOTE: [showing a tensor] A tensor that already has a Python object is shown as that object. A tensor without one must
 // not get one: it would stay attached, and nn.Parameter(result) would fail ("already associated to a python object").
 // Such a tensor is shown through another handle on the same memory, with the same gradient edge.
-PyObject* show(const at::Tensor& tensor) {
+[[gnu::hot]] PyObject* show(const at::Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);
   if (pytorch::py_object(tensor)) return THPVariable_Wrap(tensor);
   at::Tensor handle = pytorch::alias_of(tensor);

@@ -16,7 +16,7 @@ void TagTable::Slots::put(const void* object, uint64_t tag) {
   slots[i].object.store(object, std::memory_order_relaxed);
 }
 
-uint64_t TagTable::find(const void* object) const {
+[[gnu::hot]] uint64_t TagTable::find(const void* object) const {
   while (true) {
     const uint64_t before = changes_.load(std::memory_order_acquire);
     const Slots* table = slots_.load(std::memory_order_acquire);

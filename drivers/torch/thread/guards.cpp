@@ -71,7 +71,7 @@ inline RoutineState::~RoutineState() {
   thread_.bits->set_excluded(thread_.bits->excluded() - excluded_);
 }
 
-RoutineState* RoutineState::begin(RoutineMode mode) {
+[[gnu::hot]] RoutineState* RoutineState::begin(RoutineMode mode) {
   ThreadKeys& thread = thread_keys().with_torch_state();
   if (C10_UNLIKELY(!thread.routine_room)) {
     alignas(RoutineState) static constinit thread_local std::byte room[sizeof(RoutineState)]{};
@@ -81,7 +81,7 @@ RoutineState* RoutineState::begin(RoutineMode mode) {
   return new (room) RoutineState(thread, mode);
 }
 
-void RoutineState::end(RoutineState* state) noexcept {
+[[gnu::hot]] void RoutineState::end(RoutineState* state) noexcept {
   const bool in_room = !state->outer_;
   state->~RoutineState();
   if (!in_room) ::operator delete(state);
