@@ -283,6 +283,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
     result.done = scopes_.cache_enabled();
     result.saw_symbols = shows_symbols();
   }
+  analyses_done.fetch_add(1, std::memory_order_release);
   if (!replaced.empty()) plans_changed();
 }
 

@@ -10,6 +10,7 @@
 #include "amanda/thread_calls.h"
 #include "analysis.h"
 #include "backward_places.h"
+#include "generation.h"
 #include "op_run.h"
 #include "scope_stack.h"
 #include "subscription.h"
@@ -84,20 +85,21 @@ bool Backward::is_over(const Subscription& seen_by) noexcept {
 
 // ---- with the forward operator's plan -------------------------------------------------------------------------------
 
-BackwardBinding::BackwardBinding(ScopeStack& scopes, PlanPtr forward)
-    : scopes_(scopes), forward_(std::move(forward)), generation_(ActionCache::generation()) {}
+BackwardBinding::BackwardBinding(ScopeStack& scopes, const Plan* forward)
+    : scopes_(scopes),
+      forward_(forward),
+      generation_(ActionCache::generation()),
+      analyses_(analyses_done.load(std::memory_order_acquire)) {}
 
 BackwardBinding::~BackwardBinding() {
   // Without the cache, each run of the forward operator has a plan of its own.
   if (!learned_ || !forward_ || !scopes_.cache_enabled()) return;
-  const bool pending = std::any_of(learned_->places.begin(), learned_->places.end(),
-                                   [](const BackwardPlace& place) { return place.needs.pending; });
-  if (!pending && generation_ == ActionCache::generation()) forward_->backward_places().add(std::move(learned_));
+  if (generation_ == ActionCache::generation()) forward_->backward_places().add(std::move(learned_));
 }
 
 const HookNeeds* BackwardBinding::known(size_t number, OpId id) const {
   if (!forward_) return nullptr;
-  const BackwardPlace* place = forward_->backward_places().find(scopes_.serial(), generation_, number, id);
+  const BackwardPlace* place = forward_->backward_places().find(scopes_.serial(), generation_, analyses_, number, id);
   return place ? &place->needs : nullptr;
 }
 
@@ -106,7 +108,8 @@ HookNeeds BackwardBinding::look_up(size_t number, OpSite& backward) {
   BackwardPlace place{.id = backward.id()};
   place.needs = needs_of(scopes_, backward, place.plan);
   const HookNeeds needs = place.needs;
-  if (!learned_) learned_ = std::make_unique<BackwardPlaces>(BackwardPlaces{scopes_.serial(), generation_, {}});
+  if (needs.pending) place.plan.reset();  // it is not the one that will run
+  if (!learned_) learned_.reset(new BackwardPlaces{scopes_.serial(), generation_, {}, analyses_});
   if (learned_->places.size() <= number) learned_->places.resize(number + 1);
   learned_->places[number] = std::move(place);
   return needs;
@@ -115,14 +118,15 @@ HookNeeds BackwardBinding::look_up(size_t number, OpSite& backward) {
 PlainBackwardRun::PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const Plan>& forward, size_t number, OpId id)
     : scopes_(scopes), forward_(forward.lock()) {
   if (!forward_) return;
-  const BackwardPlace* place = forward_->backward_places().find(scopes.serial(), ActionCache::generation(), number, id);
-  if (place && place->is_plain()) plan_ = place->plan.get();
+  // (No pending one is plain, so it does not count how many analyses have run.)
+  const BackwardPlace* place =
+      forward_->backward_places().find(scopes.serial(), ActionCache::generation(), /*analyses=*/0, number, id);
+  if (!place || !place->is_plain()) return;
+  plan_ = place->plan.get();
+  follows_ = plan_->follows();
 }
 
-bool PlainBackwardRun::follows() const { return plan_->follows(); }
-
-void PlainBackwardRun::before(OpCall& call) const {
-  ThreadCalls& here = ThreadCalls::current();
+void PlainBackwardRun::before(ThreadCalls& here, OpCall& call) const {
   const CallFrame alive(here);
   scopes_.count_hit(here);
   Execution execution(call);

@@ -1,6 +1,7 @@
 // The backward operators that one forward operator creates, kept with its plan.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -24,7 +25,21 @@ struct BackwardPlace {
 struct BackwardPlaces {
   uint64_t stack, generation;
   std::vector<BackwardPlace> places;
+  std::atomic<uint64_t> analyses;  // those that are pending hold as long as no analysis has run since
   BackwardPlaces* older = nullptr;
+
+  bool is_pending() const {
+    return std::any_of(places.begin(), places.end(), [](const BackwardPlace& place) { return place.needs.pending; });
+  }
+  /// Does it know of the other's places what the other knows?
+  bool covers(const BackwardPlaces& other) const {
+    if (stack != other.stack || generation != other.generation || places.size() < other.places.size()) return false;
+    for (size_t i = 0; i < other.places.size(); ++i) {
+      const BackwardPlace &one = places[i], &same = other.places[i];
+      if (same.id != 0 && (one.id != same.id || one.needs.pending != same.needs.pending)) return false;
+    }
+    return true;
+  }
 };
 
 /// The places that are known of one forward operator. Other shapes, or autocast, create other operators.
@@ -37,22 +52,30 @@ class KnownBackwardPlaces {
     for (BackwardPlaces* one = first_; one;) delete std::exchange(one, one->older);
   }
 
-  /// Null: not known. Valid as long as this object.
-  const BackwardPlace* find(uint64_t stack, uint64_t generation, size_t number, OpId id) const {
+  /// Null: not known. Valid as long as this object. `analyses`: how many have run.
+  const BackwardPlace* find(uint64_t stack, uint64_t generation, uint64_t analyses, size_t number, OpId id) const {
+    if (id == 0) return nullptr;
     for (const BackwardPlaces* one = first_.load(std::memory_order_acquire); one; one = one->older) {
       if (one->stack != stack || one->generation != generation || number >= one->places.size()) continue;
-      if (one->places[number].id == id) return id == 0 ? nullptr : &one->places[number];
+      const BackwardPlace& place = one->places[number];
+      if (place.id != id) continue;
+      if (place.needs.pending && one->analyses.load(std::memory_order_relaxed) != analyses) return nullptr;
+      return &place;
     }
     return nullptr;
   }
 
   void add(std::unique_ptr<BackwardPlaces> places) {
-    constexpr size_t kMost = 4;
+    constexpr size_t kMost = 8;
+    const bool pending = places->is_pending();
     BackwardPlaces* first = first_.load(std::memory_order_acquire);
     do {
       size_t count = 0;
-      for (const BackwardPlaces* one = first; one; one = one->older) ++count;
-      if (count == kMost) return;
+      for (BackwardPlaces* one = first; one; one = one->older, ++count) {
+        if (!pending || !one->covers(*places)) continue;
+        return one->analyses.store(places->analyses.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      }
+      if (count >= (pending ? kMost / 2 : kMost)) return;  // there must be room for what they are once analyzed
       places->older = first;
     } while (!first_.compare_exchange_weak(first, places.get(), std::memory_order_acq_rel));
     places.release();

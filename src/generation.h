@@ -1,4 +1,4 @@
-// Two global counters that invalidate derived data. Readers compare; they never wait.
+// Global counters that invalidate derived data. Readers compare; they never wait.
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,9 @@
 
 namespace amanda {
 
-// The other is plan_generation, which drivers read, too: see amanda/known_call.h.
+// Another one is plan_generation, which drivers read, too: see amanda/known_call.h.
 extern std::atomic<uint64_t> tool_generation;  // some tool's registrations changed, or a tool stopped
+extern std::atomic<uint64_t> analyses_done;    // an analysis was found to remain: perhaps not any more
 
 /// Registrations changed or a tool stopped: rebuilds the tables of what tools ask for, and merges plans again.
 void tools_changed();

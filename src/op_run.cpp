@@ -6,10 +6,10 @@ namespace amanda {
 namespace {
 
 struct ExecutionRuns final : RunSource {
-  ExecutionRuns(Execution& execution, const ScopeStack& scopes, const PlanPtr& forward)
-      : execution(execution), scopes(scopes), forward(forward) {}
+  ExecutionRuns(Execution& execution, const ScopeStack& scopes, const PlanUse& forward)
+      : execution(execution), scopes(scopes), forward(forward.share()) {}
   RunStatePtr run_state() override { return execution.keep_run(scopes); }
-  PlanPtr plan() override { return forward; }
+  const PlanPtr* plan() override { return &forward; }
 
   Execution& execution;
   const ScopeStack& scopes;
@@ -54,7 +54,7 @@ void OpRun::operate() {
 void OpRun::after() {
   if (plan_->after_pending()) plan_ = analyse(Point::kAfter);
   if (watched_ && plan_->backward()) {
-    ExecutionRuns runs(execution_, scopes_, plan_.share());
+    ExecutionRuns runs(execution_, scopes_, plan_);
     plan_->set_analysed_mask(call_.bind_backward(scopes_, plan_->backward(), runs) ? gradient_mask_ : 0);
   }
   if (!plain_) execution_.run_last(*plan_);

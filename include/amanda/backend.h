@@ -125,8 +125,8 @@ class RunSource {
   /// Created, and counted, on the first call. Call it for a backward operator whose HookNeeds say `run` or `pending`,
   /// and keep the result as long as that operator may run.
   virtual RunStatePtr run_state() = 0;
-  /// Of the forward operator, for a BackwardBinding; null: there is none.
-  virtual PlanPtr plan() { return nullptr; }
+  /// Of the forward operator, for a BackwardBinding; null: there is none. Valid as long as this object.
+  virtual const PlanPtr* plan() { return nullptr; }
 
  protected:
   ~RunSource() = default;

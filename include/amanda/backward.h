@@ -7,6 +7,7 @@
 
 #include "amanda/backend.h"
 #include "amanda/hook_needs.h"
+#include "amanda/thread_calls.h"
 
 namespace amanda {
 
@@ -29,8 +30,8 @@ class Backward {
 /// need is kept with the forward operator's plan: where a run creates the same ones again, nothing is looked up.
 class BackwardBinding {
  public:
-  /// `forward`: from the RunSource of OpCall::bind_backward(); null: everything is looked up.
-  BackwardBinding(ScopeStack& scopes, PlanPtr forward);
+  /// `forward`: from the RunSource of OpCall::bind_backward(), and outlives this; null: everything is looked up.
+  BackwardBinding(ScopeStack& scopes, const Plan* forward);
   ~BackwardBinding();
   BackwardBinding(const BackwardBinding&) = delete;
   BackwardBinding& operator=(const BackwardBinding&) = delete;
@@ -42,8 +43,8 @@ class BackwardBinding {
 
  private:
   ScopeStack& scopes_;
-  const PlanPtr forward_;
-  const uint64_t generation_;
+  const Plan* const forward_;
+  const uint64_t generation_, analyses_;
   std::unique_ptr<struct BackwardPlaces> learned_;  // null: everything was known
 };
 
@@ -57,14 +58,15 @@ class PlainBackwardRun {
   /// Otherwise a BackwardRun is needed: other scopes are open, tools have changed, or there is more to do.
   explicit operator bool() const { return plan_ != nullptr; }
   /// Do tools see the backward operators that it creates itself? If it will create some, a BackwardRun is needed.
-  bool follows() const;
-  /// Runs the actions before the operator. Throws what a tool threw.
-  void before(OpCall& call) const;
+  bool follows() const { return follows_; }
+  /// Runs the actions before the operator; `here`: of the calling thread. Throws what a tool threw.
+  void before(ThreadCalls& here, OpCall& call) const;
 
  private:
   ScopeStack& scopes_;
   const PlanPtr forward_;  // keeps the plan alive
   const Plan* plan_ = nullptr;
+  bool follows_ = false;
 };
 
 /// A backward operator that the framework runs, with calls at its beginning and end: the stages of Engine::on_op().

@@ -29,12 +29,14 @@ void ForwardOperands::keep_outputs(c10::ArrayRef<c10::IValue> outputs) {
   for (const c10::IValue& output : outputs) outputs_.push_back(keep(output));
 }
 
-void ForwardOperands::connect(const port::NodePtr& accumulate) {
-  const auto* node = dynamic_cast<torch::autograd::AccumulateGrad*>(accumulate.get());
+void ForwardOperands::connect(torch::autograd::Node& accumulate) {
+  const auto* node = dynamic_cast<torch::autograd::AccumulateGrad*>(&accumulate);
   if (!node) return;
   auto connect_one = [&](Tensor& tensor) {
     auto* leaf = std::get_if<Leaf>(&tensor);
-    if (leaf && leaf->address == node->variable.unsafeGetTensorImpl()) leaf->accumulate = port::WeakNodePtr(accumulate);
+    if (leaf && leaf->address == node->variable.unsafeGetTensorImpl()) {
+      leaf->accumulate = port::WeakNodePtr(accumulate.getptr());
+    }
   };
   for (Operand& operand : inputs_) {
     if (auto* tensor = std::get_if<Tensor>(&operand)) connect_one(*tensor);

@@ -18,7 +18,7 @@ class ForwardOperands {
   void keep_inputs(c10::ArrayRef<c10::IValue> inputs);
   void keep_outputs(c10::ArrayRef<c10::IValue> outputs);
   /// The leaf of this AccumulateGrad node, which is among the inputs, is reached through the node.
-  void connect(const port::NodePtr& accumulate);
+  void connect(torch::autograd::Node& accumulate);
 
   size_t size(Side side) const { return (side == Side::kOutputs ? outputs_ : inputs_).size(); }
   /// None where a tensor is no longer alive.

@@ -23,12 +23,17 @@
 
 namespace amanda::pytorch {
 
-CurrentScopes observing_scopes() {
-  const ThreadKeys& thread = thread_keys().with_torch_state();
+namespace {
+
+CurrentScopes observing_scopes(const ThreadKeys& thread) {
   if (thread.bits->excluded().has(keys().all)) return {};  // inside an operator
   if (thread.unobserved != 0) return {};                   // a tool's own backward pass
   return thread.scopes ? CurrentScopes(thread.scopes) : current_scopes();
 }
+
+}  // namespace
+
+CurrentScopes observing_scopes() { return observing_scopes(thread_keys().with_torch_state()); }
 
 namespace {
 
@@ -61,10 +66,14 @@ variable_list with_python_errors(const Fn& fn) {
 
 // Operators are caught here only if the pass was not started by execute(): see NOTE [backward passes]. The engine
 // restores the thread's keys after each node.
-void leave_operators_alone() {
-  const bool caught = thread_keys().with_torch_state().bits->included().has_any(keys().both);
+void leave_operators_alone(const ThreadKeys& thread) {
+  const bool caught = thread.bits->included().has_any(keys().both);
   if (C10_UNLIKELY(caught) && !counts_calls()) include_keys(KeyRole::kNone);
 }
+
+// The engine puts what a hook returns in place of the list that it passed, and reads that list no more, whether the
+// hook returns or throws: it may be moved. A copy would take an allocation for each node.
+variable_list take_over(const variable_list& gradients) { return std::move(const_cast<variable_list&>(gradients)); }
 
 // ---- hook objects ---------------------------------------------------------------------------------------------------
 
@@ -90,10 +99,10 @@ class AfterNode final : public torch::autograd::FunctionPostHook, public Pooled<
 
   variable_list operator()(const variable_list& grad_inputs, const variable_list& grad_outputs) override {
     const std::unique_ptr<RunningNode> node = take_running(record_);
-    if (!node) return grad_inputs;
+    if (!node) return take_over(grad_inputs);
     return with_python_errors([&] {
       bind_made_by(*node, grad_inputs);
-      return node->end(grad_inputs, grad_outputs);
+      return node->end(take_over(grad_inputs), grad_outputs);
     });
   }
   AMANDA_NOT_COMPILED
@@ -110,19 +119,21 @@ variable_list run_replacement(Node& node, variable_list&& grad_outputs);
 
 class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<BeforeNode> {
  public:
-  BeforeNode(Node& node, const NodeType& type, Ownership owner) : node_(node), type_(type), record_(std::move(owner)) {}
+  BeforeNode(Node& node, const NodeType& type, const ThreadCalls& here, Ownership&& owner)
+      : node_(node), type_(type), record_(here, std::move(owner)) {}
 
   variable_list operator()(const variable_list& grad_outputs) override {
-    CurrentScopes scopes = observing_scopes();
-    if (!scopes) return grad_outputs;
-    leave_operators_alone();
+    const ThreadKeys& thread = thread_keys().with_torch_state();
+    CurrentScopes scopes = observing_scopes(thread);
+    if (!scopes) return take_over(grad_outputs);
+    leave_operators_alone(thread);
     return with_python_errors([&] {
       std::optional<Ownership> copy;
-      const Ownership* owner = counts_calls() ? nullptr : record_.only_owner(node_, type_.accumulates, copy);
+      const Ownership* owner = counts_calls() ? nullptr : record_.only_owner(*thread.calls, type_.accumulates, copy);
       if (owner) {
         const PlainBackwardRun run(*scopes, owner->forward->plan, owner->number, owner->id);
-        const bool followed = run && run.follows() && thread_keys().autograd->get_grad_mode();
-        if (run && !followed) return begin_plain(run, *owner, grad_outputs);
+        const bool followed = run.follows() && thread.autograd->get_grad_mode();
+        if (run && !followed) return begin_plain(run, *thread.calls, *owner, grad_outputs);
       }
       return begin(std::move(scopes), grad_outputs);
     });
@@ -132,17 +143,17 @@ class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<
   NodeRecord& record() { return record_; }
 
  private:
-  variable_list begin_plain(const PlainBackwardRun& run, const Ownership& owner, const variable_list& grad_outputs) {
-    NodeCall call(node_, type_, owner);
+  variable_list begin_plain(const PlainBackwardRun& run, ThreadCalls& here, const Ownership& owner,
+                            const variable_list& grad_outputs) {
+    NodeCall call(node_, type_, owner, take_over(grad_outputs));
     const NodeCall::Active active(call);
-    call.take(grad_outputs);
-    run.before(call);
+    run.before(here, call);
     return call.give_grad_outputs();
   }
 
   variable_list begin(CurrentScopes scopes, const variable_list& grad_outputs) {
     auto node = std::make_unique<RunningNode>(std::move(scopes), node_, type_, record_);
-    variable_list edited = node->begin(grad_outputs);
+    variable_list edited = node->begin(take_over(grad_outputs));
     // Usually both are installed already. (It is too late only for other threads that are running this node.)
     if (node->is_replaced()) override_apply(node_, &run_replacement);
     if (node->expects_end()) ensure_post_hook(node_, record_);
@@ -191,96 +202,141 @@ NodeRecord* find_record_of(Node& node, const NodeType& type) {
   return find_record(node);
 }
 
-NodeRecord& add_record(Node& node, const NodeType& type, Ownership owner) {
-  auto hook = std::make_unique<BeforeNode>(node, type, std::move(owner));
+NodeRecord& add_record(Node& node, const NodeType& type, const ThreadCalls& here, Ownership&& owner) {
+  auto hook = std::make_unique<BeforeNode>(node, type, here, std::move(owner));
   NodeRecord& made = hook->record();
   node.add_pre_hook(std::move(hook));
   return made;
 }
 
 /// Null: the tools that saw this owner already see the node, through another owner.
-NodeRecord* record_owner(Node& node, const NodeType& type, Ownership owner) {
+NodeRecord* record_owner(Node& node, const NodeType& type, const ThreadCalls& here, Ownership owner) {
   NodeRecord* known;
   {
     const auto lock = lock_hooks(type);
     known = find_record(node);
-    if (!known) return &add_record(node, type, std::move(owner));
+    if (!known) return &add_record(node, type, here, std::move(owner));
   }
   return known->add(std::move(owner)) ? known : nullptr;
 }
 
-RunStatePtr run_of(const ForwardRun& forward, RunSource* runs) {
-  RunStatePtr run = forward.run.lock();
-  if (!run && runs) forward.run = run = runs->run_state();
-  return run;
-}
+/// Attaches hooks to the nodes that one operator has created.
+class Binder {
+ public:
+  Binder(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
+         RunSource* runs)
+      : scopes_(scopes), made_(made), forward_(forward), runs_(runs), binding_(scopes, plan_of(runs)) {}
 
-// Attaches the hooks that the owner's tools need on the node, and returns what they need. Existing ownership is kept:
-// a leaf's node belongs to its first user, any other node to the innermost operator that the tool sees. `kept`: does a
-// node keep the run, as long as the graph lives? A leaf's may live as long as the program, under DDP for instance.
-HookNeeds attach_hooks(ScopeStack& scopes, BackwardBinding& binding, Node& node, const NodeType& type, Ownership owner,
-                       RunSource* runs, bool& kept) {
-  const ForwardRun* const forward = owner.forward.get();
-  NodeRecord* const known = find_record_of(node, type);
-  if (known) {
-    const NodeRecord::Owners owners = known->owners();
-    if (!restrict_to_new_tools(owner, owners)) {
-      if (type.accumulates) known->renew_run(owners, owner, [&] { return run_of(*owner.forward, runs); });
-      return {};
-    }
+  /// Existing ownership is kept: a leaf's node belongs to its first user, any other node to the innermost operator that
+  /// the tool sees.
+  void bind(Node& node, const NodeType& type, OpId id, bool made_by_forward) {
+    const uint32_t number = number_++;
+    const HookNeeds* const needs = binding_.known(number, id);
+    const bool keeps_run = needs && (needs->run || needs->pending);
+    if (needs && !keeps_run && bind_first(node, type, {forward_, id, number, made_by_forward, nullptr}, *needs)) return;
+    analysed_ &= !attach_hooks(node, type, {forward_, id, number, made_by_forward, nullptr}).pending;
   }
-  const bool by_all_tools = owner.forward.get() == forward;
-  const HookNeeds* const known_needs = by_all_tools ? binding.known(owner.number, owner.id) : nullptr;
-  const HookNeeds wanted = known_needs ? *known_needs : [&] {
+  /// Have all their analyses run?
+  bool analysed() const { return analysed_; }
+
+ private:
+  static const Plan* plan_of(RunSource* runs) {
+    const PlanPtr* plan = runs ? runs->plan() : nullptr;
+    return plan ? plan->get() : nullptr;
+  }
+
+  // False: the node has a record already.
+  bool bind_first(Node& node, const NodeType& type, Ownership&& owner, const HookNeeds& needs) const {
+    const auto lock = lock_hooks(type);
+    if (find_record(node)) return false;
+    if (!needs.any() && !counts_calls()) return true;  // counted by the hook
+    NodeRecord& record = add_record(node, type, here_, std::move(owner));
+    if (needs.after) ensure_post_hook(node, record);
+    return true;
+  }
+
+  RunStatePtr run_of(const ForwardRun& forward) const {
+    RunStatePtr run = forward.run.lock();
+    if (!run && runs_) forward.run = run = runs_->run_state();
+    return run;
+  }
+
+  HookNeeds look_up(Node& node, const NodeType& type, const Ownership& owner, bool by_all_tools) {
+    hold_nodes();
     NodeCall site(node, type, owner);
-    return by_all_tools ? binding.look_up(owner.number, site) : Backward::hook_needs(scopes, site);
-  }();
-  if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
-  if (wanted.run || wanted.pending) {
-    RunStatePtr run = run_of(*owner.forward, runs);
-    if (!type.accumulates || !kept) owner.kept_run = std::move(run);
-    kept = true;
+    return by_all_tools ? binding_.look_up(owner.number, site) : Backward::hook_needs(scopes_, site);
   }
-  // Only a leaf's node can have got a record meanwhile.
-  NodeRecord* const record = known || type.accumulates ? record_owner(node, type, std::move(owner))
-                                                       : &add_record(node, type, std::move(owner));
-  if (record && wanted.after) ensure_post_hook(node, *record);
-  return wanted;
+
+  // A look-up may release plans, and with them a tool's objects, whose code might drop the graph.
+  void hold_nodes() {
+    if (!held_.empty()) return;
+    for (Node* const node : made_.nodes) held_.push_back(node->getptr());
+    for (const NodeWindow::Leaf& leaf : made_.leaves) held_.push_back(leaf.accumulate->getptr());
+  }
+
+  // Returns what the owner's tools need on the node.
+  HookNeeds attach_hooks(Node& node, const NodeType& type, Ownership owner) {
+    NodeRecord* const known = find_record_of(node, type);
+    if (known) {
+      const NodeRecord::Owners owners = known->owners();
+      if (!restrict_to_new_tools(owner, owners)) {
+        if (type.accumulates) known->renew_run(owners, owner, [&] { return run_of(*owner.forward); });
+        return {};
+      }
+    }
+    const bool by_all_tools = owner.forward == forward_;
+    const HookNeeds* const known_needs = by_all_tools ? binding_.known(owner.number, owner.id) : nullptr;
+    const HookNeeds wanted = known_needs ? *known_needs : look_up(node, type, owner, by_all_tools);
+    if (!wanted.any() && !counts_calls()) return wanted;  // counted by the hook
+    if (wanted.run || wanted.pending) {
+      RunStatePtr run = run_of(*owner.forward);
+      if (!type.accumulates || !run_kept_) owner.kept_run = std::move(run);
+      run_kept_ = true;
+    }
+    // Only a leaf's node can have got a record meanwhile.
+    NodeRecord* const record = known || type.accumulates ? record_owner(node, type, here_, std::move(owner))
+                                                         : &add_record(node, type, here_, std::move(owner));
+    if (record && wanted.after) ensure_post_hook(node, *record);
+    return wanted;
+  }
+
+  const ThreadCalls& here_ = *thread_keys().with_torch_state().calls;
+  ScopeStack& scopes_;
+  const NodeWindow::Made& made_;
+  const std::shared_ptr<const ForwardRun>& forward_;
+  RunSource* const runs_;  // null: the forward operator is over
+  BackwardBinding binding_;
+  uint32_t number_ = 0;
+  bool analysed_ = true;
+  bool run_kept_ = false;  // by a node, as long as the graph lives. A leaf's may live longer, under DDP for instance
+  c10::SmallVector<port::NodePtr, 4> held_;
+};
+
+// The number of gradients is part of a backward operator's identity: `cat` of two and of three tensors at one place.
+OpId id_of(const Node& node, const NodeType& type, OpId within, uint64_t index) {
+  const uint64_t gradients = uint64_t{node.num_inputs()} << 32 | node.num_outputs();
+  return mix(mix(mix(within, index), type.name_hash), gradients) | 1;
 }
 
 }  // namespace
 
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
                 OpId base, bool made_by_forward, RunSource* runs) {
-  BackwardBinding binding(scopes, runs ? runs->plan() : nullptr);
-  bool analysed = true, run_kept = false;
-  uint32_t number = 0;
-  // The number of gradients is part of a backward operator's identity: `cat` of two and of three tensors at one place.
-  auto id_of = [&](const Node& node, const NodeType& type, OpId within, uint64_t index) {
-    return base == 0
-               ? 0
-               : mix(mix(mix(within, index), type.name_hash), uint64_t{node.num_inputs()} << 32 | node.num_outputs()) |
-                     1;
-  };
+  Binder binder(scopes, made, forward, runs);
   c10::SmallVector<OpId, 8> ids;
   for (size_t i = 0; i < made.nodes.size(); ++i) {
     Node& node = *made.nodes[i];
     const NodeType& type = node_types().of(node);
-    ids.push_back(id_of(node, type, base, i));
-    analysed &= !attach_hooks(scopes, binding, node, type, {forward, ids.back(), number++, made_by_forward, nullptr},
-                              runs, run_kept)
-                     .pending;
+    ids.push_back(base == 0 ? 0 : id_of(node, type, base, i));
+    binder.bind(node, type, ids.back(), made_by_forward);
   }
   for (const NodeWindow::Leaf& leaf : made.leaves) {
     const NodeType& type = node_types().of(*leaf.accumulate);
     if (!type.accumulates) continue;
-    const OpId id = id_of(*leaf.accumulate, type,
-                          leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent], leaf.edge);
-    analysed &=
-        !attach_hooks(scopes, binding, *leaf.accumulate, type, {forward, id, number++, false, nullptr}, runs, run_kept)
-             .pending;
+    const OpId within = leaf.parent == NodeWindow::kOperand ? mix(base, leaf.parent) : ids[leaf.parent];
+    binder.bind(*leaf.accumulate, type, base == 0 ? 0 : id_of(*leaf.accumulate, type, within, leaf.edge), false);
   }
-  return analysed;
+  return binder.analysed();
 }
 
 }  // namespace amanda::pytorch

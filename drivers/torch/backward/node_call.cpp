@@ -15,9 +15,6 @@ namespace amanda::pytorch {
 
 // ---- as analysis sees it --------------------------------------------------------------------------------------------
 
-NodeCall::NodeCall(Node& node, const NodeType& type, const Ownership& owner)
-    : node_(node), type_(type), owner_(owner) {}
-
 Backend& NodeCall::backend() const { return pytorch::backend(); }
 
 size_t NodeCall::size(Side side) const { return side == Side::kOutputs ? node_.num_outputs() : node_.num_inputs(); }
@@ -35,7 +32,7 @@ Value show(c10::SmallVectorImpl<c10::IValue>& shown, size_t count, size_t positi
 Value NodeCall::get(Side at, size_t position) {
   const variable_list& gradients = side(at);
   if (position >= gradients.size()) return {};
-  return show(shown_[at == Side::kOutputs], gradients.size(), position, gradients[position]);
+  return show(rest().shown[at == Side::kOutputs], gradients.size(), position, gradients[position]);
 }
 
 size_t NodeCall::forward_size(Side at) const {
@@ -44,8 +41,7 @@ size_t NodeCall::forward_size(Side at) const {
 
 Value NodeCall::forward_get(Side at, size_t position) {
   if (position >= forward_size(at)) return {};
-  if (!shown_forward_) shown_forward_ = std::make_unique<Shown[]>(2);
-  return show(shown_forward_[at == Side::kOutputs], forward_size(at), position,
+  return show(rest().shown_forward[at == Side::kOutputs], forward_size(at), position,
               owner_.forward->operands->get(at, position));
 }
 
@@ -98,7 +94,7 @@ variable_list NodeCall::call_original(variable_list grad_outputs) {
                          grad_outputs.size()));
   }
   NodeCall call(node_, type_, owner_);
-  call.original_ = original_;
+  if (rest_ && rest_->original) call.runs(rest_->original);
   call.take(std::move(grad_outputs));
   Engine::call_original(call);
   return call.give_grad_inputs();
@@ -107,9 +103,11 @@ variable_list NodeCall::call_original(variable_list grad_outputs) {
 void NodeCall::run(RunHints hints) {
   const WithProgramModes modes(hints.in_replacement);
   if (ran_) {
-    grad_inputs_ = *ran_;
+    grad_inputs_ = hints.in_replacement ? *ran_ : std::move(*ran_);  // a replacement that fails runs it once more
   } else {
-    grad_inputs_ = original_ ? original_(variable_list(grad_outputs_)) : run_node(node_, variable_list(grad_outputs_));
+    variable_list gradients = grad_outputs_;
+    const bool wrapped = rest_ && rest_->original;
+    grad_inputs_ = wrapped ? rest_->original(std::move(gradients)) : run_node(node_, std::move(gradients));
   }
   replaced_ = false;
 }
@@ -119,13 +117,19 @@ void NodeCall::skip(RunHints) {
   replaced_ = true;
 }
 
+// Otherwise AccumulateGrad would copy a gradient instead of taking it over.
+void NodeCall::forget_shown() {
+  if (!rest_) return;
+  for (auto& shown : rest_->shown) shown.clear();
+}
+
 variable_list NodeCall::give_grad_outputs() {
-  for (auto& shown : shown_) shown.clear();  // otherwise AccumulateGrad would copy a gradient instead of taking it over
+  forget_shown();
   return std::move(grad_outputs_);
 }
 
 variable_list NodeCall::give_grad_inputs() {
-  for (auto& shown : shown_) shown.clear();
+  forget_shown();
   grad_outputs_.clear();
   return std::move(grad_inputs_);
 }
@@ -137,7 +141,7 @@ void NodeCall::set(Side at, size_t position, Value value) {
   if (!given.isNone() && !given.isTensor()) throw Error(c10::str("got ", given.tagKind(), " where a Tensor is needed"));
   const at::Tensor tensor = given.isNone() ? at::Tensor() : given.toTensor();
   check(at, position, tensor);
-  staged_.push_back({at, position, tensor});
+  rest().staged.push_back({at, position, tensor});
 }
 
 // The engine checks what a node returns before hooks run, and not again.
@@ -168,11 +172,12 @@ void NodeCall::check(Side at, size_t position, const at::Tensor& value) const {
 }
 
 void NodeCall::commit() {
-  for (Staged& edit : staged_) {
+  if (!rest_) return;
+  for (Staged& edit : rest_->staged) {
     at::Tensor& slot = side(edit.side)[edit.position];
     slot = replaced_ && edit.side == Side::kOutputs ? std::move(edit.value) : in_place_of(slot, edit.value);
   }
-  staged_.clear();
+  rest_->staged.clear();
 }
 
 }  // namespace amanda::pytorch

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "amanda/engine.h"
+#include "amanda/pool.h"
 #include "backward/forward_operands.h"
 #include "base/node_types.h"
 
@@ -43,7 +44,8 @@ variable_list run_node(Node& node, variable_list&& grad_outputs);
 
 class NodeCall final : public OpCall {
  public:
-  NodeCall(Node& node, const NodeType& type, const Ownership& owner);
+  NodeCall(Node& node, const NodeType& type, const Ownership& owner, variable_list grad_outputs = {})
+      : node_(node), type_(type), owner_(owner), grad_outputs_(std::move(grad_outputs)) {}
   NodeCall(const NodeCall&) = delete;
   NodeCall& operator=(const NodeCall&) = delete;
 
@@ -68,7 +70,9 @@ class NodeCall final : public OpCall {
   void finish() override {}
   void set(Side side, size_t position, Value value) override;
   void commit() override;
-  void discard() noexcept override { staged_.clear(); }
+  void discard() noexcept override {
+    if (rest_) rest_->staged.clear();
+  }
   uint64_t versions(Side side) const override;
 
   const NodeType& node_type() const { return type_; }
@@ -76,9 +80,14 @@ class NodeCall final : public OpCall {
 
   /// How run() gets results: from the node itself, or from the engine, which has them already.
   using Original = std::function<variable_list(variable_list&&)>;
-  void runs(Original original) { original_ = std::move(original); }
-  void ran(const variable_list& grad_inputs) { ran_ = &grad_inputs; }
+  void runs(Original original) { rest().original = std::move(original); }
+  void ran(variable_list& grad_inputs) { ran_ = &grad_inputs; }  // run() moves them
 
+  /// What get() returns, if that is a defined tensor, and not boxed. Else null.
+  const at::Tensor* gradient(Side at, size_t position) const {
+    const variable_list& gradients = at == Side::kOutputs ? grad_inputs_ : grad_outputs_;
+    return position < gradients.size() && gradients[position].defined() ? &gradients[position] : nullptr;
+  }
   void take(variable_list grad_outputs) { grad_outputs_ = std::move(grad_outputs); }
   variable_list give_grad_outputs();
   variable_list give_grad_inputs();
@@ -109,6 +118,20 @@ class NodeCall final : public OpCall {
     size_t position;
     at::Tensor value;
   };
+  /// What most calls need nothing of.
+  struct Rest : Pooled<Rest> {
+    using Shown = c10::SmallVector<c10::IValue, 2>;
+
+    Original original;
+    std::vector<Staged> staged;
+    Shown shown[2];          // what get() returned references to, by side
+    Shown shown_forward[2];  // the same for forward_get()
+  };
+  Rest& rest() {
+    if (!rest_) rest_ = std::make_unique<Rest>();
+    return *rest_;
+  }
+  void forget_shown();
   variable_list& side(Side side) { return side == Side::kOutputs ? grad_inputs_ : grad_outputs_; }
   void check(Side side, size_t position, const at::Tensor& value) const;
 
@@ -116,13 +139,9 @@ class NodeCall final : public OpCall {
   const NodeType& type_;
   const Ownership& owner_;
   variable_list grad_outputs_, grad_inputs_;
-  const variable_list* ran_ = nullptr;
-  Original original_;
+  variable_list* ran_ = nullptr;
   bool replaced_ = false;
-  std::vector<Staged> staged_;
-  using Shown = c10::SmallVector<c10::IValue, 2>;
-  Shown shown_[2];                          // what get() returned references to, by side
-  std::unique_ptr<Shown[]> shown_forward_;  // the same for forward_get(); analyses ask, and routines do not
+  std::unique_ptr<Rest> rest_;  // null: not needed yet
 };
 
 }  // namespace amanda::pytorch

@@ -1,7 +1,5 @@
 #include "backward/node_record.h"
 
-#include <ATen/record_function.h>
-
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -70,10 +68,7 @@ NodeRecord::Owners NodeRecord::owners() const {
   return owners_;
 }
 
-const Ownership* NodeRecord::only_owner(const Node& node, bool is_leafs, std::optional<Ownership>& copy) const {
-  if (!is_leafs && node.thread_id() == at::RecordFunction::currentThreadId()) {
-    return owners_.size() == 1 ? &owners_.front() : nullptr;
-  }
+const Ownership* NodeRecord::shared_only_owner(std::optional<Ownership>& copy) const {
   std::lock_guard lock(mutex());
   return owners_.size() == 1 ? &copy.emplace(owners_.front()) : nullptr;
 }

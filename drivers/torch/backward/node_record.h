@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "amanda/mutex.h"
+#include "amanda/thread_calls.h"
 #include "backward/node_call.h"
 
 namespace amanda::pytorch {
@@ -17,7 +18,8 @@ class NodeRecord {
  public:
   using Owners = c10::SmallVector<Ownership, 1>;
 
-  explicit NodeRecord(Ownership first) { owners_.push_back(std::move(first)); }
+  /// `here`: of the thread that creates the node, unless it is a leaf's.
+  NodeRecord(const ThreadCalls& here, Ownership&& first) : maker_(&here) { owners_.push_back(std::move(first)); }
   NodeRecord(const NodeRecord&) = delete;
   NodeRecord& operator=(const NodeRecord&) = delete;
 
@@ -31,13 +33,19 @@ class NodeRecord {
   Owners owners() const;
   /// The owner, if there is only one, of a node that now runs on this thread; otherwise null. Valid while the node
   /// runs. `copy`: room for it, if other threads may change it meanwhile.
-  const Ownership* only_owner(const Node& node, bool is_leafs, std::optional<Ownership>& copy) const;
+  const Ownership* only_owner(const ThreadCalls& here, bool is_leafs, std::optional<Ownership>& copy) const {
+    if (is_leafs || &here != maker_) return shared_only_owner(copy);
+    return owners_.size() == 1 ? &owners_.front() : nullptr;
+  }
 
  private:
   // A leaf's node can get owners while it runs on another thread; any other node gets them on the thread that created
   // it, and not while it runs there. Records share a few locks, to stay small: every node that is seen has a record.
   Mutex& mutex() const;
+  const Ownership* shared_only_owner(std::optional<Ownership>& copy) const;
 
+  // Only compared. When the thread has ended, another one may have its address: that one never adds an owner.
+  const ThreadCalls* const maker_;
   Owners owners_;  // inner operators before outer ones
   bool has_post_hook_ = false;
 };

@@ -62,7 +62,7 @@ void bind_python_function(const std::string& name, const NodeWindow& window, c10
   auto operands = std::make_shared<ForwardOperands>();
   operands->keep_inputs(inputs);
   operands->keep_outputs(std::vector<c10::IValue>(outputs.begin(), outputs.end()));
-  for (const NodeWindow::Leaf& leaf : made.leaves) operands->connect(leaf.accumulate);
+  for (const NodeWindow::Leaf& leaf : made.leaves) operands->connect(*leaf.accumulate);
   const auto forward = std::make_shared<ForwardRun>(
       ForwardRun{std::move(seen_by), record.type, identity.id, identity.raw_path, std::move(operands), {}});
   FunctionRun run(*scopes, site);

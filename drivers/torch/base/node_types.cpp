@@ -17,26 +17,28 @@ std::string_view plain_name(std::string_view name) {
   return name;
 }
 
-// Every name() computes the name again, sometimes by demangling, so names are cached by class.
+// Every name() computes the name again, sometimes by demangling, so names are cached by class: by its virtual table,
+// which typeid() would have to read.
 const NodeType& NodeTypes::of(const torch::autograd::Node& node) {
   struct Known {
-    const std::type_info* cls = nullptr;
+    const void* functions = nullptr;
     const NodeType* type = nullptr;
   };
   using Table = std::array<Known, 256>;
   Table& table = per_thread<Table>();
 
-  const std::type_info& cls = typeid(node);
+  const void* const functions = *reinterpret_cast<const void* const*>(&node);
   // Two that would have the same entry are neighbors.
-  const size_t at = (reinterpret_cast<uintptr_t>(&cls) >> 4) % (table.size() / 2) * 2;
+  const size_t at = (reinterpret_cast<uintptr_t>(functions) >> 4) % (table.size() / 2) * 2;
   for (size_t i = at; i < at + 2; ++i) {
-    if (table[i].cls == &cls) return *table[i].type;
+    if (table[i].functions == functions) return *table[i].type;
   }
+  const std::type_info& cls = typeid(node);
   const NodeType& type = named(std::string(plain_name(node.name())), cls == typeid(torch::autograd::AccumulateGrad));
   // One class serves all Python functions. It is identified by name: libtorch_python does not export what
   // typeid(PyNode) needs.
   if (std::string_view(cls.name()).find("PyNode") == std::string_view::npos) {
-    table[table[at].cls ? at + 1 : at] = {&cls, &type};
+    table[table[at].functions ? at + 1 : at] = {functions, &type};
   }
   return type;
 }

@@ -50,33 +50,50 @@ void ForwardCall::remember_results() {
 bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                             const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                             const SubscriptionPtr& seen_by, RunSource& runs) {
-  SomeTensors tensors;
-  for (const OperandTensor& result : result_tensors()) tensors.push_back(*result.tensor);
-  for (const OperandTensor& other : tensors_of(written)) tensors.push_back(*other.tensor);
-  const bool wrapped = std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.key_set().has_any(kFunctorchWrappers);
+  OperandTensors both;
+  c10::ArrayRef<OperandTensor> tensors = result_tensors();
+  if (!written.empty()) {
+    both.append(tensors.begin(), tensors.end());
+    both.append(tensors_of(written));
+    tensors = both;
+  }
+  SomeTensors levels;  // few calls have any
+  const bool wrapped = std::any_of(tensors.begin(), tensors.end(), [](const OperandTensor& one) {
+    return one.tensor->defined() && one.tensor->key_set().has_any(kFunctorchWrappers);
   });
-  if (wrapped) tensors = all_levels(tensors);
-  NodeWindow::Made made = window.made(tensors);
+  if (wrapped) {
+    for (const OperandTensor& one : tensors) levels.push_back(*one.tensor);
+    levels = all_levels(levels);
+  }
+  NodeWindow::Made made = wrapped ? window.made(levels) : window.made(tensors);
   if (made.nodes.empty()) return false;
   // A leaf that a differentiable routine replaced still belongs to the operator.
+  std::vector<port::NodePtr> kept;
   for (const auto& [position, input] : edited) {
     each_tensor(input, [&, at = position](const at::Tensor& tensor) {
       if (!tensor.requires_grad() || !tensor.is_leaf()) return;
       port::NodePtr node = torch::autograd::impl::try_get_grad_accumulator(tensor);
       const bool known = std::any_of(made.leaves.begin(), made.leaves.end(),
-                                     [&](const NodeWindow::Leaf& leaf) { return leaf.accumulate == node; });
-      if (node && !known) made.leaves.push_back({std::move(node), NodeWindow::kOperand, at});
+                                     [&](const NodeWindow::Leaf& leaf) { return leaf.accumulate == node.get(); });
+      if (!node || known) return;
+      made.leaves.push_back({node.get(), NodeWindow::kOperand, at});
+      kept.push_back(std::move(node));
     });
   }
-  auto connected = [&](std::shared_ptr<ForwardOperands> kept) {
-    for (const NodeWindow::Leaf& leaf : made.leaves) kept->connect(leaf.accumulate);
-    return kept;
+  auto connected = [&](std::shared_ptr<ForwardOperands> all) {
+    for (const NodeWindow::Leaf& leaf : made.leaves) all->connect(*leaf.accumulate);
+    return all;
   };
   if (operands) operands = connected(std::move(operands));
+  const PlanPtr* const plan = runs.plan();
   const auto forward = std::allocate_shared<ForwardRun>(
-      PoolAllocator<ForwardRun>(),
-      ForwardRun{seen_by, record_.type, id(), identity_.raw_path, std::move(operands), {}, runs.plan()});
+      PoolAllocator<ForwardRun>(), ForwardRun{seen_by,
+                                              record_.type,
+                                              id(),
+                                              identity_.raw_path,
+                                              std::move(operands),
+                                              {},
+                                              plan ? std::weak_ptr(*plan) : std::weak_ptr<const Plan>()});
   const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true, &runs);
   // Other shapes, or autocast, create other nodes at the same place: only here it is known that they are new.
   if (!analysed && !forward->operands) forward->operands = connected(operands_now());

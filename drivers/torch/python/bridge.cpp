@@ -20,8 +20,9 @@ namespace {
 // A gradient is shown as itself, as by PyTorch's own hooks. The engine then knows whether it is still referenced, and
 // neither takes it over as a leaf's .grad nor adds to it in place. (Gradients include no result that the program could
 // pass to nn.Parameter.)
-PyObject* show_gradient(const c10::IValue& value) {
-  return value.isTensor() ? THPVariable_Wrap(value.toTensor()) : Py_NewRef(Py_None);
+PyObject* show_gradient(const pytorch::NodeCall& call, Side side, size_t position) {
+  const at::Tensor* gradient = call.gradient(side, position);
+  return gradient ? THPVariable_Wrap(*gradient) : Py_NewRef(Py_None);
 }
 
 const c10::Argument& forward_argument_of(const OpSite& site, Side side, size_t position) {
@@ -127,13 +128,13 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
 }  // namespace
 
 PyObject* TorchBridge::to_python(OpSite& site, Side side, size_t position) {
-  if (site.phase() == Phase::kForward) {
-    const at::Tensor* tensor = static_cast<const pytorch::ForwardCall&>(site).unboxed_tensor(side, position);
-    if (tensor) return show(*tensor);
+  if (site.phase() == Phase::kBackward) {
+    return show_gradient(static_cast<const pytorch::NodeCall&>(site), side, position);
   }
+  const at::Tensor* tensor = static_cast<const pytorch::ForwardCall&>(site).unboxed_tensor(side, position);
+  if (tensor) return show(*tensor);
   const Value value = site.get(side, position);
   if (!value.ref) return Py_NewRef(Py_None);
-  if (site.phase() == Phase::kBackward) return show_gradient(pytorch::ivalue(value));
   return show(pytorch::ivalue(value), argument_of(site, side, position));
 }
 

@@ -268,3 +268,62 @@ def test_routines_are_not_recorded_otherwise():
     with amanda.apply(Scheduled("before", "SinBackward0", look), Scheduled("after", "SinBackward0", look, name="2")):
         torch.autograd.grad(x.sin().sum(), x, create_graph=True)
     assert states == [(False, False)] * 2
+
+
+# ---- operators that are recorded, and run backward later or never ---------------------------------------------------
+
+
+def test_an_operator_that_was_only_recorded_is_analysed_when_it_first_runs_backward():
+    """As in a validation loop without no_grad()."""
+    tool, x = Watcher(ops="sin"), leaf(3)
+    with amanda.apply(tool):
+        for run in range(10):  # one place in the program
+            y = x.sin()
+            if run in (5, 6, 8):
+                y.sum().backward()
+            elif run < 5:
+                assert tool.seen == []
+    assert tool.nodes("sin") == ["SinBackward0", "AccumulateGrad"]
+    assert tool.count() == tool.count("<") == {"SinBackward0": 3, "AccumulateGrad": 3}
+
+
+def test_a_node_that_no_pass_needs_is_analysed_when_one_does():
+    tool, x, y = Watcher(ops="mul"), leaf(3), leaf(3)
+    with amanda.apply(tool):
+        for run in range(8):
+            torch.autograd.grad((x * y).sum(), [x] if run < 4 else [x, y])
+            assert tool.count() == {"MulBackward0": run + 1}
+        for run in range(8):
+            z = (x * y).sum()
+            if run < 4:
+                torch.autograd.grad(z, x)
+            else:
+                z.backward()
+    assert tool.nodes("mul") == ["MulBackward0", "MulBackward0", "AccumulateGrad", "AccumulateGrad"]
+    assert tool.count() == tool.count("<") == {"MulBackward0": 16, "AccumulateGrad": 8}
+
+
+def test_one_place_that_creates_many_shapes_is_analysed_once_for_each():
+    """More than are kept with the place."""
+    tool, x = Watcher(ops="cat"), leaf(3)
+    counts = [count for _ in range(3) for count in range(1, 13)]
+    with amanda.apply(tool):
+        for count in counts:
+            torch.cat([x.exp() for _ in range(count)]).sum().backward()
+    assert tool.nodes("cat") == ["CatBackward0"] * 12
+    assert tool.count() == tool.count("<") == {"CatBackward0": len(counts)}
+
+
+def test_the_programs_own_hooks_on_a_node_get_all_gradients():
+    x, seen = leaf(3), []
+    expected = gradients(lambda x: (x * x.detach()).sin(), x)
+
+    def program(x):
+        y = (x * x.detach()).sin()
+        y.grad_fn.register_prehook(lambda grads: seen.append(("pre", len(grads), grads[0] is not None)))
+        y.grad_fn.register_hook(lambda grads, of: seen.append(("post", len(grads), len(of), of[0] is not None)))
+        return y
+
+    for tool in (Watcher(), Scheduled("before", "SinBackward0", lambda g: None, [0])):
+        assert all(torch.equal(got, expected[0]) for (got,) in under(tool, program, x))
+    assert seen == [("pre", 1, True), ("post", 1, 1, True)] * 6
