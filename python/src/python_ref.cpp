@@ -47,7 +47,7 @@ void release(PyObject* object) noexcept {
   if (first) Py_AddPendingCall(&drain_pending, nullptr);  // if that fails, the next routine drains
 }
 
-void drain_released() {
+[[gnu::hot]] void drain_released() {
   if (!any_queued.load(std::memory_order_relaxed)) return;  // what is missed now is released by the next routine
   std::vector<PyObject*> objects;
   {

@@ -16,8 +16,10 @@ namespace {
 
 std::atomic<uint64_t> serials{0}, numbers{0};  // numbers: of runs, in this process
 
+}  // namespace
+
 // The time that a bracket takes without its operator: see NOTE [what a run costs].
-class OwnTime {
+class OperatorRuns::OwnTime {
  public:
   /// Is it to be measured in the run that begins?
   bool is_due() { return runs_++ % 16 == 0 || runs_ < 16; }
@@ -30,8 +32,6 @@ class OwnTime {
   uint32_t runs_ = 0;
   int64_t least_ = kUnknown;
 };
-
-}  // namespace
 
 struct OperatorRuns::OpenRun {
   OperatorTree::Node* node;

@@ -58,6 +58,7 @@ class OperatorRuns {
 
  private:
   struct OpenRun;
+  class OwnTime;
   struct Stack;
   struct ThreadStacks;
 

@@ -29,7 +29,7 @@ class PlaceTable {
  public:
   ~PlaceTable() { thread_keys().places = nullptr; }
 
-  const Sight& sight(const ThreadKeys& thread, OpType type) {
+  [[gnu::hot]] const Sight& sight(const ThreadKeys& thread, OpType type) {
     Type& known = types_[(type ^ (thread.calls->inside + thread.serial) * 37) % types_.size()];
     if (C10_UNLIKELY(known.type != type || !known.sight.holds(thread.serial, *thread.calls))) {
       const Lasting memory;

@@ -52,7 +52,7 @@ size_t count_known_places();
 /// While the operator of a way `kBelow` runs: the tools that see it are inside it, and see its parts only if one asks.
 class Inside {
  public:
-  explicit Inside(const Way& way)
+  [[gnu::hot]] explicit Inside(const Way& way)
       : frame_(*way.thread->calls, way.seeing), nothing_(*way.thread->bits, !way.observes_inner) {}
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;

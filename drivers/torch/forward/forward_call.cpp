@@ -66,7 +66,7 @@ bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const 
     levels = all_levels(levels);
   }
   NodeWindow::Made made = wrapped ? window.made(levels) : window.made(tensors);
-  if (made.nodes.empty()) return false;
+  if (made.nodes.empty()) return nothing_made();
   // A leaf that a differentiable routine replaced still belongs to the operator.
   std::vector<port::NodePtr> kept;
   for (const auto& [position, input] : edited) {

@@ -18,7 +18,7 @@ class ForwardCall : public OpCall {
  public:
   Backend& backend() const final;
   OpType type() const final { return record_.type; }
-  Phase phase() const final { return Phase::kForward; }
+  [[gnu::hot]] Phase phase() const final { return Phase::kForward; }
   OpId id() final { return identity().id; }
   size_t size(Side side) const final;
   std::string detail(Detail which) final;
@@ -67,6 +67,9 @@ class ForwardCall : public OpCall {
   virtual std::shared_ptr<ForwardOperands> operands_now() const = 0;  // after the run
 
   const Identity& identity();
+  /// What bind_backward() returns where no backward operator was created: nothing is to be kept for an analysis at the
+  /// next run. If that one creates some, operands_now() are used; an operator that writes has changed them by then.
+  bool nothing_made() const { return record_.mutated.empty(); }
   void remember_results();  // for the ids of the operators that use them
 
   /// Assigns the created backward operators to the tools that see them. `written`: what the operator wrote to and does

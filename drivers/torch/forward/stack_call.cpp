@@ -286,7 +286,8 @@ bool StackCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by
     bind_under_ = &scopes;
     trial_run_state_ = runs.run_state();
   }
-  if (!made_ || bind_when_run_ || made_->is_empty()) return false;
+  if (!made_ || bind_when_run_) return false;
+  if (made_->is_empty()) return nothing_made();
   if (operands_) operands_->keep_outputs(results());
   return bind_made(scopes, *made_, written_, edited_inputs_, std::move(operands_), seen_by, runs);
 }

@@ -79,7 +79,8 @@ std::shared_ptr<ForwardOperands> UnboxedCall::operands_now() const {
 
 bool UnboxedCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs) {
   if (boxed_) return boxed_->bind_backward(scopes, seen_by, runs);
-  if (!made_ || made_->is_empty()) return false;
+  if (!made_) return false;
+  if (made_->is_empty()) return nothing_made();
   return bind_made(scopes, *made_, {}, {}, nullptr, seen_by, runs);
 }
 

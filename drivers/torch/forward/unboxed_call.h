@@ -53,7 +53,7 @@ class UnboxedCall : public ForwardCall {
   Value get(Side side, size_t position) final;
   void run(RunHints hints) final;
   void skip(RunHints hints) final { boxed().skip(hints); }
-  bool is_boxed() const final { return boxed_.has_value(); }
+  [[gnu::hot]] bool is_boxed() const final { return boxed_.has_value(); }
   bool has_results() const final { return boxed_ ? boxed_->has_results() : ran_; }
   void show_run_inputs() final {
     shows_run_inputs_ = true;
@@ -63,7 +63,7 @@ class UnboxedCall : public ForwardCall {
     if (boxed_) boxed_->finish();
   }
   void set(Side side, size_t position, Value value) final { boxed().set(side, position, value); }
-  void commit() final {
+  [[gnu::hot]] void commit() final {
     if (boxed_) boxed_->commit();
   }
   void discard() noexcept final {
@@ -90,7 +90,7 @@ class UnboxedCall : public ForwardCall {
   UnboxedCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below,
               c10::ArrayRef<OperandTensor> arguments)
       : ForwardCall(record), op_(op), below_(below), arguments_(arguments) {}
-  ~UnboxedCall() = default;
+  [[gnu::hot]] ~UnboxedCall() = default;
   std::shared_ptr<ForwardOperands> operands_now() const final;
 
   // Implemented by templates on the operator's C++ types.

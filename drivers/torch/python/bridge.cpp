@@ -127,7 +127,7 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
 
 }  // namespace
 
-PyObject* TorchBridge::to_python(OpSite& site, Side side, size_t position) {
+[[gnu::hot]] PyObject* TorchBridge::to_python(OpSite& site, Side side, size_t position) {
   if (site.phase() == Phase::kBackward) {
     return show_gradient(static_cast<const pytorch::NodeCall&>(site), side, position);
   }
