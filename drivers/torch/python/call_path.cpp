@@ -32,7 +32,6 @@ PyObject* name_function = nullptr;
 PyObject* set_eval_frame = nullptr;                        // torch's: of the compiler's callback
 PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
 std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
-bool direct = false;
 TagTable& blocks = *new TagTable;  // of frames inside `with amanda.root(name)`; threads may outlive static objects
 
 bool contains(const std::vector<PyCodeObject*>& codes, PyCodeObject* code) {
@@ -60,7 +59,7 @@ void walk(const Visit& visit) {
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (!thread) return;  // a thread that never ran Python
 #ifdef AMANDA_FRAME_LAYOUT
-  if (direct) {
+  if (walks_directly) {
     for (RawFrame* frame = innermost_frame(thread); frame; frame = outer_frame(frame)) {
       PyObject* module = code_of(frame) == run_module_code ? first_local(frame) : nullptr;
       if (!visit(code_of(frame), offset_of(frame), module, frame->frame_obj)) return;
@@ -118,7 +117,7 @@ uint64_t whole_path(void*&) {
 // Until the process enters its first block, looking for blocks costs nothing.
 [[gnu::hot]] uint64_t raw_path(void*& kept) {
 #ifdef AMANDA_FRAME_LAYOUT
-  if (direct) {
+  if (walks_directly) {
     const PyThreadState* thread = PyGILState_GetThisThreadState();
     if (!thread) return 0;  // it never ran Python
     if (LastWalk* last = LastWalk::here(kept)) return last->hash(innermost_frame(thread), run_module_code);
@@ -221,7 +220,8 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
   KeptError kept;
   static ModelCalls& model_calls = *new ModelCalls;
   const uint64_t epoch = pytorch::python_hooks.epoch.load(std::memory_order_acquire);
-  const bool lasts = direct && !pytorch::port::inside_backward();  // a recomputation's operands depend on the first run
+  const bool lasts =
+      walks_directly && !pytorch::port::inside_backward();  // a recomputation's operands depend on the first run
   Identified place;
   if (lasts && model_calls.find(ModelCalls::here(name_hash, tensors, run_module_code), place)) {
     const OpId id = place.id;
@@ -326,9 +326,9 @@ void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObje
     };
   };
   walk(record(slow));
-  direct = true;
+  walks_directly = true;
   walk(record(fast));
-  direct = slow == fast;
+  walks_directly = slow == fast;
 #endif
   pytorch::python_hooks.raw_path = &raw_path;
   pytorch::python_hooks.resolve = &resolve;
@@ -345,11 +345,11 @@ void set_block(uintptr_t frame, uint64_t tag) {
   tag ? blocks.set(object, tag) : static_cast<void>(blocks.erase(object));
 }
 
-bool walks_frames_directly() { return direct; }
+bool walks_frames_directly() { return walks_directly; }
 
 void walk_frames_directly(bool on) {
 #ifdef AMANDA_FRAME_LAYOUT
-  direct = on;
+  walks_directly = on;
 #endif
   start_new_epoch();
 }

@@ -4,7 +4,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "python/call_path.h"
 #include "python/frames.h"
 
 namespace amanda::python {
@@ -99,7 +98,7 @@ py::object or_none(PyObject* borrowed) { return borrowed ? py::reinterpret_borro
 bool add_kept([[maybe_unused]] const PyObject* innermost, [[maybe_unused]] Steps& steps) {
 #ifdef AMANDA_FRAME_LAYOUT
   RawFrame* frame = reinterpret_cast<const PyFrameObject*>(innermost)->f_frame;
-  if (!walks_frames_directly() || frame->owner == FRAME_OWNED_BY_FRAME_OBJECT) return false;
+  if (!walks_directly || frame->owner == FRAME_OWNED_BY_FRAME_OBJECT) return false;
   for (; frame; frame = outer_frame(frame)) {
     if (_PyFrame_IsIncomplete(frame)) return false;
     auto* code = reinterpret_cast<PyObject*>(code_of(frame));
