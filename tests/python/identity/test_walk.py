@@ -2,12 +2,12 @@
 
 import functools
 import gc
-import random
 import threading
 
 import pytest
 import torch
 from amanda import _torch
+from random_frames import Program
 
 
 class Pass(torch.nn.Module):
@@ -23,20 +23,6 @@ class Keep(Pass):
         self.weight = torch.nn.Parameter(torch.ones(1))
 
 
-class Called:
-    def __init__(self, call):
-        self.call = call
-
-    def __eq__(self, other):
-        self.call()
-        return True
-
-    __hash__ = None
-
-    def __del__(self):
-        self.call()
-
-
 def paths(modes=(True, True, False)):
     """The raw path here: twice by the comparing walk, and by one of Python's public functions."""
     found = []
@@ -46,100 +32,8 @@ def paths(modes=(True, True, False)):
     return found
 
 
-class Program:
-    """A random one: frames come and go in every way that Python has, with walks between."""
-
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-        self.modules = [Pass(), Keep(), Keep()]
-        self.held = []
-        self.checks = 0
-        self.ways = [
-            self.recursion, self.recursion, self.generator, self.delegation, self.coroutine, self.held_generator,
-            self.handler, self.through_c, self.comparison, self.death, self.module, self.module, self.new_module,
-        ]  # fmt: skip
-
-    def run(self, depth):
-        self.check()
-        for _ in range(self.random.choice((0, 1, 1, 2, 3))):
-            if depth > 0:
-                self.random.choice(self.ways)(lambda: self.run(depth - 1))
-            self.check()
-
-    def check(self):
-        for _ in range(self.random.choice((0, 0, 1, 2))):
-            again, same, plain = paths()
-            assert again == same == plain
-            self.checks += 1
-
-    def recursion(self, call):
-        def deeper(depth):
-            return call() if depth == 0 else deeper(depth - 1)
-
-        deeper(self.random.choice((1, 2, 40)))
-
-    def generator(self, call):
-        sum(call() or 0 for _ in range(2))
-
-    def delegation(self, call):
-        def inner():
-            yield 1
-            call()
-
-        def outer():
-            yield from inner()
-
-        list(outer())
-
-    def coroutine(self, call):
-        async def inner():
-            call()
-
-        async def outer():
-            await inner()
-            call()
-
-        with pytest.raises(StopIteration):
-            outer().send(None)
-
-    def held_generator(self, call):
-        def endless():
-            while True:
-                call()
-                yield
-
-        if len(self.held) < 3:
-            self.held.append(endless())
-        chosen = self.random.choice(self.held)
-        if not chosen.gi_running:
-            next(chosen)
-
-    def handler(self, call):
-        try:
-            raise ValueError
-        except ValueError:
-            call()
-
-    def through_c(self, call):
-        sorted([1, 2], key=lambda one: (call(), one)[1])
-
-    def comparison(self, call):
-        _ = [Called(call)].index(3)
-
-    def death(self, call):
-        Called(call)
-
-    def module(self, call):
-        self.random.choice(self.modules)(call)
-
-    def new_module(self, call):
-        Pass()(call)
-
-
 def run(seed, checks):
-    program = Program(seed)
-    while program.checks < checks:
-        program.run(5)
+    Program.check_until(checks, seed, paths, [Pass(), Keep(), Keep()], Pass)
 
 
 @pytest.fixture(autouse=True)
