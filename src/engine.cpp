@@ -57,15 +57,34 @@ KnownCall Engine::known_call(const ScopeStack& scopes, const Backend& backend, O
   return known;
 }
 
+namespace {
+
+// Apart from on_known_op(): most calls need none of this code in the caches.
+[[gnu::noinline]] void run_with_backward(ThreadCalls& here, ScopeStack& scopes, OpCall& call, ToolBits seeing,
+                                         const PlanUse& plan) {
+  OpRun run(here, scopes, call, seeing, plan);
+  run.before();
+  run.operate();
+  run.after();
+}
+
+[[gnu::noinline]] void run_rest(ThreadCalls& here, ToolBits seeing, const Plan& plan, Execution& execution,
+                                bool observes_inner) {
+  {
+    const OpFrame frame(here, seeing);
+    execution.run_operator(plan, observes_inner);
+  }
+  execution.run_last(plan);
+}
+
+}  // namespace
+
 // Routines may run the same place again, or change what is known of it: nothing is read from `sight` and `known` after
 // they began.
 [[gnu::hot]] Engine::Left Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
                                               const KnownCall& known) {
   if (known.plan_->backward()) {
-    OpRun run(here, scopes, call, sight.seeing(), known.plan_);
-    run.before();
-    run.operate();
-    run.after();
+    run_with_backward(here, scopes, call, sight.seeing(), known.plan_);
     return {};
   }
   // The same, for a plan without analyses and backward operators.
@@ -79,11 +98,7 @@ KnownCall Engine::known_call(const ScopeStack& scopes, const Backend& backend, O
   execution.run_before(*plan);
   if (generation != ActionCache::generation()) observes_inner = scopes.observes_inner(here.inside | seeing);
   if (plan->ends_before() && !execution.has_state()) return {true, observes_inner};
-  {
-    const OpFrame frame(here, seeing);
-    execution.run_operator(*plan, observes_inner);
-  }
-  execution.run_last(*plan);
+  run_rest(here, seeing, *plan, execution, observes_inner);
   return {};
 }
 

@@ -7,16 +7,17 @@
 namespace amanda::pytorch {
 
 StackCall& UnboxedCall::boxed() {
-  if (boxed_) return *boxed_;
-  push_arguments(stack_);
-  boxed_.emplace(record_, op_, below_, stack_, identity_);
-  if (ran_) boxed_->ran(hints_, std::move(made_), [this](torch::jit::Stack& stack) { push_results(stack); });
-  if (shows_run_inputs_) boxed_->show_run_inputs();
-  return *boxed_;
+  if (boxed_) return boxed_->call;
+  torch::jit::Stack arguments;
+  push_arguments(arguments);
+  StackCall& call = boxed_.emplace(*this, std::move(arguments)).call;
+  if (ran_) call.ran(hints_, std::move(made_), [this](torch::jit::Stack& stack) { push_results(stack); });
+  if (shows_run_inputs_) call.show_run_inputs();
+  return call;
 }
 
 Value UnboxedCall::get(Side side, size_t position) {
-  if (boxed_) return boxed_->get(side, position);
+  if (boxed_) return boxed_->call.get(side, position);
   const bool after = side == Side::kOutputs;
   if (position >= size(side) || (after && !ran_)) return {};
   return {&shown_.get(after ? record_.info.inputs.size() + position : position, [&] { return box(side, position); })};
@@ -53,13 +54,13 @@ Value UnboxedCall::get(Side side, size_t position) {
 }
 
 [[gnu::hot]] uint64_t UnboxedCall::versions(Side side) const {
-  if (boxed_) return boxed_->versions(side);
+  if (boxed_) return boxed_->call.versions(side);
   if (side == Side::kOutputs) return version_sum(unboxed_results());
   return version_sum(arguments_);
 }
 
 uint64_t UnboxedCall::unmutated_versions() const {
-  return boxed_ ? boxed_->unmutated_versions() : version_sum_besides(record_.mutated, arguments_);
+  return boxed_ ? boxed_->call.unmutated_versions() : version_sum_besides(record_.mutated, arguments_);
 }
 
 void UnboxedCall::watch_backward(bool keep_operands) {
@@ -78,7 +79,7 @@ std::shared_ptr<ForwardOperands> UnboxedCall::operands_now() const {
 }
 
 bool UnboxedCall::bind_backward(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs) {
-  if (boxed_) return boxed_->bind_backward(scopes, seen_by, runs);
+  if (boxed_) return boxed_->call.bind_backward(scopes, seen_by, runs);
   if (!made_) return false;
   if (made_->is_empty()) return nothing_made();
   return bind_made(scopes, *made_, {}, {}, nullptr, seen_by, runs);

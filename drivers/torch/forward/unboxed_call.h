@@ -54,20 +54,20 @@ class UnboxedCall : public ForwardCall {
   void run(RunHints hints) final;
   void skip(RunHints hints) final { boxed().skip(hints); }
   [[gnu::hot]] bool is_boxed() const final { return boxed_.has_value(); }
-  bool has_results() const final { return boxed_ ? boxed_->has_results() : ran_; }
+  bool has_results() const final { return boxed_ ? boxed_->call.has_results() : ran_; }
   void show_run_inputs() final {
     shows_run_inputs_ = true;
-    if (boxed_) boxed_->show_run_inputs();
+    if (boxed_) boxed_->call.show_run_inputs();
   }
   void finish() final {
-    if (boxed_) boxed_->finish();
+    if (boxed_) boxed_->call.finish();
   }
   void set(Side side, size_t position, Value value) final { boxed().set(side, position, value); }
   [[gnu::hot]] void commit() final {
-    if (boxed_) boxed_->commit();
+    if (boxed_) boxed_->call.commit();
   }
   void discard() noexcept final {
-    if (boxed_) boxed_->discard();
+    if (boxed_) boxed_->call.discard();
   }
   uint64_t versions(Side side) const final;
   uint64_t unmutated_versions() const final;
@@ -76,13 +76,13 @@ class UnboxedCall : public ForwardCall {
   bool result_is_view() const final { return const_cast<UnboxedCall*>(this)->boxed().result_is_view(); }
   bool is_viewed(size_t position) final { return boxed().is_viewed(position); }
   void abandon() noexcept final {
-    if (boxed_) boxed_->abandon();
+    if (boxed_) boxed_->call.abandon();
   }
   c10::ArrayRef<OperandTensor> argument_tensors() const final {
-    return boxed_ ? boxed_->argument_tensors() : arguments_;
+    return boxed_ ? boxed_->call.argument_tensors() : arguments_;
   }
   c10::ArrayRef<OperandTensor> result_tensors() const final {
-    return boxed_ ? boxed_->result_tensors() : results_ = unboxed_results();
+    return boxed_ ? boxed_->call.result_tensors() : results_.emplace(unboxed_results());
   }
   const at::Tensor* unboxed_tensor(Side side, size_t position) const final;
 
@@ -101,23 +101,28 @@ class UnboxedCall : public ForwardCall {
   virtual void redispatch() = 0;  // and stores the results
 
   /// What the program gets, if the call was boxed; else null.
-  torch::jit::Stack* boxed_results() { return boxed_ ? &stack_ : nullptr; }
+  torch::jit::Stack* boxed_results() { return boxed_ ? &boxed_->stack : nullptr; }
 
   const c10::OperatorHandle& op_;
   const c10::DispatchKeySet below_;
 
  private:
+  struct Boxed {
+    Boxed(const UnboxedCall& unboxed, torch::jit::Stack arguments)
+        : stack(std::move(arguments)), call(unboxed.record_, unboxed.op_, unboxed.below_, stack, unboxed.identity_) {}
+    torch::jit::Stack stack;
+    StackCall call;
+  };
   StackCall& boxed();
   void redispatch(RunHints hints);
 
   RunHints hints_;
   bool ran_ = false, shows_run_inputs_ = false;
   const c10::ArrayRef<OperandTensor> arguments_;
-  mutable OperandTensors results_;
-  ShownOperands shown_;
   std::optional<NodeWindow> made_;
-  torch::jit::Stack stack_;
-  std::optional<StackCall> boxed_;
+  ShownOperands shown_;
+  mutable std::optional<OperandTensors> results_;
+  std::optional<Boxed> boxed_;
 };
 
 }  // namespace amanda::pytorch

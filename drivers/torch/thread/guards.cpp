@@ -11,35 +11,38 @@
 
 namespace amanda::pytorch {
 
-void WithoutUserModes::remove(c10::DispatchKeySet included) {
+WithoutUserModes::WithoutUserModes() {
   using at::impl::PythonTorchFunctionTLS;
   using c10::impl::TorchDispatchModeTLS;
-  auto removed = std::make_unique<Modes>();
   if (PythonTorchFunctionTLS::stack_len() > 0) {
-    removed->function = PythonTorchFunctionTLS::get_state();
+    function_ = PythonTorchFunctionTLS::get_state();
     PythonTorchFunctionTLS::set_state({});
   }
-  if (included.has(c10::DispatchKey::Python) && TorchDispatchModeTLS::any_modes_set()) {
-    removed->dispatch = TorchDispatchModeTLS::get_state();
+  if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) && TorchDispatchModeTLS::any_modes_set()) {
+    dispatch_ = TorchDispatchModeTLS::get_state();
     TorchDispatchModeTLS::set_state({});
   }
-  removed_ = std::move(removed);
 }
 
-void WithoutUserModes::put_back() {
-  if (removed_->function) at::impl::PythonTorchFunctionTLS::set_state(*removed_->function);
-  if (removed_->dispatch) c10::impl::TorchDispatchModeTLS::set_state(*std::move(removed_->dispatch));
+WithoutUserModes::~WithoutUserModes() {
+  if (function_) at::impl::PythonTorchFunctionTLS::set_state(*function_);
+  if (dispatch_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(dispatch_));
 }
 
 WithProgramModes::WithProgramModes(bool in_replacement) {
   const RoutineState* routine = in_replacement ? RoutineState::current() : nullptr;
-  if (!routine || !routine->without_modes().dispatch_modes()) return;
+  if (!routine || !routine->dispatch_modes()) return;
   routines_modes_ = c10::impl::TorchDispatchModeTLS::get_state();
-  c10::impl::TorchDispatchModeTLS::set_state(*routine->without_modes().dispatch_modes());
+  c10::impl::TorchDispatchModeTLS::set_state(*routine->dispatch_modes());
 }
 
 WithProgramModes::~WithProgramModes() {
   if (routines_modes_) c10::impl::TorchDispatchModeTLS::set_state(*std::move(routines_modes_));
+}
+
+RoutineState::Rare& RoutineState::rare() {
+  if (!rare_) rare_ = std::make_unique<Rare>();
+  return *rare_;
 }
 
 inline RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
@@ -49,8 +52,8 @@ inline RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
       inference_mode_(thread.autograd->get_inference_mode()),
       first_node_(at::sequence_number::peek()),
       outer_(std::exchange(thread.routine, this)),
-      without_modes_(thread.bits->included()),
       excluded_before_(thread.bits->excluded()) {
+  if (C10_UNLIKELY(WithoutUserModes::may_be_needed(thread.bits->included()))) rare().without_modes.emplace();
   // Autocast would cache casts of parameters that were made without recording, and the program would then train with
   // them.
   const bool ambient = mode == RoutineMode::kAmbient;
@@ -59,7 +62,7 @@ inline RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
   thread.bits->set_excluded(excluded_before_ | off);
   ++thread.unobserved;
   if (ambient) return;
-  if (C10_UNLIKELY(inference_mode_)) no_inference_mode_.emplace(false);
+  if (C10_UNLIKELY(inference_mode_)) rare().no_inference_mode.emplace(false);
   thread.autograd->set_grad_mode(false);
 }
 
@@ -67,9 +70,13 @@ inline RoutineState::~RoutineState() {
   --thread_.unobserved;
   if (mode_ == RoutineMode::kIsolated) thread_.autograd->set_grad_mode(grad_mode_);
   thread_.routine = outer_;
-  no_inference_mode_.reset();  // restores all key bits as they were in the routine: ours are turned on after that
+  // The inference mode restores all key bits as they were in the routine: ours are turned on after that.
+  if (C10_UNLIKELY(rare_ != nullptr)) rare_->no_inference_mode.reset();
   thread_.bits->set_excluded(thread_.bits->excluded() - excluded_);
+  if (C10_UNLIKELY(rare_ != nullptr)) end_rare();
 }
+
+[[gnu::cold]] void RoutineState::end_rare() noexcept { rare_.reset(); }
 
 [[gnu::hot]] RoutineState* RoutineState::begin(RoutineMode mode) {
   ThreadKeys& thread = thread_keys().with_torch_state();
@@ -100,14 +107,16 @@ bool RoutineState::records_now(const ThreadKeys& thread) {
 }
 
 const OriginalResults& RoutineState::keep(OriginalResults results) {
-  std::unique_ptr<const OriginalResults>& kept = thread_keys().routine->kept_;
+  std::unique_ptr<const OriginalResults>& kept = thread_keys().routine->rare().kept;
   kept = std::make_unique<const OriginalResults>(std::move(results));
   return *kept;
 }
 
 const OriginalResults* RoutineState::kept(OpType type) {
   const RoutineState* innermost = current();
-  return innermost && innermost->kept_ && innermost->kept_->type() == type ? innermost->kept_.get() : nullptr;
+  if (!innermost || !innermost->rare_ || !innermost->rare_->kept) return nullptr;
+  const OriginalResults& kept = *innermost->rare_->kept;
+  return kept.type() == type ? &kept : nullptr;
 }
 
 bool RoutineState::program_records_now() { return records_now(thread_keys().with_torch_state()); }

@@ -21,32 +21,22 @@ namespace amanda::pytorch {
 /// see it.
 class WithoutUserModes {
  public:
-  WithoutUserModes() : WithoutUserModes(c10::impl::tls_local_dispatch_key_set().included_) {}
-  explicit WithoutUserModes(c10::DispatchKeySet included) {  // what this thread includes
-    if (C10_UNLIKELY(at::impl::PythonTorchFunctionTLS::stack_len() > 0 || included.has(c10::DispatchKey::Python))) {
-      remove(included);
-    }
+  /// May there be any? `included`: the keys that this thread includes.
+  static bool may_be_needed(c10::DispatchKeySet included) {
+    return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || included.has(c10::DispatchKey::Python);
   }
-  ~WithoutUserModes() {
-    if (C10_UNLIKELY(removed_ != nullptr)) put_back();
-  }
+
+  WithoutUserModes();
+  ~WithoutUserModes();
   WithoutUserModes(const WithoutUserModes&) = delete;
   WithoutUserModes& operator=(const WithoutUserModes&) = delete;
 
   /// The removed modes; null: there were none.
-  const c10::impl::TorchDispatchModeTLS* dispatch_modes() const {
-    return removed_ && removed_->dispatch ? &*removed_->dispatch : nullptr;
-  }
+  const c10::impl::TorchDispatchModeTLS* dispatch_modes() const { return dispatch_ ? &*dispatch_ : nullptr; }
 
  private:
-  struct Modes {
-    std::optional<at::impl::PythonTorchFunctionTLS> function;
-    std::optional<c10::impl::TorchDispatchModeTLS> dispatch;
-  };
-  void remove(c10::DispatchKeySet included);
-  void put_back();
-
-  std::unique_ptr<Modes> removed_;  // few programs have any: one pointer is all that a routine pays
+  std::optional<at::impl::PythonTorchFunctionTLS> function_;
+  std::optional<c10::impl::TorchDispatchModeTLS> dispatch_;
 };
 
 /// Restores the user's __torch_dispatch__ modes while a replacement runs the original operator, which belongs to the
@@ -95,12 +85,24 @@ class RoutineState {
   static const OriginalResults* kept(OpType type);
 
   RoutineMode mode() const { return mode_; }
-  const WithoutUserModes& without_modes() const { return without_modes_; }
+  /// The user's modes that it removed; null: there were none.
+  const c10::impl::TorchDispatchModeTLS* dispatch_modes() const {
+    return rare_ && rare_->without_modes ? rare_->without_modes->dispatch_modes() : nullptr;
+  }
   uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
  private:
+  /// What few routines need: one pointer is all that the others pay.
+  struct Rare {
+    std::optional<WithoutUserModes> without_modes;
+    std::optional<c10::InferenceMode> no_inference_mode;
+    std::unique_ptr<const OriginalResults> kept;
+  };
+
   RoutineState(ThreadKeys& thread, RoutineMode mode);
   ~RoutineState();
+  Rare& rare();
+  void end_rare() noexcept;
 
   static bool records_now(const ThreadKeys& thread);
   // Did the program record gradients when the routine was called? Few routines ask.
@@ -111,10 +113,8 @@ class RoutineState {
   bool grad_mode_, inference_mode_;  // the program's
   uint64_t first_node_;
   RoutineState* outer_;
-  WithoutUserModes without_modes_;
   c10::DispatchKeySet excluded_before_, excluded_;  // excluded_: that were not before
-  std::optional<c10::InferenceMode> no_inference_mode_;
-  std::unique_ptr<const OriginalResults> kept_;
+  std::unique_ptr<Rare> rare_;
 };
 
 }  // namespace amanda::pytorch
