@@ -1,10 +1,11 @@
 """Instructions and misses of the first instruction cache per call or step, by valgrind. Instructions are exact, misses
 those of a simulated cache; neither depends on what else the machine does.
 
-Valgrind runs this file. It calls getppid() to say that a part begins or ends, and callgrind writes a file at each. Rows
-run N times to warm up, then N and 2N times, and the difference is that of N.
+Valgrind runs this file, which says by client requests what is to be counted: all else, warming up among it, runs ten
+times faster. Rows run N and 2N times, callgrind writes a file for both, and the difference is that of N.
 """
 
+import ctypes
 import gc
 import json
 import os
@@ -21,7 +22,7 @@ from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, pha
 from measure import VANILLA
 from memory import nothing
 
-COUNTS = {"torch.add": 400, "F.linear, grad": 200, "transformer layer, train": 4}
+COUNTS = {"torch.add": 400, "F.linear, grad": 200, "transformer layer, train": 4, "decode": 2}
 CONTROL, ALL = "control", "all"
 CACHE = "--I1=32768,8,64"  # of every machine the same: 32 KB
 EVENTS = {"instructions": "Ir", "l1i misses": "I1mr"}
@@ -43,22 +44,22 @@ def counts(names):
 
 
 def under_valgrind(which, names):
-    if shutil.which("valgrind") is None:
-        raise SystemExit("[bench] --callgrind needs valgrind on the PATH")
+    compiler = os.environ.get("CC", "cc")
+    if shutil.which("valgrind") is None or shutil.which(compiler) is None:
+        raise SystemExit(f"[bench] --callgrind needs valgrind, with its headers, and {compiler} on the PATH")
     with tempfile.TemporaryDirectory() as folder:
-        command = ["valgrind", "--tool=callgrind", "--cache-sim=yes", CACHE, "--dump-before=getppid"]
-        command += [f"--callgrind-out-file={folder}/out", sys.executable, __file__, which, *names]
+        source, library = Path(__file__).with_name("client_requests.c"), Path(folder, "client_requests.so")
+        subprocess.run([compiler, "-O1", "-shared", "-fPIC", source, "-o", library], check=True)
+        command = ["valgrind", "--tool=callgrind", "--cache-sim=yes", CACHE, "--instr-atstart=no"]
+        command += [f"--callgrind-out-file={folder}/out", sys.executable, __file__, str(library), which, *names]
         environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"[bench] callgrind: {done.stderr[-2000:]}")
         parts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        files = [Path(folder, f"out.{number}") for number in range(1, 6 * len(parts) + 1)]  # six marks a row
-        totals = [total(file.read_text()) for file in files]
-    # A file holds what ran before its mark.
-    for index, (name, row) in enumerate(parts):
-        once, twice = totals[6 * index + 3], totals[6 * index + 5]
-        yield name, row, {event: (twice[event] - once[event]) / COUNTS[name] for event in EVENTS}
+        for number, (name, row) in enumerate(parts):
+            once, twice = (total(Path(folder, f"out.{2 * number + part}").read_text()) for part in (1, 2))
+            yield name, row, {event: (twice[event] - once[event]) / COUNTS[name] for event in EVENTS}
 
 
 def total(text):
@@ -69,7 +70,7 @@ def total(text):
     return {event: counted.get(name, 0) for event, name in EVENTS.items()}
 
 
-def program(which, names):
+def program(requests, which, names):
     """What valgrind runs."""
     process.prepare()
     if which == CONTROL:
@@ -86,29 +87,28 @@ def program(which, names):
     for rows in order:
         for workload, body in zip(chosen, bodies, strict=True):
             for row in rows:
-                if count_row(row, workload, body):
+                if count_row(requests, row, workload, body):
                     print(json.dumps([workload.name, row.name]), flush=True)
 
 
-def count_row(row, workload, body):
-    """Runs it between marks; False if it cannot be had."""
+def count_row(requests, row, workload, body):
+    """Counts it; False if it cannot be had."""
     count = COUNTS[workload.name]
+    # The first two fill what a tool keeps, and the simulated cache.
+    after = {0: requests.start, 1: requests.zero, 2: requests.dump, 3: requests.dump}
     try:
         with row.open(workload, body) as session:
-            for times in (
-                count,
-                count,
-                2 * count,
-            ):  # one call: another call would be another place, and be analyzed first
-                os.getppid()
+            # One call: another call would be another place, and be analyzed first.
+            for index, times in enumerate((2 * count, max(1, count // 20), count, 2 * count)):
                 session.run(times)
-                os.getppid()
+                after[index]()
     except Missing:
         return False
     finally:
+        requests.stop()
         gc.collect()
     return True
 
 
 if __name__ == "__main__":
-    program(sys.argv[1], sys.argv[2:])
+    program(ctypes.PyDLL(sys.argv[1]), sys.argv[2], sys.argv[3:])
