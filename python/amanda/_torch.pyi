@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_steps', 'framework_probe', 'has_scopes', 'install', 'install_errors', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'number_of', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_steps', 'framework_probe', 'has_scopes', 'identify', 'install', 'install_errors', 'install_naming', 'install_operand_names', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'number_of', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'renumber_loose', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -63,6 +63,10 @@ def count_known_places() -> int:
     """
     How many places this thread knows.
     """
+def count_named_places() -> int:
+    """
+    For tests: how many places were named, rather than found.
+    """
 def dead_numbers() -> list[int]:
     """
     Numbers of tensors that died since the last call.
@@ -87,6 +91,10 @@ def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
     """
     After torch.utils.swap_tensors: the Python objects keep their numbers.
     """
+def forget_loose(number: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    The tensor with this number has died.
+    """
 def forget_steps(code: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     The code object at this address has died.
@@ -99,6 +107,10 @@ def has_scopes() -> bool:
     """
     Are scopes open on this thread?
     """
+def identify(path: str, modules: list, name_hash: typing.SupportsInt | typing.SupportsIndex, tensors: collections.abc.Sequence, recomputing: bool) -> tuple:
+    """
+    The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: (position, tensor or None, does it count as a parameter by its type).
+    """
 def install(error: typing.Any, resolve: typing.Any, name_parameter: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
@@ -106,6 +118,14 @@ def install(error: typing.Any, resolve: typing.Any, name_parameter: typing.Any, 
 def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
     Tells exceptions of the program from those of tools; called once.
+    """
+def install_naming(names: dict, registered: dict, lock: typing.Any, entered: typing.Any, blocks: typing.Any) -> None:
+    """
+    What places are named with.
+    """
+def install_operand_names(names: dict, homes: dict, search: typing.Any, watch_exchanges: typing.Any) -> None:
+    """
+    What names of parameters and buffers are found with.
     """
 def install_steps(make: typing.Any, run_module: typing.Any, step: typing.Any, names: dict, unwrapped: typing.Any) -> None:
     """
@@ -133,7 +153,7 @@ def number_of(tensor: torch.Tensor) -> int:
     """
 def path_of(steps: list, names: dict) -> tuple:
     """
-    The places of the steps up to their root, the source line, and whether steps outside the outermost module do not change them. `names`: of modules, by address.
+    The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside the outermost module do not change them. `names`: of modules, by address.
     """
 def raw_place(args: typing.Any, positions: tuple) -> tuple[int, int]:
     """
@@ -146,6 +166,10 @@ def record_callbacks() -> int:
 def record_calls(see: typing.Any, function: typing.Any, args: tuple, kwargs: dict) -> typing.Any:
     """
     Calls `function(*args, **kwargs)` on traced tensors. Before each outermost operator, calls `see(namespace, name, overload, inputs)`, and after it what that returned, unless None, with (outputs, result_is_view).
+    """
+def renumber_loose(tensor: torch.Tensor) -> None:
+    """
+    A parameter may have another name from now on.
     """
 def restore_keys() -> None:
     """

@@ -491,7 +491,7 @@ class OpContext(dict[str, Any]):
         kwargs: dict[str, Any],
         shown: Sequence[int | str] | None = (),
     ) -> _core.Action:
-        question = routine_checks.question(method, self._handle.type(), fn, positions, with_run, kwargs, shown)
+        question = routine_checks.question(method, self._handle.type, fn, positions, with_run, kwargs, shown)
         if routine_checks.is_right(question):
             return action
         op = self._handle.op()

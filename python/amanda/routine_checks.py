@@ -63,15 +63,15 @@ _right: dict[tuple[object, ...], CodeType] = {}
 
 def question(
     method: str,
-    operator: int,
+    operator: Callable[[], int],
     fn: Any,
     positions: Sequence[int | str] | None,
     with_run: bool,
     keywords: Mapping[str, Any],
     shown: Sequence[int | str] | None,
 ) -> tuple[object, ...] | None:
-    """All that the answer of `check` depends on; None: that is not known. `operator`: `ContextHandle.type` of it, which
-    does not matter where positions are numbers: only how many there are."""
+    """All that the answer of `check` depends on; None: that is not known. `operator`: `ContextHandle.type`, which does not
+    matter where positions are numbers: only how many there are."""
     bound = type(fn) is MethodType
     function = fn.__func__ if bound else fn
     if type(function) is not FunctionType or function.__dict__:  # it may have a __signature__
@@ -84,9 +84,9 @@ def question(
         frozenset(by_keyword) if by_keyword else None,
     )
     selected, selected_to_look = _selection(positions), _selection(shown)
-    if type(selected) is int and type(selected_to_look) is int:
-        operator = 0
-    return method, operator, takes, selected, bool(with_run), tuple(keywords), selected_to_look
+    counted = type(selected) is int and type(selected_to_look) is int
+    asked_of = 0 if counted else operator()
+    return method, asked_of, takes, selected, bool(with_run), tuple(keywords), selected_to_look
 
 
 def _selection(positions: Sequence[int | str] | None) -> tuple[str, ...] | int | None:
@@ -94,7 +94,9 @@ def _selection(positions: Sequence[int | str] | None) -> tuple[str, ...] | int |
     if positions is None:
         return None
     listed = [*positions]
-    numbers = {position for position in listed if type(position) is int and position >= 0} if listed else listed
+    if not listed or (len(listed) == 1 and type(listed[0]) is int and listed[0] >= 0):
+        return len(listed)
+    numbers = {position for position in listed if type(position) is int and position >= 0}
     return len(listed) if len(numbers) == len(listed) else tuple(map(repr, listed))
 
 

@@ -20,6 +20,7 @@
 #include "python/frames.h"  // Python first
 #include "python/last_walk.h"
 #include "python/model_calls.h"
+#include "python/naming.h"
 #include "python/path_hash.h"
 #include "python/tag_table.h"
 
@@ -32,6 +33,7 @@ PyObject* name_function = nullptr;
 PyObject* set_eval_frame = nullptr;                        // torch's: of the compiler's callback
 PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
 std::vector<PyCodeObject*> recompute_codes, engine_codes;  // sorted
+size_t named_places = 0;                                   // with the interpreter lock
 TagTable& blocks = *new TagTable;  // of frames inside `with amanda.root(name)`; threads may outlive static objects
 
 bool contains(const std::vector<PyCodeObject*>& codes, PyCodeObject* code) {
@@ -194,12 +196,26 @@ PyObject* list_of(const std::vector<pytorch::TensorOperand>& tensors) {
 }
 
 // False: a Python exception is set. `in_model`: does the id not depend on frames outside the outermost module?
-bool find_place(uint64_t name_hash, PyObject* operands, Identified& found, bool& in_model) {
+bool find_place(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors, Identified& found,
+                bool& in_model) {
   Uncompiled uncompiled;
+  const bool recomputing = pytorch::port::inside_backward();
+  try {
+    if (std::optional<KeptCall> kept = identify_kept(name_hash, tensors, recomputing)) {
+      found = std::move(kept->place);
+      in_model = kept->in_model;
+      return true;
+    }
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+    return false;
+  }
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  PyObject* place = PyObject_CallFunction(
-      resolve_function, "OKOO", frame ? reinterpret_cast<PyObject*>(frame) : Py_None,
-      static_cast<unsigned long long>(name_hash), operands, pytorch::port::inside_backward() ? Py_True : Py_False);
+  PyObject* operands = list_of(tensors);
+  PyObject* place =
+      PyObject_CallFunction(resolve_function, "OKOO", frame ? reinterpret_cast<PyObject*>(frame) : Py_None,
+                            static_cast<unsigned long long>(name_hash), operands, recomputing ? Py_True : Py_False);
+  Py_DECREF(operands);
   Py_XDECREF(frame);
   const char *module_path, *source;
   unsigned long long id = 0;
@@ -223,26 +239,31 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
   const bool lasts =
       walks_directly && !pytorch::port::inside_backward();  // a recomputation's operands depend on the first run
   Identified place;
-  if (lasts && model_calls.find(ModelCalls::here(name_hash, tensors, run_module_code), place)) {
+  ModelCalls::Place here;
+  if (lasts) here = ModelCalls::here(name_hash, tensors, run_module_code);
+  if (model_calls.find(here, place)) {
     const OpId id = place.id;
     descriptions().add(raw, std::move(place));
     return id;
   }
-  PyObject* operands = list_of(tensors);
   bool in_model = false;
-  bool found = find_place(name_hash, operands, place, in_model);
+  bool found = find_place(name_hash, tensors, place, in_model);
   std::optional<python_error> raised;
   if (!found) {
     raised.emplace().persist();
     for (int tries = 1; tries < kTries && !found; ++tries) {
-      found = find_place(name_hash, operands, place, in_model);
+      found = find_place(name_hash, tensors, place, in_model);
       if (!found) PyErr_Clear();
     }
   }
-  Py_DECREF(operands);
+  named_places += found;
   const OpId id = place.id;
   if (in_model && lasts && !raised) {
-    const ModelCalls::Place here = ModelCalls::here(name_hash, tensors, run_module_code);
+    if (here.key == 0) {
+      here = ModelCalls::here(name_hash, tensors, run_module_code);
+    } else {
+      here.note(tensors);
+    }
     if (here.epoch == epoch) model_calls.add(here, place);
   }
   if (found) descriptions().add(raw, std::move(place));
@@ -353,6 +374,8 @@ void walk_frames_directly(bool on) {
 #endif
   start_new_epoch();
 }
+
+size_t count_named_places() { return named_places; }
 
 size_t count_frames() {
   size_t frames = 0;

@@ -23,6 +23,8 @@ void set_block(uintptr_t frame, uint64_t tag);
 bool walks_frames_directly();
 void walk_frames_directly(bool on);  // for tests: the ids are the same
 
+/// How many places were named, rather than found. With the interpreter lock.
+size_t count_named_places();
 size_t count_frames();  // of this thread's Python code
 
 }  // namespace amanda::python

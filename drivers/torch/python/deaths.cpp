@@ -20,6 +20,7 @@ struct Watched {
 std::unordered_map<const void*, Watched>& watched = *new std::unordered_map<const void*, Watched>;
 std::unordered_map<PyObject*, const void*>& objects = *new std::unordered_map<PyObject*, const void*>;  // by reference
 std::vector<uint64_t>& dead = *new std::vector<uint64_t>;
+bool any_told = false;  // by the last query
 
 // Addresses at which plain modules died. Read without a lock.
 TagTable& graves = *new TagTable;
@@ -86,9 +87,12 @@ bool watch(PyObject* object, Watch kind) {
   return true;
 }
 
-bool has_dead_objects() { return !dead.empty(); }
+bool has_dead_objects() { return any_told || !dead.empty(); }
 
-std::vector<uint64_t> dead_objects() { return std::exchange(dead, {}); }
+std::vector<uint64_t> dead_objects() {
+  any_told = !dead.empty();
+  return std::exchange(dead, {});
+}
 
 bool is_reborn_in_grave(PyObject* module) {
   if (!graves.find(module)) return false;

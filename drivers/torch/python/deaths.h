@@ -22,7 +22,7 @@ bool watch(PyObject* object, Watch kind);
 
 /// Addresses of watched objects that died since the last call.
 std::vector<uint64_t> dead_objects();
-/// Would that return any?
+/// Would that return any, or may tables still hold those that it returned the last time?
 bool has_dead_objects();
 
 /// Is this a module with state or submodules, at an address where a plain one died? All plain modules of one class are

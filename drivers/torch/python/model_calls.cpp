@@ -48,21 +48,27 @@ ModelCalls::Place ModelCalls::here(uint64_t name_hash, const std::vector<pytorch
   if (inside == 0) return place;
   for (size_t i = 0; i < inside && !place.source_is_inside; ++i) {
     const StepFacts* facts = facts_of(frames[i]);
-    place.source_is_inside = facts && !facts->source.empty();
+    if (!facts) return place;
+    place.source_is_inside = !facts->part.source.empty();
   }
   for (size_t i = inside; i < frames.size(); ++i) {
     const StepFacts* facts = facts_of(frames[i]);
-    if (!facts || facts->is_checkpoint || facts->lends) return place;
-    if (place.source.empty()) place.source = facts->source;
+    if (!facts || facts->part.is_checkpoint || facts->lends) return place;
+    if (place.source.empty()) place.source = facts->part.source;
   }
-  place.key = pytorch::mix(hash_of(frames, inside, run_module), name_hash);
+  place.frames = pytorch::mix(hash_of(frames, inside, run_module), name_hash);
+  place.note(tensors);
+#endif
+  return place;
+}
+
+void ModelCalls::Place::note(const std::vector<pytorch::TensorOperand>& tensors) {
+  key = frames;
   for (const auto& [position, tensor, counts] : tensors) {
     PyObject* object = pytorch::py_object(*tensor);
     const uint64_t tag = object ? pytorch::python_hooks.tag(tensor->unsafeGetTensorImpl(), object) : ~uint64_t{1};
-    if (counts || (tag & 1)) place.key = pytorch::mix(place.key + position, tag);
+    if (counts || (tag & 1)) key = pytorch::mix(key + position, tag);
   }
-#endif
-  return place;
 }
 
 bool ModelCalls::find(const Place& place, Identified& found) const {

@@ -8,15 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "amanda/backend.h"
 #include "base/python_hooks.h"
+#include "python/naming.h"
 
 namespace amanda::python {
-
-struct Identified {
-  OpId id = 0;
-  std::string module_path, source;
-};
 
 // NOTE: [calls in models] The raw path of a call has all frames. A model that is called at another line, as in each new
 // scope, has other raw paths, although its ids are the same: the path that an id is made of ends at the outermost
@@ -28,11 +23,15 @@ struct Identified {
 /// The identities of calls in models by their frames inside the model. With the interpreter lock.
 class ModelCalls {
  public:
-  /// Where this thread is in a model. The key is 0 if it is in none, or if the frames outside may change the id.
+  /// Where this thread is in a model. The key is 0 if it is in none, if the frames outside may change the id, or if a
+  /// frame has no step yet.
   struct Place {
-    uint64_t key = 0, epoch = 0;
+    uint64_t frames = 0, key = 0, epoch = 0;
     std::string source;             // of the frames outside
     bool source_is_inside = false;  // the frames inside have one, which counts
+
+    /// The same after operands may have got numbers.
+    void note(const std::vector<pytorch::TensorOperand>& tensors);
   };
   static Place here(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
                     const PyCodeObject* run_module);

@@ -22,7 +22,9 @@
 #include "python/deaths.h"
 #include "python/errors.h"
 #include "python/framework_probe.h"
+#include "python/naming.h"
 #include "python/numbers.h"
+#include "python/operand_names.h"
 #include "python/path.h"
 #include "python/recording.h"
 #include "python/steps.h"
@@ -217,6 +219,34 @@ void bind_numbers(py::module_& m) {
   m.def("dead_numbers", &python::dead_numbers, "Numbers of tensors that died since the last call.");
 }
 
+py::tuple identify(const std::string& path, const py::list& modules, uint64_t name_hash, const py::sequence& tensors,
+                   bool recomputing) {
+  std::vector<PyObject*> running;
+  for (py::handle module : modules) running.push_back(module.ptr());
+  std::vector<python::NamedOperand> operands;
+  for (py::handle each : tensors) {
+    const auto [position, tensor, counts] = each.cast<std::tuple<size_t, py::object, bool>>();
+    if (!tensor.is_none() && !THPVariable_Check(tensor.ptr())) throw py::type_error("no tensor");
+    operands.push_back({position, tensor.is_none() ? nullptr : tensor.ptr(), counts});
+  }
+  const python::Identified found = python::identify(path, running, name_hash, operands, recomputing);
+  return py::make_tuple(found.id, found.module_path);
+}
+
+void bind_naming(py::module_& m) {
+  m.def("install_operand_names", &python::install_operand_names, py::arg("names"), py::arg("homes"), py::arg("search"),
+        py::arg("watch_exchanges"), "What names of parameters and buffers are found with.");
+  m.def("install_naming", &python::install_naming, py::arg("names"), py::arg("registered"), py::arg("lock"),
+        py::arg("entered"), py::arg("blocks"), "What places are named with.");
+  m.def("identify", &identify, py::arg("path"), py::arg("modules"), py::arg("name_hash"), py::arg("tensors"),
+        py::arg("recomputing"),
+        "The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: "
+        "(position, tensor or None, does it count as a parameter by its type).");
+  m.def("renumber_loose", &python::renumber_loose, py::arg("tensor"), "A parameter may have another name from now on.");
+  m.def("forget_loose", &python::forget_loose, py::arg("number"), "The tensor with this number has died.");
+  m.def("count_named_places", &python::count_named_places, "For tests: how many places were named, rather than found.");
+}
+
 void bind_places(py::module_& m) {
   m.def(
       "watch",
@@ -237,8 +267,9 @@ void bind_places(py::module_& m) {
         "cannot be kept.");
   m.def("modules_of", &python::modules_of, py::arg("steps"), "The modules that the steps run, innermost first.");
   m.def("path_of", &python::path_of, py::arg("steps"), py::arg("names"),
-        "The places of the steps up to their root, the source line, and whether steps outside the outermost module do "
-        "not change them. `names`: of modules, by address.");
+        "The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside "
+        "the "
+        "outermost module do not change them. `names`: of modules, by address.");
   m.def("forget_steps", &python::forget_steps, py::arg("code"), "The code object at this address has died.");
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");
@@ -309,5 +340,6 @@ PYBIND11_MODULE(_torch, m) {
   bind_coverage_counter(m);
   bind_threads(m);
   bind_numbers(m);
+  bind_naming(m);
   bind_places(m);
 }

@@ -27,6 +27,7 @@ struct Numbered {
   Mutex mutex;
   std::unordered_map<uint64_t, const c10::TensorImpl*> alive;
   std::vector<uint64_t> dead;
+  bool any_told = false;  // by the last query
 };
 Numbered& numbered = *new Numbered;
 
@@ -114,7 +115,13 @@ void exchange_numbers(const at::Tensor& a, const at::Tensor& b) {
 
 std::vector<uint64_t> dead_numbers() {
   std::lock_guard lock(numbered.mutex);
+  numbered.any_told = !numbered.dead.empty();
   return std::exchange(numbered.dead, {});
+}
+
+bool has_dead_numbers() {
+  std::lock_guard lock(numbered.mutex);
+  return numbered.any_told || !numbered.dead.empty();
 }
 
 }  // namespace amanda::python

@@ -23,5 +23,7 @@ void clear_number(uint64_t number);
 void exchange_numbers(const at::Tensor& a, const at::Tensor& b);
 /// Numbers of tensors that died since the last call.
 std::vector<uint64_t> dead_numbers();
+/// Would that return any, or may tables still hold those that it returned the last time?
+bool has_dead_numbers();
 
 }  // namespace amanda::python

@@ -1,5 +1,7 @@
 #include "python/path.h"
 
+#include "python/module_names.h"
+
 namespace amanda::python {
 namespace {
 
@@ -20,42 +22,60 @@ class Step {
   PyObject* fields_;
 };
 
-struct SpotAttributes {
-  PyObject* is_checkpoint = PyUnicode_InternFromString("is_checkpoint");
-  PyObject* is_machinery = PyUnicode_InternFromString("is_machinery");
-  PyObject* source = PyUnicode_InternFromString("source");
-  PyObject* text = PyUnicode_InternFromString("text");
-};
+// The spot keeps its texts.
+std::string_view source_of(py::handle spot) { return view(py::object(spot.attr("source"))); }
 
-const SpotAttributes& attributes() {
-  static const auto& names = *new SpotAttributes;
-  return names;
+std::string_view text_of(py::handle spot) {
+  const py::object text = spot.attr("text");
+  return view(text.is_none() ? py::object(spot.attr("as_text")()) : text);
 }
 
-py::object get(py::handle spot, PyObject* attribute) {
-  auto value = py::reinterpret_steal<py::object>(PyObject_GetAttr(spot.ptr(), attribute));
-  if (!value) throw py::error_already_set();
-  return value;
-}
-
-py::object text_of(py::handle spot) {
-  py::object text = get(spot, attributes().text);
-  return text.is_none() ? spot.attr("as_text")() : text;
-}
-
-// A models.Name.
-py::handle name_of(py::handle module, const py::dict& names) {
-  const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module.ptr()));
-  PyObject* name = PyDict_GetItemWithError(names.ptr(), address.ptr());
-  if (!name) throw py::key_error("a module has no name");
-  return name;
-}
-
-py::list first(const py::list& places, py::size_t count) {
-  return py::reinterpret_steal<py::list>(PyList_GetSlice(places.ptr(), 0, static_cast<py::ssize_t>(count)));
-}
+bool is_true(py::handle spot, const char* attribute) { return py::object(spot.attr(attribute)).ptr() == Py_True; }
 
 }  // namespace
+
+void Path::add(const PathStep& step) {
+  if (source_.empty()) source_ = step.source;
+  modules_ += step.runs;
+  if (is_over_) return;
+  const size_t outside = places_.size();
+  if (step.runs) {
+    places_.push_back(step.text);
+    if (step.has_state) root_ = places_.size();
+  } else if (step.is_checkpoint) {
+    root_ = places_.size();
+    inside_ = modules_;
+    is_over_ = true;
+    return;
+  } else if (!step.is_machinery) {
+    places_.push_back(step.text);
+  }
+  if (!is_marked_ && step.mark) {
+    is_marked_ = true;
+    const bool is_named = PyTuple_GET_SIZE(step.mark.ptr()) > 0;
+    marked_ = is_named ? outside : places_.size();
+    if (is_named) mark_ = py::repr(step.mark).cast<std::string>();
+  }
+  if (!entered_ && step.enters) entered_ = places_.size();
+}
+
+std::string Path::text() const {
+  const bool at_mark = !has_root() && (marked_ > 0 || !mark_.empty());
+  const size_t count = has_root() ? root_ : at_mark ? marked_ : entered_ ? entered_ : places_.size();
+  size_t size = mark_.size() + 4;
+  for (size_t i = 0; i < count; ++i) size += places_[i].size() + 2;
+  std::string text;
+  text.reserve(size);
+  text += '(';
+  size_t listed = 0;
+  auto list = [&](std::string_view place) {
+    if (listed++ > 0) text += ", ";
+    text += place;
+  };
+  for (size_t i = 0; i < count; ++i) list(places_[i]);
+  if (at_mark && !mark_.empty()) list(mark_);
+  return text += listed == 1 ? ",)" : ")";
+}
 
 py::list modules_of(const py::list& steps) {
   py::list modules;
@@ -66,44 +86,26 @@ py::list modules_of(const py::list& steps) {
 }
 
 py::tuple path_of(const py::list& steps, const py::dict& names) {
-  py::list places, marked;
-  py::object source = py::str();
-  py::size_t root = 0, entered = 0, modules = 0, inside = 0;
-  bool is_marked = false, is_over = false;
+  Path path;
   for (py::handle each : steps) {
     const Step step(each);
-    if (!PyUnicode_GET_LENGTH(source.ptr())) source = get(step.spot(), attributes().source);
-    const bool runs = !step.module().is_none();
-    modules += runs;
-    if (is_over) continue;
-    const py::size_t outside = places.size();
-    if (runs) {
-      const py::handle name = name_of(step.module(), names);
-      places.append(py::handle(PyTuple_GET_ITEM(name.ptr(), 3)));
-      if (PyTuple_GET_ITEM(name.ptr(), 2) == Py_True) root = places.size();
-    } else if (get(step.spot(), attributes().is_checkpoint).is(py::handle(Py_True))) {
-      root = places.size();
-      inside = modules;
-      is_over = true;
-      continue;
-    } else if (!get(step.spot(), attributes().is_machinery).is(py::handle(Py_True))) {
-      places.append(text_of(step.spot()));
+    PathStep part{.source = source_of(step.spot()),
+                  .is_checkpoint = is_true(step.spot(), "is_checkpoint"),
+                  .is_machinery = is_true(step.spot(), "is_machinery"),
+                  .runs = !step.module().is_none(),
+                  .enters = step.enters()};
+    if (!step.mark().is_none()) part.mark = PyTuple_GET_ITEM(step.mark().ptr(), 0);
+    if (part.runs) {
+      const ModuleName name = ModuleName::of(step.module().ptr(), names);
+      if (!name) throw py::key_error("a module has no name");
+      part.text = name.text();
+      part.has_state = name.has_state();
+    } else if (part.has_text()) {
+      part.text = text_of(step.spot());
     }
-    if (!is_marked && !step.mark().is_none()) {
-      is_marked = true;
-      const py::handle place = PyTuple_GET_ITEM(step.mark().ptr(), 0);
-      const bool is_named = PyTuple_GET_SIZE(place.ptr()) > 0;
-      marked = first(places, is_named ? outside : places.size());
-      if (is_named) marked.append(py::repr(place));
-    }
-    if (!entered && step.enters()) entered = places.size();
+    path.add(part);
   }
-  const bool in_model = root > 0 && (!is_over || inside < modules);
-  const py::list path = root              ? first(places, root)
-                        : !marked.empty() ? marked
-                        : entered         ? first(places, entered)
-                                          : places;
-  return py::make_tuple(py::tuple(path), source, in_model);
+  return py::make_tuple(path.text(), std::string(path.source()), path.in_model());
 }
 
 }  // namespace amanda::python

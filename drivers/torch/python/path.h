@@ -3,14 +3,53 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
 namespace amanda::python {
+
+/// A step as a part of a path. The texts and the mark must outlive the path.
+struct PathStep {
+  std::string_view text;    // of its place, or of the name of the module that it runs
+  std::string_view source;  // the line; empty: in torch or Amanda
+  bool is_checkpoint = false, is_machinery = false;
+  bool runs = false, has_state = false;  // a module; one with parameters or buffers
+  pybind11::handle mark;                 // the place of a roots.Mark; null: none
+  bool enters = false;                   // an open scope
+
+  bool has_text() const { return runs || !(is_checkpoint || is_machinery); }
+};
+
+/// The places of steps, which are added from the innermost outwards, up to their root. See path_of in
+/// amanda/drivers/torch/call_path.py, which also names the modules first.
+class Path {
+ public:
+  void reserve(size_t steps) { places_.reserve(steps); }
+  void add(const PathStep& step);
+
+  /// The places, as Python shows a tuple.
+  std::string text() const;
+  std::string_view source() const { return source_; }  // the first line outside torch and Amanda
+  /// Was the root found without marks and scopes?
+  bool has_root() const { return root_ > 0; }
+  /// Do steps outside the outermost module not change the places?
+  bool in_model() const { return has_root() && (!is_over_ || inside_ < modules_); }
+
+ private:
+  std::vector<std::string_view> places_;
+  std::string mark_;  // its place in the path; empty: as that of any frame
+  std::string_view source_;
+  size_t root_ = 0, marked_ = 0, entered_ = 0;  // how many places are inside
+  size_t modules_ = 0, inside_ = 0;             // how many modules; inside the checkpoint
+  bool is_marked_ = false, is_over_ = false;
+};
 
 /// The modules that the steps run, innermost first.
 pybind11::list modules_of(const pybind11::list& steps);
 
-/// The places of the steps up to the root, the first line outside torch and Amanda, and whether steps outside the
-/// outermost module do not change the places. See path_of in amanda/drivers/torch/call_path.py, which also names the
-/// modules first. `names`: of modules, by address.
+/// The path of Steps in Python: its text, its source, and whether it is in a model. `names`: of modules, by address.
 pybind11::tuple path_of(const pybind11::list& steps, const pybind11::dict& names);
 
 }  // namespace amanda::python

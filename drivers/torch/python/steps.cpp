@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "python/frames.h"
+#include "python/module_names.h"
 
 namespace amanda::python {
 namespace {
@@ -40,10 +41,15 @@ const Known* find(uintptr_t code, int offset, PyObject* module) {
   return nullptr;
 }
 
+// The step keeps the texts and the mark.
 StepFacts facts_of(const py::object& step) {
-  const py::object spot = step[py::int_(0)];
-  return {spot.attr("source").cast<std::string>(), spot.attr("is_checkpoint").cast<bool>(),
-          spot.attr("lends").cast<bool>()};
+  const py::object spot = step[py::int_(0)], source = spot.attr("source"), mark = step[py::int_(2)];
+  StepFacts facts{.spot = spot, .part = {}, .lends = spot.attr("lends").cast<bool>()};
+  facts.part.source = view(source);
+  facts.part.is_checkpoint = spot.attr("is_checkpoint").cast<bool>();
+  facts.part.is_machinery = spot.attr("is_machinery").cast<bool>();
+  if (!mark.is_none()) facts.part.mark = PyTuple_GET_ITEM(mark.ptr(), 0);
+  return facts;
 }
 
 // See install_steps().
@@ -91,29 +97,67 @@ struct Steps {
 
 #ifdef AMANDA_FRAME_LAYOUT
 py::object or_none(PyObject* borrowed) { return borrowed ? py::reinterpret_borrow<py::object>(borrowed) : py::none(); }
-#endif
 
-// Without frame objects, which the interpreter would have to make. False: a step is not kept yet, or the interpreter's
-// own frames do not tell.
-bool add_kept([[maybe_unused]] const PyObject* innermost, [[maybe_unused]] Steps& steps) {
-#ifdef AMANDA_FRAME_LAYOUT
-  RawFrame* frame = reinterpret_cast<const PyFrameObject*>(innermost)->f_frame;
-  if (!walks_directly || frame->owner == FRAME_OWNED_BY_FRAME_OBJECT) return false;
+// Calls `add(kept, code, frame)`. Without frame objects, which the interpreter would have to make. False: a step is not
+// kept yet, or the interpreter's own frames do not tell.
+template <class Add>
+bool each_kept(RawFrame* frame, const Add& add) {
+  if (!walks_directly) return false;
   for (; frame; frame = outer_frame(frame)) {
     if (_PyFrame_IsIncomplete(frame)) return false;
-    auto* code = reinterpret_cast<PyObject*>(code_of(frame));
-    const Known* one = find(reinterpret_cast<uintptr_t>(code), offset_of(frame), module_of(frame->f_globals));
+    const Known* one = find(reinterpret_cast<uintptr_t>(code_of(frame)), offset_of(frame), module_of(frame->f_globals));
     if (!one) return false;
-    const py::object step = one->step;
-    steps.add(step, code, reinterpret_cast<PyObject*>(frame->frame_obj), [&] { return or_none(first_local(frame)); });
+    add(*one, reinterpret_cast<PyObject*>(code_of(frame)), frame);
   }
   return true;
+}
+#endif
+
+bool add_kept([[maybe_unused]] const PyObject* innermost, [[maybe_unused]] Steps& steps) {
+#ifdef AMANDA_FRAME_LAYOUT
+  RawFrame* first = reinterpret_cast<const PyFrameObject*>(innermost)->f_frame;
+  if (first->owner == FRAME_OWNED_BY_FRAME_OBJECT) return false;
+  return each_kept(first, [&](const Known& one, PyObject* code, const RawFrame* frame) {
+    const py::object step = one.step;
+    steps.add(step, code, reinterpret_cast<PyObject*>(frame->frame_obj), [&] { return or_none(first_local(frame)); });
+  });
 #else
   return false;
 #endif
 }
 
 }  // namespace
+
+const PathStep& StepFacts::with_text() const {
+  if (!part.text.empty() || !part.has_text()) return part;
+  const py::object text = spot.attr("text");  // the spot keeps it
+  if (!text.is_none()) part.text = view(text);
+  return part;
+}
+
+bool runs_module() {
+#ifdef AMANDA_FRAME_LAYOUT
+  if (!walks_directly) return false;
+  for (const RawFrame* frame = innermost_frame(PyThreadState_Get()); frame; frame = outer_frame(frame)) {
+    if (reinterpret_cast<PyObject*>(code_of(frame)) == python->run_module) return true;
+  }
+#endif
+  return false;
+}
+
+std::vector<KeptStep> kept_steps() {
+  std::vector<KeptStep> steps;
+  steps.reserve(32);
+#ifdef AMANDA_FRAME_LAYOUT
+  const bool all =
+      each_kept(innermost_frame(PyThreadState_Get()), [&](const Known& one, PyObject* code, const RawFrame* frame) {
+        PyObject* module = code == python->run_module ? first_local(frame) : nullptr;
+        steps.push_back({&one.facts, code, module, reinterpret_cast<PyObject*>(frame->frame_obj)});
+      });
+  if (!all) steps.clear();
+#endif
+  return steps;
+}
 
 const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
   const Known* one = find(reinterpret_cast<uintptr_t>(code), offset, module_of(globals));

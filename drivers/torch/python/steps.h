@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "python/path.h"
+
 namespace amanda::python {
 
 /// What steps are made with, for the life of the process.
@@ -22,12 +24,28 @@ void install_steps(pybind11::object make, const pybind11::object& run_module, co
 pybind11::object steps_from(pybind11::object frame, const std::vector<uintptr_t>& addresses);
 /// Of a kept step; see Spot in amanda/drivers/torch/call_path.py.
 struct StepFacts {
-  std::string source;  // the line; empty: in torch or Amanda
-  bool is_checkpoint, lends;
+  pybind11::object spot;
+  mutable PathStep part;  // without a module
+  bool lends;
+
+  /// With the text of its place; empty if it was no part of a path yet.
+  const PathStep& with_text() const;
 };
 /// The facts of the step that is kept for frames of this code at this instruction; null: none is. With the interpreter
 /// lock. What is kept for code that has died is wrong until forget_steps() is called.
 const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals);
+/// A frame whose step is kept.
+struct KeptStep {
+  const StepFacts* facts;
+  PyObject* code;    // of the frame
+  PyObject* module;  // whose call it runs; null: it runs none
+  PyObject* frame;   // null: it has no frame object
+};
+/// Does this thread run a module's call?
+bool runs_module();
+/// Of this thread's frames, innermost first, as long as no Python code runs. Empty: a step is not kept yet, or the
+/// interpreter's own frames do not tell.
+std::vector<KeptStep> kept_steps();
 /// The code object at this address has died.
 void forget_steps(uintptr_t code);
 

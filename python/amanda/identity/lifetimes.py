@@ -22,10 +22,13 @@ class Lifetimes:
         self._listeners.append(forget)
 
     def tell(self) -> None:
-        """Calls the listeners for the deaths since the last call."""
-        if dead := self._dead():
+        """Calls the listeners for the deaths since the last call. When it returns, `dead` has returned none."""
+        while True:
+            while self._pending:  # after an exception in a signal handler, the next call continues
+                forget, key = self._pending[-1]
+                forget(key)
+                self._pending.pop()
+            dead = self._dead()
+            if not dead:
+                return
             self._pending.extend((forget, key) for key in dead for forget in self._listeners)
-        while self._pending:  # after an exception in a signal handler, the next call continues
-            forget, key = self._pending[-1]
-            forget(key)
-            self._pending.pop()

@@ -66,7 +66,7 @@ class Step(NamedTuple):
 class Path(NamedTuple):
     """From an operator outwards to its root."""
 
-    places: tuple[str, ...]  # as text
+    places: str  # the text of a tuple of them
     modules: list[Any]  # the running modules, innermost first
     source: str
     in_model: bool  # steps outside the outermost module do not change the places
@@ -99,15 +99,8 @@ def identify(
     Arguments: name_hash: of the operator's name. tensors: for each tensor operand: (position, tensor, does it count as a
         parameter by its type). recomputing: is a backward operator recomputing a checkpointed region?
     """
-    comma = "," if len(path.places) == 1 else ""
-    place = frames.hash_of_text(f"({name_hash}, ({', '.join(path.places)}{comma}))")
-    named = []
-    for position, tensor, counts in tensors:
-        name = operands.operand(tensor, counts, path.modules, place, recomputing)
-        if name is not None:
-            named.append((position, name))
-    module_path = frames.encodable(models.names_in(path.modules))
-    return Identity(frames.hash_of((place, named)) or 1, module_path, path.source, path.in_model)
+    found, module_path = _torch.identify(path.places, path.modules, name_hash, tensors, recomputing)
+    return Identity(found, module_path, path.source, path.in_model)
 
 
 @contextlib.contextmanager
@@ -202,11 +195,12 @@ def path_of(steps: list[Step]) -> Path:
     for module in reversed(modules):
         if operands.has_buffers_of(module):
             continue
-        models.register_model(module)
+        parts = models.named_parts(module)
+        models.register_model(parts)
         if any(step.spot.lends for step in steps):
             borrows = True
         else:
-            operands.register_buffers(module)
+            operands.register_buffers(parts)
     places, source, in_model = _torch.path_of(steps, models.names)
     return Path(places, modules, source, in_model and not borrows)
 
@@ -229,4 +223,5 @@ def _unwrapped(module: Any) -> Any:
     return module if issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module else None
 
 
+_torch.install_naming(models.names, operands.registered, _lock, roots.entered_here, roots.blocks)
 _torch.install_steps(_lasting_step, port.RUN_MODULE, Step, models.names, _unwrapped)

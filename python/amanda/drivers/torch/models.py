@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,17 +32,17 @@ _outermost: dict[int, weakref.ref[Any]] = {}  # of every registered model that h
 _models_seen: collections.Counter[str] = collections.Counter()
 
 
-def register_model(outermost: Any) -> None:
-    """Names the modules of a model, unless they have names.
+def register_model(parts: Sequence[tuple[str, Any]]) -> None:
+    """Names the modules of a model, unless they have names. `parts`: as `named_parts` has them, the outermost first.
 
     A model is the outermost module in which its submodules first ran. It is named by its class, its parameters' names
     and shapes, and an ordinal among equal models, in the order of first runs. Without any state it has no ordinal: such
     modules are often recreated.
     """
+    outermost = parts[0][1]
     if id(outermost) in names:
         return
     cls = type(outermost)
-    parts = named_parts(outermost)
     shapes = [(name, _shape(parameter)) for name, parameter in _named_parameters(parts)]
     described = repr((frames.name_of_module(cls.__module__), cls.__qualname__, shapes))
     model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
@@ -97,18 +97,19 @@ def named_parts(module: Any) -> list[tuple[str, Any]]:
     The wrapper of torch.compile around a module counts as that module.
     """
     parts: dict[int, tuple[str, Any]] = {}
-    _add_parts(module, "", parts)
+    _add_parts(module, "", parts, port.without_compiler if port.may_be_compiled() else None)
     return list(parts.values())
 
 
-def _add_parts(module: Any, name: str, parts: dict[int, tuple[str, Any]]) -> None:
-    module = port.without_compiler(module)
+def _add_parts(module: Any, name: str, parts: dict[int, tuple[str, Any]], unwrap: Callable[[Any], Any] | None) -> None:
+    if unwrap is not None:
+        module = unwrap(module)
     if id(module) in parts:
         return
     parts[id(module)] = name, module
     for part_name, part in held(module, "_modules"):
         if issubclass(type(part), torch.nn.Module):
-            _add_parts(part, f"{name}.{part_name}" if name else part_name, parts)
+            _add_parts(part, f"{name}.{part_name}" if name else part_name, parts, unwrap)
 
 
 def held(module: Any, kind: str) -> list[tuple[str, Any]]:
@@ -119,7 +120,7 @@ def held(module: Any, kind: str) -> list[tuple[str, Any]]:
     return [item for item in list(items.items()) if item[1] is not None]  # another thread may add some
 
 
-def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _named_parameters(parts: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     seen = set()
     for path, module in parts:
         for name, parameter in held(module, "_parameters"):
@@ -128,14 +129,16 @@ def _named_parameters(parts: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]
                 yield f"{path}.{name}" if path else name, parameter
 
 
-def _with_state(parts: list[tuple[str, Any]]) -> set[int]:
+def _with_state(parts: Sequence[tuple[str, Any]]) -> set[int]:
     """The addresses of those that hold parameters or buffers, or have modules in them that do."""
     found: set[int] = set()
     for _, module in reversed(parts):  # those in a module come after it, unless another one holds them, too
-        inner = held(module, "_modules")
-        has_state = _holds_state(module) or any(id(part) in found for _, part in inner)
-        if has_state or (inner and any(_holds_state(part) for _, part in named_parts(module))):
+        if _holds_state(module):
             found.add(id(module))
+        elif inner := held(module, "_modules"):
+            has_state = any(id(part) in found for _, part in inner)
+            if has_state or any(_holds_state(part) for _, part in named_parts(module)):
+                found.add(id(module))
     return found
 
 

@@ -151,6 +151,11 @@ def resumed_code(code: CodeType) -> CodeType | None:
     return None if known is None else known.code
 
 
+def may_be_compiled() -> bool:
+    """Can there be a wrapper of torch.compile?"""
+    return _EVAL_FRAME in sys.modules
+
+
 def without_compiler(module: Any) -> Any:
     """The module inside a wrapper of torch.compile; any other module is returned itself."""
     frames = sys.modules.get(_EVAL_FRAME)

@@ -1,0 +1,37 @@
+// The names that modules have in paths.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string_view>
+
+namespace amanda::python {
+
+/// What a Python string holds, as long as that lives.
+inline std::string_view view(pybind11::handle text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (!data) throw pybind11::error_already_set();
+  return {data, static_cast<size_t>(size)};
+}
+
+/// A Name of amanda/drivers/torch/models.py.
+class ModuleName {
+ public:
+  /// `names`: of modules, by address. False as a bool: it has none.
+  static ModuleName of(PyObject* module, const pybind11::dict& names) {
+    const auto address = pybind11::reinterpret_steal<pybind11::object>(PyLong_FromVoidPtr(module));
+    return ModuleName(PyDict_GetItemWithError(names.ptr(), address.ptr()));
+  }
+  explicit operator bool() const { return fields_ != nullptr; }
+  pybind11::handle model() const { return PyTuple_GET_ITEM(fields_, 0); }
+  pybind11::handle path() const { return PyTuple_GET_ITEM(fields_, 1); }  // in the model
+  bool has_state() const { return PyTuple_GET_ITEM(fields_, 2) == Py_True; }
+  std::string_view text() const { return view(PyTuple_GET_ITEM(fields_, 3)); }  // of the tuple (model, path)
+
+ private:
+  explicit ModuleName(PyObject* fields) : fields_(fields) {}
+  PyObject* fields_;  // borrowed: a NamedTuple; null: none
+};
+
+}  // namespace amanda::python

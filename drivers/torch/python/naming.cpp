@@ -1,0 +1,160 @@
+#include "python/naming.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/stack_value.h"
+#include "python/blake2b.h"
+#include "python/deaths.h"
+#include "python/module_names.h"
+#include "python/numbers.h"
+#include "python/path.h"
+#include "python/steps.h"
+
+namespace amanda::python {
+namespace {
+
+namespace py = pybind11;
+
+struct NamingTables {
+  py::dict names, registered;
+  py::object acquire, release, entered, blocks;
+};
+NamingTables* naming_tables = nullptr;
+
+/// The lock of call_path.naming(), if no other thread has it.
+class NamingLock {
+ public:
+  NamingLock() : held_(py::bool_(naming_tables->acquire(false))) {}
+  ~NamingLock() {
+    if (!held_) return;
+    const auto done = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(naming_tables->release.ptr()));
+    if (!done) PyErr_Clear();
+  }
+  NamingLock(const NamingLock&) = delete;
+  NamingLock& operator=(const NamingLock&) = delete;
+  explicit operator bool() const { return held_; }
+
+ private:
+  bool held_;
+};
+
+// Escapes what is not valid UTF-8, as frames.encodable() does.
+std::string encodable(py::handle text) {
+  Py_ssize_t size = 0;
+  if (const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size)) return {data, static_cast<size_t>(size)};
+  PyErr_Clear();
+  const auto escaped =
+      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!escaped) throw py::error_already_set();
+  return PyBytes_AS_STRING(escaped.ptr());
+}
+
+bool is_registered(PyObject* module) {
+  const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module));
+  return PyDict_GetItemWithError(naming_tables->registered.ptr(), address.ptr()) != nullptr;
+}
+
+// Which frames entered a scope counts only where no model is around the call.
+class Entered {
+ public:
+  // False: a frame is in a block, whose name counts.
+  bool ask() {
+    if (py::len(naming_tables->blocks()) > 0) return false;
+    frames_ = naming_tables->entered();
+    return true;
+  }
+  bool has(const KeptStep& step) const {
+    if (!frames_ || !step.frame) return false;
+    const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(step.frame));
+    return PyDict_GetItemWithError(frames_.ptr(), address.ptr()) == step.code;
+  }
+
+ private:
+  py::object frames_;
+};
+
+struct Call {
+  Path path;
+  std::vector<PyObject*> modules;
+};
+
+// False: something is not kept.
+bool add_all(Call& call, const Entered& entered) {
+  const std::vector<KeptStep> steps = kept_steps();  // from here on, no Python code runs that could change what is kept
+  call.path.reserve(steps.size());
+  for (const KeptStep& step : steps) {
+    PathStep part = step.facts->with_text();
+    part.enters = entered.has(step);
+    if (step.module && step.module != Py_None) {
+      const ModuleName name = ModuleName::of(step.module, naming_tables->names);
+      if (!name || !is_registered(step.module)) return false;
+      part.runs = true;
+      part.text = name.text();
+      part.has_state = name.has_state();
+      call.modules.push_back(step.module);
+    }
+    if (part.has_text() && part.text.empty()) return false;
+    call.path.add(part);
+  }
+  return !steps.empty();
+}
+
+std::optional<Call> call_here() {
+  Entered entered;
+  Call call;
+  if (runs_module()) {
+    if (!add_all(call, entered)) return std::nullopt;
+    if (call.path.has_root()) return call;
+    call = {};
+  }
+  if (!entered.ask() || !add_all(call, entered)) return std::nullopt;
+  return call;
+}
+
+}  // namespace
+
+void install_naming(py::dict names, py::dict registered, py::object lock, py::object entered, py::object blocks) {
+  naming_tables = new NamingTables{std::move(names),     std::move(registered), lock.attr("acquire"),
+                                   lock.attr("release"), std::move(entered),    std::move(blocks)};
+}
+
+Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
+                    const std::vector<NamedOperand>& operands, bool recomputing) {
+  const uint64_t place = blake2b("(" + std::to_string(name_hash) + ", " + std::string(path) + ")");
+  std::string named = "(" + std::to_string(place) + ", [";
+  bool is_first = true;
+  for (const NamedOperand& operand : operands) {
+    const std::string name = operand_name(operand, modules, place, recomputing);
+    if (name.empty()) continue;
+    named += std::exchange(is_first, false) ? "(" : ", (";
+    named += std::to_string(operand.position) + ", " + name + ")";
+  }
+  const uint64_t id = blake2b(named + "])");
+  Identified found{.id = id ? id : 1, .module_path = {}, .source = {}};
+  if (modules.empty()) return found;
+  const ModuleName name = ModuleName::of(modules.front(), naming_tables->names);
+  if (!name) throw py::key_error("a module has no name");
+  found.module_path = encodable(name.path());
+  return found;
+}
+
+std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
+                                      bool recomputing) {
+  const NamingLock lock;
+  if (!lock || has_dead_objects() || has_dead_numbers()) return std::nullopt;
+  const std::optional<Call> call = call_here();
+  if (!call) return std::nullopt;
+  std::vector<NamedOperand> operands;
+  for (const auto& [position, tensor, counts] : tensors) {
+    PyObject* object = pytorch::py_object(*tensor);
+    if (object || counts) operands.push_back({position, object, counts});
+  }
+  std::string source(call->path.source());
+  const bool in_model = call->path.in_model();
+  KeptCall found{identify(call->path.text(), call->modules, name_hash, operands, recomputing), in_model};
+  found.place.source = std::move(source);
+  return found;
+}
+
+}  // namespace amanda::python

@@ -1,0 +1,46 @@
+// The ids of operators at their places.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "amanda/backend.h"
+#include "base/python_hooks.h"
+#include "python/operand_names.h"
+
+namespace amanda::python {
+
+struct Identified {
+  OpId id = 0;
+  std::string module_path, source;
+};
+
+/// What places are named with, for the life of the process. See amanda/drivers/torch/call_path.py.
+///
+/// Arguments: names: of modules, by address. registered: modules whose buffers count, too, by address. lock: of
+/// call_path.naming(). entered: the frames of this thread that entered a scope, by address, with their code. blocks:
+/// the frames that are in a block of amanda.root.
+void install_naming(pybind11::dict names, pybind11::dict registered, pybind11::object lock, pybind11::object entered,
+                    pybind11::object blocks);
+
+/// Identifies an operator on a path; without the source. `modules`: that run, innermost first.
+///
+/// With the interpreter lock, inside call_path.naming(). Throws what Python raises.
+Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
+                    const std::vector<NamedOperand>& operands, bool recomputing);
+
+/// An operator that this thread calls, by what is kept of its frames and modules.
+struct KeptCall {
+  Identified place;
+  bool in_model;  // the id does not depend on frames outside the outermost module
+};
+/// Empty: something is not kept yet, has died, or another thread names a place. With the interpreter lock.
+std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
+                                      bool recomputing);
+
+}  // namespace amanda::python

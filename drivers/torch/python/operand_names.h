@@ -1,0 +1,45 @@
+// The names of the parameters and buffers that operators use, as parts of ids.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace amanda::python {
+
+/// A tensor among an operator's operands that its id may depend on.
+struct NamedOperand {
+  size_t position;
+  PyObject* object;  // null: it has none, because C++ created and holds it
+  bool counts;       // is it a parameter, or a leaf that requires a gradient?
+};
+
+/// What names are found with, for the life of the process. See amanda/drivers/torch/operands.py.
+///
+/// Arguments: names: of modules, by address. homes: of buffers, by number. search: `search(module, tensor)` is the
+/// parameter's name in a module and the modules in it, or None. watch_exchanges: to be called before tensors have
+/// numbers.
+void install_operand_names(pybind11::dict names, pybind11::dict homes, pybind11::object search,
+                           pybind11::object watch_exchanges);
+
+/// An operand's name at a place, as Python shows it; empty: it is not part of the id there.
+///
+/// A buffer of a known model has its name in the model. A parameter has its name in one of the running `modules`, tried
+/// from the innermost outwards. Elsewhere (loops of an optimizer, weights outside modules) parameters are numbered in
+/// the order in which they first occur at the place.
+///
+/// With the interpreter lock, and one thread at a time. Throws what Python raises. `recomputing`: a checkpointed
+/// region.
+std::string operand_name(const NamedOperand& operand, const std::vector<PyObject*>& modules, uint64_t place,
+                         bool recomputing);
+
+/// A parameter that no module of the place holds has a new number, so that the places that use it are named again.
+void renumber_loose(const at::Tensor& tensor);
+/// The tensor with this number has died.
+void forget_loose(uint64_t number);
+
+}  // namespace amanda::python
