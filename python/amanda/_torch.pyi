@@ -119,7 +119,7 @@ def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
     Tells exceptions of the program from those of tools; called once.
     """
-def install_naming(names: dict, registered: dict, lock: typing.Any, entered: typing.Any, blocks: typing.Any) -> None:
+def install_naming(names: dict, registered: dict, lock: typing.Any, entered: typing.Any, blocks: typing.Any, hash: typing.Any) -> None:
     """
     What places are named with.
     """

@@ -237,7 +237,7 @@ void bind_naming(py::module_& m) {
   m.def("install_operand_names", &python::install_operand_names, py::arg("names"), py::arg("homes"), py::arg("search"),
         py::arg("watch_exchanges"), "What names of parameters and buffers are found with.");
   m.def("install_naming", &python::install_naming, py::arg("names"), py::arg("registered"), py::arg("lock"),
-        py::arg("entered"), py::arg("blocks"), "What places are named with.");
+        py::arg("entered"), py::arg("blocks"), py::arg("hash"), "What places are named with.");
   m.def("identify", &identify, py::arg("path"), py::arg("modules"), py::arg("name_hash"), py::arg("tensors"),
         py::arg("recomputing"),
         "The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: "

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/stack_value.h"
-#include "python/blake2b.h"
 #include "python/deaths.h"
 #include "python/module_names.h"
 #include "python/numbers.h"
@@ -18,7 +17,7 @@ namespace py = pybind11;
 
 struct NamingTables {
   py::dict names, registered;
-  py::object acquire, release, entered, blocks;
+  py::object acquire, release, entered, blocks, hash;
 };
 NamingTables* naming_tables = nullptr;
 
@@ -38,6 +37,8 @@ class NamingLock {
  private:
   bool held_;
 };
+
+uint64_t hash_of(const std::string& text) { return naming_tables->hash(text).cast<uint64_t>(); }
 
 // Escapes what is not valid UTF-8, as frames.encodable() does.
 std::string encodable(py::handle text) {
@@ -114,14 +115,16 @@ std::optional<Call> call_here() {
 
 }  // namespace
 
-void install_naming(py::dict names, py::dict registered, py::object lock, py::object entered, py::object blocks) {
-  naming_tables = new NamingTables{std::move(names),     std::move(registered), lock.attr("acquire"),
-                                   lock.attr("release"), std::move(entered),    std::move(blocks)};
+void install_naming(py::dict names, py::dict registered, py::object lock, py::object entered, py::object blocks,
+                    py::object hash) {
+  naming_tables =
+      new NamingTables{std::move(names),   std::move(registered), lock.attr("acquire"), lock.attr("release"),
+                       std::move(entered), std::move(blocks),     std::move(hash)};
 }
 
 Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
                     const std::vector<NamedOperand>& operands, bool recomputing) {
-  const uint64_t place = blake2b("(" + std::to_string(name_hash) + ", " + std::string(path) + ")");
+  const uint64_t place = hash_of("(" + std::to_string(name_hash) + ", " + std::string(path) + ")");
   std::string named = "(" + std::to_string(place) + ", [";
   bool is_first = true;
   for (const NamedOperand& operand : operands) {
@@ -130,7 +133,7 @@ Identified identify(std::string_view path, const std::vector<PyObject*>& modules
     named += std::exchange(is_first, false) ? "(" : ", (";
     named += std::to_string(operand.position) + ", " + name + ")";
   }
-  const uint64_t id = blake2b(named + "])");
+  const uint64_t id = hash_of(named + "])");
   Identified found{.id = id ? id : 1, .module_path = {}, .source = {}};
   if (modules.empty()) return found;
   const ModuleName name = ModuleName::of(modules.front(), naming_tables->names);

@@ -223,5 +223,5 @@ def _unwrapped(module: Any) -> Any:
     return module if issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module else None
 
 
-_torch.install_naming(models.names, operands.registered, _lock, roots.entered_here, roots.blocks)
+_torch.install_naming(models.names, operands.registered, _lock, roots.entered_here, roots.blocks, frames.hash_of_text)
 _torch.install_steps(_lasting_step, port.RUN_MODULE, Step, models.names, _unwrapped)
