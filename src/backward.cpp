@@ -64,17 +64,20 @@ RunStatePtr Backward::new_run(ScopeStack& scopes, OpSite& forward) {
 }
 
 SubscriptionPtr Backward::without(const SubscriptionPtr& seen_by, const std::vector<SubscriptionPtr>& known) {
+  const auto is_known = [&](const Subscription::Seen& seen) {
+    return std::any_of(known.begin(), known.end(), [&](const SubscriptionPtr& other) {
+      return std::find(other->tools.begin(), other->tools.end(), seen) != other->tools.end();
+    });
+  };
+  const size_t both = std::count_if(seen_by->tools.begin(), seen_by->tools.end(), is_known);
+  if (both == 0) return seen_by;
+  if (both == seen_by->tools.size()) return nullptr;
   auto left = std::make_shared<Subscription>(*seen_by);
-  for (const SubscriptionPtr& other : known) {
-    for (const Subscription::Seen& tool : other->tools) {
-      std::erase_if(left->tools, [&](const Subscription::Seen& seen) {
-        if (!(seen == tool)) return false;
-        for (ToolBits* bits : {&left->seen.outer, &left->seen.nested, &left->seen.demanded}) *bits &= ~seen.bit;
-        return true;
-      });
-    }
-  }
-  if (left->tools.size() == seen_by->tools.size()) return seen_by;
+  std::erase_if(left->tools, [&](const Subscription::Seen& seen) {
+    if (!is_known(seen)) return false;
+    for (ToolBits* bits : {&left->seen.outer, &left->seen.nested, &left->seen.demanded}) *bits &= ~seen.bit;
+    return true;
+  });
   return left->seen.nobody() ? nullptr : left;
 }
 

@@ -78,23 +78,28 @@ class Shared {
 
 struct Here {
   FreeLists lists;
-  bool is_used = false, is_ending = false;
+  bool keeps = false;  // what is freed: from the first use until the thread ends
+  bool is_ending = false;
 };
 thread_local constinit Here here;  // has no destructor: those of other thread-local objects may still free blocks
 
 Here& lists_of_thread() {
+  Here* mine = &here;
+  asm("" : "+r"(mine));  // g++ finds the address again for each member otherwise, by a call
+  return *mine;
+}
+
+void begin_to_keep(Here& mine) {
   struct Owner {
     ~Owner() {
+      here.keeps = false;
       here.is_ending = true;
       for (size_t i = 0; i < kSizes; ++i) Shared::get().put_back(here.lists[i], i, here.lists[i].count);
     }
   };
-  Here& mine = here;
-  if (!mine.is_used) {
-    mine.is_used = true;
-    static thread_local const Owner owner;
-  }
-  return mine;
+  if (mine.keeps || mine.is_ending) return;
+  mine.keeps = true;
+  static thread_local const Owner owner;
 }
 
 size_t index_of(size_t size) { return (size + kStep - 1) / kStep - 1; }
@@ -107,15 +112,33 @@ constexpr bool kPooled = true;
 
 }  // namespace
 
+namespace {
+
+[[gnu::cold, gnu::noinline]] void* take_new_block(Here& thread, size_t index) {
+  begin_to_keep(thread);
+  FreeList& list = thread.lists[index];
+  Shared::get().fill(list, index);
+  Block* const block = list.pop();
+  if (!thread.keeps) Shared::get().put_back(list, index, list.count);
+  return block;
+}
+
+[[gnu::cold, gnu::noinline]] void give_one_more(Here& thread, Block* block, size_t index) noexcept {
+  begin_to_keep(thread);
+  FreeList& list = thread.lists[index];
+  list.push(block);
+  if (!thread.keeps) return Shared::get().put_back(list, index, list.count);
+  if (list.count > kMostHere) Shared::get().put_back(list, index, kMostHere / 2);
+}
+
+}  // namespace
+
 void* take_block(size_t size) {
   const size_t index = index_of(size);
   if (!kPooled || index >= kSizes) return ::operator new(size);
   Here& thread = lists_of_thread();
   FreeList& list = thread.lists[index];
-  if (!list.first) Shared::get().fill(list, index);
-  Block* const block = list.pop();
-  if (thread.is_ending) Shared::get().put_back(list, index, list.count);
-  return block;
+  return list.first ? list.pop() : take_new_block(thread, index);
 }
 
 void give_block(void* block, size_t size) noexcept {
@@ -123,9 +146,8 @@ void give_block(void* block, size_t size) noexcept {
   if (!kPooled || index >= kSizes) return ::operator delete(block);
   Here& thread = lists_of_thread();
   FreeList& list = thread.lists[index];
+  if (!thread.keeps || list.count >= kMostHere) return give_one_more(thread, static_cast<Block*>(block), index);
   list.push(static_cast<Block*>(block));
-  if (thread.is_ending) return Shared::get().put_back(list, index, list.count);
-  if (list.count > kMostHere) Shared::get().put_back(list, index, kMostHere / 2);
 }
 
 }  // namespace amanda

@@ -22,10 +22,12 @@ ForwardOperands::Operand ForwardOperands::keep(const c10::IValue& operand) {
 }
 
 void ForwardOperands::keep_inputs(c10::ArrayRef<c10::IValue> inputs) {
+  inputs_.reserve(inputs_.size() + inputs.size());
   for (const c10::IValue& input : inputs) inputs_.push_back(keep(input));
 }
 
 void ForwardOperands::keep_outputs(c10::ArrayRef<c10::IValue> outputs) {
+  outputs_.reserve(outputs_.size() + outputs.size());
   for (const c10::IValue& output : outputs) outputs_.push_back(keep(output));
 }
 

@@ -119,8 +119,9 @@ variable_list run_replacement(Node& node, variable_list&& grad_outputs);
 
 class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<BeforeNode> {
  public:
-  BeforeNode(Node& node, const NodeType& type, const ThreadCalls& here, Ownership&& owner)
-      : node_(node), type_(type), record_(here, std::move(owner)) {}
+  template <class... Owner>
+  BeforeNode(Node& node, const NodeType& type, const ThreadCalls& here, Owner&&... owner)
+      : node_(node), type_(type), record_(here, std::forward<Owner>(owner)...) {}
 
   variable_list operator()(const variable_list& grad_outputs) override {
     const ThreadKeys& thread = thread_keys().with_torch_state();
@@ -151,7 +152,7 @@ class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<
     return call.give_grad_outputs();
   }
 
-  variable_list begin(CurrentScopes scopes, const variable_list& grad_outputs) {
+  [[gnu::noinline]] variable_list begin(CurrentScopes scopes, const variable_list& grad_outputs) {
     auto node = std::make_unique<RunningNode>(std::move(scopes), node_, type_, record_);
     variable_list edited = node->begin(take_over(grad_outputs));
     // Usually both are installed already. (It is too late only for other threads that are running this node.)
@@ -166,7 +167,7 @@ class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<
   NodeRecord record_;
 };
 
-NodeRecord* find_record(Node& node) {
+inline NodeRecord* find_record(Node& node) {
   for (const auto& hook : node.pre_hooks()) {
     auto& one = *hook;  // the class is final, so comparing types is enough, at a tenth of a cast's cost
     if (typeid(one) == typeid(BeforeNode)) return &static_cast<BeforeNode&>(one).record();
@@ -192,9 +193,12 @@ variable_list run_replacement(Node& node, variable_list&& grad_outputs) {
 
 // Several threads may use one leaf, but its node must get only one record. The lock covers only the list of hooks:
 // tools' code, and destructors that need the interpreter lock, run outside it.
-std::unique_lock<Mutex> lock_hooks(const NodeType& type) {
+std::unique_lock<Mutex> lock_leaves() {
   static auto* leaves = new Mutex;
-  return type.accumulates ? std::unique_lock(*leaves) : std::unique_lock<Mutex>();
+  return std::unique_lock(*leaves);
+}
+inline std::unique_lock<Mutex> lock_hooks(const NodeType& type) {
+  return type.accumulates ? lock_leaves() : std::unique_lock<Mutex>();
 }
 
 NodeRecord* find_record_of(Node& node, const NodeType& type) {
@@ -202,8 +206,9 @@ NodeRecord* find_record_of(Node& node, const NodeType& type) {
   return find_record(node);
 }
 
-NodeRecord& add_record(Node& node, const NodeType& type, const ThreadCalls& here, Ownership&& owner) {
-  auto hook = std::make_unique<BeforeNode>(node, type, here, std::move(owner));
+template <class... Owner>
+NodeRecord& add_record(Node& node, const NodeType& type, const ThreadCalls& here, Owner&&... owner) {
+  auto hook = std::make_unique<BeforeNode>(node, type, here, std::forward<Owner>(owner)...);
   NodeRecord& made = hook->record();
   node.add_pre_hook(std::move(hook));
   return made;
@@ -233,8 +238,11 @@ class Binder {
     const uint32_t number = number_++;
     const HookNeeds* const needs = binding_.known(number, id);
     const bool keeps_run = needs && (needs->run || needs->pending);
-    if (needs && !keeps_run && bind_first(node, type, {forward_, id, number, made_by_forward, nullptr}, *needs)) return;
-    analysed_ &= !attach_hooks(node, type, {forward_, id, number, made_by_forward, nullptr}).pending;
+    if (needs && !(keeps_run && type.accumulates) && bind_first(node, type, id, number, made_by_forward, *needs)) {
+      analysed_ &= !needs->pending;
+    } else {
+      analysed_ &= !attach_hooks(node, type, {forward_, id, number, made_by_forward, nullptr}).pending;
+    }
   }
   /// Have all their analyses run?
   bool analysed() const { return analysed_; }
@@ -246,11 +254,17 @@ class Binder {
   }
 
   // False: the node has a record already.
-  bool bind_first(Node& node, const NodeType& type, Ownership&& owner, const HookNeeds& needs) const {
+  bool bind_first(Node& node, const NodeType& type, OpId id, uint32_t number, bool made_by_forward,
+                  const HookNeeds& needs) {
     const auto lock = lock_hooks(type);
-    if (find_record(node)) return false;
+    if (C10_UNLIKELY(find_record(node) != nullptr)) return false;
     if (!needs.any() && !counts_calls()) return true;  // counted by the hook
-    NodeRecord& record = add_record(node, type, here_, std::move(owner));
+    RunStatePtr run;
+    if (C10_UNLIKELY(needs.run || needs.pending)) {
+      run = run_of(*forward_);
+      run_kept_ = true;
+    }
+    NodeRecord& record = add_record(node, type, here_, forward_, id, number, made_by_forward, std::move(run));
     if (needs.after) ensure_post_hook(node, record);
     return true;
   }
@@ -275,10 +289,12 @@ class Binder {
   }
 
   // Returns what the owner's tools need on the node.
-  HookNeeds attach_hooks(Node& node, const NodeType& type, Ownership owner) {
+  [[gnu::noinline]] HookNeeds attach_hooks(Node& node, const NodeType& type, Ownership owner) {
     NodeRecord* const known = find_record_of(node, type);
     if (known) {
-      const NodeRecord::Owners owners = known->owners();
+      const NodeRecord::Owners* const own = known->own_owners(here_, type.accumulates);
+      const NodeRecord::Owners copy = own ? NodeRecord::Owners() : known->owners();
+      const NodeRecord::Owners& owners = own ? *own : copy;
       if (!restrict_to_new_tools(owner, owners)) {
         if (type.accumulates) known->renew_run(owners, owner, [&] { return run_of(*owner.forward); });
         return {};
@@ -323,12 +339,12 @@ OpId id_of(const Node& node, const NodeType& type, OpId within, uint64_t index) 
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,
                 OpId base, bool made_by_forward, RunSource* runs) {
   Binder binder(scopes, made, forward, runs);
-  c10::SmallVector<OpId, 8> ids;
+  c10::SmallVector<OpId, 8> ids(made.nodes.size());
   for (size_t i = 0; i < made.nodes.size(); ++i) {
     Node& node = *made.nodes[i];
     const NodeType& type = node_types().of(node);
-    ids.push_back(base == 0 ? 0 : id_of(node, type, base, i));
-    binder.bind(node, type, ids.back(), made_by_forward);
+    ids[i] = base == 0 ? 0 : id_of(node, type, base, i);
+    binder.bind(node, type, ids[i], made_by_forward);
   }
   for (const NodeWindow::Leaf& leaf : made.leaves) {
     const NodeType& type = node_types().of(*leaf.accumulate);

@@ -56,8 +56,9 @@ uint64_t NodeCall::versions(Side at) const {
   const variable_list& gradients = at == Side::kOutputs ? grad_inputs_ : grad_outputs_;
   uint64_t sum = 0;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const at::Tensor& gradient = gradients[i];
-    if (gradient.defined() && !gradient.is_inference()) sum += gradient._version() * version_weight(i);
+    if (!gradients[i].defined()) continue;
+    const c10::VariableVersion& version = gradients[i].unsafeGetTensorImpl()->version_counter();
+    if (version.enabled()) sum += version.current_version() * version_weight(i);  // inference tensors have none
   }
   return sum;
 }
@@ -115,23 +116,6 @@ void NodeCall::run(RunHints hints) {
 void NodeCall::skip(RunHints) {
   grad_inputs_.assign(node_.num_outputs(), at::Tensor());
   replaced_ = true;
-}
-
-// Otherwise AccumulateGrad would copy a gradient instead of taking it over.
-void NodeCall::forget_shown() {
-  if (!rest_) return;
-  for (auto& shown : rest_->shown) shown.clear();
-}
-
-variable_list NodeCall::give_grad_outputs() {
-  forget_shown();
-  return std::move(grad_outputs_);
-}
-
-variable_list NodeCall::give_grad_inputs() {
-  forget_shown();
-  grad_outputs_.clear();
-  return std::move(grad_inputs_);
 }
 
 // ---- edits ----------------------------------------------------------------------------------------------------------

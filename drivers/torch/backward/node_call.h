@@ -44,7 +44,8 @@ variable_list run_node(Node& node, variable_list&& grad_outputs);
 
 class NodeCall final : public OpCall {
  public:
-  NodeCall(Node& node, const NodeType& type, const Ownership& owner, variable_list grad_outputs = {})
+  NodeCall(Node& node, const NodeType& type, const Ownership& owner) : node_(node), type_(type), owner_(owner) {}
+  NodeCall(Node& node, const NodeType& type, const Ownership& owner, variable_list&& grad_outputs)
       : node_(node), type_(type), owner_(owner), grad_outputs_(std::move(grad_outputs)) {}
   NodeCall(const NodeCall&) = delete;
   NodeCall& operator=(const NodeCall&) = delete;
@@ -89,8 +90,15 @@ class NodeCall final : public OpCall {
     return position < gradients.size() && gradients[position].defined() ? &gradients[position] : nullptr;
   }
   void take(variable_list grad_outputs) { grad_outputs_ = std::move(grad_outputs); }
-  variable_list give_grad_outputs();
-  variable_list give_grad_inputs();
+  variable_list give_grad_outputs() {
+    forget_shown();
+    return std::move(grad_outputs_);
+  }
+  variable_list give_grad_inputs() {
+    forget_shown();
+    grad_outputs_.clear();
+    return std::move(grad_inputs_);
+  }
 
   /// The innermost call of this thread on which actions or analyses run, with this type and id; null: none.
   static NodeCall* current(OpType type, OpId id);
@@ -126,12 +134,19 @@ class NodeCall final : public OpCall {
     std::vector<Staged> staged;
     Shown shown[2];          // what get() returned references to, by side
     Shown shown_forward[2];  // the same for forward_get()
+
+    void forget_shown() {
+      for (Shown& one : shown) one.clear();
+    }
   };
   Rest& rest() {
     if (!rest_) rest_ = std::make_unique<Rest>();
     return *rest_;
   }
-  void forget_shown();
+  // Otherwise AccumulateGrad would copy a gradient instead of taking it over.
+  void forget_shown() {
+    if (rest_) rest_->forget_shown();
+  }
   variable_list& side(Side side) { return side == Side::kOutputs ? grad_inputs_ : grad_outputs_; }
   void check(Side side, size_t position, const at::Tensor& value) const;
 

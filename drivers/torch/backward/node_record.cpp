@@ -13,6 +13,7 @@ namespace amanda::pytorch {
 
 bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
   if (owners.empty()) return true;
+  if (owners.back().forward->seen_by == owner.forward->seen_by) return false;
   std::vector<SubscriptionPtr> known;
   for (const Ownership& other : owners) known.push_back(other.forward->seen_by);
   SubscriptionPtr left = Backward::without(owner.forward->seen_by, known);

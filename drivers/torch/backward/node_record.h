@@ -18,8 +18,11 @@ class NodeRecord {
  public:
   using Owners = c10::SmallVector<Ownership, 1>;
 
-  /// `here`: of the thread that creates the node, unless it is a leaf's.
-  NodeRecord(const ThreadCalls& here, Ownership&& first) : maker_(&here) { owners_.push_back(std::move(first)); }
+  /// `here`: of the thread that creates the node, unless it is a leaf's. `first`: an Ownership, or its members.
+  template <class... First>
+  explicit NodeRecord(const ThreadCalls& here, First&&... first) : maker_(&here) {
+    owners_.emplace_back(Ownership{std::forward<First>(first)...});
+  }
   NodeRecord(const NodeRecord&) = delete;
   NodeRecord& operator=(const NodeRecord&) = delete;
 
@@ -31,11 +34,16 @@ class NodeRecord {
   void renew_run(const Owners& owners, const Ownership& user, const std::function<RunStatePtr()>& run);
 
   Owners owners() const;
+  /// Null: other threads may change the owners of a node that now runs, or gets owners, on this thread.
+  const Owners* own_owners(const ThreadCalls& here, bool is_leafs) const {
+    return is_leafs || &here != maker_ ? nullptr : &owners_;
+  }
   /// The owner, if there is only one, of a node that now runs on this thread; otherwise null. Valid while the node
   /// runs. `copy`: room for it, if other threads may change it meanwhile.
   const Ownership* only_owner(const ThreadCalls& here, bool is_leafs, std::optional<Ownership>& copy) const {
-    if (is_leafs || &here != maker_) return shared_only_owner(copy);
-    return owners_.size() == 1 ? &owners_.front() : nullptr;
+    const Owners* owners = own_owners(here, is_leafs);
+    if (!owners) return shared_only_owner(copy);
+    return owners->size() == 1 ? &owners->front() : nullptr;
   }
 
  private:

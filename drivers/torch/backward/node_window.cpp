@@ -4,8 +4,6 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
-
 #include "base/python_hooks.h"
 #include "base/tensor_handle.h"
 
@@ -16,15 +14,28 @@ using torch::autograd::Node;
 
 constexpr uint64_t kLeafNumber = UINT64_MAX;  // the sequence number of all AccumulateGrad nodes
 
+// The same as grad_fn(), which locks each view.
+Node* node_of(const at::Tensor& result) {
+  const auto* const known = torch::autograd::impl::get_autograd_meta(result);
+  if (!known) return nullptr;
+  if (!known->is_view_) return known->grad_fn_.get();
+  const auto& view = static_cast<const torch::autograd::DifferentiableViewMeta&>(*known);
+  const bool is_current = view.grad_fn_ && view.has_bw_view() && view.get_attr_version() == result._version();
+  return is_current ? view.grad_fn_.get() : result.grad_fn().get();
+}
+
 /// Through the nodes whose numbers were assigned since `first`.
 class Walk {
  public:
-  explicit Walk(uint64_t first) : first_(first), by_number_(at::sequence_number::peek() - first) {}
+  explicit Walk(uint64_t first, NodeWindow::Made& made) : first_(first), made_(made) {
+    made_.nodes.resize(at::sequence_number::peek() - first);  // by number; null: not met yet
+    missing_ = made_.nodes.size();
+  }
 
   void from(const at::Tensor& result) {
-    if (by_number_.empty() || !result.defined() || !result.requires_grad()) return;
-    if (const port::NodePtr& node = result.grad_fn()) reach(*node);
-    while (!open_.empty()) {
+    if (missing_ == 0 || !result.defined() || !result.requires_grad()) return;
+    if (Node* const node = node_of(result)) reach(*node);
+    while (missing_ != 0 && !open_.empty()) {
       const Node* const node = open_.pop_back_val();
       for (const torch::autograd::Edge& edge : node->next_edges()) {
         if (edge.function) reach(*edge.function);
@@ -32,36 +43,45 @@ class Walk {
     }
   }
 
-  NodeWindow::Made made() const {
-    NodeWindow::Made made;
-    for (Node* const node : by_number_) {
+  void end() {
+    size_t met = 0;
+    for (Node* const node : made_.nodes) {
       if (!node) continue;
-      const torch::autograd::edge_list& edges = node->next_edges();
-      for (size_t i = 0; i < edges.size(); ++i) {
-        Node* const next = edges[i].function.get();
-        if (!next || next->sequence_nr() != kLeafNumber) continue;
-        if (std::none_of(made.leaves.begin(), made.leaves.end(),
-                         [&](const NodeWindow::Leaf& known) { return known.accumulate == next; })) {
-          made.leaves.push_back({next, made.nodes.size(), i});
-        }
-      }
-      made.nodes.push_back(node);
+      add_leaves(*node, met);
+      made_.nodes[met++] = node;
     }
-    return made;
+    made_.nodes.resize(met);
   }
 
  private:
   void reach(Node& node) {
     const uint64_t number = node.sequence_nr() - first_;
-    if (number >= by_number_.size() || by_number_[number]) return;
+    if (number >= made_.nodes.size() || made_.nodes[number]) return;
     if (node.thread_id() != thread_) return;
-    by_number_[number] = &node;
+    made_.nodes[number] = &node;
     open_.push_back(&node);
+    --missing_;
+  }
+
+  void add_leaves(const Node& node, size_t index) {
+    const torch::autograd::edge_list& edges = node.next_edges();
+    for (size_t i = 0; i < edges.size(); ++i) {
+      Node* const next = edges[i].function.get();
+      if (next && next->sequence_nr() == kLeafNumber && !has_leaf(next)) made_.leaves.push_back({next, index, i});
+    }
+  }
+
+  bool has_leaf(const Node* accumulate) const {
+    for (const NodeWindow::Leaf& known : made_.leaves) {
+      if (known.accumulate == accumulate) return true;
+    }
+    return false;
   }
 
   const uint64_t first_;
   const uint64_t thread_ = at::RecordFunction::currentThreadId();
-  SomeNodes by_number_;
+  NodeWindow::Made& made_;
+  size_t missing_ = 0;
   c10::SmallVector<Node*, 8> open_;
 };
 
@@ -84,15 +104,19 @@ NodeWindow::NodeWindow() : first_(at::sequence_number::peek()) {}
 bool NodeWindow::is_empty() const { return at::sequence_number::peek() == first_; }
 
 NodeWindow::Made NodeWindow::made(c10::ArrayRef<at::Tensor> results) const {
-  Walk walk(first_);
+  Made made;
+  Walk walk(first_, made);
   for (const at::Tensor& result : results) walk.from(result);
-  return walk.made();
+  walk.end();
+  return made;
 }
 
 NodeWindow::Made NodeWindow::made(c10::ArrayRef<OperandTensor> results) const {
-  Walk walk(first_);
+  Made made;
+  Walk walk(first_, made);
   for (const OperandTensor& result : results) walk.from(*result.tensor);
-  return walk.made();
+  walk.end();
+  return made;
 }
 
 }  // namespace amanda::pytorch

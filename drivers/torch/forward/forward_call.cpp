@@ -47,27 +47,68 @@ void ForwardCall::remember_results() {
   return any ? mask | 1 : 0;
 }
 
+namespace {
+
+bool are_wrapped(c10::ArrayRef<OperandTensor> tensors) {
+  for (const OperandTensor& one : tensors) {
+    if (one.tensor->defined() && one.tensor->key_set().has_any(kFunctorchWrappers)) return true;
+  }
+  return false;
+}
+
+// `levels`: keeps what is below the wrappers.
+[[gnu::noinline]] NodeWindow::Made made_of_levels(const NodeWindow& window, c10::ArrayRef<OperandTensor> tensors,
+                                                  SomeTensors& levels) {
+  for (const OperandTensor& one : tensors) levels.push_back(*one.tensor);
+  levels = all_levels(levels);
+  return window.made(levels);
+}
+
+NodeWindow::Made made_of(const NodeWindow& window, c10::ArrayRef<OperandTensor> tensors, SomeTensors& levels) {
+  return C10_UNLIKELY(are_wrapped(tensors)) ? made_of_levels(window, tensors, levels) : window.made(tensors);
+}
+
+[[gnu::noinline]] NodeWindow::Made made_with_written(const NodeWindow& window, c10::ArrayRef<OperandTensor> results,
+                                                     const std::vector<c10::IValue>& written, SomeTensors& levels) {
+  OperandTensors both(results.begin(), results.end());
+  both.append(tensors_of(written));
+  return made_of(window, both, levels);
+}
+
+}  // namespace
+
 bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                             const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                             const SubscriptionPtr& seen_by, RunSource& runs) {
-  OperandTensors both;
-  c10::ArrayRef<OperandTensor> tensors = result_tensors();
-  if (!written.empty()) {
-    both.append(tensors.begin(), tensors.end());
-    both.append(tensors_of(written));
-    tensors = both;
-  }
   SomeTensors levels;  // few calls have any
-  const bool wrapped = std::any_of(tensors.begin(), tensors.end(), [](const OperandTensor& one) {
-    return one.tensor->defined() && one.tensor->key_set().has_any(kFunctorchWrappers);
-  });
-  if (wrapped) {
-    for (const OperandTensor& one : tensors) levels.push_back(*one.tensor);
-    levels = all_levels(levels);
-  }
-  NodeWindow::Made made = wrapped ? window.made(levels) : window.made(tensors);
+  NodeWindow::Made made = written.empty() ? made_of(window, result_tensors(), levels)
+                                          : made_with_written(window, result_tensors(), written, levels);
   if (made.nodes.empty()) return nothing_made();
-  // A leaf that a differentiable routine replaced still belongs to the operator.
+  std::vector<port::NodePtr> kept;
+  if (C10_UNLIKELY(!edited.empty())) kept = add_edited_leaves(made, edited);
+  if (operands) connect(*operands, made);
+  const PlanPtr* const plan = runs.plan();
+  const auto forward = std::allocate_shared<ForwardRun>(
+      PoolAllocator<ForwardRun>(), ForwardRun{seen_by,
+                                              record_.type,
+                                              id(),
+                                              identity_.raw_path,
+                                              std::move(operands),
+                                              {},
+                                              plan ? std::weak_ptr(*plan) : std::weak_ptr<const Plan>()});
+  const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true, &runs);
+  // Other shapes, or autocast, create other nodes at the same place: only here it is known that they are new.
+  if (C10_UNLIKELY(!analysed && !forward->operands)) {
+    auto now = operands_now();
+    connect(*now, made);
+    forward->operands = std::move(now);
+  }
+  return analysed;
+}
+
+// A leaf that a differentiable routine replaced still belongs to the operator.
+std::vector<port::NodePtr> ForwardCall::add_edited_leaves(NodeWindow::Made& made,
+                                                          const std::vector<EditedInput>& edited) {
   std::vector<port::NodePtr> kept;
   for (const auto& [position, input] : edited) {
     each_tensor(input, [&, at = position](const at::Tensor& tensor) {
@@ -80,24 +121,11 @@ bool ForwardCall::bind_made(ScopeStack& scopes, const NodeWindow& window, const 
       kept.push_back(std::move(node));
     });
   }
-  auto connected = [&](std::shared_ptr<ForwardOperands> all) {
-    for (const NodeWindow::Leaf& leaf : made.leaves) all->connect(*leaf.accumulate);
-    return all;
-  };
-  if (operands) operands = connected(std::move(operands));
-  const PlanPtr* const plan = runs.plan();
-  const auto forward = std::allocate_shared<ForwardRun>(
-      PoolAllocator<ForwardRun>(), ForwardRun{seen_by,
-                                              record_.type,
-                                              id(),
-                                              identity_.raw_path,
-                                              std::move(operands),
-                                              {},
-                                              plan ? std::weak_ptr(*plan) : std::weak_ptr<const Plan>()});
-  const bool analysed = bind_nodes(scopes, made, forward, id(), /*made_by_forward=*/true, &runs);
-  // Other shapes, or autocast, create other nodes at the same place: only here it is known that they are new.
-  if (!analysed && !forward->operands) forward->operands = connected(operands_now());
-  return analysed;
+  return kept;
+}
+
+void ForwardCall::connect(ForwardOperands& operands, const NodeWindow::Made& made) {
+  for (const NodeWindow::Leaf& leaf : made.leaves) operands.connect(*leaf.accumulate);
 }
 
 }  // namespace amanda::pytorch

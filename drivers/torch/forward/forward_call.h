@@ -81,6 +81,11 @@ class ForwardCall : public OpCall {
   const OpRecord& record_;
   Identity identity_;  // computed on first use
   RawPlace raw_;       // for that
+
+ private:
+  /// Returns what keeps their nodes alive.
+  static std::vector<port::NodePtr> add_edited_leaves(NodeWindow::Made& made, const std::vector<EditedInput>& edited);
+  static void connect(ForwardOperands& operands, const NodeWindow::Made& made);
 };
 
 }  // namespace amanda::pytorch

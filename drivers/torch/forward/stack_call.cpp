@@ -253,7 +253,11 @@ void StackCall::watch_backward(bool keep_operands) {
   made_.emplace();
   if (keep_operands) {
     operands_ = std::make_shared<ForwardOperands>();
-    operands_->keep_inputs(program_inputs());
+    if (edited_inputs_.empty()) {
+      operands_->keep_inputs(arguments());
+    } else {
+      operands_->keep_inputs(program_inputs());
+    }
   } else {
     inputs_ = program_inputs();
   }
