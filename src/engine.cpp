@@ -60,12 +60,14 @@ KnownCall Engine::known_call(const ScopeStack& scopes, const Backend& backend, O
 namespace {
 
 // Apart from on_known_op(): most calls need none of this code in the caches.
-[[gnu::noinline]] void run_with_backward(ThreadCalls& here, ScopeStack& scopes, OpCall& call, ToolBits seeing,
-                                         const PlanUse& plan) {
+[[gnu::noinline]] Engine::Left run_with_backward(ThreadCalls& here, ScopeStack& scopes, OpCall& call, ToolBits seeing,
+                                                 const PlanUse& plan) {
   OpRun run(here, scopes, call, seeing, plan);
   run.before();
+  if (run.leaves_operator()) return {true, scopes.observes_inner(here.inside | seeing)};
   run.operate();
   run.after();
+  return {};
 }
 
 [[gnu::noinline]] void run_rest(ThreadCalls& here, ToolBits seeing, const Plan& plan, Execution& execution,
@@ -83,10 +85,7 @@ namespace {
 // they began.
 [[gnu::hot]] Engine::Left Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
                                               const KnownCall& known) {
-  if (known.plan_->backward()) {
-    run_with_backward(here, scopes, call, sight.seeing(), known.plan_);
-    return {};
-  }
+  if (known.plan_->backward()) return run_with_backward(here, scopes, call, sight.seeing(), known.plan_);
   // The same, for a plan without analyses and backward operators.
   const CallFrame alive(here);
   const PlanUse plan = known.plan_;

@@ -26,7 +26,10 @@ class OpRun {
   OpRun(const OpRun&) = delete;
   OpRun& operator=(const OpRun&) = delete;
 
-  void before();   // analyses, and actions
+  void before();  // analyses, and actions
+  /// Now is nothing left but the operator, which creates no backward operators? Then operate() and after() need not be
+  /// called.
+  bool leaves_operator();
   void operate();  // the operator, or its replacement
   void after();
   void settle() { execution_.settle(); }
@@ -36,6 +39,7 @@ class OpRun {
 
  private:
   PlanUse analyse(Point point);
+  uint64_t gradient_mask();
 
   CallFrame alive_;
   ThreadCalls& thread_;
@@ -45,9 +49,9 @@ class OpRun {
   std::optional<AnalysisSession> session_;
   PlanUse plan_;
   Execution execution_;
-  uint64_t gradient_mask_ = 0;
-  bool watched_ = false;  // backward operators may be created
-  bool plain_ = false;    // nothing was scheduled: finish() is not needed
+  std::optional<uint64_t> gradient_mask_;  // once the actions before the operator have run
+  bool watched_ = false;                   // backward operators may be created
+  bool plain_ = false;                     // nothing was scheduled: finish() is not needed
 };
 
 }  // namespace amanda

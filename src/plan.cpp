@@ -39,7 +39,7 @@ Plan::Plan(std::vector<ScheduledPtr> actions, Outlook outlook, OpSite& site)
     list.push_back(std::move(action));
   }
   check_replacements(replacements(), site);
-  ends_before_ = replacements().empty() && at(Point::kAfter).empty() && !outlook_.after_pending && !outlook_.backward;
+  ends_before_ = replacements().empty() && at(Point::kAfter).empty() && !outlook_.after_pending;
 }
 
 Edit Plan::edits_after() const {

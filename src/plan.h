@@ -29,7 +29,7 @@ class Plan {
   bool follows() const { return outlook_.follows; }
   const SubscriptionPtr& backward() const { return outlook_.backward; }
   bool does_nothing() const { return does_nothing_; }  // on this operator itself
-  bool ends_before() const { return ends_before_; }    // the operator: nothing replaces it, or follows it
+  bool ends_before() const { return ends_before_; }    // the operator: nothing replaces it or follows it, forward
   /// The OpCall::gradient_mask() of a run in which all backward operators were already analyzed; 0: none yet.
   uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }
   void set_analysed_mask(uint64_t mask) const { analysed_mask_.store(mask, std::memory_order_relaxed); }
