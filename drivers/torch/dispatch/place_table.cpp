@@ -85,17 +85,21 @@ PlaceTable* make_table(ThreadKeys& thread) {
   return owner.get();
 }
 
-bool is_plain(const ThreadKeys& thread, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest,
-              c10::ArrayRef<OperandTensor> arguments) {
+bool is_plain(const ThreadKeys& thread, KeyRole role, const OpRecord& record) {
+  const bool busy = (thread.unobserved | thread.running_nodes | static_cast<size_t>(thread.recording)) != 0;
+  if (thread.role != role || busy || record.noise) return false;
+  return !counts_calls() && places_used.load(std::memory_order_relaxed);
+}
+
+bool may_be_traced(c10::DispatchKeySet rest, c10::ArrayRef<OperandTensor> arguments) {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet kModes({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Tracer});
-  const bool busy = (thread.unobserved | thread.running_nodes | static_cast<size_t>(thread.recording)) != 0;
-  if (thread.role != role || busy || record.noise || rest.has_any(kModes)) return false;
+  if (rest.has_any(kModes)) return true;
   for (const OperandTensor& operand : arguments) {
     const at::TensorImpl* impl = operand.tensor->unsafeGetTensorImpl();
-    if (impl->key_set().has(DispatchKey::Python) || impl->has_symbolic_sizes_strides()) return false;
+    if (impl->key_set().has(DispatchKey::Python) || impl->has_symbolic_sizes_strides()) return true;
   }
-  return !counts_calls() && places_used.load(std::memory_order_relaxed);
+  return false;
 }
 
 }  // namespace
@@ -103,18 +107,18 @@ bool is_plain(const ThreadKeys& thread, KeyRole role, const OpRecord& record, c1
 [[gnu::hot]] void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest, bool symbols,
                            c10::ArrayRef<OperandTensor> arguments) {
   ThreadKeys& thread = thread_keys();
-  if (symbols || !is_plain(thread, role, record, rest, arguments)) return;
+  if (!is_plain(thread, role, record)) return;
   if (C10_UNLIKELY(!thread.places) && !(thread.places = make_table(thread))) return;
   const Sight& sight = thread.places->sight(thread, record.type);
   way.thread = &thread;
   way.seeing = sight.seeing();
   way.sight = &sight;
   way.observes_inner = sight.observes_inner();
-  if (way.seeing == 0) {
+  if (way.seeing == 0) {  // whatever its operands are
     way.kind = Way::Kind::kBelow;
     return;
   }
-  if (port::inside_backward()) return;  // asked here: a call that nobody sees needs no place
+  if (symbols || may_be_traced(rest, arguments) || port::inside_backward()) return;
   way.raw = raw_place(thread.walk, record, arguments);
   if (way.raw.path == 0) return;
   way.scopes = thread.serial;
