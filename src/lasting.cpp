@@ -15,7 +15,7 @@ namespace {
 
 // Sizes that are fetched in advance: multiples of 16 bytes up to 1 KiB, and of 1 KiB up to 16.
 constexpr size_t kStep = 16, kSmall = 64, kLargeStep = kStep * kSmall, kSizes = kSmall + 15;
-constexpr size_t kFirstBytes = 2048, kMostBytes = size_t{1} << 18;
+constexpr size_t kMostBytes = size_t{1} << 18;
 
 constexpr size_t index_of(size_t size) {
   const size_t steps = (std::max<size_t>(size, 1) - 1) / kStep;
@@ -24,6 +24,8 @@ constexpr size_t index_of(size_t size) {
 constexpr size_t size_of(size_t index) {
   return index < kSmall ? (index + 1) * kStep : (index - kSmall + 2) * kLargeStep;
 }
+// How many a thread fetches at first: what a small model's first run takes. Most blocks are small.
+constexpr size_t first_count(size_t index) { return index < 16 ? 96 - 4 * index : index < kSmall ? 8 : 1; }
 static_assert(size_of(index_of(1024)) == 1024 && size_of(index_of(1025)) == 2048 && index_of(16384) == kSizes - 1);
 
 struct Free {
@@ -64,12 +66,12 @@ void on_new_thread(const Fn& fn) noexcept {
 }
 
 /// Of one thread. Starting a thread takes longer than fetching many blocks, so the one that is started for a block
-/// fetches others, too: of each size twice as many as were taken since the last time.
+/// fetches others, too: of each size four times as many as were taken since the last time.
 class Stock {
  public:
   Stock() {
     on_new_thread([this] {
-      for (size_t i = 0; i < kSmall; ++i) batches_[i].fetch(size_of(i), std::max<size_t>(kFirstBytes / size_of(i), 4));
+      for (size_t i = 0; i < kSizes; ++i) batches_[i].fetch(size_of(i), first_count(i));
     });
   }
 
@@ -106,7 +108,7 @@ class Stock {
   void refill() {
     for (size_t i = 0; i < kSizes; ++i) {
       const size_t taken = std::exchange(batches_[i].taken, 0);
-      batches_[i].fetch(size_of(i), std::min(2 * taken, kMostBytes / size_of(i)));
+      batches_[i].fetch(size_of(i), std::min(4 * taken, kMostBytes / size_of(i)));
     }
   }
 

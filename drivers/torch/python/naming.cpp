@@ -82,8 +82,8 @@ struct Call {
 
 // False: something is not kept.
 bool add_all(Call& call, const Entered& entered) {
-  const std::vector<KeptStep> steps = kept_steps();  // from here on, no Python code runs that could change what is kept
-  call.path.reserve(steps.size());
+  const c10::SmallVector<KeptStep, 64> steps =
+      kept_steps();  // from here on, no Python code runs that could change what is kept
   for (const KeptStep& step : steps) {
     PathStep part = step.facts->with_text();
     part.enters = entered.has(step);
@@ -122,9 +122,22 @@ void install_naming(py::dict names, py::dict registered, py::object lock, py::ob
                        std::move(entered), std::move(blocks),     std::move(hash)};
 }
 
-Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
-                    const std::vector<NamedOperand>& operands, bool recomputing) {
-  const uint64_t place = hash_of("(" + std::to_string(name_hash) + ", " + std::string(path) + ")");
+namespace {
+
+// The hash of an operator on a path, which `append_path` appends. Texts of paths are long: all are made in one string.
+template <class Append>
+uint64_t hash_of_place(uint64_t name_hash, const Append& append_path) {
+  static auto& text = *new std::string;
+  text = "(";
+  text += std::to_string(name_hash);
+  text += ", ";
+  append_path(text);
+  text += ')';
+  return hash_of(text);
+}
+
+Identified identify_at(uint64_t place, const std::vector<PyObject*>& modules, const std::vector<NamedOperand>& operands,
+                       bool recomputing) {
   std::string named = "(" + std::to_string(place) + ", [";
   bool is_first = true;
   for (const NamedOperand& operand : operands) {
@@ -142,6 +155,14 @@ Identified identify(std::string_view path, const std::vector<PyObject*>& modules
   return found;
 }
 
+}  // namespace
+
+Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
+                    const std::vector<NamedOperand>& operands, bool recomputing) {
+  const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { text += path; });
+  return identify_at(place, modules, operands, recomputing);
+}
+
 std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
                                       bool recomputing) {
   const NamingLock lock;
@@ -155,7 +176,8 @@ std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pyto
   }
   std::string source(call->path.source());
   const bool in_model = call->path.in_model();
-  KeptCall found{identify(call->path.text(), call->modules, name_hash, operands, recomputing), in_model};
+  const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { call->path.append_to(text); });
+  KeptCall found{identify_at(place, call->modules, operands, recomputing), in_model};
   found.place.source = std::move(source);
   return found;
 }

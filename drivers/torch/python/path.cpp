@@ -59,13 +59,9 @@ void Path::add(const PathStep& step) {
   if (!entered_ && step.enters) entered_ = places_.size();
 }
 
-std::string Path::text() const {
+void Path::append_to(std::string& text) const {
   const bool at_mark = !has_root() && (marked_ > 0 || !mark_.empty());
   const size_t count = has_root() ? root_ : at_mark ? marked_ : entered_ ? entered_ : places_.size();
-  size_t size = mark_.size() + 4;
-  for (size_t i = 0; i < count; ++i) size += places_[i].size() + 2;
-  std::string text;
-  text.reserve(size);
   text += '(';
   size_t listed = 0;
   auto list = [&](std::string_view place) {
@@ -74,7 +70,7 @@ std::string Path::text() const {
   };
   for (size_t i = 0; i < count; ++i) list(places_[i]);
   if (at_mark && !mark_.empty()) list(mark_);
-  return text += listed == 1 ? ",)" : ")";
+  text += listed == 1 ? ",)" : ")";
 }
 
 py::list modules_of(const py::list& steps) {
@@ -105,7 +101,9 @@ py::tuple path_of(const py::list& steps, const py::dict& names) {
     }
     path.add(part);
   }
-  return py::make_tuple(path.text(), std::string(path.source()), path.in_model());
+  std::string text;
+  path.append_to(text);
+  return py::make_tuple(text, std::string(path.source()), path.in_model());
 }
 
 }  // namespace amanda::python

@@ -1,12 +1,12 @@
 // The steps of a call, as the path that its operator's id is made of.
 #pragma once
 
+#include <c10/util/SmallVector.h>
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace amanda::python {
 
@@ -26,11 +26,10 @@ struct PathStep {
 /// amanda/drivers/torch/call_path.py, which also names the modules first.
 class Path {
  public:
-  void reserve(size_t steps) { places_.reserve(steps); }
   void add(const PathStep& step);
 
-  /// The places, as Python shows a tuple.
-  std::string text() const;
+  /// Appends the places, as Python shows a tuple.
+  void append_to(std::string& text) const;
   std::string_view source() const { return source_; }  // the first line outside torch and Amanda
   /// Was the root found without marks and scopes?
   bool has_root() const { return root_ > 0; }
@@ -38,7 +37,7 @@ class Path {
   bool in_model() const { return has_root() && (!is_over_ || inside_ < modules_); }
 
  private:
-  std::vector<std::string_view> places_;
+  c10::SmallVector<std::string_view, 64> places_;
   std::string mark_;  // its place in the path; empty: as that of any frame
   std::string_view source_;
   size_t root_ = 0, marked_ = 0, entered_ = 0;  // how many places are inside

@@ -145,9 +145,8 @@ bool runs_module() {
   return false;
 }
 
-std::vector<KeptStep> kept_steps() {
-  std::vector<KeptStep> steps;
-  steps.reserve(32);
+c10::SmallVector<KeptStep, 64> kept_steps() {
+  c10::SmallVector<KeptStep, 64> steps;
 #ifdef AMANDA_FRAME_LAYOUT
   const bool all =
       each_kept(innermost_frame(PyThreadState_Get()), [&](const Known& one, PyObject* code, const RawFrame* frame) {

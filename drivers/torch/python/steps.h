@@ -1,6 +1,7 @@
 // The steps of a call path, which are kept by the instructions that frames are at.
 #pragma once
 
+#include <c10/util/SmallVector.h>
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -45,7 +46,7 @@ struct KeptStep {
 bool runs_module();
 /// Of this thread's frames, innermost first, as long as no Python code runs. Empty: a step is not kept yet, or the
 /// interpreter's own frames do not tell.
-std::vector<KeptStep> kept_steps();
+c10::SmallVector<KeptStep, 64> kept_steps();
 /// The code object at this address has died.
 void forget_steps(uintptr_t code);
 
