@@ -66,7 +66,7 @@ void on_new_thread(const Fn& fn) noexcept {
 }
 
 /// Of one thread. Starting a thread takes longer than fetching many blocks, so the one that is started for a block
-/// fetches others, too: of each size four times as many as were taken since the last time.
+/// fetches others, too: of each size twice as many as were taken since the last time, and as many as at first.
 class Stock {
  public:
   Stock() {
@@ -108,7 +108,7 @@ class Stock {
   void refill() {
     for (size_t i = 0; i < kSizes; ++i) {
       const size_t taken = std::exchange(batches_[i].taken, 0);
-      batches_[i].fetch(size_of(i), std::min(4 * taken, kMostBytes / size_of(i)));
+      batches_[i].fetch(size_of(i), std::max(first_count(i), std::min(2 * taken, kMostBytes / size_of(i))));
     }
   }
 

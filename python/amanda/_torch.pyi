@@ -129,7 +129,7 @@ def install_operand_names(names: dict, homes: dict, search: typing.Any, watch_ex
     """
 def install_steps(make: typing.Any, run_module: typing.Any, step: typing.Any, names: dict, unwrapped: typing.Any) -> None:
     """
-    What steps_from() makes steps with: `make(frame)` one that is not kept yet, None if none can be; `step` its class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by address; `unwrapped(module)`: what counts as running instead of an unknown one.
+    What steps are made with: `make(code, offset, name of the Python module)` makes one, None if none can be kept; `step`: its class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by address; `unwrapped(module)`: what counts as running instead of an unknown one.
     """
 def is_registered(name: str) -> bool:
     """

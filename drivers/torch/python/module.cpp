@@ -257,11 +257,12 @@ void bind_places(py::module_& m) {
       "Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns "
       "whether it can be watched.");
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
-  m.def("install_steps", &python::install_steps, py::arg("make"), py::arg("run_module"), py::arg("step"),
-        py::arg("names"), py::arg("unwrapped"),
-        "What steps_from() makes steps with: `make(frame)` one that is not kept yet, None if none can be; `step` its "
-        "class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by address; "
-        "`unwrapped(module)`: what counts as running instead of an unknown one.");
+  m.def(
+      "install_steps", &python::install_steps, py::arg("make"), py::arg("run_module"), py::arg("step"),
+      py::arg("names"), py::arg("unwrapped"),
+      "What steps are made with: `make(code, offset, name of the Python module)` makes one, None if none can be kept; "
+      "`step`: its class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by "
+      "address; `unwrapped(module)`: what counts as running instead of an unknown one.");
   m.def("steps_from", &python::steps_from, py::arg("frame"), py::arg("addresses"),
         "The steps of a frame and its callers, and (index, frame) of those at one of the addresses; None, if a step "
         "cannot be kept.");

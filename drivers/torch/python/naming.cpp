@@ -38,7 +38,18 @@ class NamingLock {
   bool held_;
 };
 
-uint64_t hash_of(const std::string& text) { return naming_tables->hash(text).cast<uint64_t>(); }
+// As frames.hash_of_text().
+uint64_t hash_of(const std::string& text) {
+  static PyObject* const digest = PyUnicode_InternFromString("digest");
+  const py::bytes data(text);
+  const auto hash = py::reinterpret_steal<py::object>(PyObject_CallOneArg(naming_tables->hash.ptr(), data.ptr()));
+  if (!hash) throw py::error_already_set();
+  const auto bytes = py::reinterpret_steal<py::bytes>(PyObject_CallMethodNoArgs(hash.ptr(), digest));
+  if (!bytes) throw py::error_already_set();
+  uint64_t number = 0;
+  for (const char byte : std::string_view(bytes)) number = number >> 8 | uint64_t{static_cast<uint8_t>(byte)} << 56;
+  return number;  // little-endian
+}
 
 // Escapes what is not valid UTF-8, as frames.encodable() does.
 std::string encodable(py::handle text) {
@@ -166,8 +177,10 @@ Identified identify(std::string_view path, const std::vector<PyObject*>& modules
 std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
                                       bool recomputing) {
   const NamingLock lock;
-  if (!lock || has_dead_objects() || has_dead_numbers()) return std::nullopt;
-  const std::optional<Call> call = call_here();
+  const auto any_dead = [] { return has_dead_objects() || has_dead_numbers(); };
+  if (!lock || any_dead()) return std::nullopt;
+  std::optional<Call> call = call_here();
+  if (!call && keep_steps() && !any_dead()) call = call_here();
   if (!call) return std::nullopt;
   std::vector<NamedOperand> operands;
   for (const auto& [position, tensor, counts] : tensors) {

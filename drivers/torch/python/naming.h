@@ -24,7 +24,7 @@ struct Identified {
 ///
 /// Arguments: names: of modules, by address. registered: modules whose buffers count, too, by address. lock: of
 /// call_path.naming(). entered: the frames of this thread that entered a scope, by address, with their code. blocks:
-/// the frames that are in a block of amanda.root. hash: of the texts that ids are made of.
+/// the frames that are in a block of amanda.root. hash: frames.hash_bytes().
 void install_naming(pybind11::dict names, pybind11::dict registered, pybind11::object lock, pybind11::object entered,
                     pybind11::object blocks, pybind11::object hash);
 

@@ -80,6 +80,18 @@ py::object with_module(const py::object& step, const py::object& module) {
   return made;
 }
 
+// The step of frames of this code at this instruction, which is made if it is not kept yet; null: none can be kept.
+const Known* keep(const py::object& code, int offset, PyObject* module) {
+  const auto address = reinterpret_cast<uintptr_t>(code.ptr());
+  if (const Known* one = find(address, offset, module)) return one;
+  const auto name = py::reinterpret_borrow<py::object>(module);
+  const py::object step = python->make(code, offset, name ? name : py::none());
+  if (step.is_none()) return nullptr;
+  std::vector<Known>& here = known[address][offset];
+  here.push_back({name, step, facts_of(step)});
+  return &here.back();
+}
+
 // What steps_from() returns, while it is made.
 struct Steps {
   const std::vector<uintptr_t>& addresses;
@@ -158,6 +170,24 @@ c10::SmallVector<KeptStep, 64> kept_steps() {
   return steps;
 }
 
+bool keep_steps() {
+#ifdef AMANDA_FRAME_LAYOUT
+  if (!walks_directly) return false;
+  // The Python code that this runs has frames of its own: these stay.
+  for (const RawFrame* frame = innermost_frame(PyThreadState_Get()); frame; frame = outer_frame(frame)) {
+    if (_PyFrame_IsIncomplete(const_cast<RawFrame*>(frame))) return false;
+    const auto code = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code_of(frame)));
+    const Known* one = keep(code, offset_of(frame), module_of(frame->f_globals));
+    if (!one) return false;
+    const PathStep& part = one->facts.with_text();
+    if (part.has_text() && part.text.empty()) py::object(one->facts.spot).attr("as_text")();
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
 const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
   const Known* one = find(reinterpret_cast<uintptr_t>(code), offset, module_of(globals));
   return one ? &one->facts : nullptr;
@@ -177,17 +207,9 @@ py::object steps_from(py::object frame, const std::vector<uintptr_t>& addresses)
     auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
     const auto globals = py::reinterpret_steal<py::object>(PyFrame_GetGlobals(here));
-    const auto address = reinterpret_cast<uintptr_t>(code.ptr());
-    const int offset = PyFrame_GetLasti(here);
-    PyObject* module = module_of(globals.ptr());
-    const Known* one = find(address, offset, module);
-    py::object step = one ? one->step : py::object();
-    if (!step) {
-      const auto name = py::reinterpret_borrow<py::object>(module);
-      step = python->make(frame);
-      if (step.is_none()) return step;
-      known[address][offset].push_back({name, step, facts_of(step)});
-    }
+    const Known* one = keep(code, PyFrame_GetLasti(here), module_of(globals.ptr()));
+    if (!one) return py::none();
+    const py::object step = one->step;
     steps.add(step, code.ptr(), frame.ptr(),
               [&] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); });
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));

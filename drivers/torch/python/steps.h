@@ -14,10 +14,10 @@ namespace amanda::python {
 
 /// What steps are made with, for the life of the process.
 ///
-/// Arguments: make: makes the step of a frame that is not kept yet, without its module; None: no step of that code can
-/// be kept. run_module: the code whose first local is the module that runs. step: the class of steps, a tuple of (spot,
-/// module or None, mark, does it enter a scope). names: of known modules, by address. unwrapped: the module that counts
-/// as running where an unknown one is called, or None.
+/// Arguments: make(code, offset, name of the Python module or None): makes a step that is not kept yet, without its
+/// module; None: no step of that code can be kept. run_module: the code whose first local is the module that runs.
+/// step: the class of steps, a tuple of (spot, module or None, mark, does it enter a scope). names: of known modules,
+/// by address. unwrapped: the module that counts as running where an unknown one is called, or None.
 void install_steps(pybind11::object make, const pybind11::object& run_module, const pybind11::object& step,
                    pybind11::dict names, pybind11::object unwrapped);
 /// A list of the steps of `frame` (or None) and its callers, innermost first, and a list of (index, frame) of those at
@@ -47,6 +47,9 @@ bool runs_module();
 /// Of this thread's frames, innermost first, as long as no Python code runs. Empty: a step is not kept yet, or the
 /// interpreter's own frames do not tell.
 c10::SmallVector<KeptStep, 64> kept_steps();
+/// Makes the steps that kept_steps() needs, with their texts; runs Python code. False: one cannot be kept, or the
+/// interpreter's own frames do not tell.
+bool keep_steps();
 /// The code object at this address has died.
 void forget_steps(uintptr_t code);
 

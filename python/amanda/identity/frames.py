@@ -19,6 +19,8 @@ _MAIN_OF_A_WORKER = "__mp_main__"  # what multiprocessing calls the main module 
 _MOST_FILES = 256  # per name: more are treated as generated
 _CACHE_ENTRY = 0  # the opcode of an instruction's inline cache
 
+hash_bytes = functools.partial(hashlib.blake2b, digest_size=8)  # what ids are made with
+
 _positions: dict[int, dict[int, Any]] = {}  # decoded positions, by the code object's address and the offset in it
 _files: dict[tuple[str, str], dict[str, int]] = {}  # ordinals, by the module's and the file's name, and by path
 
@@ -86,7 +88,7 @@ def hash_of(value: object) -> int:
 
 
 def hash_of_text(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hash_bytes(text.encode()).digest(), "little")
 
 
 def encodable(text: str) -> str:

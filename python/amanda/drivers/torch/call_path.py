@@ -145,10 +145,9 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     return steps
 
 
-def _lasting_step(frame: FrameType) -> Step | None:
+def _lasting_step(code: CodeType, offset: int, python_module: str | None) -> Step | None:
     """What each frame has that is at this instruction; None: the function was split."""
-    code = frame.f_code
-    return None if port.is_resumed(code) else step_at(code, frame.f_lasti, frames.module_of(frame))
+    return None if port.is_resumed(code) else step_at(code, offset, frames.name_of_module(python_module))
 
 
 def _steps_with_resumed(frame: FrameType | None, resumed: bool, entered: Mapping[int, CodeType]) -> list[Step]:
@@ -223,5 +222,5 @@ def _unwrapped(module: Any) -> Any:
     return module if issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module else None
 
 
-_torch.install_naming(models.names, operands.registered, _lock, roots.entered_here, roots.blocks, frames.hash_of_text)
+_torch.install_naming(models.names, operands.registered, _lock, roots.entered_here, roots.blocks, frames.hash_bytes)
 _torch.install_steps(_lasting_step, port.RUN_MODULE, Step, models.names, _unwrapped)
