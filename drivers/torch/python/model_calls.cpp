@@ -26,7 +26,7 @@ uint64_t hash_of(const Frames& frames, size_t count, const PyCodeObject* run_mod
   return hash;
 }
 
-const StepFacts* facts_of(const RawFrame* frame) {
+const LastingStep* step_of(const RawFrame* frame) {
   return find_step(code_of(frame), offset_of(frame), frame->f_globals);
 }
 #endif
@@ -47,14 +47,14 @@ ModelCalls::Place ModelCalls::here(uint64_t name_hash, const std::vector<pytorch
   }
   if (inside == 0) return place;
   for (size_t i = 0; i < inside && !place.source_is_inside; ++i) {
-    const StepFacts* facts = facts_of(frames[i]);
-    if (!facts) return place;
-    place.source_is_inside = !facts->part.source.empty();
+    const LastingStep* step = step_of(frames[i]);
+    if (!step) return place;
+    place.source_is_inside = !step->part().source.empty();
   }
   for (size_t i = inside; i < frames.size(); ++i) {
-    const StepFacts* facts = facts_of(frames[i]);
-    if (!facts || facts->part.is_checkpoint || facts->lends) return place;
-    if (place.source.empty()) place.source = facts->part.source;
+    const LastingStep* step = step_of(frames[i]);
+    if (!step || step->part().is_checkpoint || step->spot->lends()) return place;
+    if (place.source.empty()) place.source = step->part().source;
   }
   place.frames = pytorch::mix(hash_of(frames, inside, run_module), name_hash);
   place.note(tensors);

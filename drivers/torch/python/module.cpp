@@ -27,6 +27,7 @@
 #include "python/operand_names.h"
 #include "python/path.h"
 #include "python/recording.h"
+#include "python/spot.h"
 #include "python/steps.h"
 #include "thread/engine_threads.h"
 #include "thread/keys.h"
@@ -257,12 +258,39 @@ void bind_places(py::module_& m) {
       "Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns "
       "whether it can be watched.");
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
+  py::class_<python::Spot, std::shared_ptr<python::Spot>>(m, "Spot", "An instruction that a frame is at.")
+      .def(py::init([](const py::object& code, int offset, const py::object& python_module) {
+             if (!PyCode_Check(code.ptr())) throw py::type_error("[identity] a Spot is made of a code object");
+             auto* found = reinterpret_cast<PyCodeObject*>(code.ptr());
+             return std::make_shared<python::Spot>(std::make_shared<python::SpotCode>(found, python_module), found,
+                                                   offset);
+           }),
+           py::arg("code"), py::arg("offset"), py::arg("python_module"))
+      .def_property_readonly("lends", &python::Spot::lends, "Does it call a module with other tensors than its own?");
   m.def(
-      "install_steps", &python::install_steps, py::arg("make"), py::arg("run_module"), py::arg("step"),
-      py::arg("names"), py::arg("unwrapped"),
-      "What steps are made with: `make(code, offset, name of the Python module)` makes one, None if none can be kept; "
-      "`step`: its class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by "
-      "address; `unwrapped(module)`: what counts as running instead of an unknown one.");
+      "install_spots",
+      [](std::string torch_folder, std::string checkpoint_file, py::object functional_call, py::function is_machinery,
+         py::function file_of, py::function position_of, py::function line_of, py::function name_of_module) {
+        python::install_spots({std::move(torch_folder), std::move(checkpoint_file), std::move(functional_call),
+                               std::move(is_machinery), std::move(file_of), std::move(position_of), std::move(line_of),
+                               std::move(name_of_module)});
+      },
+      py::arg("torch_folder"), py::arg("checkpoint_file"), py::arg("functional_call"), py::arg("is_machinery"),
+      py::arg("file_of"), py::arg("position_of"), py::arg("line_of"), py::arg("name_of_module"),
+      "What spots are made with.");
+  m.def(
+      "install_steps",
+      [](py::object run_module, py::object step, py::dict names, py::function unwrapped, py::function is_resumed,
+         py::function mark_of_function) {
+        python::install_steps({std::move(run_module), std::move(step), std::move(names), std::move(unwrapped),
+                               std::move(is_resumed), std::move(mark_of_function)});
+      },
+      py::arg("run_module"), py::arg("step"), py::arg("names"), py::arg("unwrapped"), py::arg("is_resumed"),
+      py::arg("mark_of_function"),
+      "What steps are made with. `run_module`: the code whose first local is a module; `step`: the class of steps, a "
+      "tuple; `names`: of known modules, by address; `unwrapped(module)`: what counts as running instead of an unknown "
+      "one; `is_resumed(code)`: no step of it is kept.");
+  m.def("count_steps", &python::count_steps, "For tests: how many steps were made, rather than found.");
   m.def("steps_from", &python::steps_from, py::arg("frame"), py::arg("addresses"),
         "The steps of a frame and its callers, and (index, frame) of those at one of the addresses; None, if a step "
         "cannot be kept.");

@@ -5,15 +5,9 @@
 
 #include <string_view>
 
-namespace amanda::python {
+#include "python/text.h"
 
-/// What a Python string holds, as long as that lives.
-inline std::string_view view(pybind11::handle text) {
-  Py_ssize_t size = 0;
-  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (!data) throw pybind11::error_already_set();
-  return {data, static_cast<size_t>(size)};
-}
+namespace amanda::python {
 
 /// A Name of amanda/drivers/torch/models.py.
 class ModuleName {

@@ -9,6 +9,7 @@
 #include "python/numbers.h"
 #include "python/path.h"
 #include "python/steps.h"
+#include "python/text.h"
 
 namespace amanda::python {
 namespace {
@@ -51,17 +52,6 @@ uint64_t hash_of(const std::string& text) {
   return number;  // little-endian
 }
 
-// Escapes what is not valid UTF-8, as frames.encodable() does.
-std::string encodable(py::handle text) {
-  Py_ssize_t size = 0;
-  if (const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size)) return {data, static_cast<size_t>(size)};
-  PyErr_Clear();
-  const auto escaped =
-      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
-  if (!escaped) throw py::error_already_set();
-  return PyBytes_AS_STRING(escaped.ptr());
-}
-
 bool is_registered(PyObject* module) {
   const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module));
   return PyDict_GetItemWithError(naming_tables->registered.ptr(), address.ptr()) != nullptr;
@@ -96,7 +86,7 @@ bool add_all(Call& call, const Entered& entered) {
   const c10::SmallVector<KeptStep, 64> steps =
       kept_steps();  // from here on, no Python code runs that could change what is kept
   for (const KeptStep& step : steps) {
-    PathStep part = step.facts->with_text();
+    PathStep part = step.known->part();
     part.enters = entered.has(step);
     if (step.module && step.module != Py_None) {
       const ModuleName name = ModuleName::of(step.module, naming_tables->names);

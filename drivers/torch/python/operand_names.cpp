@@ -10,6 +10,7 @@
 #include "base/python_hooks.h"
 #include "python/module_names.h"
 #include "python/numbers.h"
+#include "python/text.h"
 
 namespace amanda::python {
 namespace {

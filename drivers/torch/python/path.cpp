@@ -1,6 +1,7 @@
 #include "python/path.h"
 
 #include "python/module_names.h"
+#include "python/spot.h"
 
 namespace amanda::python {
 namespace {
@@ -13,7 +14,7 @@ class Step {
   explicit Step(py::handle step) : fields_(step.ptr()) {
     if (!PyTuple_Check(fields_) || PyTuple_GET_SIZE(fields_) != 4) throw py::type_error("no Step");
   }
-  py::handle spot() const { return PyTuple_GET_ITEM(fields_, 0); }
+  Spot& spot() const { return py::cast<Spot&>(PyTuple_GET_ITEM(fields_, 0)); }
   py::handle module() const { return PyTuple_GET_ITEM(fields_, 1); }  // or None
   py::handle mark() const { return PyTuple_GET_ITEM(fields_, 2); }    // or None
   bool enters() const { return PyTuple_GET_ITEM(fields_, 3) == Py_True; }
@@ -21,16 +22,6 @@ class Step {
  private:
   PyObject* fields_;
 };
-
-// The spot keeps its texts.
-std::string_view source_of(py::handle spot) { return view(py::object(spot.attr("source"))); }
-
-std::string_view text_of(py::handle spot) {
-  const py::object text = spot.attr("text");
-  return view(text.is_none() ? py::object(spot.attr("as_text")()) : text);
-}
-
-bool is_true(py::handle spot, const char* attribute) { return py::object(spot.attr(attribute)).ptr() == Py_True; }
 
 }  // namespace
 
@@ -85,11 +76,9 @@ py::tuple path_of(const py::list& steps, const py::dict& names) {
   Path path;
   for (py::handle each : steps) {
     const Step step(each);
-    PathStep part{.source = source_of(step.spot()),
-                  .is_checkpoint = is_true(step.spot(), "is_checkpoint"),
-                  .is_machinery = is_true(step.spot(), "is_machinery"),
-                  .runs = !step.module().is_none(),
-                  .enters = step.enters()};
+    PathStep part = step.spot().part();
+    part.runs = !step.module().is_none();
+    part.enters = step.enters();
     if (!step.mark().is_none()) part.mark = PyTuple_GET_ITEM(step.mark().ptr(), 0);
     if (part.runs) {
       const ModuleName name = ModuleName::of(step.module().ptr(), names);
@@ -97,7 +86,8 @@ py::tuple path_of(const py::list& steps, const py::dict& names) {
       part.text = name.text();
       part.has_state = name.has_state();
     } else if (part.has_text()) {
-      part.text = text_of(step.spot());
+      step.spot().make_text();
+      part.text = step.spot().part().text;
     }
     path.add(part);
   }

@@ -5,22 +5,20 @@
 #include <utility>
 
 #include "python/frames.h"
-#include "python/module_names.h"
 
 namespace amanda::python {
 namespace {
 
 namespace py = pybind11;
 
-struct Known {
-  py::object module;  // the name of the code's Python module; null: it has none
-  py::object step;
-  StepFacts facts;
+// Some code in a Python module; a function may belong to several. Under the interpreter lock.
+struct InModule {
+  py::object module;  // its name; null: it has none
+  std::shared_ptr<SpotCode> code;
+  std::unordered_map<int, LastingStep> steps;  // by instruction
 };
-
-// By code and instruction; a function may belong to several modules. Under the interpreter lock.
-using OfCode = std::unordered_map<int, std::vector<Known>>;
-std::unordered_map<uintptr_t, OfCode>& known = *new std::unordered_map<uintptr_t, OfCode>;
+std::unordered_map<uintptr_t, std::vector<InModule>>& known =
+    *new std::unordered_map<uintptr_t, std::vector<InModule>>;  // by code
 
 PyObject* module_of(PyObject* globals) {
   static PyObject* const key = PyUnicode_InternFromString("__name__");
@@ -30,66 +28,77 @@ PyObject* module_of(PyObject* globals) {
 
 bool same(PyObject* a, PyObject* b) { return a == b || (a && b && PyUnicode_Compare(a, b) == 0); }
 
-const Known* find(uintptr_t code, int offset, PyObject* module) {
+InModule* find(uintptr_t code, PyObject* module) {
   const auto of_code = known.find(code);
   if (of_code == known.end()) return nullptr;
-  const auto found = of_code->second.find(offset);
-  if (found == of_code->second.end()) return nullptr;
-  for (const Known& one : found->second) {
+  for (InModule& one : of_code->second) {
     if (same(one.module.ptr(), module)) return &one;
   }
   return nullptr;
 }
 
-// The step keeps the texts and the mark.
-StepFacts facts_of(const py::object& step) {
-  const py::object spot = step[py::int_(0)], source = spot.attr("source"), mark = step[py::int_(2)];
-  StepFacts facts{.spot = spot, .part = {}, .lends = spot.attr("lends").cast<bool>()};
-  facts.part.source = view(source);
-  facts.part.is_checkpoint = spot.attr("is_checkpoint").cast<bool>();
-  facts.part.is_machinery = spot.attr("is_machinery").cast<bool>();
-  if (!mark.is_none()) facts.part.mark = PyTuple_GET_ITEM(mark.ptr(), 0);
-  return facts;
+const LastingStep* find(uintptr_t code, int offset, PyObject* module) {
+  const InModule* in = find(code, module);
+  if (!in) return nullptr;
+  const auto found = in->steps.find(offset);
+  return found == in->steps.end() ? nullptr : &found->second;
 }
 
-// See install_steps().
-struct Python {
-  py::object make;
-  PyObject* run_module;
-  PyTypeObject* step;
-  py::dict names;
-  py::object unwrapped;
-};
-Python* python = nullptr;
+StepPython* step_python = nullptr;
+size_t steps_made = 0;
+
+// The code's last constant may be a mark.
+bool may_be_marked(const PyCodeObject* code) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(code->co_consts);
+  return count > 0 && PyTuple_CheckExact(PyTuple_GET_ITEM(code->co_consts, count - 1));
+}
+
+// The step of frames of this code at this instruction, which is made if it is not kept yet; null: none can be kept.
+const LastingStep* keep(const py::object& code_object, int offset, PyObject* module) {
+  const auto address = reinterpret_cast<uintptr_t>(code_object.ptr());
+  if (const LastingStep* one = find(address, offset, module)) return one;
+  auto* code = reinterpret_cast<PyCodeObject*>(code_object.ptr());
+  const InModule* in = find(address, module);
+  std::shared_ptr<SpotCode> of = in ? in->code : nullptr;
+  const auto name = py::reinterpret_borrow<py::object>(module);
+  if (!of) {
+    if (step_python->is_resumed(code_object).cast<bool>()) return nullptr;
+    of = std::make_shared<SpotCode>(code, name ? name : py::none());
+  }
+  LastingStep step{std::make_shared<Spot>(of, code, offset), py::none(), {}};
+  if (may_be_marked(code)) step.mark = step_python->mark_of_function(code_object, offset);
+  ++steps_made;
+  InModule* into = find(address, module);  // again: Python code may have run
+  if (!into) into = &known[address].emplace_back(InModule{name, of, {}});
+  return &into->steps.try_emplace(offset, std::move(step)).first->second;
+}
+
+py::object new_step(const py::object& spot, const py::object& module, const py::object& mark,
+                    const py::object& enters) {
+  const auto fields = py::make_tuple(spot, module, mark, enters);
+  auto made = py::reinterpret_steal<py::object>(  // without NamedTuple's Python
+      PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(step_python->step.ptr()), py::make_tuple(fields).ptr(),
+                          nullptr));
+  if (!made) throw py::error_already_set();
+  return made;
+}
+
+py::object shown(const LastingStep& step) {
+  if (!step.step) step.step = new_step(py::cast(step.spot), py::none(), step.mark, py::bool_(false));
+  return step.step;
+}
 
 // The module that counts as running where this one is called; None: none.
 py::object running(const py::object& module) {
   if (module.is_none()) return module;
   const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module.ptr()));
-  return python->names.contains(address) ? module : python->unwrapped(module);
+  return step_python->names.contains(address) ? module : step_python->unwrapped(module);
 }
 
 // The step, with its module. `module`: what the frame runs.
 py::object with_module(const py::object& step, const py::object& module) {
   const py::object runs = running(module);
-  if (runs.is_none()) return step;
-  const auto fields = py::make_tuple(step[py::int_(0)], runs, step[py::int_(2)], step[py::int_(3)]);
-  auto made = py::reinterpret_steal<py::object>(
-      PyTuple_Type.tp_new(python->step, py::make_tuple(fields).ptr(), nullptr));  // without NamedTuple's Python
-  if (!made) throw py::error_already_set();
-  return made;
-}
-
-// The step of frames of this code at this instruction, which is made if it is not kept yet; null: none can be kept.
-const Known* keep(const py::object& code, int offset, PyObject* module) {
-  const auto address = reinterpret_cast<uintptr_t>(code.ptr());
-  if (const Known* one = find(address, offset, module)) return one;
-  const auto name = py::reinterpret_borrow<py::object>(module);
-  const py::object step = python->make(code, offset, name ? name : py::none());
-  if (step.is_none()) return nullptr;
-  std::vector<Known>& here = known[address][offset];
-  here.push_back({name, step, facts_of(step)});
-  return &here.back();
+  return runs.is_none() ? step : new_step(step[py::int_(0)], runs, step[py::int_(2)], step[py::int_(3)]);
 }
 
 // What steps_from() returns, while it is made.
@@ -102,7 +111,7 @@ struct Steps {
   void add(const py::object& step, const PyObject* code, PyObject* frame, const ModuleOf& module_of) {
     if (frame && std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(frame)) != addresses.end())
       marked.append(py::make_tuple(all.size(), py::handle(frame)));
-    all.append(code == python->run_module ? with_module(step, module_of()) : step);
+    all.append(code == step_python->run_module.ptr() ? with_module(step, module_of()) : step);
   }
   py::object result() const { return py::make_tuple(all, marked); }
 };
@@ -117,7 +126,7 @@ bool each_kept(RawFrame* frame, const Add& add) {
   if (!walks_directly) return false;
   for (; frame; frame = outer_frame(frame)) {
     if (_PyFrame_IsIncomplete(frame)) return false;
-    const Known* one = find(reinterpret_cast<uintptr_t>(code_of(frame)), offset_of(frame), module_of(frame->f_globals));
+    const LastingStep* one = find_step(code_of(frame), offset_of(frame), frame->f_globals);
     if (!one) return false;
     add(*one, reinterpret_cast<PyObject*>(code_of(frame)), frame);
   }
@@ -129,9 +138,9 @@ bool add_kept([[maybe_unused]] const PyObject* innermost, [[maybe_unused]] Steps
 #ifdef AMANDA_FRAME_LAYOUT
   RawFrame* first = reinterpret_cast<const PyFrameObject*>(innermost)->f_frame;
   if (first->owner == FRAME_OWNED_BY_FRAME_OBJECT) return false;
-  return each_kept(first, [&](const Known& one, PyObject* code, const RawFrame* frame) {
-    const py::object step = one.step;
-    steps.add(step, code, reinterpret_cast<PyObject*>(frame->frame_obj), [&] { return or_none(first_local(frame)); });
+  return each_kept(first, [&](const LastingStep& one, PyObject* code, const RawFrame* frame) {
+    steps.add(shown(one), code, reinterpret_cast<PyObject*>(frame->frame_obj),
+              [&] { return or_none(first_local(frame)); });
   });
 #else
   return false;
@@ -140,18 +149,21 @@ bool add_kept([[maybe_unused]] const PyObject* innermost, [[maybe_unused]] Steps
 
 }  // namespace
 
-const PathStep& StepFacts::with_text() const {
-  if (!part.text.empty() || !part.has_text()) return part;
-  const py::object text = spot.attr("text");  // the spot keeps it
-  if (!text.is_none()) part.text = view(text);
+PathStep LastingStep::part() const {
+  PathStep part = spot->part();
+  if (!mark.is_none()) part.mark = PyTuple_GET_ITEM(mark.ptr(), 0);
   return part;
+}
+
+const LastingStep* find_step(PyCodeObject* code, int offset, PyObject* globals) {
+  return find(reinterpret_cast<uintptr_t>(code), offset, module_of(globals));
 }
 
 bool runs_module() {
 #ifdef AMANDA_FRAME_LAYOUT
   if (!walks_directly) return false;
   for (const RawFrame* frame = innermost_frame(PyThreadState_Get()); frame; frame = outer_frame(frame)) {
-    if (reinterpret_cast<PyObject*>(code_of(frame)) == python->run_module) return true;
+    if (reinterpret_cast<PyObject*>(code_of(frame)) == step_python->run_module.ptr()) return true;
   }
 #endif
   return false;
@@ -160,11 +172,11 @@ bool runs_module() {
 c10::SmallVector<KeptStep, 64> kept_steps() {
   c10::SmallVector<KeptStep, 64> steps;
 #ifdef AMANDA_FRAME_LAYOUT
-  const bool all =
-      each_kept(innermost_frame(PyThreadState_Get()), [&](const Known& one, PyObject* code, const RawFrame* frame) {
-        PyObject* module = code == python->run_module ? first_local(frame) : nullptr;
-        steps.push_back({&one.facts, code, module, reinterpret_cast<PyObject*>(frame->frame_obj)});
-      });
+  const bool all = each_kept(innermost_frame(PyThreadState_Get()),
+                             [&](const LastingStep& one, PyObject* code, const RawFrame* frame) {
+                               PyObject* module = code == step_python->run_module.ptr() ? first_local(frame) : nullptr;
+                               steps.push_back({&one, code, module, reinterpret_cast<PyObject*>(frame->frame_obj)});
+                             });
   if (!all) steps.clear();
 #endif
   return steps;
@@ -177,10 +189,9 @@ bool keep_steps() {
   for (const RawFrame* frame = innermost_frame(PyThreadState_Get()); frame; frame = outer_frame(frame)) {
     if (_PyFrame_IsIncomplete(const_cast<RawFrame*>(frame))) return false;
     const auto code = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code_of(frame)));
-    const Known* one = keep(code, offset_of(frame), module_of(frame->f_globals));
+    const LastingStep* one = keep(code, offset_of(frame), module_of(frame->f_globals));
     if (!one) return false;
-    const PathStep& part = one->facts.with_text();
-    if (part.has_text() && part.text.empty()) py::object(one->facts.spot).attr("as_text")();
+    if (const std::shared_ptr<Spot> spot = one->spot; spot->part().has_text()) spot->make_text();
   }
   return true;
 #else
@@ -188,16 +199,7 @@ bool keep_steps() {
 #endif
 }
 
-const StepFacts* find_step(PyCodeObject* code, int offset, PyObject* globals) {
-  const Known* one = find(reinterpret_cast<uintptr_t>(code), offset, module_of(globals));
-  return one ? &one->facts : nullptr;
-}
-
-void install_steps(py::object make, const py::object& run_module, const py::object& step, py::dict names,
-                   py::object unwrapped) {
-  python = new Python{std::move(make), run_module.inc_ref().ptr(),
-                      reinterpret_cast<PyTypeObject*>(step.inc_ref().ptr()), std::move(names), std::move(unwrapped)};
-}
+void install_steps(StepPython functions) { step_python = new StepPython(std::move(functions)); }
 
 py::object steps_from(py::object frame, const std::vector<uintptr_t>& addresses) {
   if (frame.is_none()) frame = py::object();
@@ -207,20 +209,21 @@ py::object steps_from(py::object frame, const std::vector<uintptr_t>& addresses)
     auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
     const auto globals = py::reinterpret_steal<py::object>(PyFrame_GetGlobals(here));
-    const Known* one = keep(code, PyFrame_GetLasti(here), module_of(globals.ptr()));
+    const LastingStep* one = keep(code, PyFrame_GetLasti(here), module_of(globals.ptr()));
     if (!one) return py::none();
-    const py::object step = one->step;
-    steps.add(step, code.ptr(), frame.ptr(),
+    steps.add(shown(*one), code.ptr(), frame.ptr(),
               [&] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); });
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
   }
   return steps.result();
 }
 
+size_t count_steps() { return steps_made; }
+
 void forget_steps(uintptr_t code) {
   const auto found = known.find(code);
   if (found == known.end()) return;
-  const OfCode dropped = std::move(found->second);  // destroyed last: that may run Python code
+  const std::vector<InModule> dropped = std::move(found->second);  // destroyed last: that may run Python code
   known.erase(found);
 }
 

@@ -27,37 +27,10 @@ _NOTHING = contextlib.nullcontext()
 _lock = _fork.rlock()  # two threads that run a model for the first time must agree on its name
 
 
-class Spot:
-    """An instruction of some code that a frame is at. It is kept for each that has been seen, and does not keep the
-    code alive."""
-
-    __slots__ = "_file", "_position", "is_checkpoint", "is_machinery", "lends", "source", "text"
-
-    def __init__(self, code: CodeType, offset: int, python_module: str) -> None:
-        lifetimes.watch(code)
-        filename = code.co_filename
-        self.is_checkpoint = filename == _CHECKPOINT_FILE
-        self.is_machinery = is_machinery(filename)
-        self.lends = code is port.FUNCTIONAL_CALL
-        self._file = python_module, filename, code.co_qualname
-        self._position = frames.position_of(code, offset)
-        self.text: str | None = None  # None: it is no part of a path yet
-        self.source = ""  # the line, if it is outside torch and Amanda
-        if not self.is_machinery and not filename.startswith(_TORCH):
-            line = (self._position[0] if len(self._position) > 1 else 0) or frames.line_of(code, offset)
-            self.source = frames.encodable(f"{filename}:{line}")
-
-    def as_text(self) -> str:
-        """As a part of a path. Files are numbered in the order in which this is called."""
-        module, filename, function = self._file
-        self.text = repr((*frames.file_of(module, filename), function, self._position))
-        return self.text
-
-
 class Step(NamedTuple):
     """A Python frame on the way from an operator outwards, or a call that a compiler has inlined instead of one."""
 
-    spot: Spot
+    spot: _torch.Spot
     runs: Any = None  # the nn.Module, if it is the frame of a module's call
     mark: roots.Mark | None = None  # of amanda.root
     enters: bool = False  # it entered an open scope
@@ -145,17 +118,12 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     return steps
 
 
-def _lasting_step(code: CodeType, offset: int, python_module: str | None) -> Step | None:
-    """What each frame has that is at this instruction; None: the function was split."""
-    return None if port.is_resumed(code) else step_at(code, offset, frames.name_of_module(python_module))
-
-
 def _steps_with_resumed(frame: FrameType | None, resumed: bool, entered: Mapping[int, CodeType]) -> list[Step]:
     steps: list[Step] = []
     for each in frames.outwards(frame):
         code, offset = original_of(each.f_code, each.f_lasti)
         enters = entered.get(id(each)) is each.f_code
-        step = Step(Spot(code, offset, frames.module_of(each)), _module_run_by(each), roots.mark_of(each), enters)
+        step = Step(_torch.Spot(code, offset, frames.module_of(each)), _module_run_by(each), roots.mark_of(each), enters)
         if resumed:
             steps[-1:] = [
                 last._replace(mark=last.mark or step.mark, enters=last.enters or step.enters) for last in steps[-1:]
@@ -168,7 +136,7 @@ def _steps_with_resumed(frame: FrameType | None, resumed: bool, entered: Mapping
 
 def step_at(code: CodeType, offset: int, python_module: str, runs: Any = None) -> Step:
     """The step of a frame, or a call, that is at this instruction."""
-    return Step(Spot(code, offset, python_module), runs, roots.mark_of_function(code, offset))
+    return Step(_torch.Spot(code, offset, python_module), runs, roots.mark_of_function(code, offset))
 
 
 lifetimes.objects.listen(frames.forget)
@@ -223,4 +191,14 @@ def _unwrapped(module: Any) -> Any:
 
 
 _torch.install_naming(models.names, operands.registered, _lock, roots.entered_here, roots.blocks, frames.hash_bytes)
-_torch.install_steps(_lasting_step, port.RUN_MODULE, Step, models.names, _unwrapped)
+_torch.install_spots(
+    frames.encodable(_TORCH),
+    frames.encodable(_CHECKPOINT_FILE),
+    port.FUNCTIONAL_CALL,
+    is_machinery,
+    frames.file_of,
+    frames.position_of,
+    frames.line_of,
+    frames.name_of_module,
+)
+_torch.install_steps(port.RUN_MODULE, Step, models.names, _unwrapped, port.is_resumed, roots.mark_of_function)

@@ -1,0 +1,78 @@
+#include "python/spot.h"
+
+#include <array>
+#include <string_view>
+
+#include "python/deaths.h"
+#include "python/text.h"
+
+namespace amanda::python {
+namespace {
+
+namespace py = pybind11;
+
+SpotPython* spot_python = nullptr;
+
+bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+
+py::object called(const py::object& function, PyCodeObject* code, int offset) {
+  return function(py::handle(reinterpret_cast<PyObject*>(code)), offset);
+}
+
+// As Python shows frames.position_of(); and the first line, 0 if it has no columns.
+std::pair<std::string, int> position_of(PyCodeObject* code, int offset) {
+  int line = -1, column = -1, last_line = -1, last_column = -1;
+  PyCode_Addr2Location(code, offset, &line, &column, &last_line, &last_column);
+  std::string text;
+  for (const int number : {line, last_line, column, last_column}) {
+    if (number < 0) return {std::string(view(py::repr(called(spot_python->position_of, code, offset)))), 0};
+    text += text.empty() ? "(" : ", ";
+    text += std::to_string(number);
+  }
+  return {text + ")", line};
+}
+
+}  // namespace
+
+void install_spots(SpotPython functions) { spot_python = new SpotPython(std::move(functions)); }
+
+SpotCode::SpotCode(PyCodeObject* code, const py::object& python_module)
+    : module_(spot_python->name_of_module(python_module)),
+      filename_(py::reinterpret_borrow<py::object>(code->co_filename)),
+      function_(py::reinterpret_borrow<py::object>(code->co_qualname)),
+      is_machinery_(spot_python->is_machinery(filename_).cast<bool>()),
+      lends_(reinterpret_cast<PyObject*>(code) == spot_python->functional_call.ptr()) {
+  const std::string file = encodable(filename_);
+  is_checkpoint_ = file == spot_python->checkpoint_file;
+  is_torchs_ = is_machinery_ || starts_with(file, spot_python->torch_folder);
+  watch(reinterpret_cast<PyObject*>(code), Watch::kAddress);
+}
+
+const std::string& SpotCode::text() {
+  if (text_.empty()) {
+    const py::tuple file = spot_python->file_of(module_, filename_);
+    std::string text(view(py::repr(py::make_tuple(file[0], file[1], function_))));
+    text.back() = ',';  // its bracket
+    text_ = std::move(text);
+  }
+  return text_;
+}
+
+Spot::Spot(std::shared_ptr<SpotCode> in, PyCodeObject* code, int offset) : code_(std::move(in)) {
+  auto [position, line] = position_of(code, offset);
+  position_ = std::move(position);
+  if (code_->is_torchs()) return;
+  if (line == 0) line = called(spot_python->line_of, code, offset).cast<int>();
+  source_ = encodable(code_->filename()) + ":" + std::to_string(line);
+}
+
+PathStep Spot::part() const {
+  return {
+      .text = text_, .source = source_, .is_checkpoint = code_->is_checkpoint(), .is_machinery = code_->is_machinery()};
+}
+
+void Spot::make_text() {
+  if (text_.empty()) text_ = code_->text() + " " + position_ + ")";
+}
+
+}  // namespace amanda::python

@@ -1,0 +1,60 @@
+// The instructions that frames are at, as parts of paths.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "python/path.h"
+
+namespace amanda::python {
+
+/// What spots are made with, for the life of the process.
+struct SpotPython {
+  std::string torch_folder, checkpoint_file;
+  pybind11::object functional_call;                                  // the code of torch's, or None
+  pybind11::function is_machinery;                                   // of a file; see amanda/drivers/torch/call_path.py
+  pybind11::function file_of, position_of, line_of, name_of_module;  // see amanda/identity/frames.py
+};
+void install_spots(SpotPython functions);
+
+/// Some code that belongs to a Python module. Does not keep the code alive, but watches it.
+class SpotCode {
+ public:
+  /// `python_module`: its name, or None. With the interpreter lock, like all functions here.
+  SpotCode(PyCodeObject* code, const pybind11::object& python_module);
+
+  bool is_checkpoint() const { return is_checkpoint_; }
+  bool is_machinery() const { return is_machinery_; }
+  bool lends() const { return lends_; }          // it calls a module with other tensors than its own
+  bool is_torchs() const { return is_torchs_; }  // torch's or Amanda's
+  pybind11::handle filename() const { return filename_; }
+  /// Module, file and function, as Python shows the beginning of a tuple. Files are numbered in the order in which this
+  /// is called.
+  const std::string& text();
+
+ private:
+  pybind11::object module_, filename_, function_;
+  bool is_checkpoint_, is_machinery_, lends_, is_torchs_;
+  std::string text_;
+};
+
+/// An instruction of some code that a frame is at.
+class Spot {
+ public:
+  Spot(std::shared_ptr<SpotCode> in, PyCodeObject* code, int offset);
+
+  bool lends() const { return code_->lends(); }
+  /// As a part of a path, without a module that it runs; not to outlive the spot. The text is empty until make_text().
+  PathStep part() const;
+  /// Runs Python code, the first time.
+  void make_text();
+
+ private:
+  std::shared_ptr<SpotCode> code_;
+  std::string position_, text_, source_;
+};
+
+}  // namespace amanda::python
