@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_steps', 'framework_probe', 'has_scopes', 'identify', 'install', 'install_errors', 'install_naming', 'install_operand_names', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'number_of', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'renumber_loose', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_steps', 'framework_probe', 'has_scopes', 'identify', 'install', 'install_errors', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'number_of', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'renumber_loose', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -31,6 +31,17 @@ class NodeWindow:
     """
     def __init__(self) -> None:
         ...
+class Spot:
+    """
+    An instruction that a frame is at.
+    """
+    def __init__(self, code: typing.Any, offset: typing.SupportsInt | typing.SupportsIndex, python_module: typing.Any) -> None:
+        ...
+    @property
+    def lends(self) -> bool:
+        """
+        Does it call a module with other tensors than its own?
+        """
 def assign_number(tensor: torch.Tensor, counts: bool) -> int:
     """
     Assigns a new number to a tensor and returns it; `counts`: as a parameter, whatever its type says.
@@ -66,6 +77,10 @@ def count_known_places() -> int:
 def count_named_places() -> int:
     """
     For tests: how many places were named, rather than found.
+    """
+def count_steps() -> int:
+    """
+    For tests: how many steps were made, rather than found.
     """
 def dead_numbers() -> list[int]:
     """
@@ -127,9 +142,13 @@ def install_operand_names(names: dict, homes: dict, search: typing.Any, watch_ex
     """
     What names of parameters and buffers are found with.
     """
-def install_steps(make: typing.Any, run_module: typing.Any, step: typing.Any, names: dict, unwrapped: typing.Any) -> None:
+def install_spots(torch_folder: str, checkpoint_file: str, functional_call: typing.Any, is_machinery: collections.abc.Callable, file_of: collections.abc.Callable, position_of: collections.abc.Callable, line_of: collections.abc.Callable, name_of_module: collections.abc.Callable) -> None:
     """
-    What steps are made with: `make(code, offset, name of the Python module)` makes one, None if none can be kept; `step`: its class, a tuple. `run_module`: the code whose first local is a module; `names`: the known ones, by address; `unwrapped(module)`: what counts as running instead of an unknown one.
+    What spots are made with.
+    """
+def install_steps(run_module: typing.Any, step: typing.Any, names: dict, unwrapped: collections.abc.Callable, is_resumed: collections.abc.Callable, mark_of_function: collections.abc.Callable) -> None:
+    """
+    What steps are made with. `run_module`: the code whose first local is a module; `step`: the class of steps, a tuple; `names`: of known modules, by address; `unwrapped(module)`: what counts as running instead of an unknown one; `is_resumed(code)`: no step of it is kept.
     """
 def is_registered(name: str) -> bool:
     """

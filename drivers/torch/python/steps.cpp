@@ -47,10 +47,11 @@ const LastingStep* find(uintptr_t code, int offset, PyObject* module) {
 StepPython* step_python = nullptr;
 size_t steps_made = 0;
 
-// The code's last constant may be a mark.
+// The code's last constant may be a mark, which is a pair.
 bool may_be_marked(const PyCodeObject* code) {
   const Py_ssize_t count = PyTuple_GET_SIZE(code->co_consts);
-  return count > 0 && PyTuple_CheckExact(PyTuple_GET_ITEM(code->co_consts, count - 1));
+  PyObject* last = count > 0 ? PyTuple_GET_ITEM(code->co_consts, count - 1) : nullptr;
+  return last && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 2;
 }
 
 // The step of frames of this code at this instruction, which is made if it is not kept yet; null: none can be kept.
