@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import dis
 import inspect
+import sys
 import types
 
 import amanda
@@ -11,6 +13,7 @@ import torch
 import torch.utils.checkpoint
 from amanda import _core, _torch, routine_checks
 from amanda.drivers.torch import call_path, models
+from amanda.identity import frames
 
 X = torch.ones(3)
 
@@ -130,6 +133,59 @@ def test_positions_are_those_of_the_interpreter():
     for module in (inspect, types, call_path):
         for code in codes(compile(inspect.getsource(module), module.__name__, "exec")):
             assert [_core.position_at(code, 2 * i) for i, _ in enumerate(code.co_positions())] == [*code.co_positions()]
+
+
+def made_up(name, text="def f(x):\n    return g(x, 1) + h('ä', x)\n"):
+    (code,) = (each for each in compile(text, name, "exec").co_consts if isinstance(each, types.CodeType))
+    return code
+
+
+@pytest.mark.parametrize(
+    ("code", "outside"),
+    [
+        (made_up("a folder/it's ünusual.py"), True),
+        (made_up("made\udc80up.py"), True),
+        (made_up("positions.py").replace(co_linetable=b""), True),  # it has neither lines nor columns
+        (torch.nn.functional.multi_head_attention_forward.__code__, False),
+        (torch.nn.Module._call_impl.__code__, None),
+    ],
+    ids=["ordinary", "not UTF-8", "no positions", "torch's", "a module's call"],
+)
+def test_a_frame_counts_in_a_path_as_its_place(code, outside):
+    """`outside`: is it a line of the program's? None: it is no part of paths."""
+    for instruction in dis.get_instructions(code):
+        step = call_path.step_at(code, instruction.offset, "a.module")
+        text, source, in_model = _torch.path_of([step], {})
+        places = () if outside is None else (frames.place_of("a.module", code, instruction.offset),)
+        assert text == repr(places)
+        line = frames.line_of(code, instruction.offset)
+        assert source == (frames.encodable(f"{code.co_filename}:{line}") if outside else "")
+        assert not in_model
+
+
+def test_only_the_first_operator_of_a_model_is_named_in_python():
+    if not _torch.walks_frames_directly():
+        pytest.skip("this Python's frames cannot be read directly: every place is named in Python")
+    resolved = []
+
+    def watch(frame, event, argument):
+        if event == "call" and frame.f_code is call_path.resolve.__code__:
+            resolved.append(frame)
+
+    model, x = make_model(), torch.ones(2, 3)
+
+    def run():
+        sys.setprofile(watch)
+        try:
+            y = model(x)
+            return y.relu() + y.neg()
+        finally:
+            sys.setprofile(None)
+
+    named = _torch.count_named_places()
+    assert [row[0] for row in places(run)] == ["linear", "add_", "batch_norm", "relu", "linear", "relu", "neg", "add"]
+    assert _torch.count_named_places() == named + 8
+    assert len(resolved) == 1
 
 
 def test_code_at_a_dead_one_s_address_is_not_taken_for_it():
