@@ -2,6 +2,7 @@
 
     make bench                              # every table; writes them into docs/performance.md
     python tests/bench --workloads add      # one group; prints
+    python tests/bench --full --workloads bert --rounds 3 --rows "forward and backward"    # some rows; prints
     python tests/bench --workloads compiled # programs that torch.compile compiled, alone: writes their tables, too
     python tests/bench --quick              # does it run?
     python tests/bench --callgrind          # instructions and cache misses in place of time; needs valgrind
@@ -37,11 +38,15 @@ def arguments():
     known = [*workloads.GROUPS, "compiled"]
     groups = ", ".join(known)
     option("--workloads", nargs="+", choices=known, metavar="GROUP", help=f"of {groups}; prints the tables")
+    option("--rows", nargs="+", default=[], metavar="PART", help="rows whose names have one of these parts; prints")
     option("--rounds", type=int, help=f"measurements of each row, {measure.Settings().rounds} if not given")
     option("--quick", action="store_true", help="two short rounds of time alone; prints figures that mean nothing")
     option("--full", action="store_true", help="BERT-base and ResNet-50 at batch 8 and full size: hours")
     option("--callgrind", action="store_true", help="instructions and cache misses in place of time")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.rows and (options.callgrind or options.workloads == ["compiled"]):
+        parser.error("--rows selects rows of the table of time: not of instructions, nor of compiled programs")
+    return options
 
 
 def say(text):
@@ -54,9 +59,9 @@ def measured(options, settings):
 
     groups = options.workloads or [*workloads.GROUPS, "compiled"]
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
-    programs = compiled.PROGRAMS if "compiled" in groups else []
+    programs = compiled.PROGRAMS if "compiled" in groups and not options.rows else []
     steps = [workload for workload in chosen if workload.unit == "step" and "forward" not in workload.name]
-    rest = not (options.workloads or options.quick)
+    rest = not (options.workloads or options.rows or options.quick)
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
@@ -76,7 +81,7 @@ def measured(options, settings):
         results["time"] = [
             result(f"time: {workload.name}", call, measure.measurement, workload, settings) for workload in chosen
         ]
-        if "compiled" in groups:
+        if programs:
             results["compiled"] = [
                 result(f"time: {name}", call, compiled.measurement, name, settings.rounds) for name in programs
             ]
@@ -94,7 +99,11 @@ def main():
     settings = measure.QUICK if options.quick else measure.Settings(full=options.full)
     if options.rounds:
         settings = dataclasses.replace(settings, rounds=options.rounds)
+    settings = dataclasses.replace(settings, rows=tuple(options.rows))
     results = measured(options, settings)
+    if options.rows:
+        print(report.time_table(results["time"]))
+        return
     texts = report.markdown(results)
     whole = not options.workloads or options.workloads == ["compiled"]  # of the tables
     if not whole or options.quick:

@@ -27,6 +27,10 @@ class Settings:
     block_s: float = 0.02  # the least that one measurement takes
     repeats: int = 3  # of a block, if a step is shorter than it
     full: bool = False
+    rows: tuple[str, ...] = ()  # parts of their names; none: all rows
+
+    def wants(self, row: Configuration):
+        return not self.rows or any(part in row.name for part in self.rows)
 
 
 QUICK = Settings(rounds=2, block_s=0.001, repeats=1)
@@ -53,8 +57,9 @@ class Measurement:
         analysis = self.analysis()
         first, last = phases([*CONFIGURATIONS, *PEERS])
         with contextlib.closing(process.Control(self.workload, self.settings.full)) as control:
-            self.rounds([CONTROL, *first], control)
-            self.rounds(last, control)
+            for rows in ([CONTROL, *first], last):
+                if wanted := [row for row in rows if self.settings.wants(row)]:
+                    self.rounds(wanted, control)
         return {
             "workload": self.workload.name,
             "group": self.workload.group,

@@ -36,7 +36,7 @@ def time_table(results):
     sizes = ["", *(f"{r['size']}" for r in results)]
     base = ["baseline", *(f"{duration(statistics.median(r['baseline_ns']))} a {r['unit']}" for r in results)]
     rows = [[name, *(cell(result, name) for result in results)] for name in NAMES]
-    return table(["", *(r["workload"] for r in results)], [sizes, base, *rows])
+    return table(["", *(r["workload"] for r in results)], [sizes, base, *(row for row in rows if any(row[1:]))])
 
 
 def target_table(results):

@@ -123,7 +123,9 @@ def _steps_with_resumed(frame: FrameType | None, resumed: bool, entered: Mapping
     for each in frames.outwards(frame):
         code, offset = original_of(each.f_code, each.f_lasti)
         enters = entered.get(id(each)) is each.f_code
-        step = Step(_torch.Spot(code, offset, frames.module_of(each)), _module_run_by(each), roots.mark_of(each), enters)
+        step = Step(
+            _torch.Spot(code, offset, frames.module_of(each)), _module_run_by(each), roots.mark_of(each), enters
+        )
         if resumed:
             steps[-1:] = [
                 last._replace(mark=last.mark or step.mark, enters=last.enters or step.enters) for last in steps[-1:]
