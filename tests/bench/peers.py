@@ -4,7 +4,7 @@ import contextlib
 import importlib
 
 import torch
-from configurations import Configuration, Missing, Session
+from configurations import Configuration, Missing, Session, counter
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -28,6 +28,35 @@ def record_function(workload, body):
         yield Session(body.run)
     finally:
         torch._C._autograd._clear_callbacks()
+
+
+@peer("a bare kernel, counts")
+def counting_kernel(workload, body):
+    with bare_kernel(workload, None) as count:
+        yield Session(body.run, count)
+
+
+@peer("a bare kernel, Python function")
+def python_kernel(workload, body):
+    tool = counter()  # for its routine: it is not applied
+    with bare_kernel(workload, tool.tick):
+        yield Session(body.run, lambda: tool.count)
+
+
+@contextlib.contextmanager
+def bare_kernel(workload, function):
+    """The least that an observer of one operator can cost."""
+    import bare_kernel
+
+    if workload.group != "add":
+        raise Missing("torch.add only")
+    library = bare_kernel.library()
+    before = library.count()
+    library.enter(function)
+    try:
+        yield lambda: library.count() - before
+    finally:
+        library.leave()
 
 
 @peer("TorchFunctionMode, counts")
@@ -149,8 +178,8 @@ def flop_counter(workload, body):
 
 @peer("TorchLens, no tensors saved")
 def torchlens(workload, body):
-    library = installed("torchlens")
     require_forward(body)
+    library = installed("torchlens")
     # It leaves PyTorch's functions wrapped, for the baseline too, unless told not to.
     options = library.options.CaptureOptions(layers_to_save="none", unwrap_when_done=True)
 
@@ -164,8 +193,8 @@ def torchlens(workload, body):
 
 @peer("NNsight, empty trace")
 def nnsight(workload, body):
+    require_forward(body)  # before the import, which replaces Tensor.backward
     library = installed("nnsight")
-    require_forward(body)
     model = library.NNsight(body.model)
 
     def run(count):

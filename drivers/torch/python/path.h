@@ -45,10 +45,4 @@ class Path {
   bool is_marked_ = false, is_over_ = false;
 };
 
-/// The modules that the steps run, innermost first.
-pybind11::list modules_of(const pybind11::list& steps);
-
-/// The path of Steps in Python: its text, its source, and whether it is in a model. `names`: of modules, by address.
-pybind11::tuple path_of(const pybind11::list& steps, const pybind11::dict& names);
-
 }  // namespace amanda::python

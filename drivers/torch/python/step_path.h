@@ -1,0 +1,14 @@
+// The path of Steps of Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace amanda::python {
+
+/// The modules that the steps run, innermost first.
+pybind11::list modules_of(const pybind11::list& steps);
+
+/// The path of Steps in Python: its text, its source, and whether it is in a model. `names`: of modules, by address.
+pybind11::tuple path_of(const pybind11::list& steps, const pybind11::dict& names);
+
+}  // namespace amanda::python
