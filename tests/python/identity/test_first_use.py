@@ -204,6 +204,22 @@ def test_code_at_a_dead_one_s_address_is_not_taken_for_it():
     assert len({row[1] for row in rows.values()}) == 4
 
 
+def test_a_module_at_a_dead_ones_address_is_not_taken_for_it():
+    x, found = torch.ones(2, 3), 0
+    for _ in range(100):
+        model = torch.nn.BatchNorm1d(3)
+        places(lambda model=model: model(x))
+        address = id(model)
+        del model
+        other = torch.nn.BatchNorm1d(3)  # its buffers are registered before anything asks who has died
+        found += id(other) == address
+        buffer = other.running_mean
+        assert [row[0] for row in places(lambda buffer=buffer: buffer.copy_(X))] == ["copy_"]
+        assert torch.equal(buffer, X)
+        places(lambda other=other: other(x))
+    assert found
+
+
 def test_a_block_is_seen_at_an_instruction_that_ran_outside_of_one():
     def run(*, inside):
         with amanda.root("inside") if inside else contextlib.nullcontext():

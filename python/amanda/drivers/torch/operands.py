@@ -27,8 +27,18 @@ class _Home(NamedTuple):
 
 
 _homes: dict[int, list[_Home]] = {}  # of buffers of known models, by number
-registered: dict[int, dict[str, int]] = {}
-"""Of modules whose buffers count as parameters, by address: the buffers' numbers by name."""
+
+
+class _Buffers(NamedTuple):
+    """The buffers of a module that count as parameters."""
+
+    module: weakref.ref[Any]
+    numbers: dict[str, int]  # by name
+
+
+registered: dict[int, _Buffers] = {}
+"""Of modules whose buffers count as parameters, by address. Until `lifetimes.tell`, of dead ones, too: another module may
+be there by then."""
 
 
 def _path_in(module: Any, tensor: Any) -> str | None:
@@ -50,7 +60,8 @@ def register_buffers(parts: Sequence[tuple[str, Any]]) -> None:
     _patch_exchanges()
     for _, module in reversed(parts):  # the outermost last: once it is registered, all are
         if models.is_known(module):
-            registered.setdefault(id(module), {})
+            if id(module) not in registered:
+                registered[id(module)] = _Buffers(weakref.ref(module), {})
             _settle_buffers(module)
 
 
@@ -61,14 +72,22 @@ def _join(path: str, name: str) -> str:
 # ---- what modules keep ------------------------------------------------------------------------------------------------
 
 
+def _numbers_of(module: Any) -> dict[str, int] | None:
+    """Of a module's buffers that count as parameters, by name; None: the module is not registered."""
+    kept = registered.get(id(module))
+    return kept.numbers if kept is not None and kept.module() is module else None
+
+
 def _settle_buffers(module: Any) -> None:
     for name, buffer in models.held(module, "_buffers"):
         _settle(buffer, module, name)
 
 
 def _settle(buffer: Any, module: Any, name: str) -> None:
+    kept = _numbers_of(module)
+    if kept is None:
+        return
     number = _torch.number_of(buffer)
-    kept = registered[id(module)]
     had = kept.get(name)
     if had is not None:
         if had == number:
@@ -81,7 +100,7 @@ def _settle(buffer: Any, module: Any, name: str) -> None:
 
 
 def _leave(module: Any, name: str) -> None:
-    number = registered.get(id(module), {}).pop(name, None)
+    number = (_numbers_of(module) or {}).pop(name, None)
     if number is not None:
         _keep_homes(number, [home for home in _homes[number] if home.module() is not module or home.name != name])
 
@@ -95,14 +114,15 @@ def _keep_homes(number: int, homes: list[_Home]) -> None:
 
 
 def _forget_module(key: int) -> None:
-    for number in registered.pop(key, {}).values():
+    kept = registered.pop(key, None)
+    for number in kept.numbers.values() if kept is not None else ():
         if number in _homes:
             _keep_homes(number, [home for home in _homes[number] if home.module() is not None])
 
 
 def _forget_tensor(number: int) -> None:
     for home in _homes.pop(number, ()):
-        kept = registered.get(id(home.module()), {})
+        kept = _numbers_of(home.module()) or {}
         if kept.get(home.name) == number:
             del kept[home.name]
 
@@ -146,7 +166,7 @@ def _on_parameter(module: Any, name: str, tensor: Any) -> None:
 
 
 def _on_buffer(module: Any, name: str, tensor: Any) -> None:
-    if torch.compiler.is_compiling() or id(module) not in registered:
+    if torch.compiler.is_compiling():
         return
     if tensor is None:
         _leave(module, name)
@@ -155,8 +175,11 @@ def _on_buffer(module: Any, name: str, tensor: Any) -> None:
 
 
 def _refresh(module: Any) -> None:
+    numbers = _numbers_of(module)
+    if numbers is None:
+        return
     present = dict(models.held(module, "_buffers"))
-    for name, number in list(registered[id(module)].items()):
+    for name, number in list(numbers.items()):
         if name not in present or _torch.number_of(present[name]) != number:
             _leave(module, name)
     _settle_buffers(module)
