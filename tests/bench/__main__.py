@@ -46,6 +46,9 @@ def arguments():
     options = parser.parse_args()
     if options.rows and (options.callgrind or options.workloads == ["compiled"]):
         parser.error("--rows selects rows of the table of time: not of instructions, nor of compiled programs")
+    for part in options.rows:
+        if not any(part in name for name in report.NAMES):
+            parser.error(f"--rows {part!r} is part of no row's name; the rows are {'; '.join(report.NAMES)}")
     return options
 
 
