@@ -6,48 +6,46 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace amanda {
 namespace {
 
-// Sizes that are fetched in advance: multiples of 16 bytes up to 1 KiB, and of 1 KiB up to 16.
-constexpr size_t kStep = 16, kSmall = 64, kLargeStep = kStep * kSmall, kSizes = kSmall + 15;
-constexpr size_t kMostBytes = size_t{1} << 18;
+// Sizes that are fetched in advance: multiples of 16 bytes. What is larger is rare, and stays with the thread's own
+// arena.
+constexpr size_t kStep = 16, kSizes = 32, kLargest = kStep * kSizes;
 
-constexpr size_t index_of(size_t size) {
-  const size_t steps = (std::max<size_t>(size, 1) - 1) / kStep;
-  return steps < kSmall ? steps : kSmall - 1 + (size - 1) / kLargeStep;
-}
-constexpr size_t size_of(size_t index) {
-  return index < kSmall ? (index + 1) * kStep : (index - kSmall + 2) * kLargeStep;
-}
-// How many a thread fetches at first: what a small model's first run takes. Most blocks are small.
-constexpr size_t first_count(size_t index) { return index < 16 ? 96 - 4 * index : index < kSmall ? 8 : 1; }
-static_assert(size_of(index_of(1024)) == 1024 && size_of(index_of(1025)) == 2048 && index_of(16384) == kSizes - 1);
+constexpr size_t index_of(size_t size) { return (std::max<size_t>(size, 1) - 1) / kStep; }
+constexpr size_t size_of(size_t index) { return (index + 1) * kStep; }
 
-struct Free {
-  Free* next;
-};
+// How many a thread fetches at first: about what twenty operators keep.
+constexpr std::array<size_t, 16> kFirst = {128, 256, 192, 64, 96, 96, 48, 48, 64, 32, 32, 32, 16, 24, 16, 16};
+constexpr size_t first_count(size_t index) { return index < kFirst.size() ? kFirst[index] : 2; }
+constexpr size_t kMostBytes = 32 << 10;  // of one size at once: less than what glibc gives back to the system
 
-/// Blocks of one size that a thread has fetched in advance.
+/// Blocks of one size that a thread has fetched in advance. Taking one does not read it: it is another core's cache
+/// that has it.
 struct Batch {
-  Free* first = nullptr;
-  size_t count = 0, taken = 0;  // that are here; since the last fetch
+  std::vector<void*> blocks;
+  size_t taken = 0;  // since the last fetch
 
-  void fetch(size_t size, size_t wanted) {
-    for (; count < wanted; ++count) {
-      auto* block = static_cast<Free*>(std::malloc(size));
+  void fetch(size_t size) {
+    constexpr size_t kHead = 16;
+    const size_t wanted = std::min(2 * std::exchange(taken, 0), kMostBytes / size);
+    if (blocks.size() >= wanted) return;
+    blocks.reserve(wanted);
+    // Extends the arena at once: malloc would do it page by page.
+    void* volatile ahead = std::malloc((wanted - blocks.size()) * (size + kHead));
+    std::free(ahead);
+    while (blocks.size() < wanted) {
+      void* block = std::malloc(size);
       if (!block) return;
-      block->next = std::exchange(first, block);
+      blocks.push_back(block);
     }
-  }
-  void* take() {
-    ++taken;
-    --count;
-    return std::exchange(first, first->next);
   }
 };
 
@@ -66,69 +64,72 @@ void on_new_thread(const Fn& fn) noexcept {
 }
 
 /// Of one thread. Starting a thread takes longer than fetching many blocks, so the one that is started for a block
-/// fetches others, too: of each size twice as many as were taken since the last time, and as many as at first.
+/// fetches others, too: twice as many of each size as were taken since the last time.
 class Stock {
  public:
   Stock() {
-    on_new_thread([this] {
-      for (size_t i = 0; i < kSizes; ++i) batches_[i].fetch(size_of(i), first_count(i));
-    });
+    for (size_t i = 0; i < kSizes; ++i) batches_[i].taken = first_count(i) / 2;
+    fetch();
   }
 
   ~Stock() {
-    for (Batch& batch : batches_) {
-      while (batch.first) std::free(std::exchange(batch.first, batch.first->next));
-    }
-    is_over = true;
+    for (const Batch& batch : batches_) std::for_each(batch.blocks.begin(), batch.blocks.end(), std::free);
   }
 
-  void* take(size_t size) noexcept {
-    const size_t index = index_of(size);
-    if (index >= kSizes) {
-      void* block = nullptr;
-      on_new_thread([&] {
-        block = std::malloc(size);
-        refill();
-      });
-      return block;
-    }
-    Batch& batch = batches_[index];
-    if (!batch.first) {
-      on_new_thread([&] {
-        batch.fetch(size_of(index), 1);
-        refill();
-      });
-    }
-    return batch.first ? batch.take() : nullptr;
+  void* take(size_t size) {
+    Batch& batch = batches_[index_of(size)];
+    ++batch.taken;
+    if (batch.blocks.empty()) fetch();
+    if (batch.blocks.empty()) return nullptr;
+    void* block = batch.blocks.back();
+    batch.blocks.pop_back();
+    return block;
   }
-
-  static thread_local constinit bool is_over;
 
  private:
-  void refill() {
-    for (size_t i = 0; i < kSizes; ++i) {
-      const size_t taken = std::exchange(batches_[i].taken, 0);
-      batches_[i].fetch(size_of(i), std::max(first_count(i), std::min(2 * taken, kMostBytes / size_of(i))));
-    }
+  void fetch() {
+    on_new_thread([this]() noexcept {
+      try {
+        for (size_t i = 0; i < kSizes; ++i) batches_[i].fetch(size_of(i));
+      } catch (const std::bad_alloc&) {
+      }
+    });
   }
 
   std::array<Batch, kSizes> batches_;
 };
-thread_local constinit bool Stock::is_over = false;
+
+struct State {
+  int depth = 0;
+  Stock* stock = nullptr;
+  bool is_over = false;  // the thread ends
+};
+thread_local constinit State state;
+
+Stock* make_stock(State& thread) {
+  struct Owner {
+    State& thread;
+    Stock stock;
+    ~Owner() {
+      thread.stock = nullptr;
+      thread.is_over = true;
+    }
+  };
+  static thread_local Owner owner{.thread = thread, .stock = {}};
+  return thread.stock = &owner.stock;
+}
 
 }  // namespace
 
-int& Lasting::depth() {
-  static thread_local constinit int depth = 0;
-  return depth;
-}
+int& Lasting::depth() { return state.depth; }
 
 void* take_lasting(size_t size) noexcept {
-  if (Stock::is_over) return nullptr;
-  const int depth = std::exchange(Lasting::depth(), 0);  // what starts a thread allocates, too
-  static thread_local Stock stock;
-  void* memory = stock.take(size);
-  Lasting::depth() = depth;
+  State& thread = state;
+  if (size > kLargest || thread.is_over) return nullptr;
+  const int depth = std::exchange(thread.depth, 0);  // what starts a thread allocates, too
+  Stock* stock = thread.stock ? thread.stock : make_stock(thread);
+  void* memory = stock->take(size);
+  thread.depth = depth;
   return memory;
 }
 

@@ -5,11 +5,13 @@
 
 namespace amanda {
 
-/// Memory that malloc returned on another thread; null: none can be had. Freed by std::free() or operator delete.
+/// Memory that malloc returned on another thread; null: none can be had, or the block is large. Freed by std::free() or
+/// operator delete.
 void* take_lasting(size_t size) noexcept;
 
-/// While one exists, what the code of Amanda's libraries allocates on this thread comes from another arena of malloc
-/// than the thread's own. It is freed as any other memory, by any library.
+/// While one exists, what the code of Amanda's libraries allocates on this thread, in blocks of up to 512 bytes, comes
+/// from another arena of malloc than the thread's own. It is freed as any other memory, by any library. Larger blocks,
+/// of tables, are few.
 ///
 /// What is kept about an operator is allocated when the operator first runs: between the program's large buffers, where
 /// it stays. PyTorch's CPU allocator takes buffers of up to 32 MiB from the heap, and small blocks between them prevent

@@ -4,6 +4,7 @@
     python tests/bench --workloads add      # one group; prints
     python tests/bench --full --workloads bert --rounds 3 --rows "forward and backward"    # some rows; prints
     python tests/bench --workloads compiled # programs that torch.compile compiled, alone: writes their tables, too
+    python tests/bench --workloads first-use    # first runs, alone: writes their table, too
     python tests/bench --quick              # does it run?
     python tests/bench --callgrind          # instructions and cache misses in place of time; needs valgrind
 
@@ -19,6 +20,7 @@ from pathlib import Path
 import callgrind
 import compiled
 import families
+import first_use
 import markdown_page
 import measure
 import memory
@@ -28,6 +30,7 @@ import shipped
 import workloads
 
 ROOT = Path(__file__).parents[2]
+ALONE = ["compiled", "first-use"]  # groups with tables of their own
 
 
 def arguments():
@@ -35,7 +38,7 @@ def arguments():
         prog="python tests/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
-    known = [*workloads.GROUPS, "compiled"]
+    known = [*workloads.GROUPS, *ALONE]
     groups = ", ".join(known)
     option("--workloads", nargs="+", choices=known, metavar="GROUP", help=f"of {groups}; prints the tables")
     option("--rows", nargs="+", default=[], metavar="PART", help="rows whose names have one of these parts; prints")
@@ -44,8 +47,8 @@ def arguments():
     option("--full", action="store_true", help="BERT-base and ResNet-50 at batch 8 and full size: hours")
     option("--callgrind", action="store_true", help="instructions and cache misses in place of time")
     options = parser.parse_args()
-    if options.rows and (options.callgrind or options.workloads == ["compiled"]):
-        parser.error("--rows selects rows of the table of time: not of instructions, nor of compiled programs")
+    if options.rows and (options.callgrind or set(options.workloads or [""]) <= set(ALONE)):
+        parser.error("--rows selects rows of the table of time: not of instructions, compiled programs, or first runs")
     for part in options.rows:
         if not any(part in name for name in report.NAMES):
             parser.error(f"--rows {part!r} is part of no row's name; the rows are {'; '.join(report.NAMES)}")
@@ -60,16 +63,17 @@ def measured(options, settings):
     """Everything that was asked for."""
     from amanda.reports.progress import Progress  # here: no process that measures imports this
 
-    groups = options.workloads or [*workloads.GROUPS, "compiled"]
+    groups = options.workloads or [*workloads.GROUPS, *ALONE]
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
     programs = compiled.PROGRAMS if "compiled" in groups and not options.rows else []
+    fresh = workloads.WORKLOADS if "first-use" in groups and not options.rows else []
     steps = [workload for workload in chosen if workload.unit == "step" and "forward" not in workload.name]
     rest = not (options.workloads or options.rows or options.quick)
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
         return results | callgrind.counts([workload.name for workload in chosen])
-    parts = len(chosen) + len(programs) + rest * (len(steps) + 2)
+    parts = len(chosen) + len(programs) + len(fresh) + rest * (len(steps) + 2)
     with Progress("measuring", parts, ticks=True) as progress:
 
         def result(what, function, *arguments):
@@ -87,6 +91,10 @@ def measured(options, settings):
         if programs:
             results["compiled"] = [
                 result(f"time: {name}", call, compiled.measurement, name, settings.rounds) for name in programs
+            ]
+        if fresh:
+            results["first use"] = [
+                result(f"first use: {workload.name}", first_use.measurement, workload, settings) for workload in fresh
             ]
         if rest:
             results["memory"] = [
@@ -108,7 +116,7 @@ def main():
         print(report.time_table(results["time"]))
         return
     texts = report.markdown(results)
-    whole = not options.workloads or options.workloads == ["compiled"]  # of the tables
+    whole = not options.workloads or set(options.workloads) <= set(ALONE)  # of the tables
     if not whole or options.quick:
         print("\n\n".join(texts.values()))
         return

@@ -8,15 +8,12 @@ reported; medians are over rounds.
 import contextlib
 import dataclasses
 import gc
-import statistics
-import time
 
 import process
 import workloads
-from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, counter, phases
+from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, phases
 from peers import PEERS
 
-FILTERS = ("erfinv", "aten::lgamma", "digamma.out", "polar*", "heavi?ide")  # no workload runs them
 VANILLA = "vanilla: a process without Amanda"
 CONTROL = Configuration(VANILLA, lambda workload, body: contextlib.nullcontext())  # measured in `process.Control`
 
@@ -49,12 +46,10 @@ class Measurement:
         self.counts: dict[str, int] = {}
         self.baseline_ns: list[float] = []
         self.ratios: dict[str, list[float]] = {}
-        self.first_ns: dict[str, list[float]] = {}
         self.why_not: dict[str, str] = {}
 
     def results(self):
         self.body.run(3)
-        analysis = self.analysis()
         first, last = phases([*CONFIGURATIONS, *PEERS])
         with contextlib.closing(process.Control(self.workload, self.settings.full)) as control:
             for rows in ([CONTROL, *first], last):
@@ -68,7 +63,6 @@ class Measurement:
             "baseline_ns": self.baseline_ns,
             "ratios": self.ratios,
             "missing": self.why_not,
-            "analysis": analysis | {"later_ns": self.first_ns.get("Python routine, forward", [])},
         }
 
     def rounds(self, rows, control):
@@ -86,41 +80,8 @@ class Measurement:
                 self.baseline_ns.append(before)
                 before = after
 
-    def analysis(self):
-        """The time of the first run in a first scope: each place is resolved, and the tool's routines analyze it. Then that
-        of a program made anew, with equal models, and that of entering scopes with a filter for the first time."""
-        import amanda
-
-        usual = process.best(self.body.run, 1, self.settings.repeats)
-        scope = amanda.apply(counter())
-        with scope:
-            first = process.best(self.body.run, 1, 1)
-        again = self.workload.make(self.settings.full)
-        again.run(3)
-        with amanda.apply(counter()):
-            rebuilt = process.best(again.run, 1, 1)
-        entered = statistics.median(self.entering(ops) for ops in FILTERS)
-        return {
-            "places": scope.cache_info().misses,
-            "usual_ns": usual,
-            "first_ns": first,
-            "rebuilt_ns": rebuilt,
-            "filtered_ns": entered,
-        }
-
-    def entering(self, ops):
-        """Nanoseconds of entering a scope with a filter that the process has not seen."""
-        import amanda
-
-        scope = amanda.apply(counter(ops=ops))
-        start = time.thread_time_ns()
-        scope.__enter__()
-        taken = time.thread_time_ns() - start
-        scope.__exit__(None, None, None)
-        return taken
-
     def baseline(self):
-        return self.block(BASELINE, self.body.run)[1]
+        return self.block(BASELINE, self.body.run)
 
     def one(self, row, control):
         """Nanoseconds under a row, opened for it; None if it cannot be had."""
@@ -130,8 +91,7 @@ class Measurement:
             return None
         try:
             with row.open(self.workload, self.body) as session:
-                first, ns = self.block(row.name, session.run, warm_up=2)
-                self.first_ns.setdefault(row.name, []).append(first)
+                ns = self.block(row.name, session.run, warm_up=2)
                 if session.seen is not None and not session.seen():
                     raise RuntimeError(f"[bench] {row.name} has seen nothing of {self.workload.name}")
         except Missing as reason:
@@ -147,7 +107,7 @@ class Measurement:
         return ns
 
     def block(self, name, run, warm_up=0):
-        """Nanoseconds of the first run, and of one in the best block."""
+        """Nanoseconds of one run in the best block."""
         found = []
 
         def counts():
@@ -161,7 +121,7 @@ class Measurement:
             yield from [self.counts[name]] * self.repeats(self.counts[name])
 
         process.times(run, counts(), found)
-        return found[0], min(found[-self.repeats(self.counts[name]) :])
+        return min(found[-self.repeats(self.counts[name]) :])
 
     def repeats(self, count):
         return self.settings.repeats if count > 1 else 1

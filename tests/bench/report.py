@@ -76,30 +76,18 @@ def compiled_target_table(results):
 
 
 def first_use_table(results):
-    rows = []
-    for result in results:
-        analysis = result["analysis"]
-        usual, first, later = analysis["usual_ns"], analysis["first_ns"], statistics.median(analysis["later_ns"])
-        added = [max(ns - usual, 0) / max(analysis["places"], 1) for ns in (first, analysis["rebuilt_ns"], later)]
-        rows.append(
-            [
-                result["workload"],
-                analysis["places"],
-                *map(duration, (usual, first, *added, analysis["filtered_ns"])),
-            ]
-        )
+    def cells(found):
+        added = [
+            found["first_ns"] - found["usual_ns"],
+            *(found[f"{key}_ns"] for key in ("rebuilt", "later", "same_line")),
+        ]
+        each = [max(ns, 0) / max(found["places"], 1) for ns in added]
+        return map(duration, (found["usual_ns"], found["first_ns"], *each, found["filtered_ns"]))
+
+    added = ["added per analysis, at first", "for an equal model", "in a later scope", "at the same line"]
     return table(
-        [
-            "",
-            "analysed",
-            "usual",
-            "first run",
-            "added per analysis, at first",
-            "for an equal model",
-            "in a later scope",
-            "entering with a filter",
-        ],
-        rows,
+        ["", "analyzed", "usual", "first run", *added, "entering with a filter"],
+        [[found["workload"], int(found["places"]), *cells(found)] for found in results],
     )
 
 
@@ -160,7 +148,6 @@ TABLES = {
     "l1i misses": count_table,
 }
 SOURCE = {
-    "first use": "time",
     "targets": "time",
     "compiled targets": "compiled",
 }  # the results that a table is made of, where they have another name
