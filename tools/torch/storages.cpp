@@ -68,7 +68,16 @@ struct Storages::View {
 };
 
 struct Storages::Storage {
-  explicit Storage(c10::weak_intrusive_ptr<c10::StorageImpl> memory) : alive(std::move(memory)) {}
+  using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  explicit Storage(Memory memory) : alive(std::move(memory)) {}
+
+  void become(Memory memory) {
+    alive = std::move(memory);
+    maker = kNoNode;
+    views.clear();
+    writes.clear();
+  }
 
   template <class Place>
   View* find(const Place& place) {
@@ -84,7 +93,7 @@ struct Storages::Storage {
     return at == view->older.end() ? view->maker : at->second;
   }
 
-  c10::weak_intrusive_ptr<c10::StorageImpl> alive;
+  Memory alive;
   NodeNumber maker = kNoNode;  // of unknown views; none: they come from outside
   c10::SmallVector<View, 1> views;
   struct Write {
@@ -307,10 +316,33 @@ const std::shared_ptr<Storages::Storage>& Storages::find_or_add(const at::Tensor
   const auto known = storages_.find(memory.unsafeGetStorageImpl());
   if (known != storages_.end()) return known->second;
   if (storages_.size() >= limit_) {
-    std::erase_if(storages_, [](const auto& entry) { return entry.second->alive.expired(); });
+    drop_dead();
     limit_ = std::max<size_t>(128, 2 * storages_.size());
   }
-  return storages_[memory.unsafeGetStorageImpl()] = std::make_shared<Storage>(memory.getWeakStorageImpl());
+  if (spare_.empty()) {
+    return storages_[memory.unsafeGetStorageImpl()] = std::make_shared<Storage>(memory.getWeakStorageImpl());
+  }
+  Known::node_type node = std::move(spare_.back());
+  spare_.pop_back();
+  node.key() = memory.unsafeGetStorageImpl();
+  node.mapped()->become(memory.getWeakStorageImpl());
+  return storages_.insert(std::move(node)).position->second;
+}
+
+// Most storages live for a few operators. What described them describes the next ones.
+void Storages::drop_dead() {
+  constexpr size_t kMostSpare = 1024;
+  for (auto at = storages_.begin(); at != storages_.end();) {
+    const auto entry = at++;
+    const std::shared_ptr<Storage>& storage = entry->second;
+    if (!storage->alive.expired()) continue;
+    if (spare_.size() == kMostSpare || storage.use_count() > 1) {  // some Read has it
+      storages_.erase(entry);
+      continue;
+    }
+    storage->alive.reset();
+    spare_.push_back(storages_.extract(entry));
+  }
 }
 
 template <class Where>
@@ -369,6 +401,7 @@ std::vector<std::pair<size_t, size_t>> Storages::sizes() const {
 void Storages::reset() {
   std::lock_guard lock(mutex_);
   storages_.clear();
+  spare_.clear();
   nodes_.clear();
   outside_.clear();
   edges_.clear();

@@ -115,12 +115,14 @@ class Storages {
   struct View;
   struct Seen;
   struct ThisRun;
+  using Known = std::unordered_map<c10::StorageImpl*, std::shared_ptr<Storage>>;
   struct EdgeHash {
     size_t operator()(const GraphEdge& edge) const;
   };
   static ThisRun& this_run(uint64_t storages);
   Storage* find(const at::Tensor& tensor) const;  // null: it is not known
   const std::shared_ptr<Storage>& find_or_add(const at::Tensor& tensor);
+  void drop_dead();
   // `Where`: a TensorPlace; or a tensor, if it tells its sizes without Python.
   template <class Where>
   View& put(Storage& storage, const Where& where, NodeNumber maker);
@@ -138,7 +140,8 @@ class Storages {
   const uint64_t serial_;  // of this process
   const size_t max_views_;
   mutable Mutex mutex_;  // guards what follows
-  std::unordered_map<c10::StorageImpl*, std::shared_ptr<Storage>> storages_;
+  Known storages_;
+  std::vector<Known::node_type> spare_;  // of storages that died, without what was known of them
   std::unordered_set<NodeNumber> nodes_;
   std::map<Slot, NodeNumber> outside_;  // the nodes of tensors from outside, by their first consumers
   std::unordered_set<GraphEdge, EdgeHash> edges_;
