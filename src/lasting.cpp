@@ -27,8 +27,8 @@ constexpr std::array<size_t, 16> kFirst = {128, 256, 192, 64, 96, 96, 48, 48, 64
 constexpr size_t first_count(size_t index) { return index < kFirst.size() ? kFirst[index] : 2; }
 constexpr size_t kMostBytes = 32 << 10;  // of one size at once: less than what glibc gives back to the system
 
-/// Blocks of one size that a thread has fetched in advance. Taking one does not read it: it is another core's cache
-/// that has it.
+/// Blocks of one size that a thread has fetched in advance. Taking a block does not read it: it is in another core's
+/// cache.
 struct Batch {
   std::vector<void*> blocks;
   size_t taken = 0;  // since the last fetch
