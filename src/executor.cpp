@@ -7,6 +7,7 @@
 #include "amanda/error.h"
 #include "amanda/log.h"
 #include "amanda/own_results.h"
+#include "amanda/pool.h"
 #include "op_name.h"
 #include "routine_guard.h"
 #include "scope_stack.h"
@@ -47,7 +48,7 @@ ReplacementFrame* ReplacementFrame::current() { return current_replacement; }
 // ---- what routines share --------------------------------------------------------------------------------------------
 
 const RunStatePtr& Execution::local_state() {
-  if (!local_) local_ = std::make_shared<RunState>();
+  if (!local_) local_ = std::allocate_shared<RunState>(PoolAllocator<RunState>());
   return local_;
 }
 

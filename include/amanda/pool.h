@@ -15,13 +15,20 @@ void* take_block(size_t size);
 /// Frees a block; `size`: as it was taken.
 void give_block(void* block, size_t size) noexcept;
 
-/// A base class: objects of `T`, and of classes derived from it, are blocks.
+/// A base class: objects of `T`, and of classes derived from it, are blocks, unless they need more than the usual
+/// alignment.
 template <class T>
 struct Pooled {
   /// A block.
   static void* operator new(size_t size) { return take_block(size); }
   /// Frees it.
   static void operator delete(void* block, size_t size) noexcept { give_block(block, size); }
+  /// From the global allocator.
+  static void* operator new(size_t size, std::align_val_t alignment) { return ::operator new(size, alignment); }
+  /// Frees it.
+  static void operator delete(void* block, size_t size, std::align_val_t alignment) noexcept {
+    ::operator delete(block, size, alignment);
+  }
 };
 
 /// For std::allocate_shared().

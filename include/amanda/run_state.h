@@ -8,6 +8,8 @@
 #include <typeinfo>
 #include <vector>
 
+#include "amanda/pool.h"
+
 namespace amanda {
 
 class OpCall;
@@ -34,7 +36,7 @@ class RunSlot {
 
 /// A `T` with a member `void settle(OpCall&)` can let go of what would keep the graph alive that it lives in.
 template <class T>
-class RunSlotOf final : public RunSlot {
+class RunSlotOf final : public RunSlot, public Pooled<RunSlotOf<T>> {
  public:
   void settle(OpCall& call) override {
     if constexpr (requires(T & value) { value.settle(call); }) value.settle(call);

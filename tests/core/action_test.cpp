@@ -1,4 +1,8 @@
 // What scheduled routines are given, and what they may do with it.
+#include <array>
+#include <cstdint>
+#include <utility>
+
 #include "trace_test.h"
 
 namespace amanda {
@@ -209,6 +213,24 @@ TEST_F(ActionTest, RunDataIsGoneWhenTheOperatorReturnsOrThrows) {
   EXPECT_TRUE(watched.expired());
   EXPECT_THROW(reference::call("add", {Array{1}, Array{1, 2}}), std::invalid_argument);
   EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(ActionTest, RunDataIsAlignedAsItsTypeAsks) {
+  struct alignas(128) Wide {
+    std::array<uint64_t, 20> values{};
+  };
+  struct Large {
+    std::array<uint64_t, 1000> values{};  // more than a pool has
+  };
+  int seen = 0;
+  before([&](Values& values) {
+    ++seen;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(&values.run<Wide>()) % 128, 0);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(&values.local<Wide>()) % 128, 0);
+    EXPECT_EQ(std::exchange(values.run<Large>().values.back(), 1), 0);
+  });
+  for (int i = 0; i < 50; ++i) call("add");
+  EXPECT_EQ(seen, 50);
 }
 
 TEST_F(ActionTest, ARemovedActionStopsAtTheNextRun) {
