@@ -13,7 +13,7 @@ FILTERS = ("erfinv", "aten::lgamma", "digamma.out", "polar*", "heavi?ide")  # no
 
 def measurement(workload, settings):
     """The median over fresh processes of each figure of `once`."""
-    count = 1 if settings.rounds < PROCESSES else PROCESSES
+    count = min(settings.rounds, PROCESSES)
     found = [process.call(once, workload.name, settings.full) for _ in range(count)]
     middle = {figure: statistics.median(each[figure] for each in found) for figure in found[0]}
     return {"workload": workload.name} | middle
@@ -39,7 +39,7 @@ def once(name, full):
 
 def added(body):
     _, first, usual = in_new_scope(body)
-    return max(first - usual, 0)
+    return first - usual
 
 
 def in_new_scope(body):

@@ -141,7 +141,7 @@ class Storages {
   const size_t max_views_;
   mutable Mutex mutex_;  // guards what follows
   Known storages_;
-  std::vector<Known::node_type> spare_;  // of storages that died, without what was known of them
+  std::vector<Known::node_type> spare_;  // of storages that died: to be used again
   std::unordered_set<NodeNumber> nodes_;
   std::map<Slot, NodeNumber> outside_;  // the nodes of tensors from outside, by their first consumers
   std::unordered_set<GraphEdge, EdgeHash> edges_;
