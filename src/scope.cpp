@@ -1,6 +1,7 @@
 #include "amanda/scope.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>

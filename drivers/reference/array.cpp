@@ -1,6 +1,7 @@
 #include "amanda/reference/array.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <stdexcept>
 

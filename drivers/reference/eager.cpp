@@ -1,5 +1,6 @@
 // Eager mode: a program calls an operator.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <stdexcept>
 
