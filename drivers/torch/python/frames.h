@@ -3,8 +3,11 @@
 
 #define Py_BUILD_CORE 1
 #include <Python.h>
-#if PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+#if PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe.h>
+#endif
 #define AMANDA_FRAME_LAYOUT 1
 #endif
 #undef Py_BUILD_CORE
@@ -28,15 +31,28 @@ using RawFrame = _PyInterpreterFrame;
 
 /// Without the frames that the interpreter puts between those of C and of Python.
 inline RawFrame* first_python_frame(RawFrame* frame) {
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX >= 0x030E0000
+  while (frame && frame->owner >= FRAME_OWNED_BY_INTERPRETER) frame = frame->previous;
+#elif PY_VERSION_HEX >= 0x030C0000
   while (frame && frame->owner == FRAME_OWNED_BY_CSTACK) frame = frame->previous;
 #endif
   return frame;
 }
 
+#if PY_VERSION_HEX >= 0x030E0000
+/// The object, without the tag in the reference's lowest bits.
+inline PyObject* object_at(_PyStackRef reference) {
+  return reinterpret_cast<PyObject*>(reference.bits & ~uintptr_t{3});
+}
+#else
+inline PyObject* object_at(PyObject* reference) { return reference; }
+#endif
+
 #if PY_VERSION_HEX >= 0x030D0000
 inline RawFrame* innermost_frame(const PyThreadState* thread) { return first_python_frame(thread->current_frame); }
-inline PyCodeObject* code_of(const RawFrame* frame) { return reinterpret_cast<PyCodeObject*>(frame->f_executable); }
+inline PyCodeObject* code_of(const RawFrame* frame) {
+  return reinterpret_cast<PyCodeObject*>(object_at(frame->f_executable));
+}
 inline const _Py_CODEUNIT* running(const RawFrame* frame) { return frame->instr_ptr; }
 #else
 inline RawFrame* innermost_frame(const PyThreadState* thread) {
@@ -51,7 +67,7 @@ inline uint64_t instruction_of(const RawFrame* frame) { return reinterpret_cast<
 inline int offset_of(const RawFrame* frame) {
   return static_cast<int>(running(frame) - _PyCode_CODE(code_of(frame))) * static_cast<int>(sizeof(_Py_CODEUNIT));
 }
-inline PyObject* first_local(const RawFrame* frame) { return frame->localsplus[0]; }
+inline PyObject* first_local(const RawFrame* frame) { return object_at(frame->localsplus[0]); }
 inline bool is_generators(const RawFrame* frame) { return frame->owner == FRAME_OWNED_BY_GENERATOR; }
 #endif
 

@@ -23,7 +23,7 @@ def include_of(python, environment):
     return include if (include / "Python.h").exists() else None
 
 
-@pytest.mark.parametrize("version", ["3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
 def test_the_walk_on_another_python(version, tmp_path):
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         pytest.skip(f"all other tests run on Python {version}")
