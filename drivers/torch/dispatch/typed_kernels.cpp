@@ -1,10 +1,15 @@
 #include "dispatch/typed_kernels.h"
 
+#include <ATen/ops/_reshape_alias_ops.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/_unsafe_view_ops.h>
 #include <ATen/ops/adaptive_avg_pool2d_ops.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/baddbmm_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
+#include <ATen/ops/bernoulli_ops.h>
 #include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/cat_ops.h>
 #include <ATen/ops/chunk_ops.h>
@@ -19,8 +24,12 @@
 #include <ATen/ops/div_ops.h>
 #include <ATen/ops/dropout_ops.h>
 #include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/empty_like_ops.h>
+#include <ATen/ops/empty_ops.h>
+#include <ATen/ops/empty_strided_ops.h>
 #include <ATen/ops/exp_ops.h>
 #include <ATen/ops/expand_ops.h>
+#include <ATen/ops/fill_ops.h>
 #include <ATen/ops/flatten_ops.h>
 #include <ATen/ops/gelu_ops.h>
 #include <ATen/ops/layer_norm_ops.h>
@@ -37,6 +46,7 @@
 #include <ATen/ops/pow_ops.h>
 #include <ATen/ops/relu_ops.h>
 #include <ATen/ops/reshape_ops.h>
+#include <ATen/ops/resolve_conj_ops.h>
 #include <ATen/ops/rsqrt_ops.h>
 #include <ATen/ops/scaled_dot_product_attention_ops.h>
 #include <ATen/ops/select_ops.h>
@@ -70,8 +80,7 @@ namespace {
 template <class... Op>
 struct OpList {};
 
-// Inner operators of composite ones (native_layer_norm, convolution) are not listed: few tools ask for nested
-// operators.
+// Those that models call most, and the cheap ones that these call inside, for tools that ask for nested operators.
 using TypedOps = OpList<
     // matrix products, convolutions, attention
     at::_ops::linear, at::_ops::matmul, at::_ops::mm, at::_ops::bmm, at::_ops::addmm, at::_ops::baddbmm,
@@ -89,7 +98,11 @@ using TypedOps = OpList<
     at::_ops::view, at::_ops::reshape, at::_ops::transpose_int, at::_ops::permute, at::_ops::t, at::_ops::expand,
     at::_ops::select_int, at::_ops::slice_Tensor, at::_ops::unsqueeze, at::_ops::squeeze_dim,
     at::_ops::flatten_using_ints, at::_ops::split_Tensor, at::_ops::chunk, at::_ops::unbind_int, at::_ops::detach,
-    at::_ops::cat, at::_ops::clone, at::_ops::contiguous, at::_ops::to_dtype, at::_ops::embedding>;
+    at::_ops::cat, at::_ops::clone, at::_ops::contiguous, at::_ops::to_dtype, at::_ops::embedding,
+    // inner operators
+    at::_ops::as_strided, at::_ops::resolve_conj, at::_ops::empty_memory_format, at::_ops::empty_strided,
+    at::_ops::empty_like, at::_ops::_to_copy, at::_ops::_unsafe_view, at::_ops::_reshape_alias, at::_ops::fill__Scalar,
+    at::_ops::bernoulli__float, at::_ops::mul_Scalar, at::_ops::div__Scalar, at::_ops::div__Tensor>;
 
 template <class Op, class Signature = typename Op::schema>
 struct Typed;
