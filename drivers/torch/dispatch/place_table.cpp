@@ -19,7 +19,8 @@ namespace amanda::pytorch {
 
 /// One place, as one thread knows it, in a cache line.
 struct Place {
-  uint64_t key = 0, epoch = 0;  // see RawPlace
+  uint64_t key = 0;  // 0: none
+  uint64_t epoch = 0;
   OpId id = 0;
   KnownCall call;
 };
@@ -38,10 +39,11 @@ class PlaceTable {
     return known.sight;
   }
 
-  /// The place's slot: perhaps that of another.
-  Place& slot(const RawPlace& raw, const ThreadKeys& thread) {
-    const uint64_t mixed = raw.key ^ (thread.serial + thread.calls->inside) * 0x9E3779B97F4A7C15u;
-    return places_[mixed & (places_.size() - 1)];
+  /// Null: it is not known.
+  [[gnu::hot]] const Place* find(const RawPlace& raw, const ThreadKeys& thread) {
+    const uint64_t key = key_of(raw, thread);
+    const Place& first = slot(key, 0);
+    return C10_LIKELY(first.key == key) ? &first : find_further(key);
   }
 
   size_t count() const {
@@ -49,16 +51,14 @@ class PlaceTable {
   }
 
   void put(const RawPlace& raw, const ThreadKeys& thread, OpId id, KnownCall call) {
-    constexpr size_t kMost = 4096;
-    Place* place = &slot(raw, thread);
-    const bool collides = place->key != 0 && place->key != raw.key && place->call.has_scopes_of(call);
-    if (collides && ++collisions_ > places_.size() / 8 && places_.size() < kMost) {
-      // Larger, and empty: the calls that run again are learned again.
-      places_ = std::vector<Place>(places_.size() * 4);
-      collisions_ = 0;
-      place = &slot(raw, thread);
+    const uint64_t key = key_of(raw, thread);
+    Place* room = room_for(key, call);
+    while (!room && places_.size() < kMost) {
+      grow(call);
+      room = room_for(key, call);
     }
-    *place = {raw.key, raw.epoch, id, std::move(call)};
+    if (!room) room = &slot(key, 0);  // another's
+    *room = {key, raw.epoch, id, std::move(call)};
   }
 
  private:
@@ -66,9 +66,45 @@ class PlaceTable {
     OpType type = 0;
     Sight sight;
   };
+  static constexpr size_t kMost = 4096, kProbes = 4;
+
+  static uint64_t key_of(const RawPlace& raw, const ThreadKeys& thread) {
+    return raw.key ^ (thread.serial + thread.calls->inside) * 0x9E3779B97F4A7C15u;
+  }
+  Place& slot(uint64_t key, size_t probe) { return places_[(key + probe) & (places_.size() - 1)]; }
+
+  C10_NOINLINE const Place* find_further(uint64_t key) {
+    for (size_t probe = 1; probe < kProbes; ++probe) {
+      const Place& place = slot(key, probe);
+      if (place.key == key) return &place;
+    }
+    return nullptr;
+  }
+  // The key's slot, an empty one, or that of other scopes, which may have closed. Null: there is none.
+  Place* room_for(uint64_t key, const KnownCall& call) {
+    Place *empty = nullptr, *other = nullptr;
+    for (size_t probe = 0; probe < kProbes; ++probe) {
+      Place& place = slot(key, probe);
+      if (place.key == key) return &place;
+      if (place.key == 0) {
+        if (!empty) empty = &place;
+      } else if (!other && !place.call.has_scopes_of(call)) {
+        other = &place;
+      }
+    }
+    return empty ? empty : other;
+  }
+  void grow(const KnownCall& call) {
+    std::vector<Place> before(places_.size() * 2);
+    before.swap(places_);
+    for (Place& place : before) {
+      if (place.key == 0 || !place.call.has_scopes_of(call)) continue;
+      if (Place* room = room_for(place.key, place.call)) *room = std::move(place);
+    }
+  }
+
   std::array<Type, 256> types_;
-  std::vector<Place> places_ = std::vector<Place>(64);
-  size_t collisions_ = 0;
+  std::vector<Place> places_ = std::vector<Place>(64);  // by key, with linear probing
 };
 
 namespace {
@@ -122,14 +158,14 @@ bool may_be_traced(c10::DispatchKeySet rest, c10::ArrayRef<OperandTensor> argume
   way.raw = raw_place(thread.walk, record, arguments);
   if (way.raw.path == 0) return;
   way.scopes = thread.serial;
-  const Place& place = thread.places->slot(way.raw, thread);
-  if (place.key != way.raw.key || place.epoch != way.raw.epoch || !place.call.holds(sight)) return;
-  if (place.call.does_nothing()) {
+  const Place* place = thread.places->find(way.raw, thread);
+  if (!place || place->epoch != way.raw.epoch || !place->call.holds(sight)) return;
+  if (place->call.does_nothing()) {
     Engine::count_hit(*thread.calls, *thread.scopes);
     way.kind = Way::Kind::kBelow;
   } else {
-    way.call = &place.call;
-    way.id = place.id;
+    way.call = &place->call;
+    way.id = place->id;
     way.kind = Way::Kind::kKnown;
   }
 }

@@ -327,3 +327,26 @@ def test_a_place_becomes_known_when_it_runs_again():
     thread.start()
     thread.join()
     assert counts == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("places", "known"), [(300, [300]), (6000, range(2000, 4097))])
+def test_all_places_become_known_up_to_a_limit(places, known):
+    tool = amanda.Tool("counts")
+    seen = []
+    tool.add_inst_for_op(lambda context: context.insert_before_op(seen.append, inputs=[0]), ops="add")
+    exec("def program(x):\n" + "  x = x + 1\n" * places + "  return x\n", namespace := {})
+    program = namespace["program"]
+    counts = []
+
+    def work():
+        with amanda.apply(tool):
+            results = [program(torch.zeros(())) for _ in range(3)]
+            counts.append(_torch.count_known_places())
+        assert [result.item() for result in results] == [places] * 3
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(seen) == 3 * places
+    assert len(counts) == 1
+    assert counts[0] in known
