@@ -85,9 +85,10 @@ def measured(options, settings):
             return found
 
         call = process.call
-        results["time"] = [
-            result(f"time: {workload.name}", call, measure.measurement, workload, settings) for workload in chosen
-        ]
+        if chosen:
+            results["time"] = [
+                result(f"time: {workload.name}", call, measure.measurement, workload, settings) for workload in chosen
+            ]
         if programs:
             results["compiled"] = [
                 result(f"time: {name}", call, compiled.measurement, name, settings.rounds) for name in programs
