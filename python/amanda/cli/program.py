@@ -134,7 +134,9 @@ def _new_main() -> types.ModuleType:
         main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__.clear()
     names: dict[str, object] = dict.fromkeys(("__doc__", "__package__", "__loader__", "__spec__", "__cached__"))
-    main.__dict__.update(names, __name__="__main__", __builtins__=builtins, __annotations__={})
+    if sys.version_info < (3, 14):
+        names["__annotations__"] = {}
+    main.__dict__.update(names, __name__="__main__", __builtins__=builtins)
     return main
 
 

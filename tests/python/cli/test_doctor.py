@@ -75,7 +75,7 @@ def test_without_a_program_it_prints_the_installation(doctor):
     assert lines["dispatch keys"] == (
         "TESTING_ONLY_GenericWrapper where all tools name operators, TESTING_ONLY_GenericMode else"
     )
-    assert lines["walk over frames"].startswith("direct" if sys.version_info < (3, 14) else "by Python's")
+    assert lines["walk over frames"].startswith("direct" if sys.version_info < (3, 15) else "by Python's")
     assert int(lines["typed kernels"].split()[0]) > 50
     assert lines["caught for filters"] == "nothing"
 

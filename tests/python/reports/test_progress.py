@@ -232,7 +232,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was():
         [sys.executable, "-c", WORK, "wait"],
         stdout=subprocess.PIPE,
         stderr=made.fd,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "PYTHON_COLORS": "0"},
     )
     with contextlib.closing(process.stdout):
         assert process.stdout.readline() == b"True\n"  # the work is done, the bar is there
