@@ -8,54 +8,38 @@ import contextlib
 import statistics
 import time
 
-import configurations
 import markdown_page
 import process
 import workloads
+from configurations import BASELINE, Session, applied
+from memory import find
 
-ROUNDS, WARM, STEPS = (
-    15,
-    12,
-    40,
-)  # of the steps of a scope, the first ones are analysed, and are not in the first column
-
-
-@contextlib.contextmanager
-def _nothing(body):
-    yield body.run
+ROUNDS = 15
+WARM = 12  # steps of a scope that are not in the first column: the first one is analyzed
+STEPS = 40
 
 
-@contextlib.contextmanager
-def _routine(workload, body):
-    row = next(row for row in configurations.CONFIGURATIONS if row.name == "C++ routine, forward and backward")
-    with row.open(workload, body) as session:
-        yield session.run
-
-
-@contextlib.contextmanager
 def _cupti(body, **options):
-    import amanda
     from amanda.tools.cupti_profiler import CuptiProfiler
 
-    with amanda.apply(CuptiProfiler(gpu=False, **options)):
-        yield body.run
+    return applied(body, CuptiProfiler(gpu=False, **options))
 
 
 @contextlib.contextmanager
-def _torch(body, memory):
+def _torch_with_memory(body):
     import torch
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=memory):
-        yield body.run
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True):
+        yield Session(body.run)
 
 
 def _cpu_times(opened):
     """Nanoseconds a step: of those in the middle, and of all with entering and leaving."""
     entered = time.process_time_ns()
-    with opened as run:
-        run(WARM)
+    with opened as session:
+        session.run(WARM)
         began = time.process_time_ns()
-        run(STEPS)
+        session.run(STEPS)
         ended = time.process_time_ns()
     return (ended - began) / STEPS, (time.process_time_ns() - entered) / (WARM + STEPS)
 
@@ -65,16 +49,20 @@ def main():
     workload = next(one for one in workloads.WORKLOADS if one.name == "transformer layer, train")
     body = workload.make(False)
     body.run(20)
+
+    def row(name):
+        return find(name).open(workload, body)
+
     ways = {
-        "an empty C++ routine, forward and backward": lambda: _routine(workload, body),
+        "an empty C++ routine, forward and backward": lambda: row("C++ routine, forward and backward"),
         "`CuptiProfiler(gpu=False, nested=False)`": lambda: _cupti(body, nested=False),
         "`CuptiProfiler(gpu=False)`": lambda: _cupti(body),
-        "`torch.profiler`, CPU": lambda: _torch(body, False),
-        "`torch.profiler`, CPU, with memory": lambda: _torch(body, True),
+        "`torch.profiler`, CPU": lambda: row("torch.profiler, CPU"),
+        "`torch.profiler`, CPU, with memory": lambda: _torch_with_memory(body),
     }
     ratios = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        plain = _cpu_times(_nothing(body))
+        plain = _cpu_times(row(BASELINE))
         for name, opened in ways.items():
             ratios[name].append([under / without for under, without in zip(_cpu_times(opened()), plain, strict=True)])
     rows = [
