@@ -123,6 +123,7 @@ void Execution::handle_failure(const ScheduledAction& action) {
   call_.discard();
   const std::exception_ptr error = std::current_exception();
   if (!survives(action, error)) throw;
+  const RoutineGuard unobserved(call_.backend(), RoutineMode::kIsolated);  // what the tool does now is no routine's
   action.scope->stop(*action.tool, describe(action, call_), error);
 }
 

@@ -165,7 +165,7 @@ std::shared_ptr<const OpPlace> OpContext::place() const {
 }
 
 Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions,
-                           bool differentiable, bool allow_view, RoutineKind kind, bool with_run,
+                           bool differentiable, bool allow_view, RoutineKind kind, bool with_run, bool with_operators,
                            const Positions& shown) {
   static constexpr const char* kMethods[][3] = {
       {"insert_before_op", "replace_op", "insert_after_op"},
@@ -194,7 +194,15 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->shows = resolve(shown, Side::kInputs);
   if (std::string reason = both_sides_refusal(now.site, *action); !reason.empty())
     throw Error(fmt::format("{}: {}", request.text(), reason));
-  action->mode = differentiable || point == Point::kReplace ? RoutineMode::kAmbient : RoutineMode::kIsolated;
+  if (!with_operators && (differentiable || kind != RoutineKind::kObserve)) {
+    throw Error(
+        fmt::format("{}: .with_operators = false is for a routine that only looks (.kind = kObserve) and is not "
+                    "differentiable",
+                    request.text()));
+  }
+  action->mode = differentiable || point == Point::kReplace ? RoutineMode::kAmbient
+                 : with_operators                           ? RoutineMode::kIsolated
+                                                            : RoutineMode::kNoOperators;
   action->allow_view = allow_view;
   action->may_mutate = now.may_mutate;
   action->kind = kind;
@@ -214,15 +222,15 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
 
 Action OpContext::insert_before_op(RoutinePtr routine, BeforeOp options) {
   return schedule(Phase::kForward, Point::kBefore, std::move(routine), options.inputs, options.differentiable,
-                  options.allow_view, options.kind, options.with_run);
+                  options.allow_view, options.kind, options.with_run, options.with_operators);
 }
 Action OpContext::insert_after_op(RoutinePtr routine, AfterOp options) {
   return schedule(Phase::kForward, Point::kAfter, std::move(routine), options.outputs, options.differentiable,
-                  options.allow_view, options.kind, options.with_run, options.inputs);
+                  options.allow_view, options.kind, options.with_run, options.with_operators, options.inputs);
 }
 Action OpContext::replace_op(RoutinePtr routine, ReplaceOp options) {
   return schedule(Phase::kForward, Point::kReplace, std::move(routine), options.inputs, false, options.allow_view,
-                  options.kind, options.with_run);
+                  options.kind, options.with_run, true);
 }
 Action OpContext::insert_before_op(std::function<void(Values&)> routine, BeforeOp options) {
   return insert_before_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
@@ -236,15 +244,15 @@ Action OpContext::replace_op(std::function<void(Values&)> routine, ReplaceOp opt
 
 Action OpContext::insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options) {
   return schedule(Phase::kBackward, Point::kBefore, std::move(routine), options.grad_outputs, options.differentiable,
-                  false, options.kind, options.with_run);
+                  false, options.kind, options.with_run, options.with_operators);
 }
 Action OpContext::insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options) {
   return schedule(Phase::kBackward, Point::kAfter, std::move(routine), options.grad_inputs, options.differentiable,
-                  false, options.kind, options.with_run, options.grad_outputs);
+                  false, options.kind, options.with_run, options.with_operators, options.grad_outputs);
 }
 Action OpContext::replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options) {
   return schedule(Phase::kBackward, Point::kReplace, std::move(routine), options.grad_outputs, false, false,
-                  options.kind, options.with_run);
+                  options.kind, options.with_run, true);
 }
 Action OpContext::insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options) {
   return insert_before_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));

@@ -50,6 +50,10 @@ struct BeforeOp {
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
   /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
+  /// May it call the framework's operators, or use its thread state, such as the grad mode? If not, it is called
+  /// faster: no such state is set for it, until it calls an operator after all. Needs `RoutineKind::kObserve`, and not
+  /// `differentiable`.
+  bool with_operators = true;
 };
 
 /// Options of OpContext::insert_after_op().
@@ -62,6 +66,7 @@ struct AfterOp {
   Positions inputs = Positions::none();      ///< the inputs that it is shown, see Values::input()
   /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
+  bool with_operators = true;  ///< see BeforeOp
 };
 
 /// Options of OpContext::replace_op().
@@ -80,6 +85,7 @@ struct BeforeBackwardOp {
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
   /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
+  bool with_operators = true;  ///< see BeforeOp
 };
 
 /// Options of OpContext::insert_after_backward_op().
@@ -90,6 +96,7 @@ struct AfterBackwardOp {
   Positions grad_outputs = Positions::none();  ///< the incoming gradients that it is shown, see Values::input()
   /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
+  bool with_operators = true;  ///< see BeforeOp
 };
 
 /// Options of OpContext::replace_backward_op().

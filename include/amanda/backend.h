@@ -15,7 +15,7 @@
 namespace amanda {
 
 /// Version of the interface between core and drivers; Engine::attach() compares it.
-inline constexpr int kSeamVersion = 7;
+inline constexpr int kSeamVersion = 8;
 
 /// Identifies a place in the program; 0: not identified.
 using OpId = uint64_t;
@@ -181,8 +181,9 @@ class OpCall : public OpSite {
   ~OpCall() = default;
 };
 
-/// How a routine runs: without the program's gradient recording, or as part of it.
-enum class RoutineMode : uint8_t { kIsolated, kAmbient };
+/// How a routine runs: without the program's gradient recording; as part of it; or as kIsolated, but it promised to
+/// call no operator, so that a driver may wait for the first one before it changes the thread's state.
+enum class RoutineMode : uint8_t { kIsolated, kAmbient, kNoOperators };
 
 /// What a tool promises about a routine when it schedules it: nothing; it only reads; it edits; it edits, and also
 /// works on a graph's symbols.
@@ -248,7 +249,8 @@ class Backend {
   virtual void await_call(uint64_t /*entry*/) {}
   /// Ends what await_call() began, on the same thread, if it did. Was an operator called since?
   virtual bool end_await_call(uint64_t /*entry*/) { return false; }
-  /// Stops observing this thread; with `kIsolated`, also stops gradient recording. Returns a token for end_routines().
+  /// Stops observing this thread; but for `kAmbient`, also stops gradient recording. Returns a token for
+  /// end_routines().
   virtual void* begin_routines(RoutineMode mode) = 0;
   /// Restores what begin_routines() changed, on the same thread.
   virtual void end_routines(void* token) noexcept = 0;

@@ -201,7 +201,8 @@ class OpContext {
   ContextSession& session(const char* asked) const;
   std::shared_ptr<const OpPlace> place() const;
   Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
-                  bool allow_view, RoutineKind kind, bool with_run, const Positions& shown = Positions::none());
+                  bool allow_view, RoutineKind kind, bool with_run, bool with_operators,
+                  const Positions& shown = Positions::none());
 
   ContextSession* session_ = nullptr;
   ScopeState* scope_ = nullptr;  // and the record that this is the context of

@@ -92,7 +92,7 @@ class ProfileRecorder:
         """
 def counting_tool(backward: bool = False, ops: collections.abc.Sequence[str] = [], looks: bool = False) -> typing_extensions.CapsuleType:
     """
-    For benchmarks: a tool with an empty routine before every forward operator, or backward operators as well; of these types, if some are named. With looks=True the routine declares that it edits nothing.
+    For benchmarks: a tool with an empty routine before every forward operator, or backward operators as well; of these types, if some are named. With looks=True the routine declares that it edits nothing and calls no operator.
     """
 def editing_tool(ops: collections.abc.Sequence[str]) -> typing_extensions.CapsuleType:
     """

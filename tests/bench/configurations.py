@@ -118,6 +118,20 @@ def cpp_backward(workload, body):
         yield session
 
 
+@row("C++ routine that calls no operator, forward")
+def cpp_forward_without_operators(workload, body):
+    with applied(body, native_tool(backward=False, looks=True)) as session:
+        session.seen = lambda: session.scope.cache_info().hits
+        yield session
+
+
+@row("C++ routine that calls no operator, forward and backward")
+def cpp_backward_without_operators(workload, body):
+    with applied(body, native_tool(backward=True, looks=True)) as session:
+        session.seen = lambda: session.scope.cache_info().hits
+        yield session
+
+
 @row("Python routine, forward")
 def python_forward(workload, body):
     tool = counter()
@@ -190,9 +204,12 @@ def nobody_asks_any_more(workload, body):
         yield session
 
 
-def native_tool(backward):
-    """An empty C++ routine before every operator. It does not count: the scope does."""
+def native_tool(backward, looks=False):
+    """An empty C++ routine before every operator. It does not count: the scope does.
+
+    With `looks` it promises to edit nothing and to call no operator.
+    """
     from amanda import _tools
     from amanda.tool import NativeTool
 
-    return NativeTool(_tools.counting_tool(backward=backward))
+    return NativeTool(_tools.counting_tool(backward=backward, looks=looks))

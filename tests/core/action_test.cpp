@@ -283,6 +283,45 @@ TEST_F(ActionTest, RoutinesAreIsolatedUnlessTheyAskToBeDifferentiable) {
   EXPECT_EQ(reference::routine_mode(), std::nullopt);
 }
 
+TEST_F(ActionTest, ARoutineMayPromiseToCallNoOperator) {
+  std::vector<std::optional<RoutineMode>> modes;
+  const auto look = [&](Values&) { modes.push_back(reference::routine_mode()); };
+  tool("a").does([&](OpContext& op) {
+    op.insert_before_op(look, {.kind = RoutineKind::kObserve, .with_operators = false});
+    op.insert_before_op(look);
+    op.insert_after_op(look, {.kind = RoutineKind::kObserve, .with_operators = false});
+  });
+  apply({tool("a")});
+  call("add");
+  using enum RoutineMode;
+  EXPECT_EQ(modes, (std::vector<std::optional<RoutineMode>>{kNoOperators, kIsolated, kNoOperators}));
+}
+
+TEST_F(ActionTest, OnlyARoutineThatLooksMayPromiseToCallNoOperator) {
+  const std::string reason =
+      ": .with_operators = false is for a routine that only looks (.kind = kObserve) and is not differentiable";
+  const auto look = [](Values&) {};
+  size_t refused = 0;
+  tool("a").does([&](OpContext& op) {
+    const auto refuses = [&](const std::string& method, const auto& schedule) {
+      EXPECT_NE(error_of([&] { schedule(); }).find(": " + method + " on "), std::string::npos);
+      EXPECT_NE(error_of([&] { schedule(); }).find(reason), std::string::npos);
+      ++refused;
+    };
+    using enum RoutineKind;
+    refuses("insert_before_op", [&] { op.insert_before_op(look, {.with_operators = false}); });
+    refuses("insert_before_op",
+            [&] { op.insert_before_op(look, {.differentiable = true, .kind = kObserve, .with_operators = false}); });
+    refuses("insert_after_op", [&] { op.insert_after_op(look, {.kind = kTransform, .with_operators = false}); });
+    refuses("insert_before_backward_op",
+            [&] { op.insert_before_backward_op(look, {.kind = kTraceable, .with_operators = false}); });
+    refuses("insert_after_backward_op", [&] { op.insert_after_backward_op(look, {.with_operators = false}); });
+  });
+  apply({tool("a")});
+  call("add");
+  EXPECT_EQ(refused, 5u);
+}
+
 TEST_F(ActionTest, WhatARoutineRunsIsNotObserved) {
   const auto inner = scope({tool("inner")});
   before([&](Values&) {

@@ -81,7 +81,7 @@ TEST_F(EngineTest, ADriverThatWasNeverAttachedIsNamed) {
 TEST_F(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
   ProbeDriver old;
   EXPECT_EQ(error_of([&] { Engine::attach(old, kSeamVersion + 1); }),
-            "[engine] the driver 'probe' was built for seam version 8, this core has 7; rebuild the driver");
+            "[engine] the driver 'probe' was built for seam version 9, this core has 8; rebuild the driver");
 }
 
 TEST_F(EngineTest, DriversAreToldOfTheScopesOfTheThread) {

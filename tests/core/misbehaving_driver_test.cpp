@@ -70,7 +70,7 @@ struct OldDriver final : Backend {
 TEST_F(MisbehavingDriver, BuiltForAnotherSeam) {
   OldDriver driver;
   EXPECT_EQ(message([&] { Engine::attach(driver, kSeamVersion - 1); }),
-            "[engine] the driver 'old/1/graph' was built for seam version 6, this core has 7; rebuild the driver");
+            "[engine] the driver 'old/1/graph' was built for seam version 7, this core has 8; rebuild the driver");
 }
 
 // ---- while its graph is visited -------------------------------------------------------------------------------------

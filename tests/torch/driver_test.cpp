@@ -1,4 +1,5 @@
 // The PyTorch driver without Python: what C++ programs get.
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -189,6 +190,139 @@ TEST(Driver, ExceptionsOfRoutinesArriveAsThemselves) {
   struct Mine : std::exception {};
   Analyse tool([](OpContext& op) { op.insert_before_op([](Values&) { throw Mine(); }); }, {.ops = {"relu"}});
   in_scope(tool, [] { EXPECT_THROW(torch::relu(torch::ones({1})), Mine); });
+}
+
+/// Has a routine before each `add` that promises to call no operator, and runs `code`.
+std::unique_ptr<amanda::Tool> promises_no_operator(std::function<void(Values&)> code,
+                                                   const amanda::OpFilter& ops = {}) {
+  return std::make_unique<Analyse>(
+      [code = std::move(code)](OpContext& op) {
+        if (op.op().name != "add") return;
+        op.insert_before_op(code, {.kind = amanda::RoutineKind::kObserve, .with_operators = false});
+      },
+      amanda::InstOptions{.ops = ops}, "lean");
+}
+
+TEST(Driver, ARoutineThatPromisedToCallNoOperatorRunsInTheStateOfTheProgram) {
+  std::vector<bool> modes;
+  const auto note = [&](Values&) { modes.push_back(torch::GradMode::is_enabled()); };
+  const auto all = promises_no_operator(note), filtered = promises_no_operator(note, {"add"});
+  const auto x = torch::ones({2}).requires_grad_();
+  for (amanda::Tool* tool : {all.get(), filtered.get()}) in_scope(*tool, [&] { EXPECT_TRUE((x + x).requires_grad()); });
+  // Where not every operator is caught, it can't wait.
+  EXPECT_EQ(modes, (std::vector<bool>{true, false}));
+}
+
+TEST(Driver, ARoutineThatBreaksThatPromiseIsIsolated) {
+  const auto x = torch::ones({2}).requires_grad_();
+  for (const amanda::OpFilter& ops : {amanda::OpFilter(), amanda::OpFilter({"add"})}) {
+    for (const bool boxed : {false, true}) {
+      std::vector<bool> recorded;
+      const auto tool = promises_no_operator(
+          [&](Values& v) {
+            if (boxed) torch::erfinv(at_values::tensor(v[0]));  // first: it has no typed kernel
+            for (int i = 0; i < 2; ++i) {
+              const auto row = at_values::tensor(v[0]).view({1, 2}), product = torch::mm(row, row.t());
+              recorded.push_back(product.requires_grad());
+              EXPECT_EQ(product.scalar_type(), torch::kFloat);
+            }
+          },
+          ops);
+      Recorder other;
+      amanda::Scope scope({tool.get(), &other});
+      auto in = scope.enter();
+      at::autocast::set_autocast_enabled(torch::kCPU, true);
+      const auto y = x + x;
+      const auto row = y.view({1, 2}), product = torch::mm(row, row.t());
+      at::autocast::set_autocast_enabled(torch::kCPU, false);
+      EXPECT_TRUE(product.requires_grad());
+      EXPECT_EQ(product.scalar_type(), torch::kBFloat16);
+      EXPECT_EQ(recorded, (std::vector<bool>{false, false}));
+      EXPECT_EQ(other.seen, "add view t mm");
+    }
+  }
+}
+
+TEST(Driver, ARoutineThatBreaksThatPromiseAndThrowsLeavesTheThreadAsItWas) {
+  for (const bool calls : {false, true}) {
+    const auto tool = promises_no_operator([=](Values& v) {
+      if (calls) torch::neg(at_values::tensor(v[0]));
+      throw std::runtime_error("mine");
+    });
+    Recorder other;
+    const auto x = torch::ones({2}).requires_grad_();
+    amanda::Scope scope({tool.get(), &other});
+    auto in = scope.enter();
+    EXPECT_THROW(x + x, std::runtime_error);
+    EXPECT_TRUE(torch::GradMode::is_enabled());
+    EXPECT_TRUE((x * x).requires_grad());
+    EXPECT_EQ(other.seen, "mul");
+  }
+}
+
+TEST(Driver, AModeThatSuchARoutineSetsBeforeItsFirstOperatorEndsWithIt) {
+  const auto x = torch::ones({2}).requires_grad_();
+  const auto no_grad = promises_no_operator([](Values& v) {
+    torch::NoGradGuard guard;
+    torch::neg(at_values::tensor(v[0]));
+  });
+  const auto inference = promises_no_operator([](Values& v) {
+    c10::InferenceMode guard;
+    torch::neg(at_values::tensor(v[0]));
+  });
+  const auto enable_grad = promises_no_operator([](Values& v) {
+    torch::AutoGradMode guard(true);
+    torch::neg(at_values::tensor(v[0]));
+  });
+  for (amanda::Tool* tool : {no_grad.get(), inference.get(), enable_grad.get()}) {
+    in_scope(*tool, [&] {
+      for (const bool records : {true, false}) {
+        torch::AutoGradMode guard(records);
+        EXPECT_EQ((x + x).requires_grad(), records);
+        EXPECT_EQ(torch::GradMode::is_enabled(), records);
+        EXPECT_FALSE(c10::InferenceMode::is_enabled());
+      }
+    });
+  }
+}
+
+TEST(Driver, AToolWithThatPromiseIsDisabledInIsolation) {
+  struct Lean : amanda::Tool {
+    bool recorded = true;
+    Lean() : Tool("lean") {
+      add_inst_for_op([](OpContext& op) {
+        op.insert_before_op([](Values&) { throw std::runtime_error("mine"); },
+                            {.kind = amanda::RoutineKind::kObserve, .with_operators = false});
+      });
+    }
+    void on_disable(const std::exception_ptr&) override {
+      recorded = torch::exp(torch::ones({1}).requires_grad_()).requires_grad();
+    }
+  };
+  amanda::set_log_sink([](const std::string&) {});
+  Lean tool;
+  Recorder other;
+  const auto x = torch::ones({2}).requires_grad_();
+  amanda::Scope scope({&tool, &other}, {amanda::OnError::kDisable});
+  auto in = scope.enter();
+  EXPECT_TRUE((x + x).requires_grad());
+  EXPECT_FALSE(tool.recorded);
+  EXPECT_EQ(other.seen, "add");
+  amanda::set_log_sink([](const std::string& line) { std::cerr << line << "\n"; });
+}
+
+TEST(Driver, AScopeThatSuchARoutineEntersSeesWhatItCallsLikeThatOfAnyOther) {
+  Recorder inner({.ops = {"exp"}});
+  amanda::Scope scope_of_inner(inner);
+  bool recorded = true;
+  const auto tool = promises_no_operator([&](Values& v) {
+    auto in = scope_of_inner.enter();
+    recorded = torch::exp(at_values::tensor(v[0])).requires_grad();
+  });
+  const auto x = torch::ones({2}).requires_grad_();
+  in_scope(*tool, [&] { x + x; });
+  EXPECT_FALSE(recorded);
+  EXPECT_EQ(inner.seen, "");
 }
 
 TEST(Driver, InferenceModeOutsideTheScopeChangesNothing) {

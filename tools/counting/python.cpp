@@ -12,13 +12,16 @@ namespace py = pybind11;
 
 class CountingTool final : public Tool {
  public:
-  CountingTool(bool backward, const OpFilter& ops, RoutineKind kind) : Tool("counting") {
-    add_inst_for_op([kind](OpContext& context) { context.insert_before_op([](Values&) {}, {.kind = kind}); },
-                    {.ops = ops});
+  CountingTool(bool backward, const OpFilter& ops, bool looks) : Tool("counting") {
+    const RoutineKind kind = looks ? RoutineKind::kObserve : RoutineKind::kUnknown;
+    add_inst_for_op(
+        [=](OpContext& context) { context.insert_before_op([](Values&) {}, {.kind = kind, .with_operators = !looks}); },
+        {.ops = ops});
     if (!backward) return;
     add_inst_for_op(
-        [kind](OpContext& context) {
-          context.insert_before_backward_op([](Values&) {}, {.kind = kind, .with_run = false});
+        [=](OpContext& context) {
+          context.insert_before_backward_op([](Values&) {},
+                                            {.kind = kind, .with_run = false, .with_operators = !looks});
         },
         {.backward = true, .ops = ops});
   }
@@ -41,12 +44,12 @@ void bind_counting(py::module_& m) {
   m.def(
       "counting_tool",
       [](bool backward, const std::vector<std::string>& ops, bool looks) {
-        const RoutineKind kind = looks ? RoutineKind::kObserve : RoutineKind::kUnknown;
-        return capsule_of(std::make_unique<CountingTool>(backward, filter_of(ops), kind));
+        return capsule_of(std::make_unique<CountingTool>(backward, filter_of(ops), looks));
       },
       py::arg("backward") = false, py::arg("ops") = std::vector<std::string>(), py::arg("looks") = false,
       "For benchmarks: a tool with an empty routine before every forward operator, or backward operators as well; of "
-      "these types, if some are named. With looks=True the routine declares that it edits nothing.");
+      "these types, if some are named. With looks=True the routine declares that it edits nothing and calls no "
+      "operator.");
   m.def(
       "editing_tool",
       [](const std::vector<std::string>& ops) { return capsule_of(std::make_unique<EditingTool>(filter_of(ops))); },

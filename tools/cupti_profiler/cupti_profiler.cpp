@@ -191,13 +191,15 @@ void CuptiProfiler::analyze(OpContext& context) {
   };
   const Positions positions = weigh ? Positions() : Positions::none();
   if (context.is_backward()) {
-    context.insert_before_backward_op(before,
-                                      {.grad_outputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
-    context.insert_after_backward_op(after,
-                                     {.grad_inputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
+    context.insert_before_backward_op(
+        before, {.grad_outputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
+    context.insert_after_backward_op(
+        after, {.grad_inputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
   } else {
-    context.insert_before_op(before, {.inputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
-    context.insert_after_op(after, {.outputs = positions, .kind = RoutineKind::kObserve, .with_run = false});
+    context.insert_before_op(
+        before, {.inputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
+    context.insert_after_op(
+        after, {.outputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
   }
 }
 

@@ -10,6 +10,7 @@
 #include "dispatch/place_table.h"
 #include "forward/stack_call.h"
 #include "thread/engine_threads.h"
+#include "thread/guards.h"
 #include "thread/tracing.h"
 
 namespace amanda::pytorch {
@@ -54,6 +55,7 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
     observe_known(way, call);  // a boxed call runs the operator itself
     return;
   }
+  if (C10_UNLIKELY(thread_keys().waiting)) return op.redispatchBoxed(RoutineState::isolate(rest), stack);
   call.begin_at(way.raw);
   if (!is_observed(call, rest)) {
     if (!run_recorded(call)) op.redispatchBoxed(rest, stack);

@@ -45,14 +45,18 @@ RoutineState::Rare& RoutineState::rare() {
   return *rare_;
 }
 
-inline RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
+// When its first operator is caught, guards of the routine may have changed these modes.
+inline RoutineState::RoutineState(ThreadKeys& thread)
     : thread_(thread),
-      mode_(mode),
       grad_mode_(thread.autograd->get_grad_mode()),
-      inference_mode_(thread.autograd->get_inference_mode()),
-      first_node_(at::sequence_number::peek()),
-      outer_(std::exchange(thread.routine, this)),
-      excluded_before_(thread.bits->excluded()) {
+      inference_mode_(thread.autograd->get_inference_mode()) {}
+
+inline void RoutineState::set(RoutineMode mode) {
+  ThreadKeys& thread = thread_;
+  mode_ = mode;
+  first_node_ = at::sequence_number::peek();
+  outer_ = std::exchange(thread.routine, this);
+  excluded_before_ = thread.bits->excluded();
   if (C10_UNLIKELY(WithoutUserModes::may_be_needed(thread.bits->included()))) rare().without_modes.emplace();
   // Autocast would cache casts of parameters that were made without recording, and the program would then train with
   // them.
@@ -78,17 +82,59 @@ inline RoutineState::~RoutineState() {
 
 [[gnu::cold]] void RoutineState::end_rare() noexcept { rare_.reset(); }
 
-[[gnu::hot]] RoutineState* RoutineState::begin(RoutineMode mode) {
-  ThreadKeys& thread = thread_keys().with_torch_state();
+// Will the first operator be caught, before any kernel that acts on what an isolated routine must not have: the user's
+// modes, a transform's level, inference mode?
+inline bool RoutineState::may_wait(const ThreadKeys& thread) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet kOthers({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
+                                         DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::PreDispatch,
+                                         DispatchKey::PythonDispatcher});
+  const c10::DispatchKeySet all = keys().only_all;
+  return (thread.bits->included() & (kOthers | all)) == all && !thread.bits->excluded().has_any(all) &&
+         !thread.routine && !thread.autograd->get_inference_mode() && !thread.recording;
+}
+
+inline RoutineState* RoutineState::create(ThreadKeys& thread) {
   if (C10_UNLIKELY(!thread.routine_room)) {
     alignas(RoutineState) static constinit thread_local std::byte room[sizeof(RoutineState)]{};
     thread.routine_room = room;
   }
   void* room = C10_UNLIKELY(thread.routine) ? ::operator new(sizeof(RoutineState)) : thread.routine_room;
-  return new (room) RoutineState(thread, mode);
+  return new (room) RoutineState(thread);
+}
+
+[[gnu::hot]] RoutineState* RoutineState::begin(RoutineMode mode) {
+  ThreadKeys& thread = thread_keys().with_torch_state();
+  if (C10_UNLIKELY(thread.waiting != nullptr)) isolate();
+  RoutineState* state = create(thread);
+  if (mode != RoutineMode::kNoOperators) {
+    state->set(mode);
+  } else if (C10_LIKELY(may_wait(thread))) {
+    thread.waiting = state;
+    ++thread.unobserved;
+  } else {
+    state->set(RoutineMode::kIsolated);
+  }
+  return state;
+}
+
+[[gnu::cold]] void RoutineState::isolate() {
+  ThreadKeys& thread = thread_keys();
+  --thread.unobserved;
+  std::exchange(thread.waiting, nullptr)->set(RoutineMode::kIsolated);
+}
+
+c10::DispatchKeySet RoutineState::isolate(c10::DispatchKeySet rest) {
+  isolate();
+  return rest - c10::autocast_dispatch_keyset;
 }
 
 [[gnu::hot]] void RoutineState::end(RoutineState* state) noexcept {
+  if (ThreadKeys& thread = state->thread_; state == thread.waiting) {
+    thread.waiting = nullptr;
+    --thread.unobserved;
+    return;  // it is in the room, and holds nothing
+  }
   const bool in_room = !state->outer_;
   state->~RoutineState();
   if (!in_room) ::operator delete(state);

@@ -69,9 +69,14 @@ class WithoutSavedTensorHooks {
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
 class RoutineState {
  public:
-  /// Created for every phase of every operator with a routine. `end` takes what `begin` returned.
+  /// Created for every phase of every operator with a routine. `end` takes what `begin` returned. A routine that
+  /// promised to call no operator leaves the thread's state as it is, if its first one would be caught.
   static RoutineState* begin(RoutineMode mode);
   static void end(RoutineState* state) noexcept;
+  /// Such a routine, which this thread must be running, is isolated from here on.
+  static void isolate();
+  /// The same, since it called an operator, which was caught. Returns the keys with which the call continues.
+  static c10::DispatchKeySet isolate(c10::DispatchKeySet rest);
   RoutineState(const RoutineState&) = delete;
   RoutineState& operator=(const RoutineState&) = delete;
 
@@ -99,8 +104,11 @@ class RoutineState {
     std::unique_ptr<const OriginalResults> kept;
   };
 
-  RoutineState(ThreadKeys& thread, RoutineMode mode);
+  explicit RoutineState(ThreadKeys& thread);
   ~RoutineState();
+  static RoutineState* create(ThreadKeys& thread);
+  static bool may_wait(const ThreadKeys& thread);
+  void set(RoutineMode mode);
   Rare& rare();
   void end_rare() noexcept;
 
@@ -108,9 +116,9 @@ class RoutineState {
   // Did the program record gradients when the routine was called? Few routines ask.
   bool program_records() const;
 
-  ThreadKeys& thread_;  // found once per routine
-  RoutineMode mode_;
-  bool grad_mode_, inference_mode_;  // the program's
+  ThreadKeys& thread_;                            // found once per routine
+  RoutineMode mode_ = RoutineMode::kNoOperators;  // until set(), like those below
+  bool grad_mode_, inference_mode_;               // the program's, from the beginning on
   uint64_t first_node_;
   RoutineState* outer_;
   c10::DispatchKeySet excluded_before_, excluded_;  // excluded_: that were not before

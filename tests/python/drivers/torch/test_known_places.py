@@ -272,7 +272,8 @@ def tools(draw, events, program):
         for i in range(draw.randrange(1, 4))
     ]
     if draw.random() < 0.3:
-        made.insert(0, NativeTool(_tools.counting_tool(backward=draw.random() < 0.5)))
+        looks = draw.random() < 0.5
+        made.insert(0, NativeTool(_tools.counting_tool(backward=draw.random() < 0.5, looks=looks)))
     program.guest = Watcher("guest", events, random.Random(draw.random()), ops=["add", "mul"], harmless=harmless)
     return made
 
