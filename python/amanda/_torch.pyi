@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_steps', 'framework_probe', 'has_scopes', 'identify', 'install', 'install_errors', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'number_of', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'renumber_loose', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'identify', 'install', 'install_buffers', 'install_errors', 'install_models', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'name_parts', 'named_parts', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -122,6 +122,10 @@ def has_scopes() -> bool:
     """
     Are scopes open on this thread?
     """
+def held(module: typing.Any, kind: str) -> list:
+    """
+    Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None.
+    """
 def identify(path: str, modules: list, name_hash: typing.SupportsInt | typing.SupportsIndex, tensors: collections.abc.Sequence, recomputing: bool) -> tuple:
     """
     The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: (position, tensor or None, does it count as a parameter by its type).
@@ -130,9 +134,17 @@ def install(error: typing.Any, resolve: typing.Any, name_parameter: typing.Any, 
     """
     Connects the driver with Python; called once, by the package.
     """
+def install_buffers(names: dict, registered: dict, homes: dict, buffers_class: typing.Any, home_class: typing.Any, settle: typing.Any) -> None:
+    """
+    Where buffers are kept. `settle(module)`: of a module that is registered.
+    """
 def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
     Tells exceptions of the program from those of tools; called once.
+    """
+def install_models(module_class: typing.Any, parameter_class: typing.Any, name_class: typing.Any, shape_of: typing.Any) -> None:
+    """
+    What models are registered with. `shape_of(parameter)`: where its class is another one.
     """
 def install_naming(names: dict, registered: dict, lock: typing.Any, entered: typing.Any, blocks: typing.Any, hash: typing.Any) -> None:
     """
@@ -166,9 +178,21 @@ def name_hash(name: str, overload: str) -> int:
     """
     What an operator's name counts as in ids.
     """
+def name_parts(parts: list, model: str, with_state: bytes, names: dict) -> None:
+    """
+    Watches all parts, and names those without a name.
+    """
+def named_parts(module: typing.Any, wrapper: typing.Any) -> list:
+    """
+    (name, module) of a module and all modules in it, each once. `wrapper`: the class of torch.compile's wrappers, which count as the module inside; None: there are none.
+    """
 def number_of(tensor: torch.Tensor) -> int:
     """
     A tensor's number, by which places are found; 0: none.
+    """
+def parameters_text(parts: list) -> str:
+    """
+    The names and shapes of all parameters of named parts, as Python shows them.
     """
 def path_of(steps: list, names: dict) -> tuple:
     """
@@ -185,6 +209,10 @@ def record_callbacks() -> int:
 def record_calls(see: typing.Any, function: typing.Any, args: tuple, kwargs: dict) -> typing.Any:
     """
     Calls `function(*args, **kwargs)` on traced tensors. Before each outermost operator, calls `see(namespace, name, overload, inputs)`, and after it what that returned, unless None, with (outputs, result_is_view).
+    """
+def register_buffers(parts: list) -> None:
+    """
+    Has the buffers of named parts count as parameters.
     """
 def renumber_loose(tensor: torch.Tensor) -> None:
     """
@@ -237,4 +265,8 @@ def walks_frames_directly() -> bool:
 def watch(thing: typing.Any, plain: bool = False) -> bool:
     """
     Starts a new epoch when the thing dies; `plain`: it is a module without state or parts, which does not. Returns whether it can be watched.
+    """
+def with_state(parts: list, wrapper: typing.Any) -> bytes:
+    """
+    For each part one byte: does it hold parameters or buffers, or a module in it?
     """

@@ -22,6 +22,7 @@
 #include "python/deaths.h"
 #include "python/errors.h"
 #include "python/framework_probe.h"
+#include "python/model_parts.h"
 #include "python/naming.h"
 #include "python/numbers.h"
 #include "python/operand_names.h"
@@ -248,6 +249,40 @@ void bind_naming(py::module_& m) {
   m.def("count_named_places", &python::count_named_places, "For tests: how many places were named, rather than found.");
 }
 
+void bind_models(py::module_& m) {
+  m.def(
+      "install_models",
+      [](py::object module_class, py::object parameter_class, py::object name_class, py::object shape_of) {
+        python::install_models(
+            {std::move(module_class), std::move(parameter_class), std::move(name_class), std::move(shape_of)});
+      },
+      py::arg("module_class"), py::arg("parameter_class"), py::arg("name_class"), py::arg("shape_of"),
+      "What models are registered with. `shape_of(parameter)`: where its class is another one.");
+  m.def(
+      "install_buffers",
+      [](py::dict names, py::dict registered, py::dict homes, py::object buffers_class, py::object home_class,
+         py::object settle) {
+        python::install_buffers({std::move(names), std::move(registered), std::move(homes), std::move(buffers_class),
+                                 std::move(home_class), std::move(settle)});
+      },
+      py::arg("names"), py::arg("registered"), py::arg("homes"), py::arg("buffers_class"), py::arg("home_class"),
+      py::arg("settle"), "Where buffers are kept. `settle(module)`: of a module that is registered.");
+  m.def("held", &python::held, py::arg("module"), py::arg("kind"),
+        "Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None.");
+  m.def(
+      "named_parts", &python::named_parts, py::arg("module"), py::arg("wrapper").none(true),
+      "(name, module) of a module and all modules in it, each once. `wrapper`: the class of torch.compile's wrappers, "
+      "which count as the module inside; None: there are none.");
+  m.def("parameters_text", &python::parameters_text, py::arg("parts"),
+        "The names and shapes of all parameters of named parts, as Python shows them.");
+  m.def("with_state", &python::with_state, py::arg("parts"), py::arg("wrapper").none(true),
+        "For each part one byte: does it hold parameters or buffers, or a module in it?");
+  m.def("name_parts", &python::name_parts, py::arg("parts"), py::arg("model"), py::arg("with_state"), py::arg("names"),
+        "Watches all parts, and names those without a name.");
+  m.def("register_buffers", &python::register_buffers, py::arg("parts"),
+        "Has the buffers of named parts count as parameters.");
+}
+
 void bind_places(py::module_& m) {
   m.def(
       "watch",
@@ -370,5 +405,6 @@ PYBIND11_MODULE(_torch, m) {
   bind_threads(m);
   bind_numbers(m);
   bind_naming(m);
+  bind_models(m);
   bind_places(m);
 }

@@ -9,11 +9,12 @@ from __future__ import annotations
 import collections
 import hashlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from amanda import _torch
 from amanda.drivers.torch import lifetimes, port
 from amanda.identity import frames
 
@@ -32,7 +33,7 @@ _outermost: dict[int, weakref.ref[Any]] = {}  # of every registered model that h
 _models_seen: collections.Counter[str] = collections.Counter()
 
 
-def register_model(parts: Sequence[tuple[str, Any]]) -> None:
+def register_model(parts: list[tuple[str, Any]]) -> None:
     """Names the modules of a model, unless they have names. `parts`: as `named_parts` has them, the outermost first.
 
     A model is the outermost module in which its submodules first ran. It is named by its class, its parameters' names
@@ -43,32 +44,22 @@ def register_model(parts: Sequence[tuple[str, Any]]) -> None:
     if id(outermost) in names:
         return
     cls = type(outermost)
-    shapes = [(name, _shape(parameter)) for name, parameter in _named_parameters(parts)]
-    described = repr((frames.name_of_module(cls.__module__), cls.__qualname__, shapes))
+    shapes = _torch.parameters_text(parts)
+    described = f"({frames.name_of_module(cls.__module__)!r}, {cls.__qualname__!r}, {shapes})"
     model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
-    with_state = _with_state(parts)
-    has_state = bool(with_state)
+    with_state = _torch.with_state(parts, port.compilers_wrapper())
+    has_state = any(with_state)
     if not has_state and len(parts) == 1:
         # Only its class identifies it: another module of that class, later at its address, has the same name.
         lifetimes.watch(cls)
         lifetimes.watch(outermost, plain=True)
-        names[id(outermost)] = _name(model, "", has_state=False)
+        names[id(outermost)] = Name(model, "", False, repr((model, "")))
         return
-    for _, module in parts:
-        lifetimes.watch(module)
     if has_state:
         _models_seen[model] += 1
         model += f"-{_models_seen[model]}"
         _outermost[id(outermost)] = weakref.ref(outermost)
-    # A module that ran in another model first stays there. The outermost one comes last: once it has a name, all have.
-    named = {
-        id(module): _name(model, name, id(module) in with_state) for name, module in parts if id(module) not in names
-    }
-    names.update(named)
-
-
-def _name(model: str, name: str, has_state: bool) -> Name:
-    return Name(model, name, has_state, repr((model, name)))
+    _torch.name_parts(parts, model, with_state, names)
 
 
 def is_known(module: Any) -> bool:
@@ -96,54 +87,10 @@ def named_parts(module: Any) -> list[tuple[str, Any]]:
 
     The wrapper of torch.compile around a module counts as that module.
     """
-    parts: dict[int, tuple[str, Any]] = {}
-    _add_parts(module, "", parts, port.without_compiler if port.may_be_compiled() else None)
-    return list(parts.values())
+    return _torch.named_parts(module, port.compilers_wrapper())
 
 
-def _add_parts(module: Any, name: str, parts: dict[int, tuple[str, Any]], unwrap: Callable[[Any], Any] | None) -> None:
-    if unwrap is not None:
-        module = unwrap(module)
-    if id(module) in parts:
-        return
-    parts[id(module)] = name, module
-    for part_name, part in held(module, "_modules"):
-        if issubclass(type(part), torch.nn.Module):
-            _add_parts(part, f"{name}.{part_name}" if name else part_name, parts, unwrap)
-
-
-def held(module: Any, kind: str) -> list[tuple[str, Any]]:
-    """Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None."""
-    items = module.__dict__.get(kind)
-    if not items:
-        return []
-    return [item for item in list(items.items()) if item[1] is not None]  # another thread may add some
-
-
-def _named_parameters(parts: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    seen = set()
-    for path, module in parts:
-        for name, parameter in held(module, "_parameters"):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield f"{path}.{name}" if path else name, parameter
-
-
-def _with_state(parts: Sequence[tuple[str, Any]]) -> set[int]:
-    """The addresses of those that hold parameters or buffers, or have modules in them that do."""
-    found: set[int] = set()
-    for _, module in reversed(parts):  # those in a module come after it, unless another one holds them, too
-        if _holds_state(module):
-            found.add(id(module))
-        elif inner := held(module, "_modules"):
-            has_state = any(id(part) in found for _, part in inner)
-            if has_state or any(_holds_state(part) for _, part in named_parts(module)):
-                found.add(id(module))
-    return found
-
-
-def _holds_state(module: Any) -> bool:
-    return bool(held(module, "_parameters") or held(module, "_buffers"))
+held = _torch.held
 
 
 def _shape(parameter: Any) -> tuple[int, ...] | None:
@@ -156,3 +103,4 @@ def _forget(key: int) -> None:
 
 
 lifetimes.objects.listen(_forget)
+_torch.install_models(torch.nn.Module, torch.nn.Parameter, Name, _shape)

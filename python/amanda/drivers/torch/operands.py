@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -55,14 +54,10 @@ def has_buffers_of(outermost: Any) -> bool:
     return id(outermost) in registered
 
 
-def register_buffers(parts: Sequence[tuple[str, Any]]) -> None:
+def register_buffers(parts: list[tuple[str, Any]]) -> None:
     """Makes the buffers of a registered model count as parameters. `parts`: as models.named_parts has them."""
     _patch_exchanges()
-    for _, module in reversed(parts):  # the outermost last: once it is registered, all are
-        if models.is_known(module):
-            if id(module) not in registered:
-                registered[id(module)] = _Buffers(weakref.ref(module), {})
-            _settle_buffers(module)
+    _torch.register_buffers(parts)
 
 
 def _join(path: str, name: str) -> str:
@@ -185,4 +180,5 @@ def _refresh(module: Any) -> None:
     _settle_buffers(module)
 
 
+_torch.install_buffers(models.names, registered, _homes, _Buffers, _Home, _settle_buffers)
 _torch.install_operand_names(models.names, _homes, _path_in, _patch_exchanges)

@@ -151,15 +151,15 @@ def resumed_code(code: CodeType) -> CodeType | None:
     return None if known is None else known.code
 
 
-def may_be_compiled() -> bool:
-    """Can there be a wrapper of torch.compile?"""
-    return _EVAL_FRAME in sys.modules
+def compilers_wrapper() -> type | None:
+    """The class of torch.compile's wrappers around modules; None: there can't be any."""
+    frames = sys.modules.get(_EVAL_FRAME)
+    return getattr(frames, "OptimizedModule", None) if frames else None
 
 
 def without_compiler(module: Any) -> Any:
     """The module inside a wrapper of torch.compile; any other module is returned itself."""
-    frames = sys.modules.get(_EVAL_FRAME)
-    cls = getattr(frames, "OptimizedModule", None) if frames else None
+    cls = compilers_wrapper()
     while cls is not None and issubclass(type(module), cls):
         module = module.__dict__["_modules"]["_orig_mod"]
     return module
