@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'NativeRoutine', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'position_at', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_run_class']
+__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'NativeRoutine', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'position_at', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_routine_check', 'set_run_class']
 class Action:
     """
     A scheduled routine.
@@ -243,10 +243,6 @@ class ContextHandle:
         ...
     def tool(self) -> typing.Any:
         ...
-    def type(self) -> int:
-        """
-        What tells the operator's type from others, for the life of the process.
-        """
     def where(self) -> str:
         ...
 class Error(RuntimeError):
@@ -590,6 +586,10 @@ def set_context_class(cls: typing.Any) -> None:
 def set_log_sink(sink: typing.Any) -> None:
     """
     Calls `sink(line)` for each warning.
+    """
+def set_routine_check(check: typing.Any) -> None:
+    """
+    `check(handle, method, fn, positions, with_run, kwargs, shown)` raises if a routine can't take what it will be given.
     """
 def set_run_class(cls: typing.Any) -> None:
     """

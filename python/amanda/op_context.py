@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from amanda import _core, missing_keys, routine_checks
@@ -320,14 +320,12 @@ class OpContext(dict[str, Any]):
             ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        inputs = _listed(inputs)
         if not (with_run is differentiable is allow_view is traceable is False):
             _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
             _check_traceable(traceable, with_run)
-        action = self._handle.insert_before_op(
+        return self._handle.insert_before_op(
             fn, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing, traceable, kwargs
         )
-        return self._checked("insert_before_op", action, fn, inputs, with_run, kwargs)
 
     def insert_after_op(
         self,
@@ -353,11 +351,10 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the framework shows the outputs alone after an operator, as graphs may do.
         """
-        outputs, inputs = _listed(outputs), _listed(inputs)
         if not (with_run is differentiable is allow_view is traceable is False):
             _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
             _check_traceable(traceable, with_run)
-        action = self._handle.insert_after_op(
+        return self._handle.insert_after_op(
             fn,
             outputs,
             inputs,
@@ -368,7 +365,6 @@ class OpContext(dict[str, Any]):
             traceable,
             kwargs,
         )
-        return self._checked("insert_after_op", action, fn, outputs, with_run, kwargs, shown=inputs)
 
     def replace_op(
         self,
@@ -388,12 +384,10 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
-        inputs = _listed(inputs)
         if not (with_run is allow_view is traceable is False):
             _check_flags(with_run=with_run, allow_view=allow_view, traceable=traceable)
             _check_traceable(traceable, with_run)
-        action = self._handle.replace_op(fn, inputs, with_run, allow_view, traceable, kwargs)
-        return self._checked("replace_op", action, fn, inputs, with_run, kwargs)
+        return self._handle.replace_op(fn, inputs, with_run, allow_view, traceable, kwargs)
 
     def insert_before_backward_op(
         self,
@@ -420,13 +414,11 @@ class OpContext(dict[str, Any]):
             ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        grad_outputs = _listed(grad_outputs)
         if not (with_run is differentiable is False):
             _check_flags(with_run=with_run, differentiable=differentiable)
-        action = self._handle.insert_before_backward_op(
+        return self._handle.insert_before_backward_op(
             fn, grad_outputs, with_run, differentiable, routine_checks.returns_nothing, kwargs
         )
-        return self._checked("insert_before_backward_op", action, fn, grad_outputs, with_run, kwargs)
 
     def insert_after_backward_op(
         self,
@@ -448,13 +440,11 @@ class OpContext(dict[str, Any]):
             grad_outputs: positions, to look at: `fn` gets the gradients that came in, as a tuple. None: all; [], the
                 default: no such argument.
         """
-        grad_inputs, grad_outputs = _listed(grad_inputs), _listed(grad_outputs)
         if not (with_run is differentiable is False):
             _check_flags(with_run=with_run, differentiable=differentiable)
-        action = self._handle.insert_after_backward_op(
+        return self._handle.insert_after_backward_op(
             fn, grad_inputs, grad_outputs, with_run, differentiable, routine_checks.returns_nothing, kwargs
         )
-        return self._checked("insert_after_backward_op", action, fn, grad_inputs, with_run, kwargs, shown=grad_outputs)
 
     def replace_backward_op(
         self,
@@ -472,54 +462,12 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator is AccumulateGrad.
         """
-        grad_outputs = _listed(grad_outputs)
         _check_flags(with_run=with_run)
-        action = self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
-        return self._checked("replace_backward_op", action, fn, grad_outputs, with_run, kwargs)
+        return self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
 
     def may_mutate(self) -> None:
         """Allows the routines that this analysis schedules to modify their arguments in place."""
         self._handle.may_mutate()
-
-    def _checked(
-        self,
-        method: str,
-        action: _core.Action,
-        fn: Callable[..., Any],
-        positions: Sequence[int | str] | None,
-        with_run: bool,
-        kwargs: dict[str, Any],
-        shown: Sequence[int | str] | None = (),
-    ) -> _core.Action:
-        question = routine_checks.question(method, self._handle.type, fn, positions, with_run, kwargs, shown)
-        if routine_checks.is_right(question):
-            return action
-        op = self._handle.op()
-        names = op.input_names if method in ("insert_before_op", "replace_op") else ()
-        try:
-            routine_checks.check(
-                method,
-                getattr(self._handle.tool(), "name", "a tool"),
-                op.name,
-                names,
-                fn,
-                positions,
-                with_run,
-                kwargs,
-                (op.input_names if method == "insert_after_op" else (), shown),
-            )
-        except BaseException:
-            action.remove()
-            raise
-        routine_checks.keep_right(question, fn)
-        return action
-
-
-def _listed(positions: Any) -> Any:
-    """A list, of an iterable that can be read once only; anything else as it is."""
-    if positions is None or type(positions) is list or not isinstance(positions, Iterator):  # the last takes long
-        return positions
-    return list(positions)
 
 
 def _check_flags(**flags: object) -> None:
@@ -545,3 +493,4 @@ def _asked(question: Callable[[], str]) -> str:
 
 
 _core.set_context_class(OpContext)
+_core.set_routine_check(routine_checks.check_given)

@@ -8,8 +8,10 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType, FunctionType, MethodType
+from types import CodeType
 from typing import Any
+
+from amanda import _core
 
 OPTIONS = {
     "insert_before_op": ("inputs", "with_run", "differentiable", "allow_view", "traceable"),
@@ -20,6 +22,23 @@ OPTIONS = {
     "replace_backward_op": ("grad_outputs", "with_run"),
 }
 """By method; the positions first, after an operator then those that are only shown."""
+
+
+def check_given(
+    handle: _core.ContextHandle,
+    method: str,
+    fn: Callable[..., Any],
+    positions: Sequence[int | str] | None,
+    with_run: bool,
+    keywords: Mapping[str, Any],
+    shown: Sequence[int | str] | None,
+) -> None:
+    """Checks what was given to `method` of the OpContext of this handle; see `check`."""
+    op = handle.op()
+    names = op.input_names if method in ("insert_before_op", "replace_op") else ()
+    shown_names = op.input_names if method == "insert_after_op" else ()
+    tool = getattr(handle.tool(), "name", "a tool")
+    check(method, tool, op.name, names, fn, positions, with_run, keywords, (shown_names, shown))
 
 
 def check(
@@ -54,63 +73,6 @@ def check(
     if shown[1] is None or len(shown[1]) > 0:
         given[OPTIONS[method][1]] = ()
     _check_arguments(where, OPTIONS[method][0], routine, signature, selected, given)
-
-
-_MOST_RIGHT = 4096
-# What `check` has found to be right. Keeps the routine's code, whose address is part of the question.
-_right: dict[tuple[object, ...], CodeType] = {}
-
-
-def question(
-    method: str,
-    operator: Callable[[], int],
-    fn: Any,
-    positions: Sequence[int | str] | None,
-    with_run: bool,
-    keywords: Mapping[str, Any],
-    shown: Sequence[int | str] | None,
-) -> tuple[object, ...] | None:
-    """All that the answer of `check` depends on; None: that is not known. `operator`: `ContextHandle.type`, which does not
-    matter where positions are numbers: only how many there are."""
-    bound = type(fn) is MethodType
-    function = fn.__func__ if bound else fn
-    if type(function) is not FunctionType or function.__dict__:  # it may have a __signature__
-        return None
-    defaults, by_keyword = function.__defaults__, function.__kwdefaults__
-    takes = (
-        id(function.__code__),
-        bound,
-        len(defaults) if defaults else 0,
-        frozenset(by_keyword) if by_keyword else None,
-    )
-    selected, selected_to_look = _selection(positions), _selection(shown)
-    counted = type(selected) is int and type(selected_to_look) is int
-    asked_of = 0 if counted else operator()
-    return method, asked_of, takes, selected, bool(with_run), tuple(keywords), selected_to_look
-
-
-def _selection(positions: Sequence[int | str] | None) -> tuple[str, ...] | int | None:
-    """How many there are, if these are different numbers."""
-    if positions is None:
-        return None
-    listed = [*positions]
-    if not listed or (len(listed) == 1 and type(listed[0]) is int and listed[0] >= 0):
-        return len(listed)
-    numbers = {position for position in listed if type(position) is int and position >= 0}
-    return len(listed) if len(numbers) == len(listed) else tuple(map(repr, listed))
-
-
-def is_right(question: tuple[object, ...] | None) -> bool:
-    return question in _right
-
-
-def keep_right(question: tuple[object, ...] | None, fn: Any) -> None:
-    """`check` has found `fn` to be right."""
-    if question is None:
-        return
-    if len(_right) >= _MOST_RIGHT:
-        _right.clear()
-    _right[question] = getattr(fn, "__func__", fn).__code__
 
 
 def _selected(where: str, option: str, names: Sequence[str], positions: Sequence[int | str] | None) -> list[str] | None:

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "native_routine.h"
+#include "routine_check.h"
 
 namespace amanda::python {
 namespace {
@@ -46,6 +47,18 @@ Positions positions(const py::object& selected, const char* keyword) {
     }
   }
   return Positions(std::move(list));
+}
+
+// What can be read only once is read here: a list of it.
+py::object listed(const py::object& selected) {
+  if (!PyIter_Check(selected.ptr())) return selected;
+  return py::list(selected);
+}
+
+// No operands are shown beside those that are selected.
+const py::object& nothing() {
+  static const py::object& empty = *new py::object(py::tuple());
+  return empty;
 }
 
 bool is_native(const py::object& fn) { return py::isinstance<NativeRoutineObject>(fn); }
@@ -243,9 +256,6 @@ void bind_identity(ContextClass& context) {
              return Operator{&context.backend(), context.type(), context.op_id(), &context.op()};
            })
       .def("op_id", [](const ContextHandle& h) { return h.get().op_id(); })
-      .def(
-          "type", [](const ContextHandle& h) { return reinterpret_cast<uintptr_t>(&h.get().op()); },
-          "What tells the operator's type from others, for the life of the process.")
       .def("namespace", [](const ContextHandle& h) { return h.get().name_space(); })
       .def("is_forward", [](const ContextHandle& h) { return h.get().is_forward(); })
       .def("tool", [](const ContextHandle& h) { return owner_of(h.get().tool()); })
@@ -341,9 +351,11 @@ void bind_forward_actions(ContextClass& context) {
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
              bool allow_view, const py::object& looks, bool traceable, const py::dict& kwargs) {
-            return h.get().insert_before_op(
-                routine("insert_before_op", fn, kwargs, with_run),
-                {positions(inputs, "inputs"), differentiable, allow_view, kind_of(h.get(), fn, looks, traceable)});
+            const py::object selected = listed(inputs);
+            return checked(h, {"insert_before_op", fn, selected, with_run, kwargs, nothing()},
+                           h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
+                                                    {positions(selected, "inputs"), differentiable, allow_view,
+                                                     kind_of(h.get(), fn, looks, traceable)}));
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
           py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
@@ -351,11 +363,13 @@ void bind_forward_actions(ContextClass& context) {
           "insert_after_op",
           [](const ContextHandle& h, py::object fn, const py::object& outputs, const py::object& inputs, bool with_run,
              bool differentiable, bool allow_view, const py::object& looks, bool traceable, const py::dict& kwargs) {
-            const Positions shown = positions(inputs, "inputs");
-            return h.get().insert_after_op(
-                routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
-                {positions(outputs, "outputs"), differentiable, allow_view, kind_of(h.get(), fn, looks, traceable),
-                 shown});
+            const py::object selected = listed(outputs), looked_at = listed(inputs);
+            const Positions shown = positions(looked_at, "inputs");
+            return checked(h, {"insert_after_op", fn, selected, with_run, kwargs, looked_at},
+                           h.get().insert_after_op(
+                               routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
+                               {positions(selected, "outputs"), differentiable, allow_view,
+                                kind_of(h.get(), fn, looks, traceable), shown}));
           },
           py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
           py::arg("allow_view"), py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
@@ -363,9 +377,11 @@ void bind_forward_actions(ContextClass& context) {
           "replace_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view,
              bool traceable, const py::dict& kwargs) {
-            return h.get().replace_op(
-                routine("replace_op", fn, kwargs, with_run),
-                {positions(inputs, "inputs"), allow_view, kind_of(h.get(), fn, py::none(), traceable)});
+            const py::object selected = listed(inputs);
+            return checked(h, {"replace_op", fn, selected, with_run, kwargs, nothing()},
+                           h.get().replace_op(routine("replace_op", fn, kwargs, with_run),
+                                              {positions(selected, "inputs"), allow_view,
+                                               kind_of(h.get(), fn, py::none(), traceable)}));
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("traceable"),
           py::arg("kwargs"));
@@ -377,9 +393,11 @@ void bind_backward_actions(ContextClass& context) {
           "insert_before_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run, bool differentiable,
              const py::object& looks, const py::dict& kwargs) {
-            return h.get().insert_before_backward_op(
-                routine("insert_before_backward_op", fn, kwargs, with_run),
-                {positions(grad_outputs, "grad_outputs"), differentiable, kind_of(h.get(), fn, looks, false)});
+            const py::object selected = listed(grad_outputs);
+            return checked(h, {"insert_before_backward_op", fn, selected, with_run, kwargs, nothing()},
+                           h.get().insert_before_backward_op(routine("insert_before_backward_op", fn, kwargs, with_run),
+                                                             {positions(selected, "grad_outputs"), differentiable,
+                                                              kind_of(h.get(), fn, looks, false)}));
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("looks"),
           py::arg("kwargs"))
@@ -387,10 +405,13 @@ void bind_backward_actions(ContextClass& context) {
           "insert_after_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_inputs, const py::object& grad_outputs,
              bool with_run, bool differentiable, const py::object& looks, const py::dict& kwargs) {
-            const Positions shown = positions(grad_outputs, "grad_outputs");
-            return h.get().insert_after_backward_op(
-                routine("insert_after_backward_op", fn, kwargs, with_run, selects(shown) ? "grad_outputs" : nullptr),
-                {positions(grad_inputs, "grad_inputs"), differentiable, kind_of(h.get(), fn, looks, false), shown});
+            const py::object selected = listed(grad_inputs), looked_at = listed(grad_outputs);
+            const Positions shown = positions(looked_at, "grad_outputs");
+            return checked(h, {"insert_after_backward_op", fn, selected, with_run, kwargs, looked_at},
+                           h.get().insert_after_backward_op(routine("insert_after_backward_op", fn, kwargs, with_run,
+                                                                    selects(shown) ? "grad_outputs" : nullptr),
+                                                            {positions(selected, "grad_inputs"), differentiable,
+                                                             kind_of(h.get(), fn, looks, false), shown}));
           },
           py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
           py::arg("differentiable"), py::arg("looks"), py::arg("kwargs"))
@@ -398,8 +419,10 @@ void bind_backward_actions(ContextClass& context) {
           "replace_backward_op",
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run,
              const py::dict& kwargs) {
-            return h.get().replace_backward_op(routine("replace_backward_op", fn, kwargs, with_run),
-                                               {positions(grad_outputs, "grad_outputs")});
+            const py::object selected = listed(grad_outputs);
+            return checked(h, {"replace_backward_op", fn, selected, with_run, kwargs, nothing()},
+                           h.get().replace_backward_op(routine("replace_backward_op", fn, kwargs, with_run),
+                                                       {positions(selected, "grad_outputs")}));
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("kwargs"));
 }
@@ -420,6 +443,7 @@ void bind_op_context(py::module_& m) {
       .def("__call__", [](const NativeRoutineObject& routine, const py::args& args, const py::kwargs& kwargs) {
         return routine.otherwise(*args, **kwargs);
       });
+  bind_routine_check(m);
   ContextClass context(m, "ContextHandle", "What amanda.OpContext asks; use that.");
   bind_identity(context);
   bind_operands(context);

@@ -236,7 +236,7 @@ def test_a_block_is_seen_at_an_instruction_that_ran_outside_of_one():
 # ---- signatures -------------------------------------------------------------------------------------------------------
 
 
-def schedule(*routines):
+def schedule(*routines, run=torch.relu, ops="relu"):
     """Schedules them one after the other at the same operator, and returns what was said of each."""
     said = []
 
@@ -249,9 +249,9 @@ def schedule(*routines):
                 said.append(str(error))
 
     tool = amanda.Tool("scheduler")
-    tool.add_inst_for_op(analyze, ops="relu")
+    tool.add_inst_for_op(analyze, ops=ops)
     with amanda.apply(tool):
-        X.relu()
+        run(X)
     return said
 
 
@@ -272,6 +272,28 @@ def test_a_signature_that_was_right_is_not_looked_at_again(monkeypatch):
     assert len(looked) == 1
     assert schedule((routine_with(), {}), (routine_with(), {"y": 1})) == ["", ""]
     assert len(looked) == 2
+
+
+def test_names_are_looked_at_once_for_each_type_of_operator(monkeypatch):
+    looked = []
+    look = routine_checks.check
+    monkeypatch.setattr(routine_checks, "check", lambda *arguments: looked.append(1) or look(*arguments))
+    named = (routine_with(), {"inputs": ["self"]})
+    other = {"run": torch.neg, "ops": "neg"}
+    assert schedule(named, named) == schedule(named, named, **other) == ["", ""]
+    assert len(looked) == 2
+    twice = (routine_with(), {"inputs": ["self", 0]})
+    assert all("selects 'self' twice" in said for said in schedule(twice, twice))
+    assert len(looked) == 4
+
+
+def test_positions_that_can_be_read_once_are_read_once():
+    def once():
+        yield "self"
+
+    assert schedule((routine_with(), {"inputs": once()}), (routine_with(), {"inputs": iter([0])})) == ["", ""]
+    (said,) = schedule((lambda: None, {"inputs": once()}))
+    assert "takes 0, will get 1: self" in said
 
 
 def test_what_differs_from_a_right_routine_is_checked():

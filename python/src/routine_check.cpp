@@ -1,0 +1,121 @@
+#include "routine_check.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace amanda::python {
+namespace {
+
+constexpr size_t kMostRight = 4096;
+
+// Both are kept for the life of the process.
+PyRef& check_in_python() {
+  static auto* held = new PyRef;
+  return *held;
+}
+// What was found to be right, with the code of a routine: its address is part of the question.
+std::unordered_map<std::string, PyRef>& right() {
+  static auto* held = new std::unordered_map<std::string, PyRef>;
+  return *held;
+}
+
+// All that the answer depends on, as bytes.
+class Question {
+ public:
+  Question(const ContextHandle& context, const ScheduleCall& call) {
+    PyObject* function = call.fn.ptr();
+    const bool bound = PyMethod_Check(function);
+    if (bound) function = PyMethod_GET_FUNCTION(function);
+    if (!PyFunction_Check(function)) return;
+    // It may have a __signature__.
+    PyObject* attributes = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
+    if (attributes && PyDict_GET_SIZE(attributes) > 0) return;
+    code_ = PyFunction_GET_CODE(function);
+    PyObject* defaults = PyFunction_GET_DEFAULTS(function);
+    add(call.method);
+    add(reinterpret_cast<uintptr_t>(code_));
+    add(static_cast<uintptr_t>(bound) << 1 | static_cast<uintptr_t>(call.with_run));
+    add(static_cast<uintptr_t>(defaults ? PyTuple_GET_SIZE(defaults) : 0));
+    add_names(PyFunction_GET_KW_DEFAULTS(function));
+    add_names(call.kwargs.ptr());
+    const bool counted = add_selection(call.positions) & add_selection(call.shown);
+    // Names, and what a number means beside them, depend on the operator.
+    if (!counted) add(reinterpret_cast<uintptr_t>(&context.get().op()));
+  }
+
+  explicit operator bool() const { return code_ != nullptr; }  // false: the answer may depend on more
+  const std::string& text() const { return text_; }
+  PyObject* code() const { return code_; }
+
+ private:
+  void add(std::string_view part) {
+    add(part.size());
+    text_ += part;
+  }
+  void add(const char* part) { add(std::string_view(part)); }
+  void add(uintptr_t number) { text_.append(reinterpret_cast<const char*>(&number), sizeof(number)); }
+
+  void add_names(PyObject* dict) {
+    add(static_cast<uintptr_t>(dict ? PyDict_GET_SIZE(dict) : 0));
+    PyObject* name = nullptr;
+    Py_ssize_t at = 0;
+    while (dict && PyDict_Next(dict, &at, &name, nullptr)) add(text_of(name));
+  }
+
+  // Of different numbers only the count matters, and true is returned.
+  bool add_selection(const py::object& selected) {
+    if (selected.is_none()) {
+      add("*");
+      return true;
+    }
+    const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(selected.ptr(), "no list"));
+    if (!items) throw py::error_already_set();
+    std::vector<long long> numbers;
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+      int overflow = 0;
+      const long long number = PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : -1;
+      if (number < 0 || std::ranges::find(numbers, number) != numbers.end()) break;
+      numbers.push_back(number);
+    }
+    add(static_cast<uintptr_t>(count));
+    if (numbers.size() == static_cast<size_t>(count)) return true;
+    for (Py_ssize_t i = 0; i < count; ++i) add(text_of(py::repr(PySequence_Fast_GET_ITEM(items.ptr(), i))));
+    return false;
+  }
+
+  PyObject* code_ = nullptr;
+  std::string text_;
+};
+
+}  // namespace
+
+Action checked(const ContextHandle& context, const ScheduleCall& call, Action action) {
+  try {
+    const Question question(context, call);
+    if (question && right().contains(question.text())) return action;
+    const py::object self = py::cast(&context, py::return_value_policy::reference);
+    py::handle(check_in_python().get())(self, call.method, call.fn, call.positions, call.with_run, call.kwargs,
+                                        call.shown);
+    if (!question) return action;
+    if (right().size() >= kMostRight) right().clear();
+    right().try_emplace(question.text(), Py_NewRef(question.code()));
+  } catch (...) {
+    action.remove();
+    throw;
+  }
+  return action;
+}
+
+void bind_routine_check(py::module_& m) {
+  m.def(
+      "set_routine_check", [](py::object check) { check_in_python() = PyRef(check.release().ptr()); }, py::arg("check"),
+      "`check(handle, method, fn, positions, with_run, kwargs, shown)` raises if a routine can't take what it will be "
+      "given.");
+}
+
+}  // namespace amanda::python
