@@ -114,11 +114,6 @@ py::tuple parameter_names(const OpContext& context) {
 
 }  // namespace
 
-OpContext& ContextHandle::get() const {
-  if (context) return *context;
-  throw Error("[context] the scope of this context is gone; keep what you need from it as a key of your own");
-}
-
 // Without a call of Python: the class has no __init__, and its __setattr__ refuses all.
 PyContextFace::PyContextFace(OpContext& context) : handle_(std::make_shared<ContextHandle>(ContextHandle{&context})) {
   static const py::object& attribute =

@@ -7,15 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "module.h"
+#include "context_handle.h"
 
 namespace amanda::python {
-
-/// The Python class's handle on its C++ context; null once the scope's results are gone.
-struct ContextHandle {
-  OpContext* context = nullptr;
-  OpContext& get() const;
-};
 
 class PyContextFace final : public ContextFace {
  public:

@@ -1,7 +1,7 @@
 // Finds mistakes of a routine when it is scheduled: looks at its signature, once for all calls that are alike.
 #pragma once
 
-#include "op_context.h"
+#include "context_handle.h"
 
 namespace amanda::python {
 
