@@ -33,10 +33,10 @@ class Question {
     // It may have a __signature__.
     PyObject* attributes = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
     if (attributes && PyDict_GET_SIZE(attributes) > 0) return;
-    code_ = PyFunction_GET_CODE(function);
+    code_ = py::reinterpret_borrow<py::object>(PyFunction_GET_CODE(function));
     PyObject* defaults = PyFunction_GET_DEFAULTS(function);
     add(call.method);
-    add(reinterpret_cast<uintptr_t>(code_));
+    add(reinterpret_cast<uintptr_t>(code_.ptr()));
     add(static_cast<uintptr_t>(bound) << 1 | static_cast<uintptr_t>(call.with_run));
     add(static_cast<uintptr_t>(defaults ? PyTuple_GET_SIZE(defaults) : 0));
     add_names(PyFunction_GET_KW_DEFAULTS(function));
@@ -46,9 +46,9 @@ class Question {
     if (!counted) add(reinterpret_cast<uintptr_t>(&context.get().op()));
   }
 
-  explicit operator bool() const { return code_ != nullptr; }  // false: the answer may depend on more
+  explicit operator bool() const { return static_cast<bool>(code_); }  // false: the answer may depend on more
   const std::string& text() const { return text_; }
-  PyObject* code() const { return code_; }
+  PyRef code() const { return PyRef(Py_NewRef(code_.ptr())); }
 
  private:
   void add(std::string_view part) {
@@ -65,11 +65,12 @@ class Question {
     while (dict && PyDict_Next(dict, &at, &name, nullptr)) add(text_of(name));
   }
 
-  // Of different numbers only the count matters, and true is returned.
+  // Of different numbers only the count matters. Returns whether the answer depends on no operator's names, as it does
+  // for None, which is all operands.
   bool add_selection(const py::object& selected) {
     if (selected.is_none()) {
       add("*");
-      return true;
+      return false;
     }
     const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(selected.ptr(), "no list"));
     if (!items) throw py::error_already_set();
@@ -88,7 +89,7 @@ class Question {
     return false;
   }
 
-  PyObject* code_ = nullptr;
+  py::object code_;
   std::string text_;
 };
 
@@ -102,8 +103,9 @@ Action checked(const ContextHandle& context, const ScheduleCall& call, Action ac
     py::handle(check_in_python().get())(self, call.method, call.fn, call.positions, call.with_run, call.kwargs,
                                         call.shown);
     if (!question) return action;
-    if (right().size() >= kMostRight) right().clear();
-    right().try_emplace(question.text(), Py_NewRef(question.code()));
+    std::unordered_map<std::string, PyRef> dropped;  // at the end: that may run code of the program
+    if (right().size() >= kMostRight) dropped.swap(right());
+    right().try_emplace(question.text(), question.code());
   } catch (...) {
     action.remove();
     throw;

@@ -63,9 +63,10 @@ bool any_held(py::handle module, py::handle kind, const See& see) {
   if (full == 0) return false;
   const py::object pairs = checked(PyMapping_Items(items.ptr()));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pairs.ptr()); ++i) {
-    PyObject* pair = PyList_GET_ITEM(pairs.ptr(), i);
-    PyObject* value = PyTuple_GET_ITEM(pair, 1);
-    if (value != Py_None && see(py::handle(PyTuple_GET_ITEM(pair, 0)), py::handle(value))) return true;
+    const py::object pair = checked(PySequence_Tuple(PyList_GET_ITEM(pairs.ptr(), i)));  // usually itself
+    if (PyTuple_GET_SIZE(pair.ptr()) != 2) throw py::value_error("no pair of a name and a value");
+    const py::handle name = PyTuple_GET_ITEM(pair.ptr(), 0), value = PyTuple_GET_ITEM(pair.ptr(), 1);
+    if (!value.is_none() && see(name, value)) return true;
   }
   return false;
 }
@@ -82,6 +83,11 @@ py::object start_of_names(py::handle path) {
   if (PyUnicode_GetLength(path.ptr()) == 0) return py::reinterpret_borrow<py::object>(path);
   static const py::handle dot = interned(".");
   return checked(PyUnicode_Concat(path.ptr(), dot.ptr()));
+}
+
+py::object joined(const py::object& start, py::handle name) {
+  const py::str text(name);  // which usually it is
+  return checked(PyUnicode_Concat(start.ptr(), text.ptr()));
 }
 
 // An instance of a NamedTuple, without a call of Python.
@@ -123,7 +129,7 @@ class Walk {
     try {
       const py::object start = start_of_names(name);
       any_held(module, modules_kind(), [&](py::handle part_name, py::handle part) {
-        if (is_a(part, model_python->module_class)) add(part, checked(PyUnicode_Concat(start.ptr(), part_name.ptr())));
+        if (is_a(part, model_python->module_class)) add(part, joined(start, part_name));
         return false;
       });
     } catch (...) {
@@ -186,8 +192,7 @@ std::string parameters_text(const py::list& parts) {
       if (!seen.insert(parameter.ptr()).second) return false;
       if (seen.size() > 1) text += ", ";
       text += "(";
-      const py::object full = checked(PyUnicode_Concat(start.ptr(), name.ptr()));
-      text += view(py::repr(full));
+      text += view(py::repr(joined(start, name)));
       text += ", " + shape_text(parameter) + ")";
       return false;
     });

@@ -287,6 +287,18 @@ def test_names_are_looked_at_once_for_each_type_of_operator(monkeypatch):
     assert len(looked) == 4
 
 
+def test_all_operands_are_looked_at_for_each_type_of_operator():
+    def takes_one(x):
+        pass
+
+    everything = (takes_one, {"inputs": None})
+    assert schedule(everything) == [""]
+    for _ in range(2):
+        (said,) = schedule(everything, run=lambda x: x + x, ops="add")
+        assert "takes_one takes 1, will get 3: self, other, alpha; select with inputs=" in said
+    assert schedule(everything) == [""]
+
+
 def test_positions_that_can_be_read_once_are_read_once():
     def once():
         yield "self"

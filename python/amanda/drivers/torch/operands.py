@@ -80,7 +80,7 @@ def _settle_buffers(module: Any) -> None:
 
 def _settle(buffer: Any, module: Any, name: str) -> None:
     kept = _numbers_of(module)
-    if kept is None:
+    if kept is None or not issubclass(type(buffer), torch.Tensor):
         return
     number = _torch.number_of(buffer)
     had = kept.get(name)

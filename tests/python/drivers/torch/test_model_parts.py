@@ -122,6 +122,23 @@ def test_a_lazy_parameter_has_no_shape():
     assert _torch.parameters_text(parts_of(nn.LazyLinear(2))) == "[('weight', None), ('bias', None)]"
 
 
+class Pairs(dict):
+    """A mapping whose items are lists."""
+
+    def items(self):
+        return [list(item) for item in super().items()]
+
+
+def test_mappings_of_other_kinds_and_names_that_are_no_text():
+    model = nn.Sequential()
+    model.__dict__["_modules"] = Pairs({0: nn.Linear(1, 2), "one": nn.ReLU()})
+    assert [name for name, _ in parts_of(model)] == ["", "0", "one"]
+    assert _torch.parameters_text(parts_of(model)) == "[('0.weight', (2, 1)), ('0.bias', (2,))]"
+    model.__dict__["_modules"] = type("Bad", (dict,), {"items": lambda self: [(1, 2, 3)]})(a=1)
+    with pytest.raises(ValueError, match="no pair of a name and a value"):
+        parts_of(model)
+
+
 def test_a_cycle_ends():
     model = nn.Sequential(nn.Linear(1, 1))
     model[0].__dict__["_modules"]["back"] = model
@@ -157,4 +174,5 @@ def test_what_is_in_the_place_of_a_buffer_and_is_no_tensor_is_skipped():
     tool.add_inst_for_op(lambda context: names.append(context.parameter_names[:5]), ops="batch_norm")
     with amanda.apply(tool):
         model(torch.ones(1, 2))
-    assert names == [(None, "weight", "bias", "running_mean", "running_var")]
+        nn.Sequential(model)(torch.ones(1, 2))  # that names it again
+    assert [name[1:] for name in names] == [("weight", "bias", "running_mean", "running_var")] * 2
