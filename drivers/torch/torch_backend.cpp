@@ -35,7 +35,6 @@ const OpInfo& TorchBackend::info(OpType type) const {
 
 void TorchBackend::switch_to(ScopeStack* scopes) {
   ThreadKeys& thread = thread_keys();
-  if (thread.waiting) RoutineState::isolate();  // what it calls may be caught on another key, or not at all
   thread.scopes = scopes;
   thread.serial = scopes ? Engine::serial(*scopes) : 0;
   thread.role = role_for(scopes);

@@ -51,8 +51,8 @@ struct BeforeOp {
   /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
   /// May it call the framework's operators, or use its thread state, such as the grad mode? If not, it is called
-  /// faster: no such state is set for it, until it calls an operator after all. Needs `RoutineKind::kObserve`, and not
-  /// `differentiable`.
+  /// faster, as no such state is set for it; an operator that it calls after all may throw `Error`. Needs
+  /// `RoutineKind::kObserve`, and not `differentiable`.
   bool with_operators = true;
 };
 

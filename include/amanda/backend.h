@@ -181,8 +181,9 @@ class OpCall : public OpSite {
   ~OpCall() = default;
 };
 
-/// How a routine runs: without the program's gradient recording; as part of it; or as kIsolated, but it promised to
-/// call no operator, so that a driver may wait for the first one before it changes the thread's state.
+/// How a routine runs: without the program's gradient recording; as part of it; or with the promise that it calls no
+/// operator. A driver that would notice one may leave the thread's state as it is, and throw `OperatorCalled` there;
+/// otherwise it is as kIsolated.
 enum class RoutineMode : uint8_t { kIsolated, kAmbient, kNoOperators };
 
 /// What a tool promises about a routine when it schedules it: nothing; it only reads; it edits; it edits, and also
@@ -249,7 +250,7 @@ class Backend {
   virtual void await_call(uint64_t /*entry*/) {}
   /// Ends what await_call() began, on the same thread, if it did. Was an operator called since?
   virtual bool end_await_call(uint64_t /*entry*/) { return false; }
-  /// Stops observing this thread; but for `kAmbient`, also stops gradient recording. Returns a token for
+  /// Stops observing this thread; except with `kAmbient`, also stops gradient recording. Returns a token for
   /// end_routines().
   virtual void* begin_routines(RoutineMode mode) = 0;
   /// Restores what begin_routines() changed, on the same thread.

@@ -45,18 +45,15 @@ RoutineState::Rare& RoutineState::rare() {
   return *rare_;
 }
 
-// When its first operator is caught, guards of the routine may have changed these modes.
-inline RoutineState::RoutineState(ThreadKeys& thread)
+inline RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
     : thread_(thread),
+      mode_(mode),
       grad_mode_(thread.autograd->get_grad_mode()),
-      inference_mode_(thread.autograd->get_inference_mode()) {}
-
-inline void RoutineState::set(RoutineMode mode) {
-  ThreadKeys& thread = thread_;
-  mode_ = mode;
-  first_node_ = at::sequence_number::peek();
-  outer_ = std::exchange(thread.routine, this);
-  excluded_before_ = thread.bits->excluded();
+      inference_mode_(thread.autograd->get_inference_mode()),
+      first_node_(at::sequence_number::peek()),
+      outer_(std::exchange(thread.routine, this)),
+      refuses_before_(std::exchange(thread.refuses, false)),
+      excluded_before_(thread.bits->excluded()) {
   if (C10_UNLIKELY(WithoutUserModes::may_be_needed(thread.bits->included()))) rare().without_modes.emplace();
   // Autocast would cache casts of parameters that were made without recording, and the program would then train with
   // them.
@@ -74,6 +71,7 @@ inline RoutineState::~RoutineState() {
   --thread_.unobserved;
   if (mode_ == RoutineMode::kIsolated) thread_.autograd->set_grad_mode(grad_mode_);
   thread_.routine = outer_;
+  thread_.refuses = refuses_before_;
   // The inference mode restores all key bits as they were in the routine: ours are turned on after that.
   if (C10_UNLIKELY(rare_ != nullptr)) rare_->no_inference_mode.reset();
   thread_.bits->set_excluded(thread_.bits->excluded() - excluded_);
@@ -82,58 +80,42 @@ inline RoutineState::~RoutineState() {
 
 [[gnu::cold]] void RoutineState::end_rare() noexcept { rare_.reset(); }
 
-// Will the first operator be caught, before any kernel that acts on what an isolated routine must not have: the user's
+// Would every operator be caught, before any kernel that acts on what an isolated routine must not have: the user's
 // modes, a transform's level, inference mode?
-inline bool RoutineState::may_wait(const ThreadKeys& thread) {
+inline bool RoutineState::would_catch(const ThreadKeys& thread) {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet kOthers({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
                                          DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::PreDispatch,
                                          DispatchKey::PythonDispatcher});
   const c10::DispatchKeySet all = keys().only_all;
   return (thread.bits->included() & (kOthers | all)) == all && !thread.bits->excluded().has_any(all) &&
-         !thread.routine && !thread.autograd->get_inference_mode() && !thread.recording;
+         !thread.refuses && !thread.autograd->get_inference_mode() && !thread.recording;
 }
 
-inline RoutineState* RoutineState::create(ThreadKeys& thread) {
+[[gnu::hot]] RoutineState* RoutineState::begin(RoutineMode mode) {
+  ThreadKeys& thread = thread_keys().with_torch_state();
+  if (mode != RoutineMode::kNoOperators) return create(thread, mode);
+  if (C10_UNLIKELY(!would_catch(thread))) return create(thread, RoutineMode::kIsolated);
+  thread.refuses = true;
+  ++thread.unobserved;
+  return nullptr;
+}
+
+inline RoutineState* RoutineState::create(ThreadKeys& thread, RoutineMode mode) {
   if (C10_UNLIKELY(!thread.routine_room)) {
     alignas(RoutineState) static constinit thread_local std::byte room[sizeof(RoutineState)]{};
     thread.routine_room = room;
   }
   void* room = C10_UNLIKELY(thread.routine) ? ::operator new(sizeof(RoutineState)) : thread.routine_room;
-  return new (room) RoutineState(thread);
-}
-
-[[gnu::hot]] RoutineState* RoutineState::begin(RoutineMode mode) {
-  ThreadKeys& thread = thread_keys().with_torch_state();
-  if (C10_UNLIKELY(thread.waiting != nullptr)) isolate();
-  RoutineState* state = create(thread);
-  if (mode != RoutineMode::kNoOperators) {
-    state->set(mode);
-  } else if (C10_LIKELY(may_wait(thread))) {
-    thread.waiting = state;
-    ++thread.unobserved;
-  } else {
-    state->set(RoutineMode::kIsolated);
-  }
-  return state;
-}
-
-[[gnu::cold]] void RoutineState::isolate() {
-  ThreadKeys& thread = thread_keys();
-  --thread.unobserved;
-  std::exchange(thread.waiting, nullptr)->set(RoutineMode::kIsolated);
-}
-
-c10::DispatchKeySet RoutineState::isolate(c10::DispatchKeySet rest) {
-  isolate();
-  return rest - c10::autocast_dispatch_keyset;
+  return new (room) RoutineState(thread, mode);
 }
 
 [[gnu::hot]] void RoutineState::end(RoutineState* state) noexcept {
-  if (ThreadKeys& thread = state->thread_; state == thread.waiting) {
-    thread.waiting = nullptr;
+  if (!state) {
+    ThreadKeys& thread = thread_keys();
+    thread.refuses = false;
     --thread.unobserved;
-    return;  // it is in the room, and holds nothing
+    return;
   }
   const bool in_room = !state->outer_;
   state->~RoutineState();

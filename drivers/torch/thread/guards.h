@@ -69,14 +69,10 @@ class WithoutSavedTensorHooks {
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
 class RoutineState {
  public:
-  /// Created for every phase of every operator with a routine. `end` takes what `begin` returned. A routine that
-  /// promised to call no operator leaves the thread's state as it is, if its first one would be caught.
+  /// Created for every phase of every operator with a routine. `end` takes what `begin` returned. With kNoOperators
+  /// that is null if an operator would be caught: the thread's state stays as it is.
   static RoutineState* begin(RoutineMode mode);
   static void end(RoutineState* state) noexcept;
-  /// Such a routine, which this thread must be running, is isolated from here on.
-  static void isolate();
-  /// The same, since it called an operator, which was caught. Returns the keys with which the call continues.
-  static c10::DispatchKeySet isolate(c10::DispatchKeySet rest);
   RoutineState(const RoutineState&) = delete;
   RoutineState& operator=(const RoutineState&) = delete;
 
@@ -104,11 +100,10 @@ class RoutineState {
     std::unique_ptr<const OriginalResults> kept;
   };
 
-  explicit RoutineState(ThreadKeys& thread);
+  RoutineState(ThreadKeys& thread, RoutineMode mode);
+  static RoutineState* create(ThreadKeys& thread, RoutineMode mode);
+  static bool would_catch(const ThreadKeys& thread);
   ~RoutineState();
-  static RoutineState* create(ThreadKeys& thread);
-  static bool may_wait(const ThreadKeys& thread);
-  void set(RoutineMode mode);
   Rare& rare();
   void end_rare() noexcept;
 
@@ -116,11 +111,12 @@ class RoutineState {
   // Did the program record gradients when the routine was called? Few routines ask.
   bool program_records() const;
 
-  ThreadKeys& thread_;                            // found once per routine
-  RoutineMode mode_ = RoutineMode::kNoOperators;  // until set(), like those below
-  bool grad_mode_, inference_mode_;               // the program's, from the beginning on
+  ThreadKeys& thread_;  // found once per routine
+  RoutineMode mode_;
+  bool grad_mode_, inference_mode_;  // the program's
   uint64_t first_node_;
   RoutineState* outer_;
+  bool refuses_before_;
   c10::DispatchKeySet excluded_before_, excluded_;  // excluded_: that were not before
   std::unique_ptr<Rare> rare_;
 };

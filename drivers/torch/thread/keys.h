@@ -55,7 +55,7 @@ struct ThreadKeys {
   void* walk = nullptr;      // the bindings' memory of the last PythonHooks::raw_path()
 
   RoutineState* routine = nullptr;  // the innermost one that runs
-  RoutineState* waiting = nullptr;  // inside that, one that promised to call no operator, and has called none
+  bool refuses = false;             // the innermost routine, which is not `routine`, promised to call no operator
   void* routine_room = nullptr;     // for the outermost one
   PlaceTable* places = nullptr;     // that it knows; null: none
   // The core's and PyTorch's own state of this thread, which never moves; see with_torch_state().
