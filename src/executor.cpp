@@ -28,18 +28,6 @@ thread_local ReplacementFrame* current_replacement = nullptr;
 
 constexpr const char* kRatherThanChange = "return a new tensor instead, or call context.may_mutate() at analysis";
 
-// The error, with what the driver could not know.
-std::exception_ptr told(const ScheduledAction& action, OpSite& site, std::exception_ptr error) {
-  if (action.mode != RoutineMode::kNoOperators || !error) return error;
-  try {
-    std::rethrow_exception(error);
-  } catch (const OperatorCalled& called) {
-    return std::make_exception_ptr(Error(fmt::format("[action] {}: {}", describe(action, site), called.what())));
-  } catch (...) {
-    return error;
-  }
-}
-
 std::string place(const ScheduledAction& action, OpSite& site) {
   return fmt::format("{} {} {}", action.routine->name(), name_of(action.point), op_place(site));
 }
@@ -133,11 +121,8 @@ inline void Execution::run_action(const ScheduledAction& action) {
 
 void Execution::handle_failure(const ScheduledAction& action) {
   call_.discard();
-  const std::exception_ptr thrown = std::current_exception(), error = told(action, call_, thrown);
-  if (!survives(action, error)) {
-    if (error != thrown) std::rethrow_exception(error);
-    throw;
-  }
+  const std::exception_ptr error = std::current_exception();
+  if (!survives(action, error)) throw;
   const RoutineGuard unobserved(call_.backend(), RoutineMode::kIsolated);  // on_disable() has promised nothing
   action.scope->stop(*action.tool, describe(action, call_), error);
 }

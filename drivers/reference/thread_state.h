@@ -20,7 +20,7 @@ struct ThreadState {
   std::vector<std::string> labels;  // the same, as text
   std::function<void(const OpInfo&)> listener;
 
-  bool recording() const { return !in_backward && mode.value_or(RoutineMode::kAmbient) == RoutineMode::kAmbient; }
+  bool recording() const { return !in_backward && mode != RoutineMode::kIsolated; }
   /// Null: the call is not to be shown to the core.
   ScopeStack* observing() const { return mode || inside_hidden ? nullptr : scopes; }
 };

@@ -50,8 +50,8 @@ struct BeforeOp {
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
   /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
-  /// May it call the framework's operators, or use its thread state, such as the grad mode? If not, it is called
-  /// faster, as no such state is set for it; an operator that it calls after all may throw `Error`. Needs
+  /// May it call the framework's operators? If not, it is called faster, in the program's own thread state: grad mode,
+  /// autocast and other modes. No tool sees an operator that it calls after all, but autograd may record it. Needs
   /// `RoutineKind::kObserve`, and not `differentiable`.
   bool with_operators = true;
 };

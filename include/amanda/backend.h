@@ -182,8 +182,7 @@ class OpCall : public OpSite {
 };
 
 /// How a routine runs: without the program's gradient recording; as part of it; or with the promise that it calls no
-/// operator. A driver that would notice one may leave the thread's state as it is, and throw `OperatorCalled` there;
-/// otherwise it is as kIsolated.
+/// operator, so that nothing has to be changed for it.
 enum class RoutineMode : uint8_t { kIsolated, kAmbient, kNoOperators };
 
 /// What a tool promises about a routine when it schedules it: nothing; it only reads; it edits; it edits, and also
@@ -250,8 +249,7 @@ class Backend {
   virtual void await_call(uint64_t /*entry*/) {}
   /// Ends what await_call() began, on the same thread, if it did. Was an operator called since?
   virtual bool end_await_call(uint64_t /*entry*/) { return false; }
-  /// Stops observing this thread; except with `kAmbient`, also stops gradient recording. Returns a token for
-  /// end_routines().
+  /// Stops observing this thread; with `kIsolated`, also stops gradient recording. Returns a token for end_routines().
   virtual void* begin_routines(RoutineMode mode) = 0;
   /// Restores what begin_routines() changed, on the same thread.
   virtual void end_routines(void* token) noexcept = 0;

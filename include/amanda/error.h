@@ -12,10 +12,4 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A driver throws it where a routine that promised to call no operator calls one; the core adds which routine it was.
-class OperatorCalled : public Error {
- public:
-  using Error::Error;
-};
-
 }  // namespace amanda

@@ -120,7 +120,7 @@ bool identify(Call& call, const at::RecordFunction& function) {
 
 std::optional<Skipped> state_of(const Call& call, const ScopeStack* scopes) {
   if (own_work != 0) return Skipped::kOwn;
-  if (RoutineState::current() || thread_keys().refuses) return Skipped::kRoutine;
+  if (RoutineState::current()) return Skipped::kRoutine;
   if (thread_keys().unobserved != 0) return Skipped::kOpaque;
   if (!scopes) return per_thread<Thread>().open.empty() ? Skipped::kThread : Skipped::kOff;
   if (!call.record) return std::nullopt;

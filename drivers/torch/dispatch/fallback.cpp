@@ -1,7 +1,6 @@
 #include "dispatch/fallback.h"
 
 #include "amanda/engine.h"
-#include "amanda/error.h"
 #include "backward/running_node.h"
 #include "base/op_types.h"
 #include "base/port.h"
@@ -39,11 +38,6 @@ void observe(ScopeStack& scopes, ForwardCall& call) {
   rethrow_for_callers(call, [&] { Engine::on_op(scopes, call); });
 }
 
-void refuse(const OpRecord& record) {
-  throw OperatorCalled("it called " + record.info.ns + "::" + record.info.name +
-                       ", and was scheduled with .with_operators = false; schedule it without that");
-}
-
 namespace {
 
 void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet key_set, torch::jit::Stack* stack) {
@@ -60,7 +54,6 @@ void catch_call(KeyRole role, const c10::OperatorHandle& op, c10::DispatchKeySet
     observe_known(way, call);  // a boxed call runs the operator itself
     return;
   }
-  if (C10_UNLIKELY(thread_keys().refuses)) refuse(record);
   call.begin_at(way.raw);
   if (!is_observed(call, rest)) {
     if (!run_recorded(call)) op.redispatchBoxed(rest, stack);

@@ -12,8 +12,6 @@ namespace amanda::pytorch {
 /// The scopes that see a call which this thread caught on the key of `role`; null: none. `held` keeps those of another
 /// thread alive.
 ScopeStack* observers(KeyRole role, CurrentScopes& held);
-/// The caught call is by a routine that promised to call none.
-[[noreturn]] void refuse(const OpRecord& record);
 /// Is a caught call an operator of the program? May run Python code, so call it before observers().
 bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set);
 /// Runs the call under its observers. Throws errors in the form that PyTorch's callers handle.

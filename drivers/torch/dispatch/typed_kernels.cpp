@@ -148,7 +148,6 @@ struct Typed<Op, Result(Args...)> {
   template <KeyRole kRole>
   static C10_NOINLINE Result run_observed(const Way& way, c10::DispatchKeySet rest,
                                           c10::ArrayRef<OperandTensor> tensors, Args... args) {
-    if (C10_UNLIKELY(thread_keys().refuses)) refuse(*record);
     TypedCall<Result, Args...> call(*record, *handle, rest, tensors, args...);
     call.begin_at(way.raw);
     if (is_observed(call, rest)) {

@@ -52,7 +52,6 @@ inline RoutineState::RoutineState(ThreadKeys& thread, RoutineMode mode)
       inference_mode_(thread.autograd->get_inference_mode()),
       first_node_(at::sequence_number::peek()),
       outer_(std::exchange(thread.routine, this)),
-      refuses_before_(std::exchange(thread.refuses, false)),
       excluded_before_(thread.bits->excluded()) {
   if (C10_UNLIKELY(WithoutUserModes::may_be_needed(thread.bits->included()))) rare().without_modes.emplace();
   // Autocast would cache casts of parameters that were made without recording, and the program would then train with
@@ -71,7 +70,6 @@ inline RoutineState::~RoutineState() {
   --thread_.unobserved;
   if (mode_ == RoutineMode::kIsolated) thread_.autograd->set_grad_mode(grad_mode_);
   thread_.routine = outer_;
-  thread_.refuses = refuses_before_;
   // The inference mode restores all key bits as they were in the routine: ours are turned on after that.
   if (C10_UNLIKELY(rare_ != nullptr)) rare_->no_inference_mode.reset();
   thread_.bits->set_excluded(thread_.bits->excluded() - excluded_);
@@ -80,28 +78,12 @@ inline RoutineState::~RoutineState() {
 
 [[gnu::cold]] void RoutineState::end_rare() noexcept { rare_.reset(); }
 
-// Would every operator be caught, before any kernel that acts on what an isolated routine must not have: the user's
-// modes, a transform's level, inference mode?
-inline bool RoutineState::would_catch(const ThreadKeys& thread) {
-  using c10::DispatchKey;
-  constexpr c10::DispatchKeySet kOthers({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
-                                         DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::PreDispatch,
-                                         DispatchKey::PythonDispatcher});
-  const c10::DispatchKeySet all = keys().only_all;
-  return (thread.bits->included() & (kOthers | all)) == all && !thread.bits->excluded().has_any(all) &&
-         !thread.refuses && !thread.autograd->get_inference_mode() && !thread.recording;
-}
-
 [[gnu::hot]] RoutineState* RoutineState::begin(RoutineMode mode) {
   ThreadKeys& thread = thread_keys().with_torch_state();
-  if (mode != RoutineMode::kNoOperators) return create(thread, mode);
-  if (C10_UNLIKELY(!would_catch(thread))) return create(thread, RoutineMode::kIsolated);
-  thread.refuses = true;
-  ++thread.unobserved;
-  return nullptr;
-}
-
-inline RoutineState* RoutineState::create(ThreadKeys& thread, RoutineMode mode) {
+  if (mode == RoutineMode::kNoOperators) {
+    ++thread.unobserved;
+    return nullptr;
+  }
   if (C10_UNLIKELY(!thread.routine_room)) {
     alignas(RoutineState) static constinit thread_local std::byte room[sizeof(RoutineState)]{};
     thread.routine_room = room;
@@ -112,9 +94,7 @@ inline RoutineState* RoutineState::create(ThreadKeys& thread, RoutineMode mode) 
 
 [[gnu::hot]] void RoutineState::end(RoutineState* state) noexcept {
   if (!state) {
-    ThreadKeys& thread = thread_keys();
-    thread.refuses = false;
-    --thread.unobserved;
+    --thread_keys().unobserved;
     return;
   }
   const bool in_room = !state->outer_;

@@ -69,8 +69,8 @@ class WithoutSavedTensorHooks {
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
 class RoutineState {
  public:
-  /// Created for every phase of every operator with a routine. `end` takes what `begin` returned. With kNoOperators
-  /// that is null if an operator would be caught: the thread's state stays as it is.
+  /// Created for every phase of every operator with a routine; null: with kNoOperators, for which nothing is changed
+  /// but that operators are not observed. `end` takes what `begin` returned.
   static RoutineState* begin(RoutineMode mode);
   static void end(RoutineState* state) noexcept;
   RoutineState(const RoutineState&) = delete;
@@ -101,8 +101,6 @@ class RoutineState {
   };
 
   RoutineState(ThreadKeys& thread, RoutineMode mode);
-  static RoutineState* create(ThreadKeys& thread, RoutineMode mode);
-  static bool would_catch(const ThreadKeys& thread);
   ~RoutineState();
   Rare& rare();
   void end_rare() noexcept;
@@ -116,7 +114,6 @@ class RoutineState {
   bool grad_mode_, inference_mode_;  // the program's
   uint64_t first_node_;
   RoutineState* outer_;
-  bool refuses_before_;
   c10::DispatchKeySet excluded_before_, excluded_;  // excluded_: that were not before
   std::unique_ptr<Rare> rare_;
 };

@@ -36,7 +36,7 @@ Keys find_free_keys() {
     const c10::DispatchKeySet rest(c10::DispatchKeySet::FULL_AFTER, key);
     return rest.add(c10::DispatchKey::PythonDispatcher) - both;
   };
-  return {free[0], free[1], both, c10::DispatchKeySet(free[1]), below(free[0]), below(free[1])};
+  return {free[0], free[1], both, below(free[0]), below(free[1])};
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ enum class KeyRole : uint8_t {
 struct Keys {
   c10::DispatchKey filter = c10::DispatchKey::Undefined, all = c10::DispatchKey::Undefined;
   c10::DispatchKeySet both;
-  c10::DispatchKeySet only_all;
   c10::DispatchKeySet below_filter, below_all;  // what a call that was caught on that key may continue with
 
   c10::DispatchKeySet below(KeyRole role) const { return role == KeyRole::kAll ? below_all : below_filter; }
@@ -55,7 +54,6 @@ struct ThreadKeys {
   void* walk = nullptr;      // the bindings' memory of the last PythonHooks::raw_path()
 
   RoutineState* routine = nullptr;  // the innermost one that runs
-  bool refuses = false;             // the innermost routine, which is not `routine`, promised to call no operator
   void* routine_room = nullptr;     // for the outermost one
   PlaceTable* places = nullptr;     // that it knows; null: none
   // The core's and PyTorch's own state of this thread, which never moves; see with_torch_state().
