@@ -268,7 +268,8 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     if (!scope.survives(error) || !routine.is_failure(error) || site_.backend().is_programs(error)) throw;
-    scope.stop(*active.tool, fmt::format("{}: the analysis of {}", active.tool->name(), op_place(site_)), error);
+    const std::string where = fmt::format("{}: the analysis of {}", active.tool->name(), op_place(site_));
+    scope.stop(site_.backend(), *active.tool, where, error);
     return;
   }
   for (const ScheduledPtr& action : session.scheduled) {

@@ -123,8 +123,7 @@ void Execution::handle_failure(const ScheduledAction& action) {
   call_.discard();
   const std::exception_ptr error = std::current_exception();
   if (!survives(action, error)) throw;
-  const RoutineGuard unobserved(call_.backend(), RoutineMode::kIsolated);  // on_disable() has promised nothing
-  action.scope->stop(*action.tool, describe(action, call_), error);
+  action.scope->stop(call_.backend(), *action.tool, describe(action, call_), error);
 }
 
 bool Execution::survives(const ScheduledAction& action, const std::exception_ptr& error) const {
@@ -143,7 +142,7 @@ void Execution::run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHin
       call.discard();
       const std::exception_ptr error = std::current_exception();
       if (operator_failed_ || !survives(action, error)) throw;
-      action.scope->stop(*action.tool, describe(action, call), error);
+      action.scope->stop(call.backend(), *action.tool, describe(action, call), error);
       // Otherwise the original would run on changed inputs, or on none.
       if (call.has_results() || call.versions(Side::kInputs) != versions) throw;
     }

@@ -67,7 +67,7 @@ class Visit final : public GraphVisitor {
     const std::string where = describe(action, site);
     const auto refused = std::make_exception_ptr(Error(fmt::format("[graph] {}: {}", where, reason)));
     if (!action.scope->survives(refused)) std::rethrow_exception(refused);
-    action.scope->stop(*action.tool, where, refused);
+    action.scope->stop(site.backend(), *action.tool, where, refused);
     return false;
   }
 

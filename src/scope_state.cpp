@@ -12,6 +12,7 @@
 #include "description.h"
 #include "generation.h"
 #include "resolver.h"
+#include "routine_guard.h"
 
 namespace amanda {
 
@@ -197,7 +198,7 @@ bool ScopeState::stopped(const Tool* tool) const {
   return found != statuses_.end() && found->second->stopped;
 }
 
-void ScopeState::stop(Tool& failed, const std::string& where, const std::exception_ptr& error) {
+void ScopeState::stop(Backend& backend, Tool& failed, const std::string& where, const std::exception_ptr& error) {
   std::vector<Tool*> stopping;
   for (Tool* tool : tools_) {
     if (tool != &failed && !depends(*tool, failed)) continue;
@@ -211,6 +212,7 @@ void ScopeState::stop(Tool& failed, const std::string& where, const std::excepti
   for (const Tool* tool : stopping) names += (names.empty() ? "'" : ", '") + tool->name() + "'";
   log_warning(
       fmt::format("[amanda] {} failed: {}; stopped for the rest of the scope: {}", where, describe(error), names));
+  const RoutineGuard unobserved(backend, RoutineMode::kIsolated);
   for (Tool* tool : stopping) {
     try {
       tool->on_disable(error);

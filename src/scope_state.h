@@ -91,8 +91,9 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
 
   std::shared_ptr<ToolStatus> status(const Tool* tool) const { return statuses_.at(tool); }
   bool stopped(const Tool* tool) const;
-  /// on_error="disable": stops the tool and its dependents, logs one line, and calls their on_disable().
-  void stop(Tool& failed, const std::string& where, const std::exception_ptr& error);
+  /// on_error="disable": stops the tool and its dependents, logs one line, and calls their on_disable(), with the
+  /// operators of `backend` isolated as in an analysis.
+  void stop(Backend& backend, Tool& failed, const std::string& where, const std::exception_ptr& error);
 
   /// The stack of these scopes, with this one innermost. It is kept so that entering again finds its plans.
   std::shared_ptr<ScopeStack> kept_stack(const std::vector<ScopeState*>& scopes, bool cache_enabled);

@@ -195,6 +195,23 @@ def test_a_failing_tool_is_stopped_with_one_line(point, log, placeless):
     assert line.endswith("; stopped for the rest of the scope: 'failing'")
 
 
+@pytest.mark.parametrize("point", POINTS)
+def test_on_disable_is_isolated_as_an_analysis_is(point, recorder):
+    states = []
+
+    class Computing(Failing):
+        def on_disable(self, error):
+            states.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.relu(X).requires_grad))
+
+    other = recorder("other")
+    with torch.autocast("cpu"), amanda.apply(Computing(point, ValueError("boom")), other, on_error="disable"):
+        torch.relu(X.clone().requires_grad_())
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.is_grad_enabled()
+    assert states == [(False, False, False)]
+    assert other.ran == ["clone", "relu"]
+
+
 def test_dependents_stop_too_and_others_go_on(after, recorder, log):
     failing = Failing("before", ValueError("boom"))
     dependent, other = recorder("dependent", ops="relu"), recorder("other", ops="relu")
