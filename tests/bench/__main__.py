@@ -5,6 +5,7 @@
     python tests/bench --full --workloads bert --rounds 3 --rows "forward and backward"    # some rows; prints
     python tests/bench --workloads compiled # programs that torch.compile compiled, alone: writes their tables, too
     python tests/bench --workloads first-use    # first runs, alone: writes their table, too
+    python tests/bench --workloads memory   # peak memory, alone: writes its table, too
     python tests/bench --quick              # does it run?
     python tests/bench --callgrind          # instructions and cache misses in place of time; needs valgrind
 
@@ -30,7 +31,7 @@ import shipped
 import workloads
 
 ROOT = Path(__file__).parents[2]
-ALONE = ["compiled", "first-use"]  # groups with tables of their own
+ALONE = ["compiled", "first-use", "memory"]  # groups with tables of their own
 
 
 def arguments():
@@ -48,7 +49,9 @@ def arguments():
     option("--callgrind", action="store_true", help="instructions and cache misses in place of time")
     options = parser.parse_args()
     if options.rows and (options.callgrind or set(options.workloads or [""]) <= set(ALONE)):
-        parser.error("--rows selects rows of the table of time: not of instructions, compiled programs, or first runs")
+        parser.error(
+            "--rows selects rows of the table of time: not of instructions, compiled programs, first runs, or memory"
+        )
     for part in options.rows:
         if not any(part in name for name in report.NAMES):
             parser.error(f"--rows {part!r} is part of no row's name; the rows are {'; '.join(report.NAMES)}")
@@ -67,13 +70,15 @@ def measured(options, settings):
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
     programs = compiled.PROGRAMS if "compiled" in groups and not options.rows else []
     fresh = workloads.WORKLOADS if "first-use" in groups and not options.rows else []
-    steps = [workload for workload in chosen if workload.unit == "step" and "forward" not in workload.name]
+    steps = [workload for workload in workloads.WORKLOADS if workload.unit == "step" and "forward" not in workload.name]
+    if "memory" not in groups or options.rows:
+        steps = []
     rest = not (options.workloads or options.rows or options.quick)
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
         return results | callgrind.counts([workload.name for workload in chosen])
-    parts = len(chosen) + len(programs) + len(fresh) + rest * (len(steps) + 2)
+    parts = len(chosen) + len(programs) + len(fresh) + len(steps) + 2 * rest
     with Progress("measuring", parts, ticks=True) as progress:
 
         def result(what, function, *arguments):
@@ -97,10 +102,11 @@ def measured(options, settings):
             results["first use"] = [
                 result(f"first use: {workload.name}", first_use.measurement, workload, settings) for workload in fresh
             ]
-        if rest:
+        if steps:
             results["memory"] = [
-                result(f"memory: {workload.name}", memory.peaks, workload, settings.full) for workload in steps
+                result(f"memory: {workload.name}", memory.peaks, workload, settings) for workload in steps
             ]
+        if rest:
             results["cache"] = result("the cache", call, shipped.cache_costs, settings)
             results["coverage"] = result("coverage", call, families.coverage)
     return results

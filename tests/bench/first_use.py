@@ -7,14 +7,12 @@ import process
 import workloads
 from configurations import counter
 
-PROCESSES = 5
 FILTERS = ("erfinv", "aten::lgamma", "digamma.out", "polar*", "heavi?ide")  # no workload runs them
 
 
 def measurement(workload, settings):
     """The median over fresh processes of each figure of `once`."""
-    count = min(settings.rounds, PROCESSES)
-    found = [process.call(once, workload.name, settings.full) for _ in range(count)]
+    found = process.repeated(settings, once, workload.name, settings.full)
     middle = {figure: statistics.median(each[figure] for each in found) for figure in found[0]}
     return {"workload": workload.name} | middle
 

@@ -1,7 +1,8 @@
-"""Peak resident memory of a few steps, each row in a process of its own."""
+"""Peak resident memory of a few steps: of each row, the median over fresh processes."""
 
 import contextlib
 import resource
+import statistics
 
 import process
 import workloads
@@ -41,12 +42,12 @@ def find(name):
     return next(row for row in [*CONFIGURATIONS, *PEERS] if row.name == name)
 
 
-def peaks(workload, full):
+def peaks(workload, settings):
     """Row name to peak bytes."""
     found = {}
     for row in [VANILLA, BASELINE, *ROWS]:
         try:
-            found[row] = process.call(peak_bytes, workload.name, row, full)
+            found[row] = statistics.median(process.repeated(settings, peak_bytes, workload.name, row, settings.full))
         except process.Failed as error:
             if error.kind is not Missing:
                 raise

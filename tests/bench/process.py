@@ -7,6 +7,7 @@ import time
 import traceback
 
 CONTEXT = multiprocessing.get_context("spawn")
+REPEATS = 5
 
 
 def prepare():
@@ -51,6 +52,11 @@ def call(function, *arguments):
     if not good:
         raise Failed(*result)
     return result
+
+
+def repeated(settings, function, *arguments):
+    """The results of `call`, from several processes in turn."""
+    return [call(function, *arguments) for _ in range(min(settings.rounds, REPEATS))]
 
 
 class Control:
