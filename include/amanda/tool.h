@@ -83,7 +83,7 @@ class Tool {
   /// scope; null: none.
   virtual void on_exit(Scope&, const std::exception_ptr& /*error*/) {}
   /// A routine of this tool, or of one it depends on, threw under `on_error="disable"`. The tool does not run again in
-  /// that scope. Called on the thread of the failure.
+  /// that scope. Called on the thread of the failure, with operators isolated as in an analysis.
   virtual void on_disable(const std::exception_ptr&) {}
 
   /// A snapshot of the registered analyses.

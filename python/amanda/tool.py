@@ -232,7 +232,11 @@ class Tool:
         """Called when a scope with this tool is left; `error` is the exception that left it, or None."""
 
     def on_disable(self, error: BaseException | None) -> None:
-        """Called under ``on_error="disable"`` when this tool, or one it depends on, failed and was stopped."""
+        """Called under ``on_error="disable"`` when this tool, or one it depends on, failed and was stopped.
+
+        After a routine failed, it runs as an analysis does: gradients and autocast are off, and no tool observes its
+        operators.
+        """
 
     def _asked_text(self) -> str:
         return "; ".join(dict.fromkeys(ask.operators for ask in self._asks)) or "no operator"

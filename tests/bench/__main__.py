@@ -44,7 +44,7 @@ def arguments():
     option("--workloads", nargs="+", choices=known, metavar="GROUP", help=f"of {groups}; prints the tables")
     option("--rows", nargs="+", default=[], metavar="PART", help="rows whose names have one of these parts; prints")
     option("--rounds", type=int, help=f"measurements of each row, {measure.Settings().rounds} if not given")
-    option("--quick", action="store_true", help="two short rounds of time alone; prints figures that mean nothing")
+    option("--quick", action="store_true", help="two short rounds without the last tables; its figures mean nothing")
     option("--full", action="store_true", help="BERT-base and ResNet-50 at batch 8 and full size: hours")
     option("--callgrind", action="store_true", help="instructions and cache misses in place of time")
     options = parser.parse_args()
@@ -52,6 +52,8 @@ def arguments():
         parser.error(
             "--rows selects rows of the table of time: not of instructions, compiled programs, first runs, or memory"
         )
+    if options.callgrind and options.workloads and set(options.workloads) <= set(ALONE):
+        parser.error(f"--callgrind counts instructions of {', '.join(workloads.GROUPS)}: not of {', '.join(ALONE)}")
     for part in options.rows:
         if not any(part in name for name in report.NAMES):
             parser.error(f"--rows {part!r} is part of no row's name; the rows are {'; '.join(report.NAMES)}")
@@ -67,18 +69,18 @@ def measured(options, settings):
     from amanda.reports.progress import Progress  # here: no process that measures imports this
 
     groups = options.workloads or [*workloads.GROUPS, *ALONE]
+    if options.rows:  # of the table of time
+        groups = [group for group in groups if group not in ALONE]
     chosen = [workload for workload in workloads.WORKLOADS if workload.group in groups]
-    programs = compiled.PROGRAMS if "compiled" in groups and not options.rows else []
-    fresh = workloads.WORKLOADS if "first-use" in groups and not options.rows else []
-    steps = [workload for workload in workloads.WORKLOADS if workload.unit == "step" and "forward" not in workload.name]
-    if "memory" not in groups or options.rows:
-        steps = []
+    programs = compiled.PROGRAMS if "compiled" in groups else []
+    fresh = workloads.WORKLOADS if "first-use" in groups else []
+    resident = memory.WORKLOADS if "memory" in groups else []
     rest = not (options.workloads or options.rows or options.quick)
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
         return results | callgrind.counts([workload.name for workload in chosen])
-    parts = len(chosen) + len(programs) + len(fresh) + len(steps) + 2 * rest
+    parts = len(chosen) + len(programs) + len(fresh) + len(resident) + 2 * rest
     with Progress("measuring", parts, ticks=True) as progress:
 
         def result(what, function, *arguments):
@@ -102,9 +104,9 @@ def measured(options, settings):
             results["first use"] = [
                 result(f"first use: {workload.name}", first_use.measurement, workload, settings) for workload in fresh
             ]
-        if steps:
+        if resident:
             results["memory"] = [
-                result(f"memory: {workload.name}", memory.peaks, workload, settings) for workload in steps
+                result(f"memory: {workload.name}", memory.peaks, workload, settings) for workload in resident
             ]
         if rest:
             results["cache"] = result("the cache", call, shipped.cache_costs, settings)

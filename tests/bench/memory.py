@@ -10,6 +10,7 @@ from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, Ses
 from measure import VANILLA
 
 STEPS = 5
+WORKLOADS = [workload for workload in workloads.WORKLOADS if workload.unit == "step" and "forward" not in workload.name]
 ROWS = [
     "C++ routine, forward and backward",
     "Python routine, forward and backward",

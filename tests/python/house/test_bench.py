@@ -31,6 +31,20 @@ def test_a_quick_run_reports_every_row(report):
     assert not [cell for cell in rows.values() if "fails" in cell]
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--callgrind"], "--callgrind counts instructions of add, linear, transformer, bert, resnet, decode: not of"),
+        (["--rows", "NaN"], "--rows selects rows of the table of time: not of instructions"),
+    ],
+)
+def test_a_table_of_its_own_has_no_rows_and_no_instructions(options, says):
+    command = [sys.executable, ROOT / "tests" / "bench", *options, "--workloads", "memory", "first-use"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
 def test_every_table_has_its_place_in_the_documentation(report, markdown_page, tmp_path):
     page = tmp_path / "page.md"
     page.write_text((ROOT / "docs" / "performance.md").read_text())
