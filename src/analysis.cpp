@@ -284,6 +284,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
     result.done = scopes_.cache_enabled();
     result.saw_symbols = shows_symbols();
   }
+  active.tool->note_analysed(site_.phase(), site_.id());
   analyses_done.fetch_add(1, std::memory_order_release);
   if (!replaced.empty()) plans_changed();
 }

@@ -83,6 +83,16 @@ Registrations Tool::registrations() const {
   return registrations_;
 }
 
+size_t Tool::analysed(Phase phase) const {
+  std::lock_guard lock(mutex_);
+  return (phase == Phase::kForward ? forward_analysed_ : backward_analysed_).size();
+}
+
+void Tool::note_analysed(Phase phase, OpId id) {
+  std::lock_guard lock(mutex_);
+  (phase == Phase::kForward ? forward_analysed_ : backward_analysed_).insert(id);
+}
+
 std::vector<Tool*> Tool::dependencies() const {
   std::lock_guard lock(mutex_);
   return dependencies_;

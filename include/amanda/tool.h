@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "amanda/backend.h"
@@ -92,9 +93,13 @@ class Tool {
   std::vector<Tool*> dependencies() const;
   /// Changes with each registration.
   uint64_t version() const { return version_.load(); }
+  /// The number of operators of this phase that an analysis of the tool has looked at, in all scopes so far.
+  size_t analysed(Phase phase) const;
 
  private:
   friend class ScopeState;
+  friend class AnalysisSession;
+  void note_analysed(Phase phase, OpId id);
   void restrict_locked(InstOptions& options) const;
   std::string name_, name_space_;
   mutable Mutex mutex_;
@@ -105,6 +110,7 @@ class Tool {
   std::atomic<uint64_t> version_{0};
   std::atomic<bool> applied_{false};  // some scope has seen it: a change must be told
   std::set<size_t> told_unmatched_;   // registrations whose filters were said to match nothing
+  std::unordered_set<OpId> forward_analysed_, backward_analysed_;
 };
 
 }  // namespace amanda

@@ -10,6 +10,7 @@ from amanda.drivers.tensorflow import TensorFlowDriver
 from amanda.drivers.torch import TorchDriver
 from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch_compile import CompiledFunctions
+from amanda.evidence import Evidence
 from amanda.op_context import OpContext
 from amanda.program_points import points
 from amanda.rank_report import report
@@ -40,6 +41,7 @@ __all__ = [
     "CacheInfo",
     "CoverageReport",
     "Error",
+    "Evidence",
     "OpContext",
     "Operator",
     "PointTable",

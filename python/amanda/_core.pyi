@@ -463,6 +463,10 @@ class Tool:
         ...
     def add_inst_for_op(self, callback: typing.Any, backward: bool, require_outputs: bool, ops: typing.Any, on_demand: bool, nested: bool, modules: collections.abc.Sequence[str] | None, optional: bool) -> None:
         ...
+    def analysed(self) -> tuple[int, int]:
+        """
+        How many operators its analyses have looked at: forward, backward.
+        """
     def depends_on(self, tool: Tool) -> None:
         ...
     def narrow(self, ops: typing.Any, modules: collections.abc.Sequence[str] | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
@@ -40,10 +40,9 @@ class ScheduledScope(Scope):
         self._is_open = self._began = self._has_been_active = False
         self._handle: Any = None
         self._disables = on_error == "disable"
-        every = dict.fromkeys(_with_dependencies(tools))
-        self._step_tools = [tool for tool in every if isinstance(tool, StepTool)]
-        self._resets: list[Callable[[], object]] = [tool.reset for tool in every if hasattr(tool, "reset")]
         super().__init__(tools, on_error, options, coverage)
+        self._step_tools = [tool for tool in self._every_tool if isinstance(tool, StepTool)]
+        self._resets: list[Callable[[], object]] = [tool.reset for tool in self._every_tool if hasattr(tool, "reset")]
 
     @property
     def step_number(self) -> int:
@@ -202,9 +201,3 @@ def _registering(steps: Any) -> Callable[[Callable[..., None]], Any] | None:
             f"register_optimizer_step_post_hook of torch.optim.optimizer; got {steps!r}"
         )
     return register  # type: ignore[no-any-return]
-
-
-def _with_dependencies(tools: Any) -> Iterator[Tool]:
-    for tool in tools:
-        yield from _with_dependencies(tool._dependencies)
-        yield tool

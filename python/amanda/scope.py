@@ -9,12 +9,13 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, TracebackType
 from typing import Literal, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core, _fork, drivers, unmatched
 from amanda.coverage.report import CoverageReport, report_of
+from amanda.evidence import Evidence
 from amanda.identity import frames, roots
 from amanda.reports.scope_description import ScopeDescription, description_of
 from amanda.step_tool import StepTool
@@ -43,6 +44,9 @@ class Scope:
         self._entered_by: tuple[int, CodeType] | None = None  # a frame; None: the one that calls __enter__
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
+        self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
+        for tool in self._every_tool:
+            tool._unseen.note_coverage(self._counters)
         self._unused = weakref.finalize(self, _warn_unused, [tool.name for tool in tools], *_line_of_the_program())
         self._tell_unmatched: Callable[[Sequence[_core.Unmatched], unmatched.Counts], object] = unmatched.warn
 
@@ -155,6 +159,10 @@ class Scope:
                 "[scope] this scope does not count what its tools see; make it with amanda.apply(..., coverage=True)"
             )
         return report_of(row for counter in self._counters for row in counter.rows())
+
+    def evidence(self) -> list[Evidence]:
+        """What each of its tools has looked at, and what ran that it did not look at. See `Tool.evidence`."""
+        return [tool.evidence() for tool in self._tools]
 
 
 _COULD_BE_SEEN = ("unasked", "opaque")  # reasons for which calls of the program itself were skipped
@@ -297,6 +305,15 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def note_unseen(reason: str, name: str) -> None:
+    """For drivers: something runs in the scopes of this thread that is not shown to their tools.
+
+    Arguments: as `amanda.evidence.UnseenLog.note`.
+    """
+    for tool in {tool for entry in _here.entries for tool in entry.scope._every_tool}:
+        tool._unseen.note(reason, name)
+
+
 def compiled_here() -> frozenset[str]:
     """For drivers: the `compiled` of the scopes that this thread has entered."""
     return _here.entries.compiled
@@ -338,6 +355,13 @@ def apply(
                 "after each step"
             )
     return Scope(tools, on_error, options, coverage)
+
+
+def with_dependencies(tools: Iterable[Tool]) -> Iterator[Tool]:
+    """Dependencies first. A tool may come several times."""
+    for tool in tools:
+        yield from with_dependencies(tool._dependencies)
+        yield tool
 
 
 def checked_options(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn, Protocol
 
 from amanda import _core
 from amanda.drivers import op_names
+from amanda.evidence import Evidence, Unseen, UnseenLog
 
 if TYPE_CHECKING:
     from amanda.op_context import OpContext
@@ -54,6 +55,12 @@ class _Ask(NamedTuple):
 MAX_NAMES_SHOWN = 6
 
 
+class _Unread(Protocol):
+    """What a tool could not read."""
+
+    def unread(self) -> list[Unseen]: ...
+
+
 class Tool:
     """Base of all tools.
 
@@ -88,6 +95,7 @@ class Tool:
         self._core_tool = _core.Tool(self, name or type(self).__name__, namespace or "")
         self._dependencies: list[Tool] = []
         self._asks: list[_Ask] = []
+        self._unseen = UnseenLog()
 
     def __repr__(self) -> str:
         """Its analysis routines with the operators that they ask for, and the tools it builds on."""
@@ -238,10 +246,31 @@ class Tool:
         operators.
         """
 
+    def evidence(self) -> Evidence:
+        """What the tool has looked at since it was made, and what ran in its scopes that it was not shown or could not
+        read::
+
+            sentinel = NaNSentinel()
+            with amanda.apply(sentinel):
+                train_one_epoch(model)
+            assert sentinel.evidence().is_complete, sentinel.evidence().not_looked_at
+
+        Calls that no driver could show are known where the scope counts them: ``amanda.apply(..., coverage=True)``.
+        """
+        skips: _Unread | None = getattr(self, "_skips", None)  # of tools that read values
+        unread = skips.unread() if skips is not None else []
+        return Evidence(self.name, *self._core.analysed(), self._values_read(), (*self._unseen.found(), *unread))
+
+    def _values_read(self) -> int | None:
+        """How many tensors and arrays it has read. None: it does not count them."""
+        return None
+
     def _asked_text(self) -> str:
         return "; ".join(dict.fromkeys(ask.operators for ask in self._asks)) or "no operator"
 
     def _tell(self, method: str, *arguments: object) -> None:
+        if method == "on_disable":
+            self._unseen.note("stopped", self.name)
         getattr(self, method)(*arguments)
 
     def _names(self, method: str, ops: Any) -> list[str] | None:
@@ -292,6 +321,7 @@ class NativeTool(Tool):
         self._core_tool = _core.adopt_tool(capsule)
         self._dependencies: list[Tool] = []
         self._asks: list[_Ask] = []
+        self._unseen = UnseenLog()
 
 
 def _counted(asks: list[_Ask], backward: bool) -> str:

@@ -128,7 +128,11 @@ void bind_tool(py::module_& m) {
             tool.narrow(filter(ops), module_filter(modules));
           },
           py::arg("ops"), py::arg("modules"))
-      .def("depends_on", &Tool::depends_on, py::arg("tool"));
+      .def("depends_on", &Tool::depends_on, py::arg("tool"))
+      .def(
+          "analysed",
+          [](const Tool& tool) { return std::pair(tool.analysed(Phase::kForward), tool.analysed(Phase::kBackward)); },
+          "How many operators its analyses have looked at: forward, backward.");
   m.def("adopt_tool", &adopt_tool, py::arg("capsule"), "Takes a C++ tool out of its capsule, and owns it.");
 }
 

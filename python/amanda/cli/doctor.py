@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         program = program_arguments.program_of(command, given)
         print(environment(), flush=True)
         if program is not None:
-            examine(program, program_arguments.options(given), given.top)
+            examine(program, program_arguments.options(given), given.top, given.strict)
 
     command.set_defaults(run=execute)
 
@@ -74,7 +74,7 @@ def _thread_local_storage() -> str:
     return f"{own}; room for other libraries' is left"
 
 
-def examine(program: Program, options: dict[str, Any], top: int) -> None:
+def examine(program: Program, options: dict[str, Any], top: int, strict: bool) -> None:
     """Runs a program in a scope with these options, and prints what a tool that asks for every operator saw.
 
     Raises: SystemExit: the program's own; or 1 if another exception ended it, which is printed as Python does.
@@ -86,4 +86,4 @@ def examine(program: Program, options: dict[str, Any], top: int) -> None:
             remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
             print("\n".join(["", covered.coverage().table(top), *remarks]))
 
-    run_and_report(program, covered, report)
+    run_and_report(program, covered, report, strict=strict)

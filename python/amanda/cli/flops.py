@@ -74,7 +74,7 @@ def run(program: Program, files: Mapping[str, str], given: argparse.Namespace, o
             print(f"\n{tool.table(given.by, given.top, sort='flops')}\n{summary(tool)}")
         result_files.write(files, tool, given.by, made, write_html)
 
-    run_and_report(program, scope.apply(tool, **options), report)
+    run_and_report(program, scope.apply(tool, **options, coverage=given.strict), report, strict=given.strict)
 
 
 def summary(tool: Flops) -> str:

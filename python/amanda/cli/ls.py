@@ -43,13 +43,19 @@ def add(commands: Any) -> None:
         except ValueError as error:
             command.error(f"argument --ops: {error}")
         file = program_arguments.output_file(command, given.json)
-        list_points(program, tool, program_arguments.options(given), given.sort, given.top, file)
+        list_points(program, tool, program_arguments.options(given), given.sort, given.top, file, given.strict)
 
     command.set_defaults(run=execute)
 
 
 def list_points(
-    program: Program, tool: PointsTool, options: dict[str, Any], sort: Sort, top: int | None, file: IO[str] | None
+    program: Program,
+    tool: PointsTool,
+    options: dict[str, Any],
+    sort: Sort,
+    top: int | None,
+    file: IO[str] | None,
+    strict: bool,
 ) -> None:
     """Runs a program in a scope with these options, and prints the points that `tool` saw, or writes them to `file`.
 
@@ -65,4 +71,4 @@ def list_points(
             with made.part(f"write {file.name!r}"), file:
                 json.dump([dataclasses.asdict(row) for row in tool.points().rows()], file, indent=1)
 
-    run_and_report(program, scope.apply(tool, **options), report)
+    run_and_report(program, scope.apply(tool, **options, coverage=strict), report, strict=strict)

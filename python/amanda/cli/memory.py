@@ -76,4 +76,4 @@ def run(program: Program, files: Mapping[str, str], given: argparse.Namespace, o
                 else:
                     tool.to_json(path, "id")
 
-    run_and_report(program, scope.apply(tool, **options), report)
+    run_and_report(program, scope.apply(tool, **options, coverage=given.strict), report, strict=given.strict)

@@ -6,9 +6,10 @@ import argparse
 from typing import Any
 
 from amanda import scope
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, program_end, statuses
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
+from amanda.cli.run_report import Report, program_failed, run_and_report
+from amanda.evidence import Evidence
 from amanda.tools.nonfinite import NaNSentinel
 
 
@@ -18,7 +19,8 @@ def add(commands: Any) -> None:
         "nan",
         help="which operator of a program produced the first NaN",
         description="Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
-        "its operands. Its exit status is the program's, or 1 if there was a NaN.",
+        "its operands. Its exit status is 0 if there was none, 1 if there was a NaN, 3 if the program fails by itself, and "
+        "with --strict 4 if something ran that was not looked at.",
         epilog="example: amanda nan --inf --allow-op softmax train.py",
     )
     add_options(command)
@@ -47,8 +49,8 @@ def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -
     """Runs a program in a scope with these options.
 
     Raises:
-        SystemExit: the program's own; or 1 where there was a NaN, or another exception has ended it, which is printed
-            as Python does.
+        SystemExit: one of `statuses`. An exception that has ended the program is printed as Python does.
+        KeyboardInterrupt: Ctrl-C has ended the program.
     """
     sentinel = NaNSentinel(
         inf=given.inf,
@@ -59,17 +61,31 @@ def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -
         allow_lines=given.allow_line,
     )
 
+    what = "NaN or infinity" if given.inf else "NaN"
+
     def report(made: Report, status: object) -> None:
         findings = sentinel.findings()
         if findings:
-            made.status = 1
+            made.status = statuses.FOUND
         with made.part("print what was found"):
             if given.all:
                 for finding in findings:
                     print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
-            what = "NaN or infinity" if given.inf else "NaN"
             count = f"{len(findings)} operators produced some" if len(findings) != 1 else "1 operator produced some"
             passed = f", and {sentinel.propagated} runs of others passed it on" if sentinel.propagated else ""
-            print(f"\n{what}: {count}{passed}" if findings else f"\nno {what} was produced")
+            found = f"{what}: {count}{passed}"
+            print(f"\n{found if findings else _nothing(what, sentinel.evidence(), program_end.is_success(status))}")
 
-    run_and_report(program, scope.apply(sentinel, **options), report)
+    def failed(status: object) -> object:
+        return statuses.FOUND if sentinel.findings() else program_failed("nan", program, status)
+
+    covered = scope.apply(sentinel, **options, coverage=True)
+    run_and_report(program, covered, report, failed=failed, strict=given.strict)
+
+
+def _nothing(what: str, evidence: Evidence, ended_well: bool) -> str:
+    """Says that nothing was found, in other words where something was not looked at."""
+    until = "" if ended_well else " until the program failed"
+    if evidence.is_complete:
+        return f"no {what} was produced{until}, in {evidence.looked_at}"
+    return f"no {what} was found{until} in {evidence.looked_at}; not looked at: {evidence.not_looked_at}"

@@ -96,7 +96,7 @@ def run(
         title = f"Cost by line: {' '.join(program.argv)}"
         result_files.write(files, tool, by, made, lambda path: tool.write_html(path, title=title))
 
-    run_and_report(program, scope.apply(tool, **options), report)
+    run_and_report(program, scope.apply(tool, **options, coverage=given.strict), report, strict=given.strict)
 
 
 def _summary(tool: Profile, seconds: float) -> str:

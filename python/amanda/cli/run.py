@@ -142,7 +142,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
         check_rich(tools)
     else:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
-    covers = given.coverage or page is not None
+    covers = given.coverage or given.strict or page is not None
     entered = _scope(tools, given.schedule, {**options, "coverage": covers})
     about = begun(program.argv, names)
     started = time.monotonic()
@@ -170,7 +170,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
 
     shown = live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators")
     begin = folder.begin if folder is not None else lambda: None
-    run_and_report(program, entered, report, shown=shown, prepare=begin)
+    run_and_report(program, entered, report, shown=shown, prepare=begin, strict=given.strict)
 
 
 def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:

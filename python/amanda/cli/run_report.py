@@ -10,12 +10,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from amanda.cli import program_end
+from amanda.cli import program_end, statuses
 from amanda.cli.program import Program
 from amanda.cli.sudden_end import before_sudden_end
 from amanda.scope import Scope
-
-NOT_WRITTEN = 2  # exit status
 
 
 class Report:
@@ -36,7 +34,7 @@ class Report:
             if not isinstance(error, (OSError, ImportError, ValueError)):
                 traceback.print_exc()
             program_end.tell(f"amanda: can't {what}: {error}")
-            self.status = NOT_WRITTEN
+            self.status = statuses.USAGE
 
 
 def run_and_report(
@@ -47,6 +45,7 @@ def run_and_report(
     shown: contextlib.AbstractContextManager[object] | None = None,
     prepare: Callable[[], object] = lambda: None,
     failed: Callable[[object], object] = lambda status: status,
+    strict: bool = False,
 ) -> None:
     """Runs a program in a scope, and then `report`, which prints and writes what was found.
 
@@ -57,6 +56,8 @@ def run_and_report(
         shown: entered while the program runs.
         prepare: called when the scope is entered, just before the program starts.
         failed: is called with the exit status of a program that has not ended well, and returns that of this process.
+        strict: the status of this process is `statuses.NOT_LOOKED_AT` where it would be 0, and a tool of the scope was not
+            shown or could not read something that ran.
 
     Raises:
         NotStarted: the scope could not be entered, or `prepare` has failed.
@@ -66,9 +67,11 @@ def run_and_report(
     stdout = sys.stdout
 
     def end(own: int | None, status: object) -> object:
-        if program_end.is_success(status):
-            return status if own is None else own
-        return failed(status)
+        if not program_end.is_success(status):
+            return failed(status)
+        if strict and own is None and _told_unseen(scope):
+            return statuses.NOT_LOOKED_AT
+        return status if own is None else own
 
     def end_suddenly(status: int) -> int:
         own = end(_report_suddenly(report, status), status)
@@ -77,6 +80,25 @@ def run_and_report(
     with before_sudden_end(end_suddenly), shown or contextlib.nullcontext():
         status = program.run_in(scope, prepare)
     program_end.leave(end(_report(report, status, stdout), status))
+
+
+def program_failed(command: str, program: Program, status: object) -> object:
+    """The status of a command that judges a program, where that has not ended well by itself: tells the program's own."""
+    if status is program_end.INTERRUPTED:
+        return status
+    if not isinstance(status, int):  # as Python does with a text
+        program_end.tell(str(status))
+        status = 1
+    program_end.tell(f"amanda {command}: {program.argv[0]} ended with status {status}")
+    return statuses.PROGRAM_FAILED
+
+
+def _told_unseen(scope: Scope) -> bool:
+    """Tells what the tools did not look at, on standard error. Was there any?"""
+    found = [evidence for evidence in scope.evidence() if not evidence.is_complete]
+    for evidence in found:
+        program_end.tell(f"amanda: --strict: {evidence.tool} did not look at {evidence.not_looked_at}")
+    return bool(found)
 
 
 def _report(report: Callable[[Report, object], object], status: object, stdout: IO[str] | None) -> int | None:

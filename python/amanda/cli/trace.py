@@ -42,13 +42,8 @@ def add(commands: Any) -> None:
                 program_arguments.check_rich("--json writes rows without it")
         except (ValueError, ImportError) as error:
             command.error(str(error))
-        run(
-            program,
-            tool,
-            program_arguments.options(given),
-            given.top,
-            program_arguments.output_file(command, given.json),
-        )
+        file = program_arguments.output_file(command, given.json)
+        run(program, tool, program_arguments.options(given), given.top, file, given.strict)
 
     command.set_defaults(run=execute)
 
@@ -77,7 +72,9 @@ def tool_of(given: argparse.Namespace) -> Trace:
     return Trace(*given.expressions, by=given.by, every=given.every, aggregate=names)
 
 
-def run(program: Program, tool: Trace, options: dict[str, Any], top: int | None, file: IO[str] | None) -> None:
+def run(
+    program: Program, tool: Trace, options: dict[str, Any], top: int | None, file: IO[str] | None, strict: bool
+) -> None:
     """Runs a program in a scope with these options, and prints the table of `tool`, or writes its rows to `file`.
 
     Raises:
@@ -92,4 +89,5 @@ def run(program: Program, tool: Trace, options: dict[str, Any], top: int | None,
             with made.part(f"write {file.name!r}"), file:
                 json.dump([dataclasses.asdict(row) for row in tool.rows()], file, indent=1)
 
-    run_and_report(program, scope.apply(tool, **options), report, shown=live(lambda: tool.table(top=LIVE_ROWS)))
+    entered = scope.apply(tool, **options, coverage=strict)
+    run_and_report(program, entered, report, shown=live(lambda: tool.table(top=LIVE_ROWS)), strict=strict)

@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
             history, schedule = parts_of(given)
         except (ValueError, OSError, ImportError) as error:
             command.error(str(error))
-        run(program, history, schedule, program_arguments.options(given), given.top)
+        run(program, history, schedule, program_arguments.options(given), given.top, given.strict)
 
     command.set_defaults(run=execute)
 
@@ -58,7 +58,9 @@ def parts_of(given: argparse.Namespace) -> tuple[History, Schedule]:
     return History(parquet=given.parquet, tensorboard=given.tensorboard), schedule
 
 
-def run(program: Program, history: History, schedule: Schedule, options: dict[str, Any], top: int | None) -> None:
+def run(
+    program: Program, history: History, schedule: Schedule, options: dict[str, Any], top: int | None, strict: bool
+) -> None:
     """Runs a program in a scope with these options, and prints a table of the series, and the alarms.
 
     Raises:
@@ -66,7 +68,7 @@ def run(program: Program, history: History, schedule: Schedule, options: dict[st
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook as register
 
-    scope = scheduled(history, schedule=schedule, steps=register, **options)
+    scope = scheduled(history, schedule=schedule, steps=register, **options, coverage=strict)
 
     def report(made: Report, status: object) -> None:
         with made.part("print the table"):
@@ -77,9 +79,8 @@ def run(program: Program, history: History, schedule: Schedule, options: dict[st
     def what() -> str:
         return f"watching {program.argv[0]}, {len(history.alarms)} alarms, steps"
 
-    run_and_report(
-        program, scope, report, shown=_watching_optimizers(history, live_bar(None, lambda: scope.step_number, what))
-    )
+    shown = _watching_optimizers(history, live_bar(None, lambda: scope.step_number, what))
+    run_and_report(program, scope, report, shown=shown, strict=strict)
 
 
 @contextlib.contextmanager

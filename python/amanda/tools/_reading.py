@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from amanda import _fork
+from amanda import _fork, evidence
+from amanda.evidence import Unseen
 from amanda.tools._arrays import REASONS, Arrays, arrays_of
 
 T = TypeVar("T")
@@ -44,6 +45,10 @@ class Skips:
         """A caption for tables; empty if nothing was skipped."""
         counts = self.counts()
         return "skipped: " + ", ".join(f"{count} {reason}" for reason, count in counts.items()) if counts else ""
+
+    def unread(self) -> list[Unseen]:
+        """For `Tool.evidence`."""
+        return evidence.of_skips(self.counts(), REASONS)
 
     def unreadable(self, array: Any) -> bool:
         """Returns True, and counts the array, if it has no elements that a tool could compute with."""

@@ -1,5 +1,6 @@
 """`amanda nan`: the finding, and the exit status."""
 
+import re
 import textwrap
 
 import pytest
@@ -45,8 +46,52 @@ def test_all_goes_on_to_the_end(nan):
     assert found.stdout.startswith("ran\n\naten::div produced the first NaN in 1 (")
 
 
-def test_without_a_nan_the_status_is_the_programs(nan):
-    found = nan("script.py", "1", "3")
-    assert (found.returncode, found.stdout) == (3, "ran\n\nno NaN was produced\n")
-    assert nan("script.py", "1", "0").returncode == 0
-    assert nan("--allow-op", "div", "script.py", "0", "0").returncode == 0
+def test_without_a_nan_it_says_how_much_was_looked_at(nan):
+    clean = nan("script.py", "1", "0")
+    assert clean.returncode == 0
+    assert re.search(r"\nno NaN was produced, in [\d,]+ operators\n$", clean.stdout)
+    allowed = nan("--allow-op", "div", "script.py", "0", "0")
+    assert allowed.returncode == 0
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit('no')", "import no_such_module", "os._exit(3)", "1 / 0"])
+def test_a_program_that_fails_by_itself_is_no_finding(end, nan, tmp_path):
+    (tmp_path / "fails.py").write_text(f"import os, sys, torch\ntorch.ones(2).relu()\n{end}\n")
+    failed = nan("fails.py")
+    assert failed.returncode == 3
+    assert re.search(r"\nno NaN was produced until the program failed, in ", failed.stdout)
+    assert re.search(r"amanda nan: fails.py ended with status [13]\n$", failed.stderr)
+
+
+COMPILED = """
+import torch
+
+def f(x):
+    return x.relu() * 2
+
+torch.compile(f, backend="eager")(torch.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("eager", "ran eagerly, in place of the compiled code"),
+        ("opaque", "ran compiled, and none of its operators was shown"),
+    ],
+)
+def test_other_words_and_a_status_where_something_was_not_looked_at(policy, why, nan, tmp_path):
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    told = nan(f"--compiled={policy}", "compiled.py")
+    assert told.returncode == 0
+    assert "no NaN was produced" not in told.stdout
+    pattern = rf"no NaN was found in .* operators?; not looked at: 1 compiled function {why}: __main__.f \(.*:4\)"
+    assert re.search(pattern, told.stdout)
+    strict = nan("--strict", f"--compiled={policy}", "compiled.py")
+    assert strict.returncode == 4
+    assert re.search(rf"amanda: --strict: NaNSentinel did not look at 1 compiled function {why}", strict.stderr)
+
+
+def test_strict_of_a_clean_run_is_0_and_a_finding_stays_1(nan):
+    assert nan("--strict", "script.py", "1", "0").returncode == 0
+    assert nan("--strict", "script.py", "0", "0").returncode == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amanda import switches
+from amanda import scope, switches
 from amanda.drivers.tensorflow import port
 
 _told: list[str] = []
@@ -17,6 +17,7 @@ _DISTRIBUTED = "_amanda_is_distributed"  # the attribute of a function's graph i
 
 def warn(text: str) -> None:
     """Says it once in a process."""
+    scope.note_unseen("unsupported", text)
     if text not in _told:
         _told.append(text)
         logging.getLogger("amanda").warning("[tensorflow] %s", text)

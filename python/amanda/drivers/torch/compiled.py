@@ -162,6 +162,7 @@ def _enter_compiled() -> Callable[[], None]:
     if _policy() != "opaque" or port.runs_eagerly():
         return lambda: None
     _say("opaque")
+    scope.note_unseen("opaque", _name_of(_frame_of_compiled(sys._getframe())))
     _torch.enter_compiled()
     return _torch.leave_compiled
 
@@ -174,7 +175,9 @@ def _callback(callback: Any) -> Any:
         return _graphs(callback, _callback_of_torch)
     if policy in (None, "opaque"):
         return _callback_of_torch(callback)
-    _warn(_name_of(_frame_of_compiled(sys._getframe())))
+    function = _name_of(_frame_of_compiled(sys._getframe()))
+    scope.note_unseen("eager", function)
+    _warn(function)
     port.satisfy_fullgraph()
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from amanda import _fork
+from amanda import _fork, scope
 
 _lock = _fork.rlock()
 _said: dict[str, str] = {}  # why, by function
@@ -14,6 +14,7 @@ _said: dict[str, str] = {}  # why, by function
 def say(gm: Any, backend: str, error: Exception) -> None:
     """The program's backend could not compile an instrumented graph."""
     function = _function_of(gm)
+    scope.note_unseen("refused", function)
     with _lock:
         if function in _said:
             return

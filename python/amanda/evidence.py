@@ -1,0 +1,129 @@
+"""Evidence: what a tool looked at, and what ran that it was not shown or could not read."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from amanda import _fork
+from amanda.coverage.reasons import REASONS
+from amanda.drivers import CoverageCounter
+
+MOST_NAMED = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Unseen:
+    """Something that ran, and that a tool did not look at."""
+
+    reason: str  # a word, for programs: "eager", "opaque", "distributed"
+    count: int
+    text: str  # "2 compiled functions ran eagerly, not compiled: loss (train.py:8), step (train.py:20)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What the statements of a tool rest on. From `Tool.evidence`; it is a snapshot.
+
+    ``str(evidence)`` is a sentence: "412 operators and 388 backward operators; not looked at: ...".
+    """
+
+    tool: str
+    operators: int  # forward operators that the tool looked at: places in the program
+    backward_operators: int
+    values: int | None  # tensors and arrays whose elements it read; None: it does not count them
+    unseen: tuple[Unseen, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Is nothing known to have run that the tool did not look at?
+
+        Operators that its filters leave out do not count. What a driver cannot see at all is listed in the documentation's
+        limitations.
+        """
+        return not self.unseen
+
+    @property
+    def looked_at(self) -> str:
+        """What it looked at: "12,431 results of 412 operators and 388 backward operators"."""
+        values = "" if self.values is None else f"{counted(self.values, 'result')} of "
+        backward = f" and {counted(self.backward_operators, 'backward operator')}" if self.backward_operators else ""
+        return f"{values}{counted(self.operators, 'operator')}{backward}"
+
+    @property
+    def not_looked_at(self) -> str:
+        """What ran and was not looked at; empty if nothing is known."""
+        return "; ".join(one.text for one in self.unseen)
+
+    def __str__(self) -> str:
+        return f"{self.looked_at}{f'; not looked at: {self.not_looked_at}' if self.unseen else ''}"
+
+
+class UnseenLog:
+    """What ran in the scopes of one tool without being shown to it. On any thread."""
+
+    def __init__(self) -> None:
+        self._lock = _fork.lock()  # guards the fields below
+        self._names: dict[str, collections.Counter[str]] = {}
+        self._coverage: list[CoverageCounter] = []
+
+    def note(self, reason: str, name: str) -> None:
+        """`reason`: one of `FACTS`; `name`: which function or tool."""
+        with self._lock:
+            self._names.setdefault(reason, collections.Counter())[name] += 1
+
+    def note_coverage(self, counters: Iterable[CoverageCounter]) -> None:
+        """A scope with these counters was made."""
+        with self._lock:
+            self._coverage.extend(counters)
+
+    def found(self) -> list[Unseen]:
+        with self._lock:
+            names = {reason: list(counts) for reason, counts in self._names.items()}
+            coverage = list(self._coverage)
+        facts = [_fact(reason, names[reason]) for reason in FACTS if reason in names]
+        skipped: collections.Counter[str] = collections.Counter()
+        for _, _, _, reasons in (row for counter in coverage for row in counter.rows()):
+            skipped.update(reasons)
+        return facts + [
+            Unseen(reason, skipped[reason], f"{counted(skipped[reason], 'call')}: {REASONS[reason]}")
+            for reason in NOT_SHOWN
+            if skipped[reason] and reason not in names
+        ]
+
+
+FACTS = {
+    "eager": ("compiled function", "ran eagerly, in place of the compiled code"),
+    "opaque": ("compiled function", "ran compiled, and none of its operators was shown"),
+    "refused": ("compiled function", "ran compiled without tools, which its backend refused"),
+    "unsupported": ("function", "ran without tools"),
+    "stopped": ("tool", "failed, and was stopped"),
+}
+"""What drivers and scopes note: what it is that was not looked at, and why. In the order of texts."""
+
+NOT_SHOWN = ("opaque", "off", "thread", "graph", "compiled", "callback", "lost")
+"""The reasons of coverage for which a call that the program makes is not shown. Others are part of what is shown, are what
+filters leave out, or are not the program's."""
+
+
+def of_skips(counts: Mapping[str, int], reasons: Mapping[str, str]) -> list[Unseen]:
+    """What a tool could not read, by reason, and what the reasons are.
+
+    Tensors on the meta device have no elements: nothing was missed.
+    """
+    return [
+        Unseen(reason, count, f"{counted(count, 'value')}: {reasons[reason]}")
+        for reason, count in counts.items()
+        if count and reason != "meta"
+    ]
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _fact(reason: str, names: list[str]) -> Unseen:
+    noun, what = FACTS[reason]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return Unseen(reason, len(names), f"{counted(len(names), noun)} {what}: {', '.join(names[:MOST_NAMED])}{more}")
