@@ -15,6 +15,7 @@
 #include "amanda/torch.h"
 #include "base/port.h"
 #include "base/stack_value.h"
+#include "base/tensor_handle.h"
 #include "python/operands.h"
 #include "thread/engine_threads.h"
 #include "thread/guards.h"
@@ -284,7 +285,7 @@ bool CompiledCall::is_operand(size_t position, PyObject* object) {
   const c10::IValue& value = inputs_[position].value;
   if (!value.isTensor() || !THPVariable_Check(object)) return false;
   const at::Tensor &operand = value.toTensor(), &shown = THPVariable_Unpack(object);
-  return operand.requires_grad() == shown.requires_grad() && operand.grad_fn() == shown.grad_fn();
+  return operand.requires_grad() == shown.requires_grad() && node_behind(operand) == node_behind(shown);
 }
 
 PyObject* CompiledCall::call_original(PyObject* args) {

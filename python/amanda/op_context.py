@@ -379,7 +379,9 @@ class OpContext(dict[str, Any]):
         """Calls ``fn(*selected_inputs, **kwargs)`` instead of the operator; what it returns is the result.
 
         The replacement acts as the operator: it runs in the program's gradient mode. Calling ``context.op``
-        in it runs the original, or the replacement by a tool that this one depends on.
+        in it runs the original, or the replacement by a tool that this one depends on: on the program's tensors
+        themselves, where it is given operands as the replacement received them. A replacement that returns what it got
+        from that is no change: the program gets that result itself, a view as that view.
 
         Raises:
             amanda.Error: the operator returns a view and `allow_view` is not set.

@@ -23,7 +23,9 @@ class PythonBridge {
 
   // With the interpreter lock. A failure is thrown as raise_error() throws it, or as ConversionError.
   virtual PyObject* to_python(OpSite& site, Side side, size_t position) = 0;  // a new reference
-  /// The same for the forward operator's operands; `site` is a backward operator.
+  /// A replacement is given `object`, which to_python() returned for the input at `position`.
+  virtual void give_replacement(OpSite& /*site*/, size_t /*position*/, PyObject* /*object*/) {}
+  /// The same as to_python() for the forward operator's operands; `site` is a backward operator.
   virtual PyObject* forward_to_python(OpSite& site, Side side, size_t position) = 0;
   /// Converts `object` for that position and passes it to `put`; the value is valid during that call.
   virtual void from_python(OpSite& site, Side side, size_t position, PyObject* object,

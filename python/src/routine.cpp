@@ -123,7 +123,8 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
   const size_t selected = values.size();
   const size_t keywords = names ? PyTuple_GET_SIZE(names.ptr()) : 0;
   PythonBridge& bridge = bridge_of(values.call().backend());
-  const Side side = side_of(values.point());
+  const Point point = values.point();
+  const Side side = side_of(point);
 
   Operands operands(selected + keywords);
   if (selected > 0 || shows_inputs_) values.watch();
@@ -131,6 +132,10 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
     PyObject* operand = bridge.to_python(values.call(), side, values.position(i));
     if (!operand) bridge.raise_error();
     operands.push(operand);
+  }
+  if (point == Point::kReplace) {
+    for (size_t i = 0; i < selected; ++i)
+      bridge.give_replacement(values.call(), values.position(i), operands.first()[i]);
   }
   const size_t given = keywords - shows_inputs_ - with_run_;  // with the routine
   for (size_t i = 0; i < given; ++i) operands.push(Py_NewRef(PyTuple_GET_ITEM(kwargs.ptr(), i)));
@@ -145,7 +150,7 @@ int PyRoutine::traverse(visitproc visit, void* arg) const {
     bridge.raise_error();
   }
   const auto held = py::reinterpret_steal<py::object>(result);
-  if (values.point() == Point::kReplace) return put_results(values, operands.first(), result);
+  if (point == Point::kReplace) return put_results(values, operands.first(), result);
   if (result != Py_None) put_edits(values, operands.first(), result);
 }
 

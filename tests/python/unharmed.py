@@ -65,22 +65,31 @@ class Look(amanda.Tool):
 
 
 class Itself(amanda.Tool):
-    """Replaces every operator of `ops` that can be by itself: forward operators, backward operators, or both."""
+    """Replaces every operator of `ops` that can be by itself: forward operators, backward operators, or both.
 
-    def __init__(self, ops: Any = None, *, forward: bool = True, backward: bool = True) -> None:
+    Of forward operators the outermost; with `inner` those that have kernels of their own, wherever they are called.
+    `kept` has the names of those that cannot be.
+    """
+
+    def __init__(self, ops: Any = None, *, forward: bool = True, backward: bool = True, inner: bool = False) -> None:
         super().__init__()
         self.count: Counter[str] = Counter()
+        self.kept: set[str] = set()
+        self.inner = inner
         if forward:
-            self.add_inst_for_op(self.analyse, ops=ops)
+            self.add_inst_for_op(self.analyse, ops=ops, nested=inner)
         if backward:
             self.add_inst_for_op(self.analyse_backward, ops=ops, backward=True)
 
     def analyse(self, context: amanda.OpContext) -> None:
+        if self.inner and is_composite(context.op):
+            return
         try:
             context.replace_op(self.run, op=context.op, allow_view=True)
         except amanda.Error as error:
             if "no other value can replace its result" not in str(error):
                 raise
+            self.kept.add(context.op.__name__)
 
     def analyse_backward(self, context: amanda.OpContext) -> None:
         if context.backward_op.__name__ != "AccumulateGrad":
@@ -89,6 +98,14 @@ class Itself(amanda.Tool):
     def run(self, *operands: Any, op: Any) -> Any:
         self.count[op.__name__] += 1
         return op(*operands)
+
+
+def is_composite(op: Any) -> bool:
+    """Is it made of other operators, which record its gradient?"""
+    name = f"{op.name}.{op.overload}" if op.overload else op.name
+    return torch._C._dispatch_has_kernel(name) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        name, "CompositeImplicitAutograd"
+    )
 
 
 TOOLS = {

@@ -23,7 +23,7 @@ namespace {
 bool recorded_by(const RoutineState& routine, const at::Tensor& value) {
   if (!value.requires_grad()) return false;
   if (routine.mode() == RoutineMode::kAmbient) return true;
-  const auto& node = value.grad_fn();  // the routine may have enabled gradients itself
+  const torch::autograd::Node* node = node_behind(value);  // the routine may have enabled gradients itself
   return node && node->sequence_nr() >= routine.first_node() && node->sequence_nr() != UINT64_MAX;
 }
 

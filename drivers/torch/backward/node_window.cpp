@@ -21,7 +21,7 @@ Node* node_of(const at::Tensor& result) {
   if (!known->is_view_) return known->grad_fn_.get();
   const auto& view = static_cast<const torch::autograd::DifferentiableViewMeta&>(*known);
   const bool is_current = view.grad_fn_ && view.has_bw_view() && view.get_attr_version() == result._version();
-  return is_current ? view.grad_fn_.get() : result.grad_fn().get();
+  return is_current ? view.grad_fn_.get() : node_behind(result);
 }
 
 /// Through the nodes whose numbers were assigned since `first`.

@@ -31,13 +31,23 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
 }
 
+namespace {
+
+// A view that was created without gradients and is out of date has no edge any more: reading it is an error.
+bool has_lost_edge(const at::Tensor& tensor) {
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
+  return view && view->has_bw_view() && view->get_creation_meta() != torch::autograd::CreationMeta::DEFAULT &&
+         view->get_attr_version() != tensor._version();
+}
+
+}  // namespace
+
+torch::autograd::Node* node_behind(const at::Tensor& tensor) {
+  return has_lost_edge(tensor) ? nullptr : tensor.grad_fn().get();
+}
+
 void take_over_edge(const at::Tensor& old, const at::Tensor& handle) {
-  if (!old.requires_grad()) return;
-  // A view that was created without gradients and is out of date has no edge any more: reading it is an error.
-  const auto* view = torch::autograd::impl::get_view_autograd_meta(old);
-  if (view && view->has_bw_view() && view->get_creation_meta() != torch::autograd::CreationMeta::DEFAULT &&
-      view->get_attr_version() != old._version())
-    return;
+  if (!old.requires_grad() || has_lost_edge(old)) return;
   torch::autograd::impl::set_gradient_edge(handle, torch::autograd::impl::gradient_edge(old));
 }
 

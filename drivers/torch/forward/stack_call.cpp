@@ -379,7 +379,7 @@ void StackCall::run_after_trial() {
   const at::Tensor result = stack_[base_].toTensor();
   // An edit that took over the edge of the trial's result takes over the edge of the real result; an edit with its own
   // graph keeps it.
-  const bool straight_through = !trial_result.requires_grad() || (shown.grad_fn() == trial_result.grad_fn());
+  const bool straight_through = !trial_result.requires_grad() || node_behind(shown) == node_behind(trial_result);
   stack_[base_] = straight_through ? stand_in_for(result, shown) : shown;
 }
 

@@ -53,6 +53,18 @@ PyObject* show_results(const torch::jit::Stack& stack, const pytorch::OpRecord& 
   return tuple;
 }
 
+void keep_shown(PyObject* object, const c10::IValue& operand) {
+  if (!operand.isTensor() || !THPVariable_Check(object)) return;
+  const at::Tensor& shown = THPVariable_Unpack(object);
+  if (!shown.is_same(operand.toTensor())) pytorch::RoutineState::keep_shown(shown, operand.toTensor());
+}
+
+void put_back_shown(torch::jit::Stack& stack) {
+  const pytorch::OperandHandles* handles = pytorch::RoutineState::operand_handles();
+  if (!handles) return;
+  for (c10::IValue& argument : stack) argument = handles->behind(argument);
+}
+
 bool has_attributes(PyObject* object) {
   PyObject** dict = _PyObject_GetDictPtr(object);
   return dict && *dict && PyDict_GET_SIZE(*dict) > 0;
@@ -117,6 +129,7 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
   auto [positional, named] = by_schema(record.schema, py::reinterpret_borrow<py::tuple>(args), kwargs);
   torch::jit::Stack stack =
       torch::jit::createStackForSchema(record.schema, torch::jit::tuple_slice(positional), named, std::nullopt);
+  put_back_shown(stack);
   {
     py::gil_scoped_release no_gil;
     pytorch::StackCall call(record, *op, stack, id);
@@ -138,6 +151,17 @@ PyObject* call_operator(OpType type, OpId id, PyObject* args, PyObject* kwargs) 
   return show(pytorch::ivalue(value), argument_of(site, side, position));
 }
 
+void TorchBridge::give_replacement(OpSite& site, size_t position, PyObject* object) {
+  if (site.phase() == Phase::kBackward) return;  // gradients are shown as themselves
+  const Value value = site.get(Side::kInputs, position);
+  if (!value.ref) return;
+  const c10::IValue& operand = pytorch::ivalue(value);
+  keep_shown(object, operand);
+  if (!operand.isList() || !PyList_Check(object)) return;
+  const auto members = operand.toListRef();
+  for (size_t i = 0; i < members.size(); ++i) keep_shown(PyList_GET_ITEM(object, i), members[i]);
+}
+
 PyObject* TorchBridge::forward_to_python(OpSite& site, Side side, size_t position) {
   const Value value = site.forward_get(side, position);
   if (!value.ref) return Py_NewRef(Py_None);
@@ -156,8 +180,9 @@ void TorchBridge::from_python(OpSite& site, Side side, size_t position, PyObject
 bool TorchBridge::is_operand(OpSite& site, size_t position, PyObject* object) {
   const Value value = site.get(Side::kInputs, position);
   if (!value.ref || !pytorch::ivalue(value).isTensor() || !THPVariable_Check(object)) return false;
-  const at::Tensor &operand = pytorch::ivalue(value).toTensor(), &shown = THPVariable_Unpack(object);
-  return operand.requires_grad() == shown.requires_grad() && operand.grad_fn() == shown.grad_fn();
+  const at::Tensor& shown = THPVariable_Unpack(object);
+  const pytorch::OperandHandles* handles = pytorch::RoutineState::operand_handles();
+  return pytorch::ivalue(value).toTensor().is_same(handles ? handles->behind(shown) : shown);
 }
 
 bool TorchBridge::is_result(OpSite& site, size_t position, PyObject* object) {

@@ -11,6 +11,7 @@ namespace amanda::python {
 class TorchBridge final : public PythonBridge {
  public:
   PyObject* to_python(OpSite& site, Side side, size_t position) override;
+  void give_replacement(OpSite& site, size_t position, PyObject* object) override;
   PyObject* forward_to_python(OpSite& site, Side side, size_t position) override;
   void from_python(OpSite& site, Side side, size_t position, PyObject* object,
                    const std::function<void(Value)>& put) override;

@@ -127,6 +127,18 @@ const OriginalResults* RoutineState::kept(OpType type) {
   return kept.type() == type ? &kept : nullptr;
 }
 
+void RoutineState::keep_shown(const at::Tensor& handle, const at::Tensor& operand) {
+  std::optional<OperandHandles>& handles = thread_keys().routine->rare().operand_handles;
+  if (!handles) handles.emplace();
+  handles->add(handle, operand);
+}
+
+const OperandHandles* RoutineState::operand_handles() {
+  const RoutineState* innermost = current();
+  return innermost && innermost->rare_ && innermost->rare_->operand_handles ? &*innermost->rare_->operand_handles
+                                                                            : nullptr;
+}
+
 bool RoutineState::program_records_now() { return records_now(thread_keys().with_torch_state()); }
 
 }  // namespace amanda::pytorch

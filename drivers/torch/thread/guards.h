@@ -13,6 +13,7 @@
 
 #include "amanda/backend.h"
 #include "thread/keys.h"
+#include "thread/operand_handles.h"
 #include "thread/original_results.h"
 
 namespace amanda::pytorch {
@@ -85,6 +86,11 @@ class RoutineState {
   static const OriginalResults& keep(OriginalResults results);
   static const OriginalResults* kept(OpType type);
 
+  /// For the innermost one, a replacement: it was shown `operand` through `handle`.
+  static void keep_shown(const at::Tensor& handle, const at::Tensor& operand);
+  /// The operands that it was shown so. Null: none.
+  static const OperandHandles* operand_handles();
+
   RoutineMode mode() const { return mode_; }
   /// The user's modes that it removed; null: there were none.
   const c10::impl::TorchDispatchModeTLS* dispatch_modes() const {
@@ -98,6 +104,7 @@ class RoutineState {
     std::optional<WithoutUserModes> without_modes;
     std::optional<c10::InferenceMode> no_inference_mode;
     std::unique_ptr<const OriginalResults> kept;
+    std::optional<OperandHandles> operand_handles;
   };
 
   RoutineState(ThreadKeys& thread, RoutineMode mode);

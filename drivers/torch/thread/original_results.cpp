@@ -23,12 +23,6 @@ bool can_have_handle(const at::Tensor& tensor) {
   return !torch::autograd::ForwardADLevel::try_get_by_idx(0) || !tensor._fw_grad(0).defined();
 }
 
-bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.has_storage() || !b.has_storage()) return true;
-  return a.storage().is_alias_of(b.storage()) && a.storage_offset() == b.storage_offset() && same_shape(a, b) &&
-         (a.is_nested() || a.strides().equals(b.strides()));
-}
-
 }  // namespace
 
 OriginalResults::OriginalResults(OpType type, std::vector<c10::IValue> results)
@@ -36,25 +30,25 @@ OriginalResults::OriginalResults(OpType type, std::vector<c10::IValue> results)
   for (size_t i = 0; i < results_.size(); ++i) {
     if (!results_[i].isTensor() || !can_have_handle(results_[i].toTensor())) continue;
     const at::Tensor& result = results_[i].toTensor();
-    handles_[i] = {alias_of(result), version_of(result)};
-    take_over_edge(result, handles_[i].tensor);
+    const at::Tensor handle = alias_of(result);
+    take_over_edge(result, handle);
+    if (handle.requires_grad() != result.requires_grad()) continue;
+    handles_[i] = {ShownHandle(handle), version_of(result)};
   }
 }
 
 at::Tensor OriginalResults::shown(size_t position) const {
-  const Handle& handle = handles_[position];
-  return handle.tensor.defined() ? handle.tensor : results_[position].toTensor();
+  const at::Tensor& handle = handles_[position].handle.tensor();
+  return handle.defined() ? handle : results_[position].toTensor();
 }
 
 const c10::IValue* OriginalResults::behind(size_t position, const at::Tensor& value) const {
   if (position >= results_.size() || !results_[position].isTensor()) return nullptr;
   const at::Tensor& result = results_[position].toTensor();
   if (!value.defined() || !result.defined()) return value.defined() == result.defined() ? &results_[position] : nullptr;
-  const Handle& handle = handles_[position];
-  const bool unchanged = handle.tensor.is_same(value) && version_of(value) == handle.version &&
-                         value.requires_grad() == result.requires_grad() && value.grad_fn() == result.grad_fn() &&
-                         !value.retains_grad() && same_memory(value, result);
-  return unchanged ? &results_[position] : nullptr;
+  if (result.is_same(value)) return &results_[position];
+  const auto& [handle, version] = handles_[position];
+  return handle.stands_for(result, value) && version_of(value) == version ? &results_[position] : nullptr;
 }
 
 }  // namespace amanda::pytorch

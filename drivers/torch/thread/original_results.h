@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "amanda/backend.h"
+#include "base/shown_handle.h"
 
 namespace amanda::pytorch {
 
@@ -28,7 +29,7 @@ class OriginalResults {
 
  private:
   struct Handle {
-    at::Tensor tensor;  // undefined: it is shown as itself
+    ShownHandle handle;
     uint32_t version = 0;
   };
 
