@@ -70,11 +70,22 @@ class TensorFlowDriver:
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import eager, exports, function, gradients, links, session, tapes, unsupported
+        from amanda.drivers.tensorflow import (
+            eager,
+            exports,
+            function,
+            gradients,
+            links,
+            session,
+            tapes,
+            unsupported,
+            vectorized,
+        )
 
         for part in (links, tapes, exports):
             part.patch()  # for good: graphs outlive scopes
         gradients.register()
+        vectorized.register()
         session.watch()
         function.watch()
         self._patches = (session, function, unsupported, eager)

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow import attach, bodies, gradient_order, graph_site, in_place, port, running, unsupported
+from amanda.drivers.tensorflow import (
+    attach,
+    bodies,
+    gradient_order,
+    graph_site,
+    in_place,
+    port,
+    running,
+    unsupported,
+    vectorized,
+)
 from amanda.drivers.tensorflow.running import Instrumented, instrumented
 
 
@@ -207,6 +217,7 @@ def _transform(graph: Any) -> None:
 
 
 def _instrument(graph: Any, toolset: _core.Toolset) -> None:
+    vectorized.leave_bodies_out(graph)
     operators = bodies.without_counters(graph, in_place.running(graph))
     site = graph_site.GraphSite(
         attach.FUNCTION,

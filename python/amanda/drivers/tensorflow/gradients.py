@@ -31,6 +31,17 @@ def replaces(tap: tf.Operation, original: tf.Operation, given: list[int]) -> Non
     setattr(tap, _ORIGINAL, (original, given))
 
 
+def edited_by(tap: tf.Operation) -> dict[int, int]:
+    """Of each of the tap's results: which of its arguments it was made of."""
+    return getattr(tap, _EDITS, {})
+
+
+def original_of(tap: tf.Operation) -> tf.Operation | None:
+    """What the tap replaces."""
+    original: tf.Operation | None = getattr(tap, _ORIGINAL, (None,))[0]
+    return original
+
+
 def register() -> None:
     """Once: TensorFlow keeps the registration for ever."""
     tf.RegisterGradient("AmandaTap")(_gradient)
@@ -43,7 +54,7 @@ def _gradient(tap: tf.Operation, *incoming: Any) -> list[Any]:
         of_original = _gradient_of(Replaced(tap, original, given), original, incoming)
         for index, position in enumerate(given):
             returned[index] = of_original[position]
-    for output, index in getattr(tap, _EDITS, {}).items():
+    for output, index in edited_by(tap).items():
         returned[index] = incoming[output]
     return returned
 

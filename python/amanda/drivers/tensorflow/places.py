@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from amanda.drivers.tensorflow import bodies, vectorized
 from amanda.identity import frames
 
 # Libraries that build graphs for the program.
@@ -29,10 +30,12 @@ def place_of(op: tf.Operation, function: str = "", path: str = "") -> Place:
     `function`: the Python function that was traced, if the graph is one's. `path`: of the loops and conditionals that the
     graph is the body of, "loop.choice".
     """
-    name = op.name
-    scope = name.rpartition("/")[0].replace("/", ".")
+    written = vectorized.body_operator(op) or op  # in the program
+    if written.graph is not op.graph:
+        function = bodies.label_of(written.graph)
+    scope = written.name.rpartition("/")[0].replace("/", ".")
     module_path = f"{path}.{scope}" if path and scope else path or scope
-    return Place(frames.hash_of((function, path, name)) or 1, module_path, source_of(op))
+    return Place(frames.hash_of((function, path, op.name)) or 1, module_path, source_of(written))
 
 
 def source_of(op: tf.Operation) -> str:

@@ -107,6 +107,7 @@ call_concrete_function = _patchable(
 )
 build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
 queue_of_gradients = _patchable("python.ops.gradients_util", "collections")
+register_vectorized = _get("python.ops.parallel_for.pfor", "RegisterPFor")
 concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
 AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
 DATASET_FUNCTION = _get("python.eager.polymorphic_function.attributes", "TF_DATA_FUNCTION")
@@ -350,6 +351,11 @@ def inference_function(function: Any) -> Any:
 def graph_of(function: Any) -> Any:
     """The graph that an AtomicFunction was made of; None: it was made of something else."""
     return function._cached_graph
+
+
+def vectorized(conversion: Any, tensor: Any) -> Any:
+    """What a tensor of the body of a loop becomes, in the conversion of one of the body's operators."""
+    return conversion.pfor._convert_helper(tensor)
 
 
 def runs_eagerly(function: Any) -> bool:

@@ -11,17 +11,18 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from amanda.drivers.tensorflow import links, op_types, port
+from amanda.drivers.tensorflow import links, op_types, port, vectorized
 
 
 def gradients_of(operators: Iterable[tf.Operation]) -> dict[tf.Operation, links.Gradient]:
     """The gradients of all backward operators among these: watched, noted by TensorFlow, or none."""
-    found: dict[tf.Operation, links.Gradient] = {}
+    operators = list(operators)
+    found = vectorized.gradients_of(operators)
     groups: dict[tuple[tf.Operation, str], list[tf.Operation]] = {}
     for op in operators:
         if gradient := links.gradient_of(op):
             found[op] = gradient
-        elif forward := port.original_op(op):
+        elif op not in found and vectorized.body_operator(op) is None and (forward := port.original_op(op)):
             groups.setdefault((forward, _call(op, forward)), []).append(op)
     for (forward, _), group in groups.items():
         group.sort(key=port.creation)
