@@ -3,6 +3,9 @@
 import logging
 import os
 
+from amanda import _main_interpreter  # noqa: F401  # first of all
+
+# isort: split
 from amanda import _build, _core, distributed, drivers, ops, tool, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport

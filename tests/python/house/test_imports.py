@@ -30,7 +30,7 @@ EXTENSIONS = {
 }
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
-    [*sorted(EXTENSIONS), "_fork"],
+    [*sorted(EXTENSIONS), "_fork", "_main_interpreter"],
     ["drivers"],  # what all drivers have in common
     [
         "coverage",

@@ -1,0 +1,59 @@
+"""Where the package can be imported."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("_xxsubinterpreters", reason="this Python has no subinterpreters")
+
+MESSAGE = (
+    "[import] amanda does not support loading in subinterpreters, and neither does PyTorch; import it in the main "
+    "interpreter (under mod_wsgi: WSGIApplicationGroup %{GLOBAL}), or use processes"
+)
+
+
+def run(program, timeout=100):
+    """What a program prints. It is a process of its own: loading the core where it must not be loaded may hang."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=timeout, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("before", ["", "import amanda"], ids=["first", "after the main interpreter"])
+@pytest.mark.parametrize("isolated", [True, False])
+def test_in_a_subinterpreter_it_is_an_error(isolated, before):
+    assert (
+        run(f"""
+        import _xxsubinterpreters as interpreters
+        {before}
+        inner = interpreters.create(isolated={isolated})
+        interpreters.run_string(inner, '''if True:
+            import sys
+            try:
+                import amanda
+            except ImportError as error:
+                print(error, "amanda._core" in sys.modules)
+        ''')
+        """)
+        == f"{MESSAGE} False"
+    )
+
+
+def test_in_an_interpreter_that_an_embedding_program_makes_it_is_an_error():
+    pytest.importorskip("_testcapi", reason="Py_NewInterpreter is called through CPython's test module")
+    assert (
+        run("""
+        import _testcapi, sys
+        sys.stdout.flush()
+        _testcapi.run_in_subinterp('''if True:
+            try:
+                import amanda
+            except ImportError as error:
+                print(error, flush=True)
+        ''')
+        """)
+        == MESSAGE
+    )
