@@ -101,6 +101,22 @@ def test_expressions(expression, expected):
     assert row.last == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("relu: input.numpy().sum()", 9.0),  # numpy imports its reductions
+        ("relu: input.numpy().mean()", 1.0),
+        ("relu: float(str(len(set(input.flatten().tolist()))))", 1.0),
+        ("relu: getattr(input, 'ndim')", 2.0),
+    ],
+)
+def test_methods_find_the_builtins_that_they_need(expression, expected):
+    with amanda.trace(expression) as trace:
+        torch.relu(torch.ones(3, 3))
+    assert trace.errors == []
+    assert [row.max for row in trace.rows()] == [expected]
+
+
 def test_input_also_names_what_the_schema_calls_self():
     with amanda.trace("mul: input.sum()", "mul: self.sum()", "mul: other.sum()") as trace:
         torch.ones(3).mul(torch.full((3,), 2.0))

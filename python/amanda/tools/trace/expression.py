@@ -16,9 +16,23 @@ GRADIENTS = ("grad_output", "grad_outputs", "grad_input", "grad_inputs")
 
 _FILTER = re.compile(r"(?:[\w.*?!-]|::|\[[^\[\]]*\])+")  # one name or glob, as in ops=
 _HEAD = re.compile(r"(?:[^:]|::)*?:(?!:)")  # up to the first colon that stands alone
-_BUILTINS = (
-    *("abs", "all", "any", "bool", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min", "pow"),
-    *("range", "round", "sorted", "sum", "tuple", "zip"),
+_BUILTINS = (  # whose names are no operand's; `input`, `type`, `ord` and `filter` are
+    *(
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "complex",
+        "divmod",
+        "enumerate",
+        "float",
+        "getattr",
+        "hasattr",
+        "int",
+        "isinstance",
+    ),
+    *("len", "list", "max", "min", "pow", "print", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum"),
+    *("tuple", "zip"),
 )
 _MODULES = ("math", "torch")
 
@@ -117,7 +131,8 @@ def _parsed(text: str, start: int) -> tuple[dict[str, int], ast.expr]:
 
 
 def _compiled(text: str, tree: ast.expr, operands: Sequence[str], columns: Mapping[str, int]) -> Callable[..., Any]:
-    names: dict[str, Any] = {"math": math, "__builtins__": {name: getattr(builtins, name) for name in _BUILTINS}}
+    # All built-ins: methods in C import what they need with the expression's own, as numpy's do.
+    names: dict[str, Any] = {"math": math, "__builtins__": builtins}
     if "torch" in columns:
         try:
             names["torch"] = importlib.import_module("torch")
