@@ -55,6 +55,7 @@ class Finding:
     parameter: str  # by "given": the parameter or buffer that held it, if it was one
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]  # in the backward pass the incoming gradients, and what the forward operator saved
+    infinity: str = ""  # in TensorFlow and compiled functions: what made an infinity last, if an input has some
 
     @property
     def cause(self) -> str:
@@ -78,6 +79,7 @@ class Finding:
             head = f"the first {what} was in {held}; {operator} passed it on{where}"
         lines = [head, *([f"  {self.line}"] if self.line else [])]
         lines += [f"  {operand}" for operand in (*self.outputs, *self.inputs)]
+        lines += [f"  an infinity before it: {self.infinity}"] if self.infinity else []
         return "\n".join([*lines, *([f"  cause: {self.cause}"] if self.cause else [])])
 
 
@@ -104,7 +106,7 @@ def cause_of(finding: Finding) -> str:
     """By the operator's name first; else the largest operand."""
     if finding.kind == "given":
         return ""
-    kind = finding.name.partition("::")[2].partition(".")[0].strip("_")
+    kind = finding.name.partition("::")[2].partition(".")[0].strip("_").casefold()  # "sqrt", TensorFlow's "Sqrt"
     known = [operand for operand in finding.inputs if not operand.name.startswith("grad_output")]
     if not known:
         return ""

@@ -31,6 +31,7 @@ class Sighting(NamedTuple):
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
     parameter: str
+    infinity: str = ""  # see Finding
 
 
 class Ledger:
@@ -115,6 +116,7 @@ class Ledger:
                 parameter=one.parameter if given else "",
                 outputs=one.outputs,
                 inputs=one.inputs,
+                infinity="" if given else one.infinity,
                 **place_fields(one.at.place),
             )
             self._findings.setdefault(key, finding)

@@ -10,7 +10,7 @@ from amanda import _core, _fork
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tool import Tool
-from amanda.tools import _eager_only, _reading
+from amanda.tools import _reading
 from amanda.tools._native import natively
 from amanda.tools._schemas import MOVES_GRADIENTS, Sides
 from amanda.tools.nonfinite.allowed import Allowed
@@ -21,6 +21,7 @@ from amanda.tools.nonfinite.finding import (
     Operand,
     flattened,
 )
+from amanda.tools.nonfinite.graphs import GraphOperators
 from amanda.tools.nonfinite.ledger import At, Ledger, Sighting
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own search for gradients that are not finite
@@ -34,6 +35,10 @@ class NaNSentinel(Tool):
 
     The error says module, line, shapes, dtypes, how many elements are NaN, and which operand was extreme. Where the NaN
     was in the data, or in a parameter, it says that. Operators that got a NaN and passed it on are only counted.
+
+    In TensorFlow, and in functions that stay compiled (``compiled="graph"``), each result is read in Python when its
+    operator has run, on all devices. What a backward operator saved is not shown there; a finding says which operator
+    has made an infinity before, if it was given some.
 
     On the CPU each result is read in C++ when the operator returns; operands are read only if it is not finite. Of
     other devices nothing waits: each operator leaves a flag there, and the flags are read by `check()`, when the scope
@@ -76,6 +81,7 @@ class NaNSentinel(Tool):
         self._waits = True  # False: as on devices that are not waited for; for tests
         self._skips = _reading.Skips("nan")
         self._ledger = Ledger()
+        self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
         self._lock = _fork.lock()  # guards the field below
         self._uninitialized: Any = None
         self.add_inst_for_op(self._analyze)
@@ -122,6 +128,7 @@ class NaNSentinel(Tool):
     def reset(self) -> None:
         self._ledger.clear()
         self._skips.reset()
+        self._graphs.reset()
 
     def on_enter(self) -> None:
         if self.action == "raise":
@@ -135,11 +142,13 @@ class NaNSentinel(Tool):
     # ---- scheduling -------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, "it reads operands again after the operator")
         sides = Sides.of(context)
         if sides.is_view or context.op.__name__ == UNSCALES:
             return
         at = At(Place.of(context), "", sides, self._allowed.has(context))
+        if not _runs_in_torch(context):
+            self._graphs.analyze(context, at)
+            return
         if sides.is_uninitialized:
             context.insert_after_op(self._on_uninitialized)
             return
@@ -151,10 +160,12 @@ class NaNSentinel(Tool):
         context.insert_after_op(after, inputs=[*sides.read, *sides.unreturned], with_run=True, at=at)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        _eager_only.check(context, "it reads operands again after the operator")
         if context.backward_op.__name__ in MOVES_GRADIENTS:
             return
         at = At(Place.of(context), context.backward_op.__name__, None, self._allowed.has(context))
+        if not _runs_in_torch(context):
+            self._graphs.analyze_backward(context, at)
+            return
         context.insert_after_backward_op(self._routine(context, self._on_gradients), grad_outputs=None, at=at)
 
     def _routine(self, context: OpContext, otherwise: Any, written: Sequence[Any] = ()) -> Any:
@@ -256,6 +267,11 @@ class NaNSentinel(Tool):
         if self.action == "raise":
             raise NonfiniteError(finding)
         warnings.warn(NonfiniteWarning(f"[nan] {finding}"), stacklevel=2)
+
+
+def _runs_in_torch(context: OpContext) -> bool:
+    """Does PyTorch run the operator when the program calls it?"""
+    return context.namespace.startswith("pytorch/") and not context.is_symbolic
 
 
 def _operands(named: Iterable[tuple[str, Any]], elements: bool) -> tuple[Operand, ...]:

@@ -1,0 +1,192 @@
+"""What NaNSentinel looks at where PyTorch does not run operators itself: TensorFlow's, and those of compiled functions.
+
+Routines get arrays of any framework there, and a backward operator does not say what its forward operator saved. So each
+run of an operator notes for its backward operators what it had and made.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from amanda.op_context import OpContext
+from amanda.tools import _reading
+from amanda.tools._arrays import Arrays, arrays_of
+from amanda.tools.nonfinite.finding import Operand, flattened
+from amanda.tools.nonfinite.ledger import At, Sighting
+
+_UNINITIALIZED = {"Empty"}  # TensorFlow's
+
+Named = list[tuple[str, Any]]
+
+
+class _Elements(NamedTuple):
+    """What an array has that is not finite."""
+
+    nan: bool
+    infinite: bool
+
+
+class GraphOperators:
+    """Schedules and runs the routines. `found(sighting, given)` is told of results that are not finite."""
+
+    def __init__(self, inf: bool, skips: _reading.Skips, found: Callable[[Sighting, bool], None]) -> None:
+        self._inf, self._skips, self._found = inf, skips, found
+        self._infinity = ""  # where the latest one was made
+
+    def reset(self) -> None:
+        self._infinity = ""
+
+    # ---- scheduling -------------------------------------------------------------------------------------------------
+
+    def analyze(self, context: OpContext, at: At) -> None:
+        assert at.sides is not None
+        if at.sides.is_uninitialized or context.op.__name__ in _UNINITIALIZED:
+            return
+        names = context.op.input_names
+        known = {name: found for name, found in zip(names, context.parameter_names, strict=False) if found}
+        if at.sides.changed:
+            context.insert_before_op(self._on_changed, inputs=at.sides.changed, with_run=True)
+        inputs = [*at.sides.read, *at.sides.unreturned]
+        context.insert_after_op(_first(context, self._on_result), inputs=inputs, with_run=True, at=at, parameters=known)
+
+    def analyze_backward(self, context: OpContext, at: At) -> None:
+        # One operator may take the gradient, and another, of the same run, give what comes of it.
+        is_compiled = _is_compiled(context)  # there, incoming gradients are not shown once more
+        context.insert_before_backward_op(self._keep_incoming if is_compiled else self._on_incoming, with_run=True)
+        shown: dict[str, Any] = {} if is_compiled else {"grad_outputs": None}
+        context.insert_after_backward_op(_first(context, self._on_gradients), with_run=True, at=at, **shown)
+
+    # ---- running ----------------------------------------------------------------------------------------------------
+
+    def _on_changed(self, *changed: Any, run: Any) -> None:
+        self._note(changed, run)
+
+    def _on_result(
+        self, *outputs: Any, at: At, parameters: dict[str, Any], run: Any, inputs: Sequence[Any] = ()
+    ) -> None:
+        __tracebackhide__ = True
+        assert at.sides is not None
+        named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
+        results = [(f"output {i}", value) for i, value in enumerate(outputs)]
+        results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
+        self._look(at, results, named, run, parameters)
+        self._note(outputs, run)  # the gradient may be computed from it
+
+    def _on_incoming(self, *gradients: Any, run: Any) -> None:
+        self._note(gradients, run)
+
+    def _keep_incoming(self, *gradients: Any, run: Any) -> None:
+        self._note(gradients, run)
+        run["incoming"] = gradients
+
+    def _on_gradients(self, *gradients: Any, at: At, run: Any, grad_outputs: Sequence[Any] | None = None) -> None:
+        __tracebackhide__ = True
+        if grad_outputs is None:
+            grad_outputs, run["incoming"] = run["incoming"], ()
+        results = [(f"grad_input {i}", value) for i, value in enumerate(gradients)]
+        incoming = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]
+        self._look(at, results, incoming, run, {})
+
+    def _look(self, at: At, outputs: Named, inputs: Named, run: Any, parameters: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        made = self._elements(value for _, value in outputs)
+        if not (made.nan or made.infinite):
+            return
+        had = self._note([value for _, value in inputs], run)
+        if not (made.nan or self._inf):
+            if not had.infinite:
+                self._infinity = _text(at)
+            return
+        given = had.nan or (self._inf and had.infinite)
+        holding = next((name for name, value in inputs if self._has([value])), "").removeprefix("input ")
+        parameter = parameters.get(holding)
+        sighting = Sighting(
+            at,
+            True,
+            given,
+            tuple(_described(outputs)),
+            tuple(_described(inputs)),
+            parameter if isinstance(parameter, str) else "",
+            self._infinity if had.infinite else "",
+        )
+        self._found(sighting, given)
+
+    def _note(self, values: Sequence[Any], run: Any) -> _Elements:
+        """What the run has been given, these included."""
+        found = self._elements(values)
+        for name, is_there in found._asdict().items():
+            if is_there:
+                run[name] = True
+        return _Elements(*(bool(run.get(name)) for name in _Elements._fields))
+
+    def _has(self, values: Iterable[Any]) -> bool:
+        found = self._elements(values)
+        return found.nan or (self._inf and found.infinite)
+
+    def _elements(self, values: Iterable[Any]) -> _Elements:
+        arrays = [value for value in flattened(values) if arrays_of(value) is not None]
+        numbers = [value for value in flattened(values) if isinstance(value, float)]
+        found = [one for one in (self._skips.read(array, _elements_of) for array in arrays) if one is not None]
+        found += [_Elements(math.isnan(number), math.isinf(number)) for number in numbers]
+        return _Elements(any(one.nan for one in found), any(one.infinite for one in found))
+
+
+def _first(context: OpContext, routine: Any) -> Any:
+    """TensorFlow's operators wait for routines that may edit what they take, not for others. So what an operator makes is
+    seen before what others make of it."""
+    if _is_compiled(context):
+        return routine
+    waited_for: Any = lambda *operands, **given: routine(*operands, **given)  # noqa: E731
+    waited_for.__name__ = waited_for.__qualname__ = routine.__name__
+    return waited_for
+
+
+def _is_compiled(context: OpContext) -> bool:
+    return context.namespace.startswith("pytorch/")
+
+
+def _elements_of(array: Any, arrays: Arrays) -> _Elements:
+    if not (arrays.is_floating(array) or arrays.is_complex(array)):
+        return _Elements(False, False)
+    values = arrays.cast(array, arrays.xp.float32) if array.itemsize == 1 else array
+    if bool(arrays.xp.isfinite(values).all()):
+        return _Elements(False, False)
+    return _Elements(bool(arrays.xp.isnan(values).any()), bool(arrays.xp.isinf(values).any()))
+
+
+def _text(at: At) -> str:
+    operator = f"{at.backward_op} of {at.place.name}" if at.backward_op else at.place.name
+    return f"{operator} ({at.place.source}), {'backward' if at.backward_op else 'forward'}"
+
+
+def _described(named: Named) -> Iterator[Operand]:
+    for name, value in named:
+        parts = list(flattened([value]))
+        for i, part in enumerate(parts):
+            operand = _operand(name if len(parts) == 1 else f"{name}[{i}]", part)
+            if operand is not None:
+                yield operand
+
+
+def _operand(name: str, value: Any) -> Operand | None:
+    """None: it is no array and no number."""
+    if "torch" in sys.modules and not type(value).__module__.startswith("numpy"):
+        from amanda.tools.nonfinite import tensors
+
+        return tensors.described(name, value, True)
+    if arrays_of(value) is None:
+        return None
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        head = name, value.dtype.name, tuple(value.shape), "cpu", value.size
+        zeros = int(np.count_nonzero(value == 0))
+        if value.dtype.kind == "c":
+            return Operand(*head, int(np.isnan(value).sum()), int(np.isinf(value).sum()), zeros, None, None)
+        values = value.astype(np.float64)
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+        return Operand(*head, int(np.isnan(values).sum()), int(np.isinf(values).sum()), zeros, low, high)
