@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +19,10 @@ from amanda.tools.history.alarms import GRADIENT_NORM, Alarm, Detectors, History
 from amanda.tools.history.arguments import checked_keep, checked_limits, checked_tools
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.history.files import Files
-from amanda.tools.history.parameters import ParameterGradients, Updates, Watched
+from amanda.tools.history.loss_scales import LossScales
+from amanda.tools.history.parameters import ParameterGradients, Updates, Watched, norms_of
 from amanda.tools.history.rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
-from amanda.tools.history.series import Point, of_parameter, points_of, scalar
+from amanda.tools.history.series import Point, points_of, scalar
 from amanda.tools.statistics import OpStatistics
 
 FLUSH_SECONDS = 60.0
@@ -44,7 +44,8 @@ class History(Results[Row, GroupBy], StepTool):
     own: of each parameter the norm of its weight before the step (``norm``), of what the step added (``update_norm``),
     their ratio (``update_ratio``), and the norm of its gradient as it is accumulated, before any clipping
     (``gradient_norm``); the norm of all gradients together; and what is logged. Norms are Euclidean, and are
-    accumulated in float64.
+    accumulated in float64. Where a `torch.amp.GradScaler` scales the loss, these are norms of the gradients without that
+    factor, and ``scaled_gradient_norm`` is that of the gradients as they are.
 
     Parameters are copied at the beginning of an active step: their memory is used twice in these steps. Operators of
     optimizers, and memory without values (``torch.empty``), are left out.
@@ -101,6 +102,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._watched = Watched()
         self._updates = Updates(self._watched, self._skips)
         self._gradients = ParameterGradients(self._watched)
+        self._loss_scales = LossScales(self._gradients.variables)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
         self._views: set[int | None] = set()  # they compute nothing; some are of memory without values
@@ -137,6 +139,8 @@ class History(Results[Row, GroupBy], StepTool):
 
     def _analyze(self, context: OpContext) -> None:
         sides = Sides.of(context) if context.namespace.startswith("pytorch/") else None
+        if sides is not None:
+            self._loss_scales.analyze(context)
         if context.get(PHASE) == "optimizer" or (sides is not None and sides.is_uninitialized):
             self._left_out.add(context.op_id)
         if sides is not None and sides.is_view:
@@ -188,6 +192,7 @@ class History(Results[Row, GroupBy], StepTool):
             )
         self._files.start(step)
         self._updates.begin()
+        self._loss_scales.begin()
         self._step = step
 
     def on_step_end(self, step: int) -> None:
@@ -225,14 +230,16 @@ class History(Results[Row, GroupBy], StepTool):
 
     def _record(self, step: int, found: Sequence[tuple[Results[Any, Any], list[Any]]]) -> None:
         of_gradients = [rows for tool, rows in found if isinstance(tool, GradientStatistics)]
-        gradients = [gradient for rows in of_gradients for gradient in self._gradients.of(rows)]
+        scaled = [gradient for rows in of_gradients for gradient in self._gradients.of(rows)]
+        scales = [self._loss_scales.of(each.parameter) for each in scaled]
+        gradients = [each.unscaled(scale) for each, scale in zip(scaled, scales, strict=True)]
         points: list[Point] = []
         for tool, rows in found:
-            points += points_of(tool, rows, self._left_out)
+            points += points_of(tool, rows, self._left_out, self._loss_scales.common)
         points += self._updates.end()
-        points += [(of_parameter(each.parameter, "gradient_norm"), each.norm) for each in gradients]
-        if gradients:
-            points.append((scalar(GRADIENT_NORM), math.hypot(*(each.norm for each in gradients))))
+        points += norms_of(gradients, GRADIENT_NORM)
+        if any(scale is not None for scale in scales):
+            points += norms_of(scaled, f"scaled_{GRADIENT_NORM}")
         points += [(scalar(name), sum(values) / len(values)) for name, values in self._scalars.items()]
         alarms: list[Alarm] = []
         if self._detectors is not None and self._dead is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import math
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from amanda.reports.places import Place
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays
 from amanda.tools.gradients import Row
-from amanda.tools.history.series import Point, norm_of, of_parameter
+from amanda.tools.history.series import Point, norm_of, of_parameter, scalar
 
 Named = Iterable[tuple[str, Any]]
 
@@ -124,6 +125,18 @@ class Gradient(NamedTuple):
     elements: int
     dimensions: int
 
+    def unscaled(self, loss_scale: float | None) -> Gradient:
+        """As if the loss had not been multiplied; None: it was not."""
+        return self if loss_scale is None else self._replace(norm=self.norm / loss_scale)
+
+
+def norms_of(gradients: Sequence[Gradient], name: str) -> Iterator[Point]:
+    """Of each parameter, and of all of them together."""
+    for each in gradients:
+        yield of_parameter(each.parameter, name), each.norm
+    if gradients:
+        yield scalar(name), math.hypot(*(each.norm for each in gradients))
+
 
 class ParameterGradients:
     """Which AccumulateGrad node belongs to which parameter."""
@@ -131,6 +144,7 @@ class ParameterGradients:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._known: dict[int, tuple[str, int, int]] = {}  # by backward operator: name, elements, dimensions
+        self._variables: dict[str, weakref.ref[Any]] = {}
 
     def analyze(self, context: OpContext) -> None:
         """An analysis routine of backward operators."""
@@ -144,6 +158,14 @@ class ParameterGradients:
         name = self._watched.name_of(variable)
         if name:
             self._known[context.backward_op_id] = name, variable.numel(), variable.dim()
+            self._variables[name] = weakref.ref(variable)
+
+    def variables(self) -> Iterator[tuple[str, Any]]:
+        """The parameters that had gradients, with their names."""
+        for name, known in self._variables.items():
+            variable = known()
+            if variable is not None:
+                yield name, variable
 
     def of(self, rows_by_id: Sequence[Row]) -> list[Gradient]:
         """In the order in which the backward pass reached them."""

@@ -57,12 +57,15 @@ class Tags:
         return self._tags[series]
 
 
-def points_of(tool: Results[Any, Any], rows: Sequence[Any], left_out: set[int | None]) -> Iterator[Point]:
-    """The figures in the rows of a tool's first grouping. `left_out`: ids of operators that do not count."""
+def points_of(
+    tool: Results[Any, Any], rows: Sequence[Any], left_out: set[int | None], loss_scale: float = 1.0
+) -> Iterator[Point]:
+    """The figures in the rows of a tool's first grouping. `left_out`: ids of operators that do not count. `loss_scale`: by
+    what the loss, and so each gradient, was multiplied."""
     if isinstance(tool, OpStatistics):
         yield from _of_outputs(rows, left_out)
     elif isinstance(tool, GradientStatistics):
-        yield from _of_gradients(rows, left_out)
+        yield from _of_gradients(rows, left_out, loss_scale)
     else:
         yield from _of_any(tool, rows)
 
@@ -94,7 +97,7 @@ def _norm(row: OutputRow) -> float | None:
     return float(((row.elements - row.nans - row.infs) * (row.mean**2 + row.std**2)) ** 0.5)
 
 
-def _of_gradients(rows: Sequence[GradientRow], left_out: set[int | None]) -> Iterator[Point]:
+def _of_gradients(rows: Sequence[GradientRow], left_out: set[int | None], loss_scale: float) -> Iterator[Point]:
     """Of each operator, the gradients of its results: those that its first backward operator receives."""
     first: dict[int | None, int | None] = {}
     for row in rows:
@@ -105,7 +108,7 @@ def _of_gradients(rows: Sequence[GradientRow], left_out: set[int | None]) -> Ite
         norm = norm_of(row)
         if norm is not None:
             place = Place(row.op_id, row.name, row.module_path, row.source)
-            yield _series("gradients", place, f"output {row.position}", "norm"), norm
+            yield _series("gradients", place, f"output {row.position}", "norm"), norm / loss_scale
 
 
 def norm_of(row: GradientRow) -> float | None:
