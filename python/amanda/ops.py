@@ -24,8 +24,9 @@ Names = tuple[str, ...]
 linear: Final[Names] = ("linear",)
 """`nn.Linear`, and what `nn.MultiheadAttention` projects with."""
 
-matmul: Final[Names] = ("matmul", "mm", "bmm", "mv", "addmm", "addmv", "baddbmm", "addbmm")
-"""Products of two matrices. Either may be a weight: GPT-2's Conv1D is `addmm`, and ``x @ weight`` is `matmul`."""
+matmul: Final[Names] = ("matmul", "mm", "bmm", "mv", "addmm", "addmv", "baddbmm", "addbmm", "_grouped_mm")
+"""Products of two matrices. Either may be a weight: GPT-2's Conv1D is `addmm`, ``x @ weight`` is `matmul`, and
+`F.grouped_mm`, with which experts of a mixture multiply, is `_grouped_mm`."""
 
 convolution: Final[Names] = ("conv1d", "conv2d", "conv3d")
 transposed_convolution: Final[Names] = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -83,6 +84,7 @@ factors: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "addmv": ("mat", "vec"),
         "baddbmm": ("batch1", "batch2"),
         "addbmm": ("batch1", "batch2"),
+        "_grouped_mm": ("self", "mat2"),
     }
 )
 """The inputs that an operator multiplies, left and right, by the names that ``inputs=`` takes. In `matmul`, find out which

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -99,3 +100,33 @@ def regime_by_hand(name: str, model: torch.nn.Module) -> Iterator[Callable[..., 
             yield run
     else:
         yield model
+
+
+def l1_mask(weight: torch.Tensor, sparsity: float) -> torch.Tensor:
+    """What torch.nn.utils.prune would keep."""
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(weight.detach().clone())
+    prune.l1_unstructured(module, "weight", amount=sparsity)
+    return module.weight_mask
+
+
+def search_of_six(weight: torch.Tensor, dim: int) -> torch.Tensor:
+    """The best 2:4 mask, four by four, by trying all six patterns."""
+    patterns = [pattern for pattern in itertools.product((0, 1), repeat=4) if sum(pattern) == 2]
+    patterns.sort(reverse=True)
+    mask = torch.zeros_like(weight)
+    rest = [range(size) for d, size in enumerate(weight.shape) if d != dim % weight.dim()]
+    for place in itertools.product(*rest):
+        row = [*place]
+        row.insert(dim % weight.dim(), slice(None))
+        values = weight[tuple(row)].detach().abs()
+        kept = torch.zeros_like(values)
+        for start in range(0, len(values), 4):
+            four = values[start : start + 4]
+            sums = [
+                sum((v for v, p in zip(four, pattern, strict=False) if p), four.new_zeros(())) for pattern in patterns
+            ]
+            best = max(range(6), key=lambda i: sums[i].item())
+            kept[start : start + 4] = kept.new_tensor(patterns[best][: len(four)])
+        mask[tuple(row)] = kept
+    return mask

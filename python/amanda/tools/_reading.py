@@ -50,6 +50,10 @@ class Skips:
         """For `Tool.evidence`."""
         return evidence.of_skips(self.counts(), REASONS)
 
+    def is_unreadable(self, array: Any) -> bool:
+        """The same as `unreadable`, and counts nothing."""
+        return _arrays(array).why_unreadable(array) is not None
+
     def unreadable(self, array: Any) -> bool:
         """Returns True, and counts the array, if it has no elements that a tool could compute with."""
         reason = _arrays(array).why_unreadable(array)

@@ -24,17 +24,24 @@ class Where:
         self._speaker, self._function = speaker, function
         self._refused: dict[str, None] = {}  # module paths
         self._selects = False
+        self._refuses = False
+
+    @property
+    def refuses_all(self) -> bool:
+        """Was it asked, and has it selected nothing?"""
+        return self._refuses and not self._selects
 
     def __call__(self, context: OpContext) -> bool:
         if self._function(context):
             self._selects = True
             return True
         self._refused[context.module_path] = None
+        self._refuses = True
         return False
 
     def tell(self, tool: Tool) -> None:
         """To be called when a scope is left: warns if everything was refused."""
-        if self._refused and not self._selects:
+        if self.refuses_all and self._refused:
             listed = ", ".join(map(repr, list(self._refused)[:MOST_LISTED]))
             more = f" and {len(self._refused) - MOST_LISTED} more" if len(self._refused) > MOST_LISTED else ""
             self._refused.clear()

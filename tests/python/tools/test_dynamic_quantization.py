@@ -425,8 +425,8 @@ def test_misuse_is_told(says, monkeypatch):
         DynamicQuantization(where="encoder")
     with says(
         amanda.Error,
-        "[quantization] no kernel of DynamicQuantization runs aten::relu; ops= takes linear, matmul, mm, addmm, lstm, gru, "
-        "lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell",
+        "[quantization] no kernel of DynamicQuantization runs aten::relu; ops= takes linear, matmul, mm, addmm, bmm, "
+        "_grouped_mm, lstm, gru, lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell",
     ):
         with amanda.apply(DynamicQuantization(ops="relu")):
             torch.relu(torch.ones(2))

@@ -7,7 +7,6 @@ Equal means torch.equal, on every tensor.
 
 import copy
 import gc
-import itertools
 import math
 import re
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
+from pruned_by_hand import l1_mask, search_of_six
 from repository import ROOT
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
@@ -28,39 +28,6 @@ OPTIMIZERS = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
 }
 each_optimizer = pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-
-
-# ---- oracles ---------------------------------------------------------------------------------------------------------
-
-
-def l1_mask(weight, sparsity):
-    """What torch.nn.utils.prune would keep."""
-    module = torch.nn.Module()
-    module.weight = torch.nn.Parameter(weight.detach().clone())
-    prune.l1_unstructured(module, "weight", amount=sparsity)
-    return module.weight_mask
-
-
-def search_of_six(weight, dim):
-    """The best 2:4 mask, four by four, by trying all six patterns."""
-    patterns = [pattern for pattern in itertools.product((0, 1), repeat=4) if sum(pattern) == 2]
-    patterns.sort(reverse=True)
-    mask = torch.zeros_like(weight)
-    rest = [range(size) for d, size in enumerate(weight.shape) if d != dim % weight.dim()]
-    for place in itertools.product(*rest):
-        row = [*place]
-        row.insert(dim % weight.dim(), slice(None))
-        values = weight[tuple(row)].detach().abs()
-        kept = torch.zeros_like(values)
-        for start in range(0, len(values), 4):
-            four = values[start : start + 4]
-            sums = [
-                sum((v for v, p in zip(four, pattern, strict=False) if p), four.new_zeros(())) for pattern in patterns
-            ]
-            best = max(range(6), key=lambda i: sums[i].item())
-            kept[start : start + 4] = kept.new_tensor(patterns[best][: len(four)])
-        mask[tuple(row)] = kept
-    return mask
 
 
 class Masks(amanda.Tool):

@@ -294,6 +294,9 @@ def test_the_defaults_name_inputs_that_exist():
         "bmm": lambda: torch.bmm(square[None], square[None]),
         "baddbmm": lambda: torch.baddbmm(square[None], square[None], square[None]),
         "addbmm": lambda: torch.addbmm(square, square[None], square[None]),
+        "_grouped_mm": lambda: F.grouped_mm(
+            torch.ones(4, 4), torch.ones(1, 4, 4), offs=torch.tensor([4], dtype=torch.int32)
+        ),
         "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*[torch.ones(1, 2, 2)] * 3),
     }
     assert set(programs) == set(INT8)

@@ -415,7 +415,7 @@ def test_misuse_is_told(says):
     with says(
         amanda.Error,
         "[quantization] no kernel of StaticQuantization runs aten::conv_transpose1d; ops= takes linear, matmul, mm, addmm, "
-        "conv1d, conv2d, conv3d",
+        "bmm, _grouped_mm, conv1d, conv2d, conv3d",
     ):
         with amanda.apply(StaticQuantization(ops="conv_transpose1d")):
             F.conv_transpose1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2))

@@ -12,6 +12,9 @@ _SAME = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "Re
 _SAME_ELEMENTS = _SAME | {"Cast", "Reshape", "ExpandDims", "Squeeze"}
 _ALL_ELEMENTS = _SAME_ELEMENTS | {"Transpose"}
 
+MOVES = _ALL_ELEMENTS | {"ReadVariableOp"}
+"""Operators that compute nothing: their result is the value of the variable that they get."""
+
 
 class VariableValue(NamedTuple):
     """What a symbol is the value of."""
@@ -37,6 +40,11 @@ def variable_of(symbol: Any) -> VariableValue | None:
         else:
             symbol = _captured(symbol)
     return None
+
+
+def variable_behind(resource: Any) -> VariableValue | None:
+    """The variable of a symbol that is its resource, as operators get it that read the variable themselves."""
+    return _of_resource(resource, True) if isinstance(resource, tf.Tensor) and hasattr(resource, "graph") else None
 
 
 def name_of(symbol: Any) -> str | None:

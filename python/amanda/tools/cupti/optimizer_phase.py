@@ -27,11 +27,12 @@ class OptimizerPhase(Tool):
         self.add_inst_for_op(self._mark, ops=ON_DEMAND, nested=True)
 
     def _mark(self, context: OpContext) -> None:
-        if _in_optimizer(sys._getframe()):
+        if in_optimizer(sys._getframe()):
             context["cupti_profiler.phase"] = "optimizer"
 
 
-def _in_optimizer(frame: FrameType | None) -> bool:
+def in_optimizer(frame: FrameType | None) -> bool:
+    """Does an optimizer call what runs in this frame?"""
     inner: set[CodeType] = set()
     for outer in outwards(frame):
         if _is_optimizers(outer):

@@ -22,6 +22,7 @@ from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 from amanda.tools._arrays import Arrays, arrays_of
+from amanda.tools._parameter_use import ParameterUse, TellsParameters
 from amanda.tools._where import Where
 from amanda.tools.error_injection.elements import Elements, Index, index_of
 from amanda.tools.error_injection.faults import Fault
@@ -60,7 +61,7 @@ class Row:
     after: float | None = None
 
 
-class ErrorInjection(Results[Row, GroupBy], Tool):
+class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
     """Injects hardware faults into the values of operators::
 
         injection = ErrorInjection(BitFlip(30), ops="conv2d", rate=1e-6, seed=0)
@@ -83,7 +84,8 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
 
     Rows are by "fault" (the default, in the order of injection), "id" (one operator at its place in the program), "op",
     "module" or "line". See `Results` for `rows`, `table`, `to_pandas` and `reset`. `reset` also starts the random numbers
-    again.
+    again. `unhandled` has the parameters of the operators that were left out, and `covered` the share of the others: where
+    faults are in weights, of these; else of all parameters that the operators hit compute with. Both are below tables.
 
     Arguments:
         fault: a `BitFlip`, `StuckAt` or `RandomValue`, or a `Fault` of your own.
@@ -166,6 +168,7 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         if not isinstance(fault, Fault):
             raise TypeError(f"[error_injection] a fault is a BitFlip, a StuckAt or a RandomValue, got {fault!r}")
         self._where = Where(self._speaker, where)
+        self._parameters = ParameterUse(self, self._speaker)
         if at not in get_args(Side):
             raise ValueError(f"[error_injection] at= is {', '.join(get_args(Side))}; got {at!r}")
         backward = at.startswith("grad_")
@@ -207,18 +210,22 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
     # ---- injecting --------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
+        self._parameters.asked(context)
         if _returns_view(context) or not self._where(context):
             return
         if self._at == "output":
+            self._parameters.handled_operator(context)
             target = _Target(Place.of(context), self._position)
             context.insert_after_op(self._inject, [self._position], target=target)
             return
         position = _weight_of(context) if self._at == "weight" else self._position
         if position is not None:
+            self._parameters.handled(context, position, or_computed=self._at == "weight")
             target = _Target(Place.of(context), position)
             context.insert_before_op(self._inject, [position], target=target)
 
     def _count_executions(self, context: OpContext) -> None:
+        self._parameters.asked(context)
         context.insert_before_op(self._count_execution, [], with_run=True, op_id=context.op_id)
 
     def _count_execution(self, op_id: int, run: dict[str, int]) -> None:
@@ -230,6 +237,7 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
         node, position = context.backward_op.__name__, cast(int, self._position)
         if not fnmatch.fnmatchcase(node, self._backward_op) or not self._where(context):
             return
+        self._parameters.handled_operator(context)
         target = _Target(Place.of(context), position, node, context.backward_op_id)
         if self._at == "grad_output":
             context.insert_before_backward_op(self._inject, [position], with_run=True, target=target)
@@ -302,6 +310,8 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
             self._where.tell(self)
+            if self._at == "weight" and not self._where.refuses_all:
+                self._parameters.tell(self)
 
     def reset(self) -> None:
         with self._lock:
@@ -330,7 +340,8 @@ class ErrorInjection(Results[Row, GroupBy], Tool):
 
     def _remarks(self, by: GroupBy) -> list[str]:
         dropped = self.dropped if by == "fault" else 0
-        return [f"{dropped} more faults were injected" if dropped else "", self._skips.caption()]
+        more = f"{dropped} more faults were injected" if dropped else ""
+        return [more, self._skips.caption(), self._parameters.caption()]
 
 
 class _Target(NamedTuple):

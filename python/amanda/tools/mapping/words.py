@@ -33,8 +33,9 @@ _NORM = {**_WEIGHTED, "mean": "running_mean", "variance": "running_var"}
 _FUSED_NORM = {"input": "x", "weight": "scale", "bias": "offset", "mean": "mean", "variance": "variance"}
 _SELF_OTHER = {"left": "self", "right": "other"}
 _X_Y = {"left": "x", "right": "y"}
+_BIASES = {"_grouped_mm": {"bias": "bias"}} | {name: {"bias": "self"} for name in amanda_ops.matmul if "add" in name}
 _PRODUCTS = {
-    name: {"left": left, "right": right, **({"bias": "self"} if "add" in name else {})}
+    name: {"left": left, "right": right, **_BIASES.get(name, {})}
     for name, (left, right) in ((name, amanda_ops.factors[name]) for name in amanda_ops.matmul)
 }
 

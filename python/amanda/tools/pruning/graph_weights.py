@@ -22,6 +22,8 @@ class GraphWeight:
     shape: tuple[int | None, ...]
     value: Any  # drivers.tensorflow.variables.VariableValue; None: it is computed
 
+    is_part = False  # what indexes a variable computes a value
+
     @property
     def dim(self) -> int:
         """The dimension of input channels."""

@@ -42,6 +42,22 @@ class Masked:
     version: Version = (0, 0.0)  # when the mask was made
     runs: int = -1  # which of the tool's resets it last ran after
     like: Masked | None = None  # the operator that makes the mask, if it has the same weight
+    others: dict[object, Masked] = dataclasses.field(default_factory=dict)  # of other parts of its parameter, by key
+
+    @property
+    def id(self) -> object:
+        """Of the operator with this weight. One that runs on parts of a parameter, such as experts, has several."""
+        is_part = self.weight is not None and self.weight.is_part
+        return (self.place.op_id, self.key) if is_part else self.place.op_id
+
+    def with_part(self, weight: Any) -> Masked:
+        """The operator with the weight that it has now: a loop over experts is one place."""
+        if self.weight is None or not self.weight.is_part:
+            return self
+        view = self.weight.moved_to(weight)
+        if view is None:
+            return self
+        return self.others.setdefault(view.key, Masked(self.place, self.dim, self.groups, view))
 
     @property
     def key(self) -> object:

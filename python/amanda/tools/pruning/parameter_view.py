@@ -21,6 +21,7 @@ class ParameterView:
         self._layout = parameter.shape, parameter.stride()
         self._shown = view.shape, view.stride(), view.storage_offset() - parameter.storage_offset()
         self._is_whole = view is parameter
+        self.is_part = view.numel() < parameter.numel()
         self.key = id(parameter), self._shown  # equal for equal views, while the parameter exists
 
     @classmethod
@@ -32,6 +33,11 @@ class ParameterView:
         if not is_leaf or repeats or parameter.dtype != weight.dtype:
             return None
         return cls(parameter, weight, name if isinstance(name, str) else "a parameter without a name")
+
+    def moved_to(self, weight: torch.Tensor) -> ParameterView | None:
+        """The part that an operator has now, if it is another one of the same parameter; else None."""
+        other = ParameterView.of(weight, self.name)
+        return None if other is None or other.key == self.key or other.parameter() is not self.parameter() else other
 
     def parameter(self) -> torch.Tensor | None:
         """None if it no longer exists."""

@@ -150,7 +150,7 @@ class TilewisePruning(WeightPruning):
                 "are ranked; leave the operator dense with where="
             )
         with self._lock:
-            known = self._masked.get(masked.place.op_id)
+            known = self._masked.get(masked.id)
         if known is None:
             known = masked
             with self._lock:
@@ -163,6 +163,7 @@ class TilewisePruning(WeightPruning):
         return known.mask
 
     def _mask_weight(self, weight: torch.Tensor, masked: Masked) -> torch.Tensor:
+        masked = masked.with_part(weight)
         has_run = masked.runs == self._resets
         # Not in a recomputed region: it must compute what the first run did.
         if has_run and self.importance == "magnitude" and port.graph_task_id() == -1:

@@ -20,6 +20,7 @@ from amanda.switches import disabled
 from amanda.tool import Tool
 from amanda.tools import _fused_layers, _reading
 from amanda.tools._arrays import known
+from amanda.tools._parameter_use import ParameterUse, TellsParameters
 from amanda.tools._where import Where
 from amanda.tools.mapping import names_of
 from amanda.tools.pruning import graph_weights
@@ -33,11 +34,12 @@ OPS = (
     + amanda_ops.convolution
     + amanda_ops.transposed_convolution
     + amanda_ops.matmul
+    + ("einsum",)
     + tuple(name for name in names_of(*graph_weights.WORDS) if name.startswith("tensorflow::"))
 )
 
 
-class WeightPruning(Results[Row, GroupBy], Tool):
+class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
     """Base class of tools that prune weights. A subclass selects the weights in `get_mask`.
 
     An operator's mask is created once, when the operator is analyzed, and kept in ``context["mask"]``: 1 for a weight
@@ -57,15 +59,19 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     `model.state_dict()` is dense.
 
     The weight is the argument named `weight`. In a matrix product it is the factor that is an `nn.Parameter` or a view
-    of one (``x @ weight.t()``); if both are, the right one. Products of activations, weights with fewer than two
-    dimensions and integer weights are not pruned. Neither are weights whose elements cannot be read, such as
-    distributed ones; these count in `skipped`. A weight that several operators use has one mask per operator. Weights
-    inside other operators, such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one
-    operator in evaluation is an error, unless `ops` is given, because it would not be pruned as in training.)
+    of one (``x @ weight.t()``); if both are, the right one. So it is in `torch.einsum`, of operands over whose last common
+    dimension it sums. The weights of experts, three-dimensional factors of `F.grouped_mm` or `torch.bmm`, are one weight.
+    Products of activations, weights with fewer than two dimensions and integer weights are not pruned. Neither are weights
+    whose elements cannot be read, such as distributed ones; these count in `skipped`. A weight that several operators use
+    has one mask per operator. Weights inside other operators, such as recurrent layers, are not pruned. (An encoder layer
+    that PyTorch runs as one operator in evaluation is an error, unless `ops` is given, because it would not be pruned as
+    in training.)
 
     Rows are by "id" (the default: one operator at its place in the program), "op", "module" or "line", in the order in
     which they first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset`, also inside a scope,
-    each operator gets a new mask when it runs next; ``context["mask"]`` stays the first one.
+    each operator gets a new mask when it runs next; ``context["mask"]`` stays the first one. `unhandled` has the
+    parameters that operators compute with and that are not pruned, and `covered` the share that is; both are below tables.
+    So the tool looks at every operator once, and if it has pruned nothing, leaving the scope warns.
 
     Arguments:
         ops: the operators to prune, as in `Tool.add_inst_for_op`. Matrix products, or operators with a `weight`.
@@ -114,10 +120,11 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     ) -> None:
         super().__init__()
         self._where = Where("pruning", where)
+        self._parameters = ParameterUse(self, "pruning")
         self._skips = _reading.Skips("pruning")
         self._resets = 0
         self._compiled: weakref.WeakSet[Masked] = weakref.WeakSet()  # whose masks compiled code reads
-        self._masked: dict[int | None, Masked] = {}
+        self._masked: dict[object, Masked] = {}  # by Masked.id
         self._dense: dict[int | None, Use] = {}  # what `where` refused
         self._of_variables: dict[object, Masked] = {}  # in graphs: the first operator that uses the weight
         self._lock = _fork.lock()  # guards the four above
@@ -176,6 +183,8 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
             self._where.tell(self)
+            if not self._where.refuses_all:
+                self._parameters.tell(self)
 
     def reset(self) -> None:
         with self._lock:
@@ -189,7 +198,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             return group(Row, [masked.row() for masked in self._masked.values()], by)
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
+        return [self._skips.caption(), self._parameters.caption()]
 
     def get_mask(self, weight: Any, dim: int) -> Any:
         """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones.
@@ -216,12 +225,11 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         from amanda.tools._arrays import of_torch
         from amanda.tools.pruning import torch_weights
 
+        self._parameters.asked(context)
         found = torch_weights.find(context)
         if found is None:
             return
-        position, dim = found
-        weight, place = context.inputs[position], Place.of(context)
-        view = torch_weights.view_of(context, position)
+        weight, place, view = found.value, Place.of(context), found.view
         if not self._where(context):
             with self._lock:
                 self._dense[place.op_id] = Use(place, view, None)
@@ -229,18 +237,21 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         is_symbol = context.is_symbolic and of_torch.is_symbolic(weight)  # computed in a compiled function
         if not is_symbol and self._skips.unreadable(weight):
             return
+        self._parameters.handled(context, (found.position, found.element))
         names = context.op.input_names
-        masked = Masked(place, dim, context.inputs[names.index("groups")] if "groups" in names else 1, view)
+        masked = Masked(place, found.dim, context.inputs[names.index("groups")] if "groups" in names else 1, view)
         if context.is_symbolic:
             masked = self._masked_before(masked)
         if not is_symbol:
             context["mask"] = self._mask_of(masked, weight)
         if is_symbol or not context.is_symbolic or not self._is_fixed:
-            context.insert_before_op(self._mask_weight, inputs=[position], differentiable=True, masked=masked)
+            routine = found.routine(self._mask_weight)
+            context.insert_before_op(routine, inputs=[found.position], differentiable=True, masked=masked)
             return
         with self._lock:
             self._compiled.add(masked)
-        context.insert_before_op(self._multiply, inputs=[position], differentiable=True, traceable=True, masked=masked)
+        routine = found.routine(self._multiply)
+        context.insert_before_op(routine, inputs=[found.position], differentiable=True, traceable=True, masked=masked)
 
     @property
     def _is_fixed(self) -> bool:
@@ -250,13 +261,14 @@ class WeightPruning(Results[Row, GroupBy], Tool):
     def _masked_before(self, masked: Masked) -> Masked:
         """The same operator, if it has a mask already: a function is compiled several times, or has run eagerly."""
         with self._lock:
-            known = self._masked.get(masked.place.op_id)
+            known = self._masked.get(masked.id)
         return known if known is not None and known.key is not None and known.key == masked.key else masked
 
     def _multiply(self, weight: Any, masked: Masked) -> Any:
         return weight * known(weight).matching(masked.mask, weight)
 
     def _analyze_graph(self, context: OpContext) -> None:
+        self._parameters.asked(context)
         found = graph_weights.find(context)
         if found is None:
             return
@@ -265,6 +277,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
             with self._lock:
                 self._dense[place.op_id] = Use(place, found, None)
             return
+        self._parameters.handled(context, found.position)
         masked = Masked(place, found.dim, 1, found)
         if masked.key is not None:
             with self._lock:
@@ -274,7 +287,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
         context.insert_after_backward_op(self._mask_gradient, grad_inputs=[found.position], masked=masked)
 
     def _mask_weight(self, weight: Any, masked: Masked) -> Any:
-        arrays = known(weight)
+        arrays, masked = known(weight), masked.with_part(weight)
         return weight * arrays.matching(self._mask_of(masked, weight), weight) if arrays.is_floating(weight) else None
 
     def _mask_gradient(self, gradient: Any, masked: Masked) -> Any:
@@ -311,7 +324,7 @@ class WeightPruning(Results[Row, GroupBy], Tool):
                     mask = masked.mask.copy_(mask)
             masked.mask, masked.version = mask, version
             if version[0] == self._resets:
-                self._masked[masked.place.op_id] = masked
+                self._masked[masked.id] = masked
         return mask
 
     def _renew_outdated(self) -> None:

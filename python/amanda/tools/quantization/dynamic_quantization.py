@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch.ao.quantization import QConfig, default_dynamic_qconfig
 from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.reports.places import Place
-from amanda.tools.quantization.post_training import PRODUCTS, PostTraining, refuse_gradients
+from amanda.tools._parameter_use import Operand
+from amanda.tools.quantization.layers import PRODUCTS
+from amanda.tools.quantization.post_training import PostTraining, refuse_gradients
 
 CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 quantized = torch.ops.quantized
@@ -25,7 +28,8 @@ class DynamicQuantization(PostTraining):
     Weights are quantized and packed when an operator first runs. The kernel quantizes each input with the range that it
     has in that call, multiplies integers, and returns floating point. Results are bit-equal to those of
     `torch.ao.quantization.quantize_dynamic`, which replaces modules. Here functions are quantized, too: `F.linear`, the
-    projections of `nn.MultiheadAttention`, and products with a parameter (``x @ weight``, `torch.addmm`).
+    projections of `nn.MultiheadAttention`, and products with a parameter (``x @ weight``, `torch.addmm`). Each expert of
+    a mixture (`F.grouped_mm`, `torch.bmm`, with a parameter of three dimensions) is a layer of its own.
 
     Layers: `nn.Linear`; `nn.LSTM` and `nn.GRU` with biases and without projections; `nn.LSTMCell`, `nn.GRUCell` and
     `nn.RNNCell` with biases; recurrent ones in float32. Others, and products of activations, run as they are. A weight
@@ -57,11 +61,43 @@ class DynamicQuantization(PostTraining):
             return self._run_recurrent(*inputs, op=op, place=place)
         layer = self._layer(op, inputs)
         if layer is None:
-            return op(*inputs)
+            return self._run_experts(*inputs, op=op, place=place)
         refuse_gradients(place, inputs)
         weight = self._packed(place, amanda_ops.factors[op.__name__][1])
         packed = weight.pack(layer.weight, layer.bias, quantized.linear_prepack)
         return layer.run(lambda x: quantized.linear_dynamic(x, packed, reduce_range=True))
+
+    def _run_experts(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+        experts = self._experts(op, inputs)
+        if experts is None:
+            return op(*inputs)
+        refuse_gradients(place, inputs)
+
+        def run(i: int, x: torch.Tensor) -> torch.Tensor:
+            weight = self._packed(place, f"{amanda_ops.factors[op.__name__][1]}[{i}]")
+            packed = weight.pack(experts.layers[i].weight, None, quantized.linear_prepack)
+            return quantized.linear_dynamic(x, packed, reduce_range=True)
+
+        return experts.run(run)
+
+    def _weights(self, op: _core.Operator, inputs: Sequence[Any]) -> Sequence[Operand]:
+        named = dict(zip(op.input_names, inputs, strict=True))
+        if op.__name__ in CELLS:
+            parameters = inputs[2:]
+            return ["w_ih", "w_hh"] if self._can_run(inputs[0], *parameters) else []
+        if op.__name__ not in ("lstm", "gru"):
+            return super()._weights(op, inputs)
+        parameters = named["params"]
+        if not _in_fours(named) or not self._can_run(inputs[0], *parameters):
+            return []
+        return [("params", i) for i in range(len(parameters)) if i % 4 < 2]  # two weights, two biases
+
+    def _can_run(self, *tensors: torch.Tensor | None) -> bool:
+        """As `_is_plain`, and counts nothing."""
+        return all(
+            tensor is not None and tensor.dtype is torch.float32 and not self._skips.is_unreadable(tensor)
+            for tensor in tensors
+        )
 
     def _run_cell(self, x: torch.Tensor, hx: Any, *parameters: Any, op: _core.Operator, place: Place) -> Any:
         if not self._is_plain(x, *parameters):
@@ -73,8 +109,7 @@ class DynamicQuantization(PostTraining):
     def _run_recurrent(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
         named = dict(zip(op.input_names, inputs, strict=True))
         parameters = named["params"]
-        in_fours = len(parameters) == 4 * named["num_layers"] * (1 + named["bidirectional"])
-        if not in_fours or not self._is_plain(inputs[0], *parameters):
+        if not _in_fours(named) or not self._is_plain(inputs[0], *parameters):
             return op(*inputs)
         refuse_gradients(place, inputs)
         cells = []
@@ -99,3 +134,8 @@ class DynamicQuantization(PostTraining):
             tensor is not None and tensor.dtype is torch.float32 and not self._skips.unreadable(tensor)
             for tensor in tensors
         )
+
+
+def _in_fours(named: Mapping[str, Any]) -> bool:
+    """Does a recurrent layer have weights and biases for each direction of each layer, and nothing else?"""
+    return bool(len(named["params"]) == 4 * named["num_layers"] * (1 + named["bidirectional"]))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from amanda import _core
+from amanda import ops as amanda_ops
 from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
@@ -86,6 +87,7 @@ class FakeQuantization(Quantization):
         self._quantizes: dict[Any, Any] = {}  # what compiled code reads, by device
         self._observe = self._quantize = True
         self._native: _torch_tools.FakeQuantizationState | None = None  # what routines in C++ read
+        self._is_default = inputs is INT8
         self._add("input", inputs)
         if inputs is INT8:
             self._add("input", TENSORFLOW_INT8)
@@ -120,6 +122,10 @@ class FakeQuantization(Quantization):
             for flag in self._quantizes.values():
                 flag.fill_(bool(value))
 
+    def on_exit(self, error: BaseException | None) -> None:
+        if error is None and self._is_default:
+            self._parameters.tell(self)
+
     def reset(self) -> None:
         super().reset()
         if self._native is not None:
@@ -152,6 +158,8 @@ class FakeQuantization(Quantization):
 
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
         taken: set[int | str] = set()
+        self._parameters.asked(context)
+        self._note_handled(context, side, observers)
         for given, make in observers.items():
             position = given if side == "output" else _position(context, given)
             if position is None or position in taken:
@@ -170,6 +178,15 @@ class FakeQuantization(Quantization):
             if quantizer is not None:
                 routine = _core.NativeRoutine(quantizer.routine(), self._fake_quantize, edits=True)
             insert(routine, [position], differentiable=True, ops=ops, at=at, make=make, quantizer=quantizer)
+
+    def _note_handled(self, context: OpContext, side: Side, observers: Mapping[int | str, MakeObserver]) -> None:
+        if side == "output":
+            return
+        found = [position for given in observers if (position := _position(context, given)) is not None]
+        self._parameters.handled(context, *found, or_computed=False)
+        factors = amanda_ops.factors.get(context.op.__name__, ())
+        if factors and {*factors} <= {*found}:
+            self._parameters.handled_factors(context)
 
     def _quantizer(self, context: OpContext) -> _torch_tools.FakeQuantizer | None:
         """Does in C++ what can be done there; None: everything is done in Python."""

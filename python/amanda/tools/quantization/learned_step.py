@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
 from amanda.tools.quantization.rows import OperandPlace, Quantization, Row
 
-OPS = amanda_ops.linear + amanda_ops.convolution
+OPS = (*amanda_ops.linear, *amanda_ops.convolution, "_grouped_mm")
 
 
 class LearnedStepQuantization(Quantization):
@@ -95,14 +96,19 @@ class LearnedStepQuantization(Quantization):
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
             self._where.tell(self)
+            if not self._where.refuses_all:
+                self._parameters.tell(self)
 
     def _analyze(self, context: OpContext) -> None:
+        self._parameters.asked(context)
         if not context.op.name.startswith("aten::") or not self._where(context):
             return
         for name in amanda_ops.factors[context.op.__name__]:
-            value = context.inputs[context.op.input_names.index(name)]
+            value: Any = context.inputs[context.op.input_names.index(name)]
             at = OperandPlace(Place.of(context), "input", name)
             is_weight = name == "weight" or of_torch.is_parameter(value)
+            if is_weight and value.is_floating_point() and not self._skips.is_unreadable(value):
+                self._parameters.handled(context, name)
             context.insert_before_op(self._round, [name], differentiable=True, at=at, is_weight=is_weight)
 
     def _round(self, value: torch.Tensor, at: OperandPlace, is_weight: bool) -> torch.Tensor | None:

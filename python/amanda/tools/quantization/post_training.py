@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch.ao.quantization import QConfig
@@ -14,11 +14,11 @@ from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tools import _fused_layers
 from amanda.tools._arrays import of_torch
+from amanda.tools._parameter_use import Operand
 from amanda.tools._where import Where
+from amanda.tools.quantization.layers import PRODUCTS, Experts, Layer, experts_of, layer_of
 from amanda.tools.quantization.packed_weight import PackedWeight
 from amanda.tools.quantization.rows import OperandPlace, Quantization
-
-PRODUCTS = ("matmul", "mm", "addmm")  # layers, if the right factor is a parameter
 
 
 class PostTraining(Quantization):
@@ -60,9 +60,12 @@ class PostTraining(Quantization):
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
             self._where.tell(self)
+            if not self._where.refuses_all:
+                self._parameters.tell(self)
 
     def _analyze(self, context: OpContext) -> None:
         op = context.op
+        self._parameters.asked(context)
         if op.__name__ not in self._kernels:
             raise _core.Error(
                 f"[quantization] no kernel of {type(self).__name__} runs {op.name}; ops= takes {', '.join(self._kernels)}"
@@ -74,34 +77,35 @@ class PostTraining(Quantization):
             if not of_torch.is_parameter(context.inputs[right]):
                 return
         if op.overload in ("", "padding", "input", "data") and self._where(context):  # not those with out=
+            weights = self._weights(op, context.inputs)
+            if weights:
+                self._parameters.handled(context, *weights)
             context.replace_op(self._run, op=op, place=Place.of(context))
 
     def _run(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
         raise NotImplementedError
 
     def _layer(self, op: _core.Operator, inputs: Sequence[Any]) -> Layer | None:
-        layer = _layer_of(op, inputs)
+        layer = layer_of(op, inputs)
         return None if layer is None or any(map(self._skips.unreadable, layer[:2])) else layer
+
+    def _experts(self, op: _core.Operator, inputs: Sequence[Any]) -> Experts | None:
+        """Of an operator that is not one layer."""
+        if op.__name__ not in PRODUCTS or any(map(self._skips.unreadable, inputs[:2])):
+            return None
+        return experts_of(op, inputs)
+
+    def _weights(self, op: _core.Operator, inputs: Sequence[Any]) -> Sequence[Operand]:
+        """The inputs that run quantized."""
+        name = amanda_ops.factors[op.__name__][1]
+        x, weight = (inputs[op.input_names.index(each)] for each in amanda_ops.factors[op.__name__])
+        if self._skips.is_unreadable(x) or self._skips.is_unreadable(weight):
+            return []
+        return [name] if layer_of(op, inputs) is not None or experts_of(op, inputs) is not None else []
 
     def _packed(self, place: Place, position: int | str) -> PackedWeight:
         at = OperandPlace(place, "input", position)
         return self._operand((place.op_id, *at[1:]), lambda: PackedWeight(at, self.qconfig.weight))
-
-
-class Layer(NamedTuple):
-    """The first dimension of the weight is that of the results."""
-
-    input: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    def run(self, kernel: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Calls `kernel`, which takes a batch of float32. The result has the dtype that the operator's would have."""
-        alone = self.input.dim() < self.weight.dim()  # no batch
-        found = kernel(self.input[None].float() if alone else self.input.float())
-        casts = torch.is_autocast_enabled(self.input.device.type)
-        dtype = torch.get_autocast_dtype(self.input.device.type) if casts else self.input.dtype
-        return (found[0] if alone else found).to(dtype)
 
 
 def refuse_gradients(place: Place, inputs: Iterable[Any]) -> None:
@@ -117,14 +121,3 @@ def refuse_gradients(place: Place, inputs: Iterable[Any]) -> None:
             f"[quantization] {place.name} ({place.source}) computes with integers, which have no gradient; run the model "
             "under torch.no_grad(), or train it with FakeQuantization"
         )
-
-
-def _layer_of(op: _core.Operator, inputs: Sequence[Any]) -> Layer | None:
-    """None: these inputs make no layer, such as two vectors, or ``alpha * x @ weight``."""
-    if op.__name__ not in PRODUCTS:
-        layer = Layer(*inputs[:3])
-        return layer if layer.weight.dim() >= 2 and layer.weight.is_floating_point() else None
-    bias, x, weight, *factors = inputs if op.__name__ == "addmm" else (None, *inputs)
-    if weight.dim() != 2 or not weight.is_floating_point() or any(factor != 1 for factor in factors):
-        return None
-    return Layer(x, weight.t(), bias) if bias is None or bias.shape == weight.shape[1:] else None

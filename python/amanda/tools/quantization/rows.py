@@ -17,6 +17,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
+from amanda.tools._parameter_use import ParameterUse, TellsParameters
 
 Side = Literal["input", "output"]
 GroupBy = Literal["id"]
@@ -54,11 +55,12 @@ class Operand(Protocol):
 OperandT = TypeVar("OperandT", bound=Operand)
 
 
-class Quantization(Results[Row, GroupBy], Tool):
+class Quantization(TellsParameters, Results[Row, GroupBy], Tool):
     """Base class of tools that quantize operands.
 
     Rows are by "id", one for each operand of each operator that has a scale, in the order in which they first ran. See
-    `Results` for `rows`, `table`, `to_pandas` and `reset`.
+    `Results` for `rows`, `table`, `to_pandas` and `reset`. `unhandled` has the parameters that operators compute with and
+    that are not quantized there, and `covered` the share that is; both are below tables.
     """
 
     _speaker = "quantization"
@@ -79,6 +81,7 @@ class Quantization(Results[Row, GroupBy], Tool):
         super().__init__()
         self._operands: dict[Hashable, Operand] = {}
         self._skips = _reading.Skips("quantization")
+        self._parameters = ParameterUse(self, "quantization")
         self._lock = _fork.lock()  # guards the operands
 
     @property
@@ -96,7 +99,7 @@ class Quantization(Results[Row, GroupBy], Tool):
             return [row for operand in self._operands.values() if (row := operand.row()) is not None]
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
+        return [self._skips.caption(), self._parameters.caption()]
 
     def _operand(self, key: Hashable, make: Callable[[], OperandT]) -> OperandT:
         """The operand of this key, made when it is first asked for."""

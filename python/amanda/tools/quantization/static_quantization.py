@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from torch.ao.quantization.observer import (
 from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.reports.places import Place
+from amanda.tools.quantization.layers import PRODUCTS, Experts
 from amanda.tools.quantization.observed import Observed
-from amanda.tools.quantization.post_training import PRODUCTS, PostTraining, refuse_gradients
+from amanda.tools.quantization.post_training import PostTraining, refuse_gradients
 from amanda.tools.quantization.rows import OperandPlace, Side
 
 quantized = torch.ops.quantized
@@ -39,7 +41,9 @@ class StaticQuantization(PostTraining):
     Before `convert`, the model computes as without the tool, and observers see the input and the output of each layer.
     From then on each layer quantizes its input, computes with integers, and returns floating point. Results are
     bit-equal to those of `torch.ao.quantization.prepare` and `convert` on a model with a QuantStub before and a
-    DeQuantStub after each layer. Layers need not be modules: `F.linear`, ``x @ weight`` and `torch.addmm` count.
+    DeQuantStub after each layer. Layers need not be modules: `F.linear`, ``x @ weight`` and `torch.addmm` count. So do the
+    experts of a mixture (`F.grouped_mm`, `torch.bmm`, with a parameter of three dimensions): each has its own weight; their
+    inputs have one range, and so have their outputs.
 
     Observers and packed weights belong to the tool and persist across scopes. A weight is packed again when it has
     changed; writes through `.data` are not seen. The floating-point weights stay in the model. Products of activations,
@@ -99,14 +103,14 @@ class StaticQuantization(PostTraining):
         self.converted = False
 
     def _run(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
-        layer = self._layer(op, inputs)
+        layer = self._layer(op, inputs) or self._experts(op, inputs)
         if layer is None:
             return op(*inputs)
         left, right = amanda_ops.factors[op.__name__]
         input_range, output_range = self._observed(place, "input", left), self._observed(place, "output", 0)
         if not self.converted:
             output = op(*inputs)
-            input_range.look_at(layer.input)
+            input_range.look_at(inputs[op.input_names.index(left)])
             output_range.look_at(output)
             return output
         refuse_gradients(place, inputs)
@@ -116,6 +120,8 @@ class StaticQuantization(PostTraining):
         )
         scale, zero_point = input_range.qparams(advice)
         results = [number.item() for number in output_range.qparams(advice)]
+        if isinstance(layer, Experts):
+            return self._run_experts(layer, place, right, (scale, zero_point), results)
         weight = self._packed(place, right)
         if op.__name__ in amanda_ops.convolution:
             kernel, prepack = getattr(quantized, op.__name__), getattr(quantized, f"{op.__name__}_prepack")
@@ -130,6 +136,17 @@ class StaticQuantization(PostTraining):
             return kernel(x, packed, *results).dequantize()
 
         return layer.run(run)
+
+    def _run_experts(
+        self, experts: Experts, place: Place, right: str, of_input: tuple[Any, Any], of_output: Sequence[Any]
+    ) -> torch.Tensor:
+        def run(i: int, x: torch.Tensor) -> torch.Tensor:
+            packed = self._packed(place, f"{right}[{i}]").pack(experts.layers[i].weight, None, quantized.linear_prepack)
+            return quantized.linear(
+                torch.quantize_per_tensor(x, *of_input, torch.quint8), packed, *of_output
+            ).dequantize()
+
+        return experts.run(run)
 
     def _observed(self, place: Place, side: Side, position: int | str) -> Observed:
         at = OperandPlace(place, side, position)
