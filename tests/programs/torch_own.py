@@ -160,6 +160,23 @@ def sparse_gradients() -> dict[str, Any]:
     return {"gradients": [dense.grad, coordinates.grad, rows.grad], **left_of(bag, optimizer), "table": left_of(table)}
 
 
+def written_parts() -> dict[str, Any]:
+    """A layer that writes what it computes to a part of another tensor, as Fourier neural operators do."""
+    table = nn.Embedding(9, 4, padding_idx=0)
+    weight = nn.Parameter(torch.randn(4, 4, 2, dtype=torch.cfloat))
+    optimizer = torch.optim.Adam([weight, *table.parameters()], 0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        spectrum = torch.fft.rfft(table(torch.randint(0, 9, (2, 8))).transpose(1, 2))
+        written = torch.zeros_like(spectrum)
+        written[:1, :, :2] = torch.einsum("bim,iom->bom", spectrum[:1, :, :2], weight)
+        written[1:, 0] = spectrum[0, 1]
+        written.real[:, :2, 3:].mul_(0.5).add_(spectrum.imag[:, 2:, :2])
+        torch.fft.irfft(written, n=8).square().sum().backward()
+        optimizer.step()
+    return {"written": written, "weight": [weight, weight.grad], **left_of(table, optimizer)}
+
+
 def ragged() -> dict[str, Any]:
     """Sequences of different lengths: packed, and in a jagged tensor."""
     recurrent = nn.LSTM(4, 8, 2, batch_first=True, dropout=0.3, bidirectional=True, proj_size=3)
@@ -253,6 +270,7 @@ PROGRAMS = [
     traced_and_exported,
     dispatch_modes,
     sparse_gradients,
+    written_parts,
     ragged,
     distributions,
     ddp,
