@@ -100,9 +100,8 @@ class Expression:
         return any(name.rpartition("::")[2].partition(".")[0] == operator for name in self.operators)
 
     def unknown(self, name: str, operator: str, known: Sequence[str]) -> ValueError:
-        """The error that an operator has no operand of that name."""
-        has = ", ".join([*known, "inputs", *RESULTS])
-        return _error(self.text, self._columns[name], f"{operator} has no {name!r}; it has {has}")
+        """The error that an operator has no operand of that name, but those that are `known`."""
+        return _error(self.text, self._columns[name], f"{operator} has no {name!r}; it has {', '.join(known)}")
 
 
 def _parsed(text: str, start: int) -> tuple[dict[str, int], ast.expr]:

@@ -21,14 +21,15 @@ class Routines:
 
     def forward(self, context: OpContext) -> None:
         operands, known = self.expression.operands, context.op.input_names
+        gives = RESULTS if _has_results(context) else ()
         reads: list[str] = []  # inputs, by the schema's names
         for name in operands:
-            if name in RESULTS or name == "inputs":
+            if name in gives or name == "inputs":
                 continue
             if name == "input" and name not in known and "self" in known:
                 name = "self"
             if name not in known:
-                self._unfit(name, context, known)
+                self._unfit(name, context, [*known, "inputs", *gives])
                 return
             reads.append(name)
         site = self._site_of(context)
@@ -71,6 +72,10 @@ class Routines:
             zip(GRADIENTS, (_first(grad_outputs), grad_outputs, _first(grad_inputs), grad_inputs), strict=True)
         )
         site.evaluate(*(values[name] for name in self.expression.operands))
+
+
+def _has_results(context: OpContext) -> bool:
+    return not context.op.schema.endswith("-> ()")
 
 
 def _first(gradients: Sequence[Any]) -> Any:
