@@ -25,6 +25,17 @@ def test_the_profiler_is_refused():
     assert memory.rows()
 
 
+def test_compiled_code_is_left_out_and_counted():
+    memory = PeakMemory()
+    function = torch.compile(lambda x: torch.relu(x).exp(), backend="aot_eager")
+    with amanda.apply(memory, compiled="graph"):
+        kept = function(torch.ones(10))
+    assert kept is not None
+    assert memory.skipped == {"compiled": 2}
+    assert set(by(memory, "op", "bytes")) <= {"aten::ones", "(outside operators)"}
+    assert "skipped: 2 compiled" in memory.table().caption.plain
+
+
 def test_two_at_once_are_refused():
     first, second = PeakMemory(), PeakMemory()
     with amanda.apply(first), pytest.raises(amanda.Error, match="or another PeakMemory"), amanda.apply(second):

@@ -122,6 +122,8 @@ REASONS = {
     "subclass": "a tensor subclass with its own __torch_dispatch__",
     "batched": "a tensor under an older vmap, such as is_grads_batched=True",
     "objects": "an array of strings or other objects",
+    "compiled": "an operator of a compiled function, which this tool can't follow",
+    "elsewhere": "an operator of another framework, which this tool can't follow",
     "untraced": "an operand of a program whose framework does not tell which operator made it",
     "failed": "reading it failed",
 }

@@ -102,7 +102,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many tensors were not kept because their elements cannot be read, by reason."""
+        """How many tensors were not kept because their elements cannot be read, and how many operators were left out since
+        they are compiled, by reason."""
         return self._skips.counts()
 
     def reset(self) -> None:
@@ -139,7 +140,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
     # ---- routines ---------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, "it names results by the order in which operators run")
+        if _eager_only.leaves_out(context, self._skips, "it names results by the order in which operators run"):
+            return
         name = self._numbering.name_of(context)
         if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):
             return

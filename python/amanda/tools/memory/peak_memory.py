@@ -15,8 +15,7 @@ from amanda.reports.places import Place
 from amanda.reports.results import Results
 from amanda.reports.sections import Curve
 from amanda.tool import Tool
-from amanda.tools import _eager_only
-from amanda.tools._native import natively
+from amanda.tools import _eager_only, _reading
 from amanda.tools.memory.rows import GROUPINGS, GroupBy, Held, Kind, Row, rows_of
 from amanda.tools.memory.snapshot import MemorySnapshot
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from amanda.tools.memory.owners import Owned
 
 OUTSIDE = Place(None, "(outside operators)", "", "")
+UNHEARD = "it must know which operator runs when PyTorch's allocators hand out memory"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
@@ -86,6 +86,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     def __init__(self, model: torch.nn.Module | None = None) -> None:
         super().__init__()
         self._model = model
+        self._skips = _reading.Skips("memory")
         self._lock = _fork.lock()  # guards the next fields
         self._sites: list[_Site] = []
         self._numbers: dict[tuple[int | None, int | None], int] = {}
@@ -130,19 +131,20 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             self._at_error = MemorySnapshot(self._held(at_peak=False), f"when {asked} ran out of memory")
 
     def _analyze(self, context: OpContext) -> None:
+        if _eager_only.leaves_out(context, self._skips, UNHEARD):
+            return
         enter, leave = self._routines(context)
         context.insert_before_op(enter, inputs=[])
         context.insert_after_op(leave, outputs=[])
 
     def _analyze_backward(self, context: OpContext) -> None:
+        if _eager_only.leaves_out(context, self._skips, UNHEARD):
+            return
         enter, leave = self._routines(context)
         context.insert_before_backward_op(enter, grad_outputs=[])
         context.insert_after_backward_op(leave, grad_inputs=[])
 
     def _routines(self, context: OpContext) -> tuple[_core.NativeRoutine, _core.NativeRoutine]:
-        _eager_only.check(context, "it must know which operator runs when memory is handed out")
-        if natively(context) is None:
-            raise _core.Error(f"[memory] PeakMemory hears PyTorch's allocators; {context.namespace} has others")
         site = self._number(context)
         return (
             _core.NativeRoutine(self._recorder.enter(site), _never),
@@ -164,6 +166,11 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             self._recorder.mark(one.tensor, mark)
 
     # ---- reporting --------------------------------------------------------------------------------------------------
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many operators were left out, by reason: what they use is made outside operators."""
+        return self._skips.counts()
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -226,6 +233,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     def reset(self) -> None:
         if self._recorder is not None:
             self._recorder.reset()
+        self._skips.reset()
         self._at_error = None
 
     def _devices(self) -> list[tuple[str, int, int, int, int, int]]:
@@ -235,7 +243,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         return rows_of(self._held(at_peak=True), by)
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [f"{device}: {peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
+        peaks = [f"{device}: {peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
+        return [*peaks, self._skips.caption()]
 
     def _held(self, *, at_peak: bool) -> list[Held]:
         blocks = [
