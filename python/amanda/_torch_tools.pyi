@@ -7,7 +7,7 @@ import torch
 import torch.distributed.distributed_c10d
 import typing
 import typing_extensions
-__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'are_finite', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'Tangents', 'UnwrittenMemory', 'are_finite', 'output_bytes']
 class CollectiveRecorder:
     """
     Hears of the collectives of torch.distributed.
@@ -164,6 +164,14 @@ class StatisticsRecorder:
         """
         A routine for `_core.NativeRoutine`. It declines where something must be read in Python.
         """
+    def routine_of_runs(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """
+        The same, of an operator whose results have no values.
+        """
+    def routine_where_unwritten(self, op_id: typing.SupportsInt | typing.SupportsIndex, memory: UnwrittenMemory) -> typing_extensions.CapsuleType:
+        """
+        The same, where a result may be in memory that has no values yet.
+        """
     def rows(self) -> list[tuple[int, int, int, list[tuple[int, int, int, int, int, int, float, float, float, float]]]]:
         """
         Id, time of the first run, calls, and the fields of each output's summary.
@@ -205,7 +213,50 @@ class Storages:
         """
     def write(self, tensor: torch.Tensor, writer: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
-def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> typing_extensions.CapsuleType:
+class Tangents:
+    """
+    How many results had a tangent, which was not read.
+    """
+    def __init__(self) -> None:
+        ...
+    @property
+    def count(self) -> int:
+        ...
+    @count.setter
+    def count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+class UnwrittenMemory:
+    """
+    Which memory has no values yet.
+    """
+    def __init__(self) -> None:
+        ...
+    def allocating(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """
+        A routine for `_core.NativeRoutine`, after an operator, with its results.
+        """
+    def clear(self) -> None:
+        ...
+    def copying(self, source: typing.SupportsInt | typing.SupportsIndex, into: typing.SupportsInt | typing.SupportsIndex | None) -> typing_extensions.CapsuleType:
+        """
+        After an operator that copies an input, into another one or into its result.
+        """
+    def find(self, tensor: torch.Tensor) -> tuple[int, bool] | None:
+        """
+        The operator that allocated it, and was some of it written? None: it has values, as far as is known.
+        """
+    def growing(self, op_id: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """
+        Before an operator, with the inputs that it will make larger.
+        """
+    def writing(self, inputs: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], whole: bool) -> typing_extensions.CapsuleType:
+        """
+        After an operator that is shown the inputs that it has written.
+        """
+    @property
+    def is_empty(self) -> bool:
+        ...
+def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], tangents: Tangents | None = None) -> typing_extensions.CapsuleType:
     """
     A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing.
     """

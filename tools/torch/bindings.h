@@ -12,5 +12,6 @@ void bind_memory(pybind11::module_& m);
 void bind_fake_quantization(pybind11::module_& m);
 void bind_statistics(pybind11::module_& m);
 void bind_storages(pybind11::module_& m);
+void bind_unwritten(pybind11::module_& m);
 
 }  // namespace amanda::tools::pytorch

@@ -5,6 +5,8 @@
 #include <c10/util/complex.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "amanda/routine_capsule.h"
 #include "torch/bindings.h"
@@ -106,8 +108,15 @@ std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
 
 namespace {
 
-bool is_finite(const c10::IValue& operand, bool inf) {
+// In forward-mode differentiation a tensor carries another one. What transformations outside of the innermost one have
+// wrapped is not asked.
+bool has_tangent(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->autograd_meta() && tensor._fw_grad(/*level=*/0).defined();
+}
+
+bool is_finite(const c10::IValue& operand, bool inf, Tangents* tangents) {
   return each_tensor(operand, [&](const at::Tensor& tensor) {
+    if (tangents && has_tangent(tensor)) ++tangents->count;
     if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
     return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
   });
@@ -115,26 +124,34 @@ bool is_finite(const c10::IValue& operand, bool inf) {
 
 }  // namespace
 
-bool are_finite(Values& values, bool inf, const std::vector<size_t>& written) {
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Tangents* tangents) {
   OpCall& call = values.call();
   const Side side = side_of(values.point());
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!is_finite(operand(call, side, values.position(i)), inf)) return false;
+    if (!is_finite(operand(call, side, values.position(i)), inf, tangents)) return false;
   }
-  return std::ranges::all_of(written,
-                             [&](size_t position) { return is_finite(operand(call, Side::kInputs, position), inf); });
+  return std::ranges::all_of(
+      written, [&](size_t position) { return is_finite(operand(call, Side::kInputs, position), inf, nullptr); });
 }
 
 void bind_finite(pybind11::module_& m) {
+  namespace py = pybind11;
+  py::class_<Tangents, std::shared_ptr<Tangents>>(m, "Tangents", "How many results had a tangent, which was not read.")
+      .def(py::init<>())
+      .def_property(
+          "count", [](const Tangents& tangents) { return tangents.count.load(); },
+          [](Tangents& tangents, int64_t count) { tangents.count = count; });
   m.def(
       "are_finite",
-      [](bool inf, const std::vector<size_t>& written) {
-        return python::capsule_of([inf, written](Values& values) { return are_finite(values, inf, written); });
+      [](bool inf, const std::vector<size_t>& written, std::shared_ptr<Tangents> tangents) {
+        return python::capsule_of([inf, written, tangents = std::move(tangents)](Values& values) {
+          return are_finite(values, inf, written, tangents.get());
+        });
       },
-      pybind11::arg("inf"), pybind11::arg("written") = std::vector<size_t>(),
+      py::arg("inf"), py::arg("written") = std::vector<size_t>(), py::arg("tangents") = py::none(),
       "A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or "
-      "can't "
-      "be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing.");
+      "can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns "
+      "nothing.");
 }
 
 }  // namespace amanda::tools::pytorch

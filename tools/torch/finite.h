@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -14,9 +16,14 @@ namespace amanda::tools::pytorch {
 /// those here.
 std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf);
 
+/// Tangents of forward-mode differentiation, which nobody reads.
+struct Tangents {
+  std::atomic<int64_t> count = 0;
+};
+
 /// A routine before or after an operator, forward or backward. True: all operands that it selects were read, and are
-/// finite, and so
-/// are the inputs at the positions `written`: an operator that returns nothing has written to them.
-bool are_finite(Values& values, bool inf, const std::vector<size_t>& written);
+/// finite, and so are the inputs at the positions `written`: an operator that returns nothing has written to them.
+/// `tangents`: counts operands that have one.
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Tangents* tangents);
 
 }  // namespace amanda::tools::pytorch

@@ -14,6 +14,7 @@ PYBIND11_MODULE(_torch_tools, m) {
       },
       "For `_tools.ProfileRecorder`.");
   pytorch::bind_finite(m);
+  pytorch::bind_unwritten(m);  // before those that are given one
   pytorch::bind_statistics(m);
   pytorch::bind_gradients(m);
   pytorch::bind_memory(m);

@@ -49,7 +49,20 @@ void bind_statistics(py::module_& m) {
             }
             return rows;
           },
-          Unlocked(), "Id, time of the first run, calls, and the fields of each output's summary.");
+          Unlocked(), "Id, time of the first run, calls, and the fields of each output's summary.")
+      .def(
+          "routine_where_unwritten",
+          [](const std::shared_ptr<StatisticsRecorder>& recorder, OpId id,
+             const std::shared_ptr<UnwrittenMemory>& memory) {
+            return python::capsule_of([=](Values& values) { return recorder->record(values, id, memory.get()); });
+          },
+          py::arg("op_id"), py::arg("memory"), "The same, where a result may be in memory that has no values yet.")
+      .def(
+          "routine_of_runs",
+          [](const std::shared_ptr<StatisticsRecorder>& recorder, OpId id) {
+            return python::capsule_of([=](Values& values) { return recorder->record_run(values, id); });
+          },
+          py::arg("op_id"), "The same, of an operator whose results have no values.");
 }
 
 void bind_gradients(py::module_& m) {

@@ -8,6 +8,7 @@
 #include "amanda/action.h"
 #include "torch/elements.h"
 #include "torch/rows.h"
+#include "torch/unwritten.h"
 
 namespace amanda::tools::pytorch {
 
@@ -20,13 +21,18 @@ class StatisticsRecorder {
     std::vector<Summary> outputs{};
   };
 
-  /// A routine after the operator. False: it has an output that cannot be read here, and nothing was recorded.
-  bool record(Values& values, OpId id);
+  /// A routine after the operator. False: it has an output that cannot be read here, or is in memory that has no values
+  /// yet, and nothing was recorded.
+  bool record(Values& values, OpId id, UnwrittenMemory* memory = nullptr);
+  /// The same, of an operator whose results have no values.
+  bool record_run(Values& values, OpId id);
 
   std::vector<Row<Found>> rows() const { return rows_.all(); }
   void reset() { rows_.clear(); }
 
  private:
+  void add(OpId id, c10::ArrayRef<Summary> found);
+
   Rows<Found> rows_;
 };
 

@@ -9,16 +9,21 @@ from typing import Any, TypeVar
 
 from amanda import _fork, evidence
 from amanda.evidence import Unseen
-from amanda.tools._arrays import REASONS, Arrays, arrays_of
+from amanda.tools._arrays import REASONS, UNWRITTEN, Arrays, arrays_of
+from amanda.tools._unwritten import UnwrittenMemory
 
 T = TypeVar("T")
 
 
 class Skips:
-    """What a tool has skipped, by reason. Each reason is logged once."""
+    """What a tool has skipped, by reason. Each reason is logged once, but for memory without values: most programs have
+    some for a while.
 
-    def __init__(self, tool: str) -> None:
-        self._tool = tool
+    `memory`: the tool depends on it, and does not read what has no values yet.
+    """
+
+    def __init__(self, tool: str, memory: UnwrittenMemory | None = None) -> None:
+        self._tool, self._memory = tool, memory
         self._counts: collections.Counter[str] = collections.Counter()
         self._said: set[str] = set()
         self._lock = _fork.lock()
@@ -26,6 +31,12 @@ class Skips:
     def add(self, reason: str, detail: str = "") -> None:
         with self._lock:
             self._counts[reason] += 1
+        if reason != UNWRITTEN:
+            self.tell(reason, detail)
+
+    def tell(self, reason: str, detail: str = "") -> None:
+        """Logs a reason, once."""
+        with self._lock:
             first = reason not in self._said
             self._said.add(reason)
         if first:
@@ -61,15 +72,17 @@ class Skips:
             self.add(reason)
         return reason is not None
 
-    def read(self, array: Any, function: Callable[[Any, Arrays], T]) -> T | None:
+    def read(self, array: Any, function: Callable[[Any, Arrays], T], *, unwritten: bool = False) -> T | None:
         """Calls `function` on the array without its wrappers. If it cannot be read, counts it and returns None.
 
         `function` receives elements that it can compute with, and their framework. It may still raise; this is counted
-        too.
+        too. `unwritten`: memory without values is read, too.
         """
         arrays = _arrays(array)
         with arrays.quietly():
             reason, detail = arrays.why_unreadable(array), ""
+            if reason is None and not unwritten and self._is_unwritten(array):
+                reason = UNWRITTEN
             if reason is None:
                 try:
                     return function(arrays.plain(array), arrays)
@@ -77,6 +90,9 @@ class Skips:
                     reason, detail = "failed", f"{type(error).__name__}: {error}"
         self.add(reason, detail)
         return None
+
+    def _is_unwritten(self, array: Any) -> bool:
+        return self._memory is not None and self._memory.find(array) is not None
 
     def size(self, array: Any) -> int | None:
         """The bytes of the array's elements, readable or not. If unknown, counts the array and returns None."""

@@ -19,6 +19,7 @@ from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays, arrays_in
+from amanda.tools._unwritten import MEMORY, allocates, may_be_met
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -72,8 +73,9 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
     No tensor is kept. If an operator has more than `max_steps` steps, each two neighboring steps of all operators become
     one. So memory grows with the program, not with its length: about 1 kB per output and step.
 
-    Outputs that cannot be read are not counted; see `skipped`. Counting takes memory for each output for a moment, up to
-    16 bytes per element. On CUDA the host waits for it. An operator that raises is not counted.
+    Outputs that cannot be read, or are in memory that no operator has filled yet, are not counted; see `skipped`.
+    Counting takes memory for each output for a moment, up to 16 bytes per element. On CUDA the host waits for it. An
+    operator that raises is not counted.
 
     Rows are by "id" (the default: one operator at its place in the program), "op", "module" or "line", and by step, in the
     order in which operators first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
@@ -128,12 +130,15 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
         self._width = every  # executions that a step stands for
         self._executions: dict[int | None, int] = {}
         self._steps: dict[tuple[Place, int], dict[int, _Counts]] = {}
-        self._skips = _reading.Skips("histograms")
+        self._skips = _reading.Skips("histograms", MEMORY)
         self._lock = _fork.lock()  # guards the four above
+        if may_be_met(ops):
+            self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze, ops=ops, modules=modules)
 
     def _analyze(self, context: OpContext) -> None:
-        context.insert_after_op(self._record, place=Place.of(context))
+        if not allocates(context):
+            context.insert_after_op(self._record, place=Place.of(context))
 
     def _record(self, *outputs: Any, place: Place) -> None:
         with self._lock:

@@ -19,6 +19,7 @@ from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays, arrays_of
 from amanda.tools._native import natively
+from amanda.tools._unwritten import MEMORY, allocates, may_pass_on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +66,9 @@ class OpStatistics(Results[Row, GroupBy], Tool):
 
     For integer, boolean and complex outputs, only elements and zeros are counted. Only calls are counted for sparse,
     quantized and nested tensors, tensors without data (``device="meta"``), types that torch cannot convert (int4), and
-    subclasses with a `__torch_dispatch__` of their own; these count as `skipped`. Inside `torch.vmap` the elements are
-    those of all samples.
+    subclasses with a `__torch_dispatch__` of their own; these count as `skipped`. So do views and copies of memory that
+    no operator has filled yet. What ``torch.empty`` returns has no elements to count. Inside `torch.vmap` the elements
+    are those of all samples.
 
     An operator that raises is not counted. An operator that checkpointing recomputes is counted again.
 
@@ -81,21 +83,28 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         self._operators: dict[int | None, _Operator] = {}  # that were read in Python
         self._recorder: Any = None  # of those that were read in C++
         self._places: dict[int | None, Place] = {}  # of these
-        self._skips = _reading.Skips("statistics")
+        self._skips = _reading.Skips("statistics", MEMORY)
         self._lock = _fork.lock()  # guards the fields above
+        self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze)
 
     def _analyze(self, context: OpContext) -> None:
-        place = Place.of(context)
+        place, has_values = Place.of(context), not allocates(context)
+        record = self._record if has_values else self._record_run
         native = natively(context)
         if native is None:
-            context.insert_after_op(self._record, place=place)
+            context.insert_after_op(record, place=place)
             return
         with self._lock:
-            self._recorder = self._recorder or native.StatisticsRecorder()
+            recorder = self._recorder = self._recorder or native.StatisticsRecorder()
             self._places.setdefault(place.op_id, place)
-        routine = _core.NativeRoutine(self._recorder.routine(context.op_id), self._record)
-        context.insert_after_op(routine, place=place)
+        if not has_values:
+            routine = recorder.routine_of_runs(context.op_id)
+        elif may_pass_on(context):
+            routine = recorder.routine_where_unwritten(context.op_id, MEMORY.native(native))
+        else:
+            routine = recorder.routine(context.op_id)
+        context.insert_after_op(_core.NativeRoutine(routine, record), place=place)
 
     def _record(self, *outputs: Any, place: Place) -> None:
         found = [
@@ -103,6 +112,11 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         ]  # not under the lock: it takes most of the time
         with self._lock:
             self._operators.setdefault(place.op_id, _Operator(place)).add(1, found)
+
+    def _record_run(self, *outputs: Any, place: Place) -> None:
+        """Of an operator whose results have no values."""
+        with self._lock:
+            self._operators.setdefault(place.op_id, _Operator(place)).add(1, [_Summary() for _ in outputs])
 
     @property
     def skipped(self) -> dict[str, int]:

@@ -111,6 +111,8 @@ class Arrays(Protocol):
         """How many of `count` independent draws with this probability are hits."""
 
 
+UNWRITTEN = "unwritten"
+
 REASONS = {
     "symbolic": "a tensor of a tracer, without elements",
     "meta": "a tensor without elements, on the meta device",
@@ -125,6 +127,8 @@ REASONS = {
     "compiled": "an operator of a compiled function, which this tool can't follow",
     "elsewhere": "an operator of another framework, which this tool can't follow",
     "untraced": "an operand of a program whose framework does not tell which operator made it",
+    UNWRITTEN: "memory that the program allocated, and that no operator is known to have filled",
+    "tangent": "the tangent of a forward-mode derivative, which tools are not shown",
     "failed": "reading it failed",
 }
 

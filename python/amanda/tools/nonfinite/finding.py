@@ -56,11 +56,8 @@ class Finding:
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]  # in the backward pass the incoming gradients, and what the forward operator saved
     infinity: str = ""  # in TensorFlow and compiled functions: what made an infinity last, if an input has some
-
-    @property
-    def cause(self) -> str:
-        """What is extreme in the inputs, in words; "" if nothing is."""
-        return cause_of(self)
+    cause: str = ""  # by "produced": why, in words, as far as computing it again confirms it
+    memory: str = ""  # by "given": "memory that aten::empty allocated (model.py:3), and ...", if no operator filled it
 
     @property
     def line(self) -> str:
@@ -75,12 +72,24 @@ class Finding:
         if self.kind == "produced":
             head = f"{operator} produced the first {what}{where}"
         else:
-            held = f"parameter {self.parameter!r}" if self.parameter else "an input that no operator seen here produced"
+            parameter = f"parameter {self.parameter!r}" if self.parameter else ""
+            held = ", ".join(filter(None, (parameter, self.memory))) or "an input that no operator seen here produced"
             head = f"the first {what} was in {held}; {operator} passed it on{where}"
         lines = [head, *([f"  {self.line}"] if self.line else [])]
         lines += [f"  {operand}" for operand in (*self.outputs, *self.inputs)]
         lines += [f"  an infinity before it: {self.infinity}"] if self.infinity else []
-        return "\n".join([*lines, *([f"  cause: {self.cause}"] if self.cause else [])])
+        lines += [f"  cause: {self.cause}"] if self.cause else []
+        return "\n".join([*lines, *([f"  {self._hint}"] if self._hint else [])])
+
+    @property
+    def _hint(self) -> str:
+        """Where to look on; with `inf` no input of what produced some is infinite."""
+        infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
+        if self.kind == "given" or self.infinity or not infinite:
+            return ""
+        return (
+            f"{infinite[0]} was infinite already: --inf, or NaNSentinel(inf=True), names the operator that made it so"
+        )
 
 
 class NonfiniteError(ArithmeticError):
@@ -100,37 +109,6 @@ class NonfiniteError(ArithmeticError):
 
 class NonfiniteWarning(UserWarning):
     """The same, as a warning."""
-
-
-def cause_of(finding: Finding) -> str:
-    """By the operator's name first; else the largest operand."""
-    if finding.kind == "given":
-        return ""
-    kind = finding.name.partition("::")[2].partition(".")[0].strip("_").casefold()  # "sqrt", TensorFlow's "Sqrt"
-    known = [operand for operand in finding.inputs if not operand.name.startswith("grad_output")]
-    if not known:
-        return ""
-    for operand in known:
-        if operand.nans is None:
-            return ""
-        if operand.name == "input other" and kind in _DIVISIONS and operand.zeros:
-            return f"{operand.name} is zero"
-        if kind in _ROOTS and operand.min is not None and (operand.min < 0 or operand.zeros):
-            return f"{operand.name} is {'negative' if operand.min < 0 else 'zero'}"
-        if operand.nans or operand.infs:
-            what = "NaN" if operand.nans else "infinite"
-            return f"{operand.name} is {what} at {operand.nans or operand.infs} of {operand.elements} elements"
-    sizes = {
-        operand: max(abs(operand.min), abs(operand.max or 0)) for operand in finding.inputs if operand.min is not None
-    }
-    if not sizes:
-        return ""
-    largest = max(sizes, key=lambda operand: sizes[operand])
-    return f"{largest.name} has elements as large as {sizes[largest]:.4g}"
-
-
-_DIVISIONS = ("div", "true_divide", "floor_divide", "remainder", "fmod", "__rdiv")
-_ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "xlogy", "reciprocal", "pow", "linalg_vector_norm", "norm")
 
 
 def _read(operands: tuple[Operand, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from amanda import _fork
@@ -20,6 +21,7 @@ class At(NamedTuple):
     backward_op: str
     sides: Sides | None  # None: backward
     allowed: bool
+    op: Any = None  # computes it again; None: backward
 
 
 class Sighting(NamedTuple):
@@ -32,6 +34,8 @@ class Sighting(NamedTuple):
     inputs: tuple[Operand, ...]
     parameter: str
     infinity: str = ""  # see Finding
+    memory: str = ""  # a description of memory that has no values, and held it
+    cause: Callable[[], str] | None = None  # to be called now: it holds tensors
 
 
 class Ledger:
@@ -114,6 +118,8 @@ class Ledger:
                 phase="backward" if one.at.backward_op else "forward",
                 backward_op=one.at.backward_op,
                 parameter=one.parameter if given else "",
+                memory=one.memory if given else "",
+                cause=one.cause() if one.cause is not None and not given else "",
                 outputs=one.outputs,
                 inputs=one.inputs,
                 infinity="" if given else one.infinity,

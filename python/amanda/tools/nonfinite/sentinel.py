@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from amanda import _core, _fork
+from amanda import _core
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tool import Tool
 from amanda.tools import _reading
 from amanda.tools._native import natively
 from amanda.tools._schemas import MOVES_GRADIENTS, Sides
+from amanda.tools._unwritten import MEMORY
 from amanda.tools.nonfinite.allowed import Allowed
 from amanda.tools.nonfinite.finding import (
     Finding,
@@ -24,6 +26,7 @@ from amanda.tools.nonfinite.finding import (
 from amanda.tools.nonfinite.graphs import GraphOperators
 from amanda.tools.nonfinite.ledger import At, Ledger, Sighting
 
+TANGENT = "tangent"
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own search for gradients that are not finite
 
 
@@ -43,7 +46,8 @@ class NaNSentinel(Tool):
     On the CPU each result is read in C++ when the operator returns; operands are read only if it is not finite. Of
     other devices nothing waits: each operator leaves a flag there, and the flags are read by `check()`, when the scope
     is left, and after every 4096 operators. Results that are views are not read, neither is memory without values
-    (``torch.empty``). Tensors without plain elements are skipped, and counted in `skipped`.
+    (``torch.empty``) until it is written. Tensors without plain elements are skipped, and counted in `skipped`; so are
+    tangents of forward-mode differentiation.
 
     With ``torch.amp.GradScaler``, infinite gradients, and NaNs that follow from them, are part of its search for a
     scale: use ``backward=False`` there, or ``action="warn"``.
@@ -79,11 +83,11 @@ class NaNSentinel(Tool):
         self.inf, self.action = inf, action
         self._allowed = Allowed(ops=allow_ops, modules=allow_modules, lines=allow_lines)
         self._waits = True  # False: as on devices that are not waited for; for tests
-        self._skips = _reading.Skips("nan")
+        self._skips = _reading.Skips("nan", MEMORY)
         self._ledger = Ledger()
         self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
-        self._lock = _fork.lock()  # guards the field below
-        self._uninitialized: Any = None
+        self._tangents: Any = None  # counts them in C++: routines in Python are not shown any
+        self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze)
         if backward:
             self.add_inst_for_op(self._analyze_backward, backward=True)
@@ -112,8 +116,11 @@ class NaNSentinel(Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many tensors could not be read, by reason."""
-        return self._skips.counts()
+        """How many tensors could not be read, by reason. "tangent": a result of forward-mode differentiation had one."""
+        counts = self._skips.counts()
+        if self._tangents is not None and self._tangents.count:
+            counts[TANGENT] = self._tangents.count
+        return counts
 
     def check(self) -> None:
         """Reads what is still on devices.
@@ -129,6 +136,8 @@ class NaNSentinel(Tool):
         self._ledger.clear()
         self._skips.reset()
         self._graphs.reset()
+        if self._tangents is not None:
+            self._tangents.count = 0
 
     def on_enter(self) -> None:
         if self.action == "raise":
@@ -136,6 +145,8 @@ class NaNSentinel(Tool):
 
     def on_exit(self, error: BaseException | None) -> None:
         found = self._ledger.drain()
+        if TANGENT in self.skipped:
+            self._skips.tell(TANGENT)
         if error is None and found is not None and self.action == "raise":
             raise NonfiniteError(found)
 
@@ -145,12 +156,11 @@ class NaNSentinel(Tool):
         sides = Sides.of(context)
         if sides.is_view or context.op.__name__ == UNSCALES:
             return
-        at = At(Place.of(context), "", sides, self._allowed.has(context))
+        at = At(Place.of(context), "", sides, self._allowed.has(context), context.op)
         if not _runs_in_torch(context):
             self._graphs.analyze(context, at)
             return
         if sides.is_uninitialized:
-            context.insert_after_op(self._on_uninitialized)
             return
         after = self._routine(context, self._on_result, sides.unreturned)
         if not sides.changed:
@@ -172,44 +182,41 @@ class NaNSentinel(Tool):
         native = natively(context)
         if native is None or not self._waits:
             return otherwise
+        self._tangents = self._tangents or native.Tangents()
         positions = [context.op.input_names.index(name) for name in written]
-        return _core.NativeRoutine(native.are_finite(self.inf, positions), otherwise)
+        tangents = self._tangents if otherwise == self._on_result else None
+        return _core.NativeRoutine(native.are_finite(self.inf, positions, tangents), otherwise)
 
     # ---- where C++ has declined -------------------------------------------------------------------------------------
 
     # __tracebackhide__: pytest shows the program's line, and `--pdb` stops there, in place of what raises the error.
 
-    def _on_uninitialized(self, *outputs: Any) -> None:
-        from amanda.tools.nonfinite import tensors
-
-        with self._lock:
-            self._uninitialized = self._uninitialized or tensors.Uninitialized()
-            self._uninitialized.add(outputs)
-
     def _on_changed(self, *changed: Any, run: Any) -> None:
         run["changed"] = self._flags(changed)
-        run["parameter"] = self._parameter_in([("", value) for value in changed]) if self._waits else ""
+        run["held"] = self._held_by([("", value) for value in changed]) if self._waits else ("", "")
 
     def _on_result(self, *outputs: Any, at: At, inputs: Sequence[Any] = (), run: Any = None) -> None:
         __tracebackhide__ = True
         assert at.sides is not None
-        before, parameter = (run.get("changed", ()), run.get("parameter", "")) if run is not None else ((), "")
+        before, held = (run.get("changed", ()), run.get("held", ("", ""))) if run is not None else ((), ("", ""))
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
         results = [(f"output {i}", value) for i, value in enumerate(outputs)]
         results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
-        self._look(results, named, at, before, parameter)
+        self._look(results, named, at, before, held)
 
     def _on_gradients(self, *gradients: Any, at: At, grad_outputs: Sequence[Any]) -> None:
         __tracebackhide__ = True
         named = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]
         self._look([(f"grad_input {i}", value) for i, value in enumerate(gradients)], named, at)
 
-    def _flags(self, values: Sequence[Any]) -> list[Any]:
-        """Of each tensor that can be read and may have some, a bool where it is."""
+    def _flags(self, values: Sequence[Any], *, unwritten: bool = True) -> list[Any]:
+        """Of each tensor that can be read and may have some, a bool where it is. `unwritten`: of memory without values,
+        too."""
         from amanda.tools.nonfinite import tensors
 
         floating = [value for value in flattened(values) if hasattr(value, "dtype") and hasattr(value, "device")]
-        found = [self._skips.read(value, tensors.read(value, self.inf)) for value in floating]
+        read = tensors.reader(self.inf)
+        found = [self._skips.read(value, read, unwritten=unwritten) for value in floating]
         return [flag for flag in found if flag is not None]
 
     def _look(
@@ -218,37 +225,33 @@ class NaNSentinel(Tool):
         inputs: list[tuple[str, Any]],
         at: At,
         before: Sequence[Any] = (),
-        parameter: str = "",
+        held: tuple[str, str] = ("", ""),
     ) -> None:
         __tracebackhide__ = True
         from amanda.tools.nonfinite import tensors
 
         waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
-        found = self._flags([value for _, value in outputs])
+        found = self._flags([value for _, value in outputs], unwritten=False)
         if not found:
             return
         output = tensors.either(found)
         if waits and not output:
             return
+        if at.sides is not None and at.sides.may_be_view and tensors.is_view(outputs[0][1], inputs):
+            return
         inputs = [*inputs, *(tensors.saved() if at.backward_op else ())]
-        known = [(name, value) for name, value in inputs if not self._has_no_values(value)]
-        flags = [*before, *self._flags([value for _, value in known])]
+        flags = [*before, *self._flags([value for _, value in inputs])]
         given = tensors.either(flags) if flags else tensors.none_of(output.device)
-        parameter = parameter or (self._parameter_in(known) if waits else "")
-        sighting = Sighting(at, output, given, _operands(outputs, waits), _operands(inputs, waits), parameter)
+        described = _operands(outputs, waits), _operands(inputs, waits)
         if not waits:
-            self._act(self._ledger.defer(sighting))
-        elif given or len(known) == len(inputs) or not self._flag_any(inputs):  # else: from memory without values alone
-            self._act(self._ledger.add(sighting, bool(given)))
+            self._act(self._ledger.defer(Sighting(at, tensors.kept(output), tensors.kept(given), *described, "")))
+            return
+        held = held if any(held) else self._held_by(inputs)
+        cause = functools.partial(_cause, at, outputs, inputs, self.inf)
+        self._act(self._ledger.add(Sighting(at, output, given, *described, *held, cause), bool(given)))
 
-    def _flag_any(self, inputs: list[tuple[str, Any]]) -> bool:
-        return any(bool(flag) for flag in self._flags([value for _, value in inputs]))
-
-    def _has_no_values(self, value: Any) -> bool:
-        with self._lock:
-            return self._uninitialized is not None and self._uninitialized.has(value)
-
-    def _parameter_in(self, inputs: list[tuple[str, Any]]) -> str:
+    def _held_by(self, inputs: list[tuple[str, Any]]) -> tuple[str, str]:
+        """The parameter that has some, and the memory without values that has; "" if none is known."""
         from amanda.drivers.torch import parameter_names
 
         for _, value in inputs:
@@ -256,9 +259,10 @@ class NaNSentinel(Tool):
                 if hasattr(one, "dtype") and any(bool(flag) for flag in self._flags([one])):
                     base = getattr(one, "_base", None)
                     name = parameter_names.name_of(one) or (parameter_names.name_of(base) if base is not None else "")
-                    if name:
-                        return name
-        return ""
+                    memory = str(MEMORY.find(one) or "")
+                    if name or memory:
+                        return name, memory
+        return "", ""
 
     def _act(self, finding: Finding | None) -> None:
         __tracebackhide__ = True
@@ -272,6 +276,15 @@ class NaNSentinel(Tool):
 def _runs_in_torch(context: OpContext) -> bool:
     """Does PyTorch run the operator when the program calls it?"""
     return context.namespace.startswith("pytorch/") and not context.is_symbolic
+
+
+def _cause(at: At, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], inf: bool) -> str:
+    from amanda.tools.nonfinite import causes
+
+    repeatable = at.op is not None and at.sides is not None and not at.sides.written and at.op.name.startswith("aten::")
+    again = (lambda values: at.op(*values)) if repeatable else None
+    name = at.backward_op or at.place.name.partition("::")[2].partition(".")[0]
+    return causes.cause_of(name, outputs, inputs, inf, again)
 
 
 def _operands(named: Iterable[tuple[str, Any]], elements: bool) -> tuple[Operand, ...]:

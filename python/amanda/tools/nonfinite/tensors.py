@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from amanda.tools._arrays import Arrays
+from amanda.tools._arrays import Arrays, of_torch
 from amanda.tools.nonfinite.finding import Operand, flattened
 
 MOST_SAVED = 8  # operands that a backward operator's finding lists beside the gradients
@@ -23,28 +23,42 @@ def nonfinite(array: Any, inf: bool) -> Any:
     return torch.isnan(values).any() if not inf else ~torch.isfinite(values).all()
 
 
-def number_is_nonfinite(value: Any, inf: bool) -> bool:
-    return isinstance(value, float) and (math.isnan(value) or (inf and math.isinf(value)))
-
-
 def described(name: str, value: Any, elements: bool) -> Operand | None:
-    """None: it is no tensor and no float."""
+    """None: it is no tensor and no float. Of a tensor that can't be read there are no counts."""
     if isinstance(value, float):
         finite = value if math.isfinite(value) else None
         counts = int(math.isnan(value)), int(math.isinf(value)), int(value == 0)
         return Operand(name, "float", (), "cpu", 1, *counts, finite, finite)
     if not isinstance(value, torch.Tensor):
         return None
-    head = name, str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape)), str(value.device), value.numel()
-    if not elements:
-        return Operand(*head, None, None, None, None, None)
-    zeros = int(torch.count_nonzero(value == 0))
-    if value.is_complex() or not value.is_floating_point():
-        return Operand(*head, int(torch.isnan(value).sum()), int(torch.isinf(value).sum()), zeros, None, None)
-    values = value.detach().to(torch.float64)
-    finite = values[torch.isfinite(values)]
-    low, high = (finite.min().item(), finite.max().item()) if finite.numel() else (None, None)
-    return Operand(*head, int(torch.isnan(values).sum()), int(torch.isinf(values).sum()), zeros, low, high)
+    with of_torch.quietly():
+        readable = of_torch.why_unreadable(value) is None
+        plain = of_torch.plain(value) if readable else value
+        shape = _shape(plain)
+        head = name, str(plain.dtype).removeprefix("torch."), shape, str(plain.device), math.prod(shape)
+        if readable and elements:
+            with contextlib.suppress(Exception):  # its dtype has no such kernels
+                return Operand(*head, *_counts(plain.detach()))
+    return Operand(*head, None, None, None, None, None)
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """That of a nested tensor has no numbers."""
+    try:
+        return tuple(map(int, tensor.shape))
+    except Exception:
+        return ()
+
+
+def _counts(values: torch.Tensor) -> tuple[int, int, int, float | None, float | None]:
+    """NaNs, infinities and zeros, and the range of the finite elements of a real tensor."""
+    real = values.is_floating_point()
+    values = values.to(torch.float64) if real else values
+    counts = int(torch.isnan(values).sum()), int(torch.isinf(values).sum()), int((values == 0).sum())
+    finite = values[torch.isfinite(values)] if real else None
+    if finite is None or not finite.numel():
+        return *counts, None, None
+    return *counts, finite.min().item(), finite.max().item()
 
 
 def saved() -> Iterator[tuple[str, Any]]:
@@ -61,32 +75,25 @@ def saved() -> Iterator[tuple[str, Any]]:
             yield f"saved {name.removeprefix('_raw_saved_')}", value
 
 
-class Uninitialized:
-    """Memory that was allocated without values: what is in it there came from nowhere."""
-
-    def __init__(self) -> None:
-        self._storages: dict[int, StorageWeakRef] = {}
-
-    def add(self, values: Sequence[Any]) -> None:
-        if len(self._storages) >= 256:
-            self._storages = {key: kept for key, kept in self._storages.items() if not kept.expired()}
-        for value in flattened(values):
-            if isinstance(value, torch.Tensor):
-                kept = StorageWeakRef(value.untyped_storage())
-                self._storages[kept.cdata] = kept
-
-    def has(self, value: Any) -> bool:
-        if not self._storages or not isinstance(value, torch.Tensor):
-            return False
-        kept = self._storages.get(value.untyped_storage()._cdata)
-        return kept is not None and not kept.expired()
-
-
 def is_on_cpu(values: Any) -> bool:
     return all(value.device.type == "cpu" for value in flattened(values) if isinstance(value, torch.Tensor))
 
 
-def read(value: Any, inf: bool) -> Any:
+def is_view(result: Any, inputs: Sequence[tuple[str, Any]]) -> bool:
+    """Is it in the memory of an input? Of wrappers: is it the same object?"""
+    for _, value in inputs:
+        if value is result:
+            return True
+        if not (isinstance(value, torch.Tensor) and isinstance(result, torch.Tensor)):
+            continue
+        if of_torch.why_unreadable(value) is None and of_torch.why_unreadable(result) is None:
+            kept = [of_torch.plain(one).untyped_storage()._cdata for one in (value, result)]
+            if kept[0] == kept[1]:
+                return True
+    return False
+
+
+def reader(inf: bool) -> Any:
     """For `Skips.read`."""
 
     def function(array: Any, arrays: Arrays) -> Any:
@@ -99,12 +106,18 @@ def all_flags(flags: Sequence[Any]) -> list[bool]:
     """Waits for the devices."""
     by_device: dict[Any, list[int]] = {}
     for i, flag in enumerate(flags):
-        by_device.setdefault(flag.device, []).append(i)
-    found = [False] * len(flags)
+        if not isinstance(flag, bool):
+            by_device.setdefault(flag.device, []).append(i)
+    found = [flag is True for flag in flags]
     for positions in by_device.values():
         for i, value in zip(positions, torch.stack([flags[i] for i in positions]).tolist(), strict=True):
             found[i] = value
     return found
+
+
+def kept(flag: Any) -> Any:
+    """What `all_flags` can read later: what `torch.func.functionalize` has wrapped must be read inside."""
+    return bool(flag) if torch._is_functional_tensor(flag) else flag
 
 
 def either(flags: Sequence[Any]) -> Any:

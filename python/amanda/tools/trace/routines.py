@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda.op_context import OpContext
+from amanda.tools._unwritten import allocates, may_pass_on, overwrites
 from amanda.tools.trace.expression import GRADIENTS, RESULTS, Expression
 from amanda.tools.trace.site import Site
 
@@ -32,15 +33,20 @@ class Routines:
                 self._unfit(name, context, [*known, "inputs", *gives])
                 return
             reads.append(name)
-        site = self._site_of(context)
+        evaluate = self._evaluation(self._site_of(context), context)
         inputs = None if "inputs" in operands else reads
         if not self.expression.reads_results and inputs is not None:
-            context.insert_before_op(site.evaluate, inputs=reads)
+            context.insert_before_op(evaluate, inputs=reads)
         elif operands == ("output",):
-            context.insert_after_op(site.evaluate, outputs=[0])
+            context.insert_after_op(evaluate, outputs=[0])
         else:
             positions = [known.index(name) for name in reads]
-            context.insert_after_op(self._operands_after, inputs=None, site=site, positions=positions)
+            context.insert_after_op(self._operands_after, inputs=None, evaluate=evaluate, positions=positions)
+
+    def _evaluation(self, site: Site, context: OpContext) -> Callable[..., None]:
+        if self.expression.reads_results and allocates(context):
+            return site.evaluate_allocated
+        return site.evaluate_where_unwritten if may_pass_on(context) or overwrites(context) else site.evaluate
 
     def backward(self, context: OpContext) -> None:
         site = self._site_of(context)
@@ -52,11 +58,13 @@ class Routines:
         else:  # in compiled code there is no routine that is shown both
             context.insert_after_backward_op(self._both, grad_outputs=None, site=site)
 
-    def _operands_after(self, *outputs: Any, inputs: tuple[Any, ...], site: Site, positions: Sequence[int]) -> None:
+    def _operands_after(
+        self, *outputs: Any, inputs: tuple[Any, ...], evaluate: Callable[..., None], positions: Sequence[int]
+    ) -> None:
         whole = {"output": outputs[0] if outputs else None, "outputs": outputs, "inputs": inputs}
         read = iter(positions)
         values = [whole[name] if name in whole else inputs[next(read)] for name in self.expression.operands]
-        site.evaluate(*values)
+        evaluate(*values)
 
     def _received(self, *grad_outputs: Any, site: Site) -> None:
         self._evaluate(site, grad_outputs, ())

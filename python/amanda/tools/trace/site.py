@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from amanda import _fork
@@ -25,6 +27,32 @@ class Site:
         self._runs = itertools.count()
         self._values: dict[int, Values] = {}  # by step, or all under 0
         self._errors: dict[str, None] = {}
+        self._unwritten = 0  # runs in which the expression was about memory without values
+
+    def evaluate_where_unwritten(self, *operands: Any) -> None:
+        """The same, where operands may be in memory that has no values yet."""
+        self._evaluate_with_stand_ins(operands, False)
+
+    def evaluate_allocated(self, *operands: Any) -> None:
+        """The same, where operands are memory without values."""
+        self._evaluate_with_stand_ins(operands, True)
+
+    def _evaluate_with_stand_ins(self, operands: Sequence[Any], are_unwritten: bool) -> None:
+        from amanda.tools.trace import stand_in
+
+        replaced = [stand_in.replaced(operand, is_unwritten=are_unwritten) for operand in operands]
+        if all(new is old for new, old in zip(replaced, operands, strict=True)):
+            self.evaluate(*operands)
+            return
+        value = None
+        if "isinstance" not in self.expression.text:  # a stand-in is no tensor
+            with contextlib.suppress(Exception):
+                value = self.expression.function(*replaced)
+        if isinstance(value, int | float):  # of shapes, dtypes and devices alone
+            self.evaluate(*replaced)
+            return
+        with self._lock:
+            self._unwritten += 1
 
     def evaluate(self, *operands: Any) -> None:
         """A routine: the value of the expression for these operands is added."""
@@ -55,6 +83,11 @@ class Site:
         with self._lock:
             return [(step, merged([values])) for step, values in self._values.items()]
 
+    def unwritten(self) -> int:
+        """How many values are missing, as they would be of memory without values."""
+        with self._lock:
+            return self._unwritten
+
     def error_texts(self) -> list[str]:
         with self._lock:
             return list(self._errors)
@@ -70,6 +103,7 @@ class Site:
             self._runs = itertools.count()
             self._values.clear()
             self._errors.clear()
+            self._unwritten = 0
 
 
 def _text(error: Exception) -> str:

@@ -18,6 +18,8 @@ from amanda.reports.places import PLACE_FIELDS, Place
 from amanda.reports.results import Grouping, Results
 from amanda.scope import Scope, apply
 from amanda.tool import Tool
+from amanda.tools._arrays import UNWRITTEN
+from amanda.tools._unwritten import MEMORY, may_be_met
 from amanda.tools.trace.expression import Expression
 from amanda.tools.trace.routines import Routines
 from amanda.tools.trace.rows import AGGREGATES, DEFAULT, Aggregate, GroupBy, Row, columns
@@ -59,6 +61,8 @@ class Trace(Results[Row, GroupBy], Tool):
         self._unfit: dict[Expression, collections.Counter[str]] = {}  # operators without an operand, by its name
         self._scopes: list[Scope] = []  # entered by __enter__
         self._lock = _fork.lock()  # guards the fields above
+        if any(may_be_met(expression.operators) for expression in self._expressions):
+            self.depends_on(MEMORY)
         for expression in self._expressions:
             asked = None if expression.sees_all else list(expression.operators)
             routines = Routines(
@@ -121,6 +125,13 @@ class Trace(Results[Row, GroupBy], Tool):
         ]
         return list(dict.fromkeys(texts))
 
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many values are missing, by reason: "unwritten", what no operator has filled yet."""
+        with self._lock:
+            count = sum(site.unwritten() for site in self._sites.values())
+        return {UNWRITTEN: count} if count else {}
+
     def reset(self) -> None:
         with self._lock:
             for site in self._sites.values():
@@ -153,7 +164,8 @@ class Trace(Results[Row, GroupBy], Tool):
         return columns(by, self._aggregate, several=len(self._expressions) > 1)
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        errors, remarks = self.errors, []
+        errors = self.errors
+        remarks = [f"skipped: {count} {reason}" for reason, count in self.skipped.items()]
         if errors:
             more = f"\nand {len(errors) - MOST_TEXTS} more" if len(errors) > MOST_TEXTS else ""
             remarks.append("failed: " + "\n".join(errors[:MOST_TEXTS]) + more)
@@ -183,7 +195,8 @@ def trace(*expressions: str, by: GroupBy = "id", every: int = 1, aggregate: Sequ
     backward pass if it reads gradients. Nothing is recorded for gradients, and the program sees nothing of it.
 
     Where a filter names an operator, an operand that it does not have is an error. Operators that only a glob selects are
-    left out if they lack an operand. An expression that fails does not end the program: see `Trace.errors`.
+    left out if they lack an operand. An expression that fails does not end the program: see `Trace.errors`. What
+    ``torch.empty`` returns has a shape, but no values until an operator fills it: see `Trace.skipped`.
 
     Arguments:
         expressions: each is aggregated on its own.

@@ -59,7 +59,7 @@ class Values:
                 f"its value is a tensor of shape {shape}; reduce it to one number, as by .mean() or .abs().max(), or "
                 "aggregate quantiles or a histogram"
             )
-        if getattr(getattr(value, "device", None), "type", "cpu") != "cpu":
+        if getattr(getattr(value, "device", None), "type", "cpu") not in ("cpu", "meta"):
             self._pending.append(value.detach().clone())
             if len(self._pending) >= MOST_PENDING:
                 self.read()
@@ -70,7 +70,10 @@ class Values:
         """Adds what waits on a device."""
         pending, self._pending = self._pending, []
         for value in pending:
-            self._add_elements(value)
+            try:
+                self._add_elements(value)
+            except NotANumber:
+                self.errors += 1
 
     def merge(self, other: Values) -> None:
         other.read()

@@ -1,0 +1,212 @@
+"""Why an operator's result is not finite: only what computing it again confirms. Imports torch: import it where an
+operator ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from amanda.tools._arrays import arrays_of
+from amanda.tools.nonfinite.finding import flattened
+
+MOST_ELEMENTS = 1 << 24  # of operands that are computed with again
+
+_WIDER = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
+    torch.complex64: torch.complex128,
+}
+Elements = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Rule(NamedTuple):
+    """No operator of this name has a finite result where `holds` for an operand's elements."""
+
+    operand: str
+    what: str
+    holds: Elements
+
+
+def _zero(operand: str) -> Rule:
+    return Rule(operand, "is zero", lambda v: v == 0)
+
+
+def _negative(operand: str) -> Rule:
+    return Rule(operand, "is negative", lambda v: v < 0)
+
+
+def _below(limit: float) -> Rule:
+    return Rule("input self", f"is less than {limit:g}", lambda v: v < limit)
+
+
+def _is(value: float) -> Rule:
+    return Rule("input self", f"is {value:g}", lambda v: v == value)
+
+
+def _outside(limit: float) -> Rule:
+    return Rule("input self", f"is outside of [{-limit:g}, {limit:g}]", lambda v: v.abs() > limit)
+
+
+def _each(rules: list[Rule], *names: str) -> dict[str, list[Rule]]:
+    return dict.fromkeys(names, rules)
+
+
+_LOG = [_negative("input self"), _zero("input self")]
+_DIVISION = [_zero("input other")]
+RULES: dict[str, list[Rule]] = {
+    **_each(_DIVISION, "div", "divide", "true_divide", "floor_divide", "remainder", "fmod"),
+    **_each(_LOG, "log", "log2", "log10", "rsqrt"),
+    "sqrt": [_negative("input self")],
+    "log1p": [_below(-1), _is(-1)],
+    "reciprocal": [_zero("input self")],
+    **_each([_outside(1)], "asin", "acos", "arcsin", "arccos"),
+    **_each([_outside(1), _is(1), _is(-1)], "atanh", "arctanh"),
+    **_each([_below(1)], "acosh", "arccosh"),
+    "SqrtBackward0": [_zero("saved result")],
+    **_each([_zero("saved self")], "LogBackward0", "Log2Backward0", "Log10Backward0"),
+    "DivBackward0": [_zero("saved other")],
+    **_each([Rule("saved self", "is 1 or -1", lambda v: v.abs() == 1)], "AcosBackward0", "AsinBackward0"),
+}
+"""By the operator's name without namespace, or by that of the autograd node."""
+
+Named = Sequence[tuple[str, Any]]
+
+
+def cause_of(name: str, outputs: Named, inputs: Named, inf: bool, again: Callable[[Sequence[Any]], Any] | None) -> str:
+    """In words; "": none is confirmed.
+
+    `again` computes the operator with other values for all `inputs`; None: that is not possible.
+    """
+    if not _are_plain(value for _, value in (*outputs, *inputs)):
+        return ""
+    result = next((value for _, value in outputs if isinstance(value, torch.Tensor) and _bad(value, inf).any()), None)
+    if result is None:
+        return ""
+    return next(filter(None, _causes(name.strip("_"), result, inputs, inf, again)), "")
+
+
+def _causes(
+    name: str, result: torch.Tensor, inputs: Named, inf: bool, again: Callable[[Sequence[Any]], Any] | None
+) -> Iterator[str]:
+    bad = _bad(result, inf)
+    yield from (_by(rule, dict(inputs).get(rule.operand), bad) for rule in RULES.get(name, ()))
+    if name == "pow":
+        yield _of_power(dict(inputs), bad)
+    elements = sum(value.numel() for _, value in inputs if isinstance(value, torch.Tensor))
+    if again is None or elements > MOST_ELEMENTS:
+        return
+    yield _by_infinities(bad, inputs, again)
+    yield _by_overflow(result, bad, inputs, again)
+
+
+def _by(rule: Rule, operand: Any, bad: torch.Tensor) -> str:
+    values = _elements(operand, bad)
+    return _told(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
+
+
+def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:
+    base, exponent = (_elements(inputs.get(f"input {name}"), bad) for name in ("self", "exponent"))
+    if base is None or exponent is None:
+        return ""
+    roots = (base < 0) & (exponent != exponent.round())
+    return _told("input self is negative, and input exponent no integer", roots, bad) or _told(
+        "input self is zero, and input exponent negative", (base == 0) & (exponent < 0), bad
+    )
+
+
+def _told(text: str, holds: torch.Tensor, bad: torch.Tensor) -> str:
+    confirmed, count = int((holds & bad).sum()), int(bad.sum())
+    if not confirmed:
+        return ""
+    return text if confirmed == count else f"{text} at {confirmed} of {count} elements of the result"
+
+
+def _by_infinities(bad: torch.Tensor, inputs: Named, again: Callable[[Sequence[Any]], Any]) -> str:
+    """Is the result finite if the infinite elements of its inputs are zero?"""
+    infinite = [name for name, value in inputs if any(bool(torch.isinf(one).any()) for one in _tensors(value))]
+    if not infinite:
+        return ""
+    finite = _again([_map(value, _without_infinities) for _, value in inputs], again, bad)
+    if finite is None or bool((~torch.isfinite(finite) & bad).any()):
+        return ""
+    name, value = next(one for one in inputs if one[0] == infinite[0])
+    tensors = [*_tensors(value)]
+    count, elements = sum(int(torch.isinf(one).sum()) for one in tensors), sum(one.numel() for one in tensors)
+    return f"{name} is infinite at {count} of {elements} elements"
+
+
+def _by_overflow(result: torch.Tensor, bad: torch.Tensor, inputs: Named, again: Callable[[Sequence[Any]], Any]) -> str:
+    exact = _again([_map(value, lambda v: v) for _, value in inputs], again, bad)
+    if exact is None or not bool(torch.isfinite(exact[bad]).all()):
+        return ""
+    largest, limit = exact[bad].abs().max().item(), torch.finfo(result.dtype).max
+    ends = f"; {str(result.dtype).removeprefix('torch.')} ends at {limit:.4g}" if largest > limit else ""
+    return f"in float64 the result is finite, as large as {largest:.4g}{ends}"
+
+
+def _again(values: Sequence[Any], again: Callable[[Sequence[Any]], Any], bad: torch.Tensor) -> torch.Tensor | None:
+    """The result for these inputs in float64, where its shape is that of `bad`."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            found = again(values)
+    except Exception:  # there is no such kernel
+        return None
+    results = [value for value in flattened([found]) if isinstance(value, torch.Tensor)]
+    wide = (torch.float64, torch.complex128)
+    return next((value for value in results if value.shape == bad.shape and value.dtype in wide), None)
+
+
+def _map(value: Any, change: Elements) -> Any:
+    """Wider copies."""
+    if isinstance(value, torch.Tensor):
+        return change(value.detach().to(_WIDER.get(value.dtype, value.dtype), copy=True))
+    if isinstance(value, torch.dtype):
+        return _WIDER.get(value, value)
+    if isinstance(value, float) and math.isinf(value):
+        return float(change(torch.tensor(value, dtype=torch.float64)))
+    return [_map(member, change) for member in value] if isinstance(value, (list, tuple)) else value
+
+
+def _without_infinities(values: torch.Tensor) -> torch.Tensor:
+    if not (values.is_floating_point() or values.is_complex()):
+        return values
+    return values.masked_fill(torch.isinf(values), 0)
+
+
+def _bad(values: torch.Tensor, inf: bool) -> torch.Tensor:
+    return ~torch.isfinite(values) if inf else torch.isnan(values)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    for one in flattened([value]):
+        if isinstance(one, float):
+            yield torch.tensor(one, dtype=torch.float64)
+        elif isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex()):
+            yield one
+
+
+def _elements(operand: Any, like: torch.Tensor) -> torch.Tensor | None:
+    """The real operand in float64, an element for each of `like`; None: it has another shape."""
+    if isinstance(operand, (int, float)) and not isinstance(operand, bool):
+        operand = torch.tensor(float(operand), dtype=torch.float64)
+    if not isinstance(operand, torch.Tensor) or operand.is_complex():
+        return None
+    try:
+        return operand.detach().to(torch.float64).expand(like.shape)
+    except RuntimeError:
+        return None
+
+
+def _are_plain(values: Any) -> bool:
+    """No wrappers, no generators: computing with them again changes nothing else."""
+    for value in flattened(values):
+        if isinstance(value, torch.Generator):
+            return False
+        if isinstance(value, torch.Tensor):
+            arrays = arrays_of(value)
+            wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
+            if wrapped or arrays is None or arrays.why_unreadable(value) is not None:
+                return False
+    return True

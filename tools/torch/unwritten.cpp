@@ -1,0 +1,268 @@
+#include "torch/unwritten.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "amanda/routine_capsule.h"
+#include "torch/bindings.h"
+#include "torch/tensors.h"
+
+namespace amanda::tools::pytorch {
+namespace {
+
+// Of one memory. If there are more, all of it counts as written.
+constexpr size_t kMostPieces = 4096;
+
+bool is_followed(const at::Tensor& tensor) {
+  return is_plain(tensor) && tensor.layout() == c10::kStrided && tensor.has_storage();
+}
+
+const c10::StorageImpl* key_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+uint32_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
+// torch.tensor() allocates by an operator, and fills the memory itself. This key is excluded meanwhile.
+bool is_filled_by_caller() {
+  return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+/// Calls `fn(begin, end)` with the bytes that the tensor's elements are in, until it returns false. Returns false if it
+/// did, or if there are more than kMostPieces.
+template <class Fn>
+bool each_piece(const at::Tensor& tensor, const Fn& fn) {
+  if (tensor.numel() == 0) return true;
+  struct Dim {
+    int64_t stride, size, index;
+  };
+  c10::SmallVector<Dim, 8> dims;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) != 0) dims.push_back({tensor.stride(i), tensor.size(i), 0});
+  }
+  std::sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) { return a.stride < b.stride; });
+  int64_t run = 1;  // of neighbours; `first`: the dimensions that it covers
+  size_t first = 0;
+  for (; first < dims.size() && dims[first].stride == run; ++first) run *= dims[first].size;
+  const auto size = static_cast<int64_t>(tensor.element_size());
+  int64_t at = tensor.storage_offset();
+  for (size_t passed = 0; passed < kMostPieces; ++passed) {
+    if (!fn(at * size, (at + run) * size)) return false;
+    size_t i = first;
+    for (; i < dims.size(); ++i) {
+      at += dims[i].stride;
+      if (++dims[i].index < dims[i].size) break;
+      at -= dims[i].stride * dims[i].size;
+      dims[i].index = 0;
+    }
+    if (i == dims.size()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void WrittenBytes::add(int64_t begin, int64_t end) {
+  auto at = ends_.upper_bound(begin);
+  if (at != ends_.begin() && std::prev(at)->second >= begin) at = std::prev(at);
+  for (; at != ends_.end() && at->first <= end; at = ends_.erase(at)) {
+    begin = std::min(begin, at->first);
+    end = std::max(end, at->second);
+  }
+  ends_.emplace(begin, end);
+}
+
+bool WrittenBytes::has(int64_t begin, int64_t end) const {
+  const auto at = ends_.upper_bound(begin);
+  return at != ends_.begin() && std::prev(at)->second >= end;
+}
+
+void UnwrittenMemory::allocate(const at::Tensor& tensor, OpId by) {
+  if (!is_followed(tensor)) return;
+  std::lock_guard lock(mutex_);
+  allocate_here(tensor, by, 0);
+}
+
+void UnwrittenMemory::grow(const at::Tensor& tensor, OpId by) {
+  if (!is_followed(tensor)) return;
+  std::lock_guard lock(mutex_);
+  if (known(tensor) == nullptr) allocate_here(tensor, by, tensor.storage().nbytes());
+}
+
+void UnwrittenMemory::write(const at::Tensor& tensor) {
+  if (is_empty() || !is_followed(tensor)) return;
+  std::lock_guard lock(mutex_);
+  write_here(tensor);
+}
+
+void UnwrittenMemory::write_some(const at::Tensor& tensor) {
+  if (is_empty() || !is_followed(tensor)) return;
+  std::lock_guard lock(mutex_);
+  Memory* memory = known(tensor);
+  if (memory == nullptr) return;
+  memory->in_part = true;
+  memory->version = std::max(memory->version, version_of(tensor));
+}
+
+void UnwrittenMemory::copy(const at::Tensor& from, const at::Tensor& to) {
+  if (is_empty() || !is_followed(to)) return;
+  std::lock_guard lock(mutex_);
+  const std::optional<Unwritten> unwritten = is_followed(from) ? find_here(from) : std::nullopt;
+  if (!unwritten) return write_here(to);
+  Memory* memory = known(to);
+  if (memory == nullptr && key_of(from) != key_of(to)) {
+    allocate_here(to, unwritten->allocated_by, 0);
+    memory = known(to);
+  }
+  if (memory == nullptr) return;
+  memory->in_part |= unwritten->in_part;
+  memory->version = std::max(memory->version, version_of(to));
+}
+
+std::optional<UnwrittenMemory::Unwritten> UnwrittenMemory::find(const at::Tensor& tensor) {
+  if (is_empty() || !is_followed(tensor)) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  return find_here(tensor);
+}
+
+bool UnwrittenMemory::has(const c10::IValue& operand) {
+  return !is_empty() && !each_tensor(operand, [&](const at::Tensor& tensor) { return !find(tensor); });
+}
+
+void UnwrittenMemory::clear() {
+  std::lock_guard lock(mutex_);
+  memories_.clear();
+  limit_ = 256;
+  count_ = 0;
+}
+
+// Null: it is written, as far as is known.
+UnwrittenMemory::Memory* UnwrittenMemory::known(const at::Tensor& tensor) {
+  const auto found = memories_.find(key_of(tensor));
+  return found == memories_.end() ? nullptr : &found->second;
+}
+
+std::optional<UnwrittenMemory::Unwritten> UnwrittenMemory::find_here(const at::Tensor& tensor) {
+  const Memory* memory = known(tensor);
+  if (memory == nullptr) return std::nullopt;
+  const bool may_be_written = !tensor.storage().resizable() || version_of(tensor) > memory->version;
+  if (may_be_written) {
+    drop(*memory);
+    return std::nullopt;
+  }
+  if (each_piece(tensor, [&](int64_t begin, int64_t end) { return memory->written.has(begin, end); })) {
+    return std::nullopt;
+  }
+  return Unwritten{memory->allocated_by, memory->in_part};
+}
+
+void UnwrittenMemory::allocate_here(const at::Tensor& tensor, OpId by, size_t written) {
+  const c10::weak_intrusive_ptr<c10::StorageImpl> storage(tensor.storage().getWeakStorageImpl());
+  Memory memory{storage, by, version_of(tensor)};
+  if (written > 0) {
+    memory.in_part = true;
+    memory.written.add(0, static_cast<int64_t>(written));
+  }
+  memories_.insert_or_assign(key_of(tensor), std::move(memory));
+  drop_dead();
+  count_ = memories_.size();
+}
+
+void UnwrittenMemory::write_here(const at::Tensor& tensor) {
+  Memory* memory = known(tensor);
+  if (memory == nullptr) return;
+  memory->in_part = true;
+  memory->version = std::max(memory->version, version_of(tensor));
+  const bool added = each_piece(tensor, [&](int64_t begin, int64_t end) {
+    memory->written.add(begin, end);
+    return memory->written.intervals() <= kMostPieces;
+  });
+  if (!added || memory->written.has(0, static_cast<int64_t>(tensor.storage().nbytes()))) drop(*memory);
+}
+
+void UnwrittenMemory::drop(const Memory& memory) {
+  memories_.erase(memory.storage._unsafe_get_target());
+  count_ = memories_.size();
+}
+
+// A storage that is freed keeps its address until the weak reference is gone.
+void UnwrittenMemory::drop_dead() {
+  if (memories_.size() < limit_) return;
+  std::erase_if(memories_, [](const auto& entry) { return entry.second.storage.expired(); });
+  limit_ = std::max<size_t>(256, 2 * memories_.size());
+}
+
+void bind_unwritten(pybind11::module_& m) {
+  namespace py = pybind11;
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  using Held = std::shared_ptr<UnwrittenMemory>;
+  const auto each_output = [](Values& values, const auto& fn) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      each_tensor(operand(values.call(), side_of(values.point()), values.position(i)), [&](const at::Tensor& tensor) {
+        fn(tensor);
+        return true;
+      });
+    }
+    return true;
+  };
+  py::class_<UnwrittenMemory, Held>(m, "UnwrittenMemory", "Which memory has no values yet.")
+      .def(py::init<>())
+      .def(
+          "allocating",
+          [each_output](const Held& memory, OpId by) {
+            return python::capsule_of([=](Values& values) {
+              if (is_filled_by_caller()) return true;
+              return each_output(values, [&](const at::Tensor& tensor) { memory->allocate(tensor, by); });
+            });
+          },
+          py::arg("op_id"), "A routine for `_core.NativeRoutine`, after an operator, with its results.")
+      .def(
+          "growing",
+          [each_output](const Held& memory, OpId by) {
+            return python::capsule_of([=](Values& values) {
+              return each_output(values, [&](const at::Tensor& tensor) { memory->grow(tensor, by); });
+            });
+          },
+          py::arg("op_id"), "Before an operator, with the inputs that it will make larger.")
+      .def(
+          "writing",
+          [](const Held& memory, std::vector<size_t> inputs, bool whole) {
+            return python::capsule_of([memory, inputs = std::move(inputs), whole](Values& values) {
+              if (memory->is_empty()) return true;
+              for (const size_t position : inputs) {
+                each_tensor(operand(values.call(), Side::kInputs, position), [&](const at::Tensor& tensor) {
+                  whole ? memory->write(tensor) : memory->write_some(tensor);
+                  return true;
+                });
+              }
+              return true;
+            });
+          },
+          py::arg("inputs"), py::arg("whole"), "After an operator that is shown the inputs that it has written.")
+      .def(
+          "copying",
+          [](const Held& memory, size_t from, std::optional<size_t> into) {
+            return python::capsule_of([=](Values& values) {
+              if (memory->is_empty()) return true;
+              const c10::IValue& source = operand(values.call(), Side::kInputs, from);
+              const c10::IValue& result =
+                  into ? operand(values.call(), Side::kInputs, *into) : operand(values.call(), Side::kOutputs, 0);
+              if (source.isTensor() && result.isTensor() && source.toTensor().defined()) {
+                memory->copy(source.toTensor(), result.toTensor());
+              }
+              return true;
+            });
+          },
+          py::arg("source"), py::arg("into"),
+          "After an operator that copies an input, into another one or into its result.")
+      .def(
+          "find",
+          [](UnwrittenMemory& memory, const at::Tensor& tensor) -> std::optional<std::pair<OpId, bool>> {
+            const auto found = memory.find(tensor);
+            return found ? std::optional(std::pair(found->allocated_by, found->in_part)) : std::nullopt;
+          },
+          py::arg("tensor"), Unlocked(),
+          "The operator that allocated it, and was some of it written? None: it has values, as far as is known.")
+      .def("clear", &UnwrittenMemory::clear, Unlocked())
+      .def_property_readonly("is_empty", &UnwrittenMemory::is_empty);
+}
+
+}  // namespace amanda::tools::pytorch
