@@ -19,6 +19,7 @@ _Engine: Any = type(port.engine)
 
 
 class _QuietEngine(_Engine):  # type: ignore[misc]
+    @port.leave_uncompiled
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         were_caught = _torch.catch_operators(False)  # and the engine's threads do as this one does
         try:
@@ -28,6 +29,7 @@ class _QuietEngine(_Engine):  # type: ignore[misc]
 
 
 def _caught(recompute: Callable[..., Any]) -> Callable[..., Any]:
+    @port.leave_uncompiled
     @functools.wraps(recompute)
     def run(*args: Any, **kwargs: Any) -> Any:
         were_caught = _torch.catch_operators(True)

@@ -17,6 +17,7 @@ from amanda.drivers.torch import port
 _Base: Any = port.FunctionBase
 
 
+@port.leave_uncompiled
 @functools.wraps(_Base.apply)
 def _apply(cls: type[Any], /, *args: Any, **kwargs: Any) -> Any:
     run = super(_Base, cls).apply

@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from amanda import _torch
-from amanda.drivers.torch import lifetimes, models
+from amanda.drivers.torch import lifetimes, models, port
 
 
 class _Home(NamedTuple):
@@ -133,6 +133,7 @@ def _patch_exchanges() -> None:
     torch_module.register_module_buffer_registration_hook(_on_buffer)
     convert, swap = torch.nn.Module._apply, torch.utils.swap_tensors
 
+    @port.leave_uncompiled
     @functools.wraps(convert)
     def convert_and_tell(self: Any, *args: Any, **kwargs: Any) -> Any:
         converted = convert(self, *args, **kwargs)
@@ -140,6 +141,7 @@ def _patch_exchanges() -> None:
             _refresh(self)
         return converted
 
+    @port.leave_uncompiled
     @functools.wraps(swap)
     def swap_and_tell(t1: Any, t2: Any) -> None:
         swap(t1, t2)
@@ -151,6 +153,7 @@ def _patch_exchanges() -> None:
     torch.utils.swap_tensors = swap_and_tell
 
 
+@port.leave_all_uncompiled
 def _on_parameter(module: Any, name: str, tensor: Any) -> None:
     """The module's former parameter of this name may live on elsewhere, under another name."""
     if torch.compiler.is_compiling():  # traced: nothing is registered yet
@@ -160,6 +163,7 @@ def _on_parameter(module: Any, name: str, tensor: Any) -> None:
         _torch.renumber_loose(old)
 
 
+@port.leave_all_uncompiled
 def _on_buffer(module: Any, name: str, tensor: Any) -> None:
     if torch.compiler.is_compiling():
         return
@@ -169,6 +173,7 @@ def _on_buffer(module: Any, name: str, tensor: Any) -> None:
         _settle(tensor, module, name)
 
 
+@port.leave_all_uncompiled
 def _refresh(module: Any) -> None:
     numbers = _numbers_of(module)
     if numbers is None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules import module as torch_module
 
-from amanda.drivers.torch import call_path, models
+from amanda.drivers.torch import call_path, models, port
 from amanda.identity import frames
 
 
@@ -89,6 +89,7 @@ def _listen() -> None:
     torch_module.register_module_parameter_registration_hook(_on_parameter)
 
 
+@port.leave_all_uncompiled
 def _on_parameter(module: Any, name: str, tensor: Any) -> None:
     if not torch.compiler.is_compiling():
         _loose.clear()

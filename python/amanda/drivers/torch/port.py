@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.autograd.variable
 import torch.multiprocessing.reductions
 import torch.utils.checkpoint
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _get(name: str, missing: list[str]) -> Any:
@@ -64,6 +67,9 @@ ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
 TensorBase = _get("_C.TensorBase", _missing)
 # Sets the compiler of this thread's frames, and returns the previous one.
 set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame", _missing)
+_set_strategy = _get("_C._dynamo.eval_frame.set_code_exec_strategy", _missing)
+_Strategy = _get("_C._dynamo.eval_frame._FrameExecStrategy", _missing)
+_Frames = _get("_C._dynamo.eval_frame._FrameAction", _missing)
 
 # set_versions((tensor,), (number,)): as of autograd's check for writes to what it has saved.
 set_versions = _get("_C._autograd._unsafe_set_version_counter", _missing)
@@ -188,6 +194,23 @@ def satisfy_fullgraph() -> None:
 def leave_untraced(function: Any) -> None:
     """Marks a function as torch.compiler.disable does, without importing torch._dynamo."""
     function._torchdynamo_disable = True
+
+
+def leave_uncompiled(function: F) -> F:
+    """Has Dynamo run the function's frames as they are, and compile what it calls as it would without the function: for
+    what stands in the place of a function that is no frame, or that Dynamo leaves alone. Returns the function."""
+    return _left_uncompiled(function, _Frames.DEFAULT)
+
+
+def leave_all_uncompiled(function: F) -> F:
+    """As leave_uncompiled(), with what the function calls: none of it is the program's."""
+    return _left_uncompiled(function, _Frames.SKIP)
+
+
+def _left_uncompiled(function: F, callees: Any) -> F:
+    code: Any = function.__code__
+    _set_strategy(code, _Strategy(_Frames.SKIP, callees))
+    return function
 
 
 # ---- torch.utils.checkpoint -------------------------------------------------------------------------------------------
