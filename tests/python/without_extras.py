@@ -90,7 +90,7 @@ USES = {
         ["tools/capture/stores.py, safetensors", "tools/_tensor_file.py, safetensors"],
         lambda folder: _tool("capture.Capture", ops="relu", folder=folder / "captured"),
     ),
-    "Recorder": Use(["tools/diff/record.py, safetensors"], lambda folder: _tool("diff.Recorder", folder=folder / "a")),
+    "Recorder": Use([], lambda folder: _tool("diff.Recorder", folder=folder / "a")),
     "CausalDiff": Use([], lambda folder: _tool("diff.CausalDiff", record=folder / "a")),
     "History parquet": Use(
         ["tools/history/parquet.py, pyarrow"], lambda folder: _tool("history.History", parquet=folder / "history")
@@ -108,6 +108,7 @@ SILENT = {
     "reports/source_listing.py, rich",  # called by rich
     # Where values are arrays of numpy, it is there: TensorFlow depends on it.
     "tools/_arrays/of_numpy.py, numpy",
+    "tools/diff/ndarrays.py, numpy",
     "tools/pruning/variable_masks.py, numpy",
     "tools/quantization/array_observed.py, numpy",
 }

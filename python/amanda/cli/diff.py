@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,12 @@ from amanda.tools.diff.differences import Differences
 from amanda.tools.diff.record import check_packages, is_record
 from amanda.tools.diff.rows import COLUMNS
 
+# Exit statuses; argparse has 2, of mistakes in the command line.
 DIFFERS = 1
-FAILED = 3  # a program; argparse has 2
-_STOPPED = (program_end.INTERRUPTED, 128 + signal.SIGTERM)  # statuses of a program that was stopped from outside
+DAMAGED = 2  # a record
+FAILED = 3  # the program that was recorded
+INCOMPLETE = 4  # nothing differs in what was compared, and a part was not compared
+COMPARED_FAILED = 5  # the program that was compared
 FILES = {"json": (), "html": ("jinja2", "rich", "plotly")}  # what is written, and the packages that write it
 
 
@@ -43,7 +45,8 @@ def add(commands: Any) -> None:
         description="Records what every operator of a program returns, and compares another run with it: a.py and then "
         "b.py, or --record a folder, and later --against it; or two such folders. Each result that differs is replaced by "
         "the reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
-        "for mistakes in the command line or the record, and 3 if a program fails.",
+        "for mistakes in the command line or the record, 3 if the program that is recorded fails, 4 if nothing differs in "
+        "what was compared and a part was not compared, and 5 if the program that is compared fails.",
         epilog="example: amanda diff before.py after.py",
     )
     add_options(command)
@@ -90,7 +93,7 @@ def run(program: Program, other: str | None, given: argparse.Namespace, options:
     """Records `program`, or compares it with a record: of the script `other`, if there is one.
 
     Raises:
-        SystemExit: `DIFFERS`, or `FAILED`: a program.
+        SystemExit: one of the statuses above.
         KeyboardInterrupt: Ctrl-C has ended a program.
         ImportError: a package is not installed; no program has run.
         ValueError: there is no record, or a tolerance is negative, or a file cannot be written; no program has run.
@@ -178,7 +181,7 @@ def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
 
     def report(made: Report, status: object) -> None:
         with made.part("complete the record"):
-            recorder.close(interrupted=status in _STOPPED)
+            recorder.close(interrupted=not program_end.is_success(status))
 
     shown = live_bar(
         None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
@@ -199,6 +202,7 @@ def _compare(
     script = program.argv[0]
 
     def report(made: Report, status: object) -> None:
+        tool.set_ended_early(not program_end.is_success(status))
         try:
             _report(tool, " ".join(program.argv), files, given.top, made)
         finally:
@@ -206,12 +210,12 @@ def _compare(
 
     shown = live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")
     comparing = scope.apply(tool, **options)
-    run_and_report(program, comparing, report, shown=live(shown), failed=functools.partial(_failed, script))
+    failed = functools.partial(_failed, script, own=COMPARED_FAILED)
+    run_and_report(program, comparing, report, shown=live(shown), failed=failed)
 
 
 def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report) -> None:
-    rows = diff.rows()
-    summary = f"{len(rows)} difference{'s' * (len(rows) != 1)}"
+    rows, summary = diff.rows(), diff.summary
     with made.part("print the table"):
         print(f"\n{diff.table(top=top)}\n{summary}" if rows else f"\n{summary}", flush=True)
     if "json" in files:
@@ -224,16 +228,19 @@ def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | 
             page = HtmlPage("Two runs compared", f"{title}\n{summary}\n{diff.parting or ''}".rstrip())
             page.add_table("Causes", COLUMNS, rows)
             page.write(files["html"])
-    if rows and made.status is None:
-        made.status = DIFFERS
+    if diff.damage:
+        program_end.tell(f"amanda diff: error: {diff.damage}")
+        made.status = DAMAGED
+    elif made.status is None:
+        made.status = DIFFERS if rows else INCOMPLETE if diff.not_compared else None
 
 
-def _failed(script: str, status: object) -> object:
-    """The status of `amanda diff` where a script has not ended well."""
+def _failed(script: str, status: object, own: int = FAILED) -> object:
+    """The status of `amanda diff` where a script has not ended well: `own`."""
     if status is program_end.INTERRUPTED:
         return status
     if not isinstance(status, int):  # as Python does with a text
         program_end.tell(str(status))
         status = 1
     program_end.tell(f"amanda diff: {script} ended with status {status}")
-    return FAILED
+    return own

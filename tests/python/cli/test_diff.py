@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,8 @@ def diff(tmp_path, run_python):
 
 def test_two_scripts(diff, tmp_path):
     same = diff("a.py", "a.py", "--flag")
-    assert (same.returncode, same.stdout) == (0, "['--flag']\n['--flag']\n\n0 differences\n"), same.stderr
+    words = "0 differences in 20 operators, 23 results, forward and backward"
+    assert (same.returncode, same.stdout) == (0, f"['--flag']\n['--flag']\n\n{words}\n"), same.stderr
     other = diff("--json", "rows.json", "--html", "page.html", "a.py", "b.py")
     assert other.returncode == 1, other.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
@@ -42,7 +44,7 @@ def test_two_scripts(diff, tmp_path):
         ("only in this run", "aten::zeros"),
         ("only in reference", "aten::ones"),
     }
-    assert other.stdout.endswith(f"{len(rows)} differences\n")
+    assert re.search(rf"\n{len(rows)} differences in \d+ operators, \d+ results, forward and backward\n$", other.stdout)
     (table,) = tables_of((tmp_path / "page.html").read_text())
     assert any("aten::zeros" in column for column in table["keys"])
 
@@ -99,8 +101,80 @@ def test_mistakes_and_programs_that_fail(diff, tmp_path):
     assert failed.stderr == "amanda diff: fails.py ended with status 1\n"
     (tmp_path / "raises.py").write_text("1 / 0")
     raised = diff("a.py", "raises.py")
-    assert raised.returncode == 3
+    assert raised.returncode == 5
     assert raised.stderr.endswith("ZeroDivisionError: division by zero\namanda diff: raises.py ended with status 1\n")
+
+
+# ---- what was not compared ---------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_record_is_found_before_the_program_starts(diff, tmp_path):
+    assert diff("--record", "ref", "a.py").returncode == 0
+    path = tmp_path / "ref" / "1.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    for arguments in (["--against", "ref", "a.py"], ["ref", "ref"]):
+        done = diff(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith(
+            "amanda diff: error: [diff] the record is damaged: ref/1.safetensors: it is cut short; record it again\n"
+        )
+
+
+def test_damage_that_is_found_later_does_not_end_the_program(diff, tmp_path):
+    (tmp_path / "c.py").write_text(PROGRAM.replace("seed(0)", "seed(1)") + "print('the end')\n")
+    assert diff("--record", "ref", "a.py").returncode == 0
+    path = tmp_path / "ref" / "1.safetensors"
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    path.write_bytes(whole[:start] + bytes(byte ^ 64 for byte in whole[start:]))
+    done = diff("--against", "ref", "c.py")
+    assert done.returncode == 2, done.stderr
+    assert "the end\n" in done.stdout
+    assert re.search(r"^stopped here: aten::\w+.*c.py:\d+\), after \d+ of \d+ runs of operators: ", done.stdout, re.M)
+    assert "only in reference" not in done.stdout
+    told = (
+        "amanda diff: error: [diff] the record is damaged: ref/1.safetensors: the elements of a tensor are others than"
+    )
+    assert told in done.stderr
+
+
+def test_operators_that_a_program_did_not_reach_are_no_differences(diff, tmp_path):
+    (tmp_path / "fails.py").write_text(PROGRAM.replace("print", "torch.Tensor.backward = lambda loss: 1 / 0\nprint"))
+    done = diff("a.py", "fails.py")
+    assert done.returncode == 5
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\namanda diff: fails.py ended with status 1\n")
+    assert "only in reference" not in done.stdout
+    stopped, summary = done.stdout.splitlines()[-2:]
+    assert re.fullmatch(
+        r"stopped here: aten::\S+ \(.*fails.py:7\), after \d+ of \d+ runs of operators: the program failed or was stopped",
+        stopped,
+    )
+    assert summary.startswith("no difference in what was compared (")
+    assert summary.endswith(", forward); not compared: what comes after that")
+
+
+COMPILED = """
+import torch
+def double(x):
+    return x.exp() * 2
+COMPILE
+double(torch.ones(3))
+"""
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "opaque"])
+def test_compiled_functions_are_not_compared_as_they_run_alone(diff, tmp_path, mode):
+    (tmp_path / "e.py").write_text(COMPILED.replace("COMPILE", ""))
+    (tmp_path / "c.py").write_text(COMPILED.replace("COMPILE", "double = torch.compile(double, backend='aot_eager')"))
+    done = diff("--compiled", mode, "e.py", "c.py")
+    if mode == "opaque":
+        assert done.returncode == 1, "its operators are in one run only"
+        assert " differences in " in done.stdout
+    else:
+        assert done.returncode == 4
+        assert "\nno difference in what was compared (" in done.stdout
+    assert re.search(r"not compared: .*1 compiled function \(__main__.double \(.*c.py:3\)\) ran ", done.stdout)
+    assert "0 differences" not in done.stdout
 
 
 # ---- ends --------------------------------------------------------------------------------------------------------------
@@ -135,7 +209,7 @@ def test_a_record_has_all_that_ran_whatever_ends_the_program(diff, tmp_path, end
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.endswith(told)
     assert bool(done.stderr) == bool(told)
-    assert operators_in(tmp_path / "ref", interrupted="signal" in end) == ["aten::ones", "aten::relu"]
+    assert operators_in(tmp_path / "ref", interrupted=status != 0) == ["aten::ones", "aten::relu"]
 
 
 def test_what_was_found_is_printed_whatever_ends_the_program(diff, tmp_path):
@@ -145,7 +219,7 @@ def test_what_was_found_is_printed_whatever_ends_the_program(diff, tmp_path):
     done = diff("--against", "ref", "--json", "rows.json", "ends.py")
     assert done.returncode == 1, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert done.stdout.endswith(f"\n{len(rows)} differences\n")
+    assert f"\n{len(rows)} differences in 0 operators, 0 results; not compared: anything at all" in done.stdout
     assert {row["name"] for row in rows} == {"aten::ones", "aten::relu"}
 
 
@@ -191,8 +265,8 @@ def test_a_signal_that_stops_the_recording_thread_loses_at_most_what_it_adds(tmp
     [
         ("jinja2", ["--html", "page.html"], "argument --html: it needs jinja2: pip install 'amanda[report]'"),
         ("rich", [], "tables need rich: pip install 'amanda[profile]'"),
-        ("safetensors", [], "[diff] records need safetensors: pip install 'amanda[diff]'"),
-        ("safetensors", ["--record", "ref"], "[diff] records need safetensors: pip install 'amanda[diff]'"),
+        ("numpy", [], "[diff] records need numpy: pip install 'amanda[diff]'"),
+        ("numpy", ["--record", "ref"], "[diff] records need numpy: pip install 'amanda[diff]'"),
         (None, ["--json", "no/rows.json"], "argument --json: can't write 'no/rows.json'"),
     ],
 )

@@ -9,7 +9,7 @@ import sys
 import amanda
 import pytest
 import torch
-from amanda.tools.diff import CausalDiff, Recorder
+from amanda.tools.diff import CausalDiff, Recorder, record_writer
 from amanda.tools.diff import record as records
 from repository import ROOT
 from torch import nn
@@ -355,12 +355,12 @@ def test_operators_of_one_run_only_and_other_counts(reference):
 
 
 def test_the_record_of_an_interrupted_run_is_readable(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "BATCH_BYTES", 1)
+    monkeypatch.setattr(record_writer, "BATCH_BYTES", 1)
     recorder = Recorder(tmp_path / "r")
     with amanda.apply(recorder):  # and it is never closed, as in a process that is killed
         torch.ones(3).exp().sum()
     with open(tmp_path / "r" / "index.jsonl", "a") as index:
-        index.write('["run", 0, [')  # the line that was being written
+        index.write('["0f1e2d3c", ["run", 0, [')  # the line that was being written
     diff = CausalDiff(tmp_path / "r")
     with amanda.apply(diff):
         torch.ones(3).exp().sum()
@@ -370,14 +370,15 @@ def test_the_record_of_an_interrupted_run_is_readable(tmp_path, monkeypatch):
         "aten::exp",
         "aten::sum",
     ]
-    assert "the record was interrupted" in str(diff.table())
+    assert "what comes after the end of the record" in str(diff.table())
+    assert diff.not_compared == ["what comes after the end of the record, whose program failed or was stopped"]
     recorder._writer._index.close()
 
 
 FULL_DISK = """
 import resource, sys, torch, amanda
-from amanda.tools.diff import Recorder, record
-record.BATCH_BYTES = 1
+from amanda.tools.diff import Recorder, record_writer
+record_writer.BATCH_BYTES = 1
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # of each file
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 recorder = Recorder(sys.argv[1])
@@ -401,7 +402,7 @@ def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(tmp_pa
     record = records.Record(tmp_path / "r")
     assert not record.is_complete
     assert [station.operator for station in record.stations] == ["aten::ones", "aten::exp"]
-    assert torch.equal(record.tensor(record.runs(1)[0].results[0]), torch.ones(30).exp())
+    assert torch.equal(record.result(record.runs(1)[0], 0), torch.ones(30).exp())
 
 
 def test_signs_of_zero_and_infinities_differ(tmp_path):
@@ -432,7 +433,8 @@ def test_what_cannot_be_stored_is_compared_by_its_hash_and_what_cannot_be_read_i
         run(3.0)
     (row,) = diff.rows()
     assert (row.name, row.elements, row.note) == ("aten::mul.Tensor", None, "other: 2.0 -> 3.0")
-    assert "2 results could not be read, and were not compared" in " ".join(str(diff.table()).split())
+    assert diff.not_compared == ["2 results that could not be read (2: a sparse tensor)"]
+    assert f"not compared: {diff.not_compared[0]}" in " ".join(str(diff.table()).split())
 
 
 def test_what_is_refused(tmp_path):
@@ -442,7 +444,7 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is no record: its index.jsonl is something else"):
         CausalDiff(tmp_path)
     (tmp_path / "index.jsonl").write_text(json.dumps(["amanda diff record", 99]))
-    with pytest.raises(ValueError, match="is a record of version 99, and this Amanda reads version 2; record it again"):
+    with pytest.raises(ValueError, match="is a record of version 99, and this Amanda reads version 3; record it again"):
         CausalDiff(tmp_path)
     with pytest.raises(FileExistsError, match="is not empty; a record is written into a folder of its own"):
         Recorder(tmp_path)

@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from amanda.tools.diff import values
 from amanda.tools.diff.comparison import Comparison
 from amanda.tools.diff.differences import Differences, tolerances_of
-from amanda.tools.diff.record import Record, Station
-from amanda.tools.diff.texts import text_of_tensor
-from amanda.tools.diff.watching import Seen, Watching
+from amanda.tools.diff.record import DamagedRecord, Record, Station
+from amanda.tools.diff.texts import text_of_array
+from amanda.tools.diff.watching import Seen, Watching, is_early
 
 
 class CausalDiff(Differences, Watching):
@@ -46,8 +47,8 @@ class CausalDiff(Differences, Watching):
             `amanda.reports.progress.Progress`.
 
     Raises:
-        ImportError: numpy or safetensors is not installed.
-        ValueError: the folder has no record, or one of another version; a tolerance is negative.
+        ImportError: numpy is not installed.
+        ValueError: the folder has no record, or one of another version, or a damaged one; a tolerance is negative.
         OSError: it cannot be read.
     """
 
@@ -68,32 +69,48 @@ class CausalDiff(Differences, Watching):
     def reset(self) -> None:
         self._comparison = Comparison(self._record, self._tolerances, heal=True)
         self._numbers.clear()
-        self._compared = 0
+        self._compared, self._damage = 0, ""
+        self._forget_unwatched()
 
     @property
     def compared(self) -> int:
         """How many runs of operators it has seen so far."""
         return self._compared
 
-    @property
-    def recorded(self) -> int:
-        """How many the record has."""
-        return len(self._record.executions)
+    def on_enter(self) -> None:
+        super().on_enter()
+        self.set_ended_early(False)
+
+    def on_exit(self, error: BaseException | None) -> None:
+        self.set_ended_early(is_early(error))
+
+    def set_ended_early(self, has: bool = True) -> None:
+        """The program has failed, or was stopped: what it has not reached of the reference is no difference. A scope that
+        an exception ends has called it."""
+        self._comparison.matching.has_ended_early = has or bool(self._damage)
+
+    def _unseen(self) -> list[str]:
+        return self._unwatched()
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
-        from amanda.tools.diff import tensors
-
-        told = [text_of_tensor(tensor) for tensor in seen.tensors]
+        told = [text_of_array(tensor) for tensor in seen.tensors]
 
         def result(i: int) -> Any:
-            return None if seen.are_views else tensors.kept(seen.tensors[i])
+            return None if seen.are_views else values.kept(seen.tensors[i])
 
         with self._lock:
+            if self._damage:
+                return None
             self._compared += 1
-            return self._comparison.ran(station, told, seen, result)
+            try:
+                return self._comparison.ran(station, told, seen, result)
+            except DamagedRecord as error:  # the program goes on
+                self._damage = str(error)
+                self.set_ended_early()
+                return None
 
     def _accumulates(self, station: Station, gradient: Any) -> None:
         with self._lock:
-            self._compared += 1
+            self._compared += not self._damage
             if self._comparison.consequences:
-                self._comparison.accumulates(text_of_tensor(gradient))
+                self._comparison.accumulates(text_of_array(gradient))

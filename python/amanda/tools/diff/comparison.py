@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-from amanda.tools.diff import lone, texts
+from amanda.tools.diff import lone, texts, values
 from amanda.tools.diff.changes import Change, changes_of
+from amanda.tools.diff.compared import Compared
 from amanda.tools.diff.consequences import Consequences
 from amanda.tools.diff.matching import Id, Matching
 from amanda.tools.diff.record import Execution, Record, Station
 from amanda.tools.diff.rows import Kind, Row
+from amanda.tools.diff.tolerances import Difference, Tolerances
 from amanda.tools.diff.watching import Seen
 
 
@@ -48,22 +50,27 @@ class Comparison:
 
     Arguments:
         record: the reference.
-        tolerances: rtol, atol and close, of `tensors.Tolerances`.
+        tolerances: of results.
         heal: results that differ are replaced by the reference's. Else what reads them is told from causes by their
             contents.
     """
 
-    def __init__(self, record: Record, tolerances: tuple[float | None, float | None, bool], *, heal: bool) -> None:
+    def __init__(self, record: Record, tolerances: Tolerances, *, heal: bool) -> None:
         self._record, self._tolerances, self._heal = record, tolerances, heal
         self.matching = Matching(record)
         self.consequences = Consequences()
         self.causes: dict[Hashable, Cause] = {}
-        self.unreadable = 0  # results
+        self.compared = Compared()
+        self._is_healing = heal  # in all that has run
         self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
 
     def ran(self, station: Station, told: Sequence[str], seen: Seen, result: Callable[[int], Any]) -> list[Any] | None:
         """One execution. `told`: texts of its results. `result(i)` is one on the CPU, or None. Returns what replaces the
-        results."""
+        results.
+
+        Raises:
+            DamagedRecord: the reference's results cannot be read.
+        """
         inputs, forward = seen.inputs, seen.forward
         number, reference = self.matching.next(station, inputs)
         if reference is None:
@@ -72,14 +79,17 @@ class Comparison:
             self._follow(told, sources[0] if sources and station.is_view else ("lone", station.id), station)
             self._tainted.add((station.op_id, number))
             return None
+        self.compared.add(station, told)
         changes = changes_of(station, reference.inputs, inputs)
+        if not told and not station.backward_op:
+            self._got(station, number, seen, changes)
         if len(told) != len(reference.told):
             note = f"{len(told)} tensors instead of {len(reference.told)}"
             if not self._reads_saved(station, forward):
                 self._add(station, number, 0, _no_difference(note), "operator", note)
             self._follow(told, ("cause", station.id), station)
             return None
-        self.unreadable += sum(not texts.is_readable(text) for text in told)
+        self._is_healing &= not seen.are_fixed
         replaced: list[Any] = [None] * len(told)
         source: Hashable | None = None
         explained = False
@@ -89,13 +99,18 @@ class Comparison:
             if ours == theirs:
                 continue
             tensor, other = result(i), self._stored(reference, i)
+            known = tensor is not None and other is not None
             found = self._difference(tensor, other, ours, theirs, changes)
             if found is _EQUAL:
                 continue
+            if found is None and not known:
+                self.compared.hide(is_view=seen.are_views)
+            elif found is None:
+                self.compared.tolerated += 1
             if found is not None and not explained:
                 source, explained = self._explain(station, number, seen, i, found, changes), True
                 self._judge(source, seen, changes, tensor, other, i)
-            if self._heal and tensor is not None and other is not None and tensor.shape == other.shape:
+            if self._heal and not seen.are_fixed and known and tensor.shape == other.shape:
                 replaced[i] = other
             elif found is None or source is not None:
                 self._follow([ours], source or ("tolerated",), station)
@@ -103,7 +118,7 @@ class Comparison:
 
     def rows(self) -> list[Row]:
         """The causes in order, then what only one of the runs has."""
-        theirs = lone.of_reference(self._record, self.matching, heal=self._heal)
+        theirs = lone.of_reference(self._record, self.matching, heal=self._is_healing)
         found = []
         for cause in self.causes.values():
             backward = bool(cause.station.backward_op)
@@ -115,17 +130,20 @@ class Comparison:
         causes = {op_id for op_id, _ in self._tainted}
         return found + lone.rows(self._record, self.matching, self.consequences, theirs, causes)
 
+    def _got(self, station: Station, run: int, seen: Seen, changes: Sequence[Change]) -> None:
+        """An operator without results, such as a write to a variable: what it gets is all that can differ."""
+        tensors = [change for change in changes if change.pairs]
+        if tensors:
+            self._explain(station, run, seen, 0, _no_difference(""), tensors)
+
     def accumulates(self, gradient: str) -> None:
         self.consequences.accumulate(gradient)
 
     def _stored(self, reference: Execution, i: int) -> Any:
-        number = reference.results[i]
-        return None if number is None else self._record.tensor(number)
+        return self._record.result(reference, i)
 
     def _difference(self, tensor: Any, other: Any, ours: str, theirs: str, changes: Sequence[Change]) -> Any:
-        """None: within the tolerances."""
-        from amanda.tools.diff import tensors
-
+        """None: within the tolerances, as far as it is known."""
         dtypes = sorted(set().union(*(change.dtypes for change in changes)))
         if tensor is None or other is None:
             if dtypes or texts.dtype_in(ours) != texts.dtype_in(theirs):
@@ -133,9 +151,10 @@ class Comparison:
             shapes = texts.without_hash(ours), texts.without_hash(theirs)
             note = "" if shapes[0] == shapes[1] else " instead of ".join(shapes).replace("tensor ", "")
             return _no_difference(note)
-        if tensors.is_equal(tensor, other):
+        known = values.values_of(tensor)
+        if known.is_equal(tensor, other):
             return _EQUAL  # NaNs
-        return tensors.difference(tensor, other, tensors.Tolerances(*self._tolerances), dtypes)
+        return known.difference(tensor, other, self._tolerances, dtypes)
 
     def _explain(
         self, station: Station, run: int, seen: Seen, output: int, found: Any, changes: Sequence[Change]
@@ -226,6 +245,4 @@ _EQUAL = object()
 
 def _no_difference(note: str) -> Any:
     """For what is known by a hash only."""
-    from amanda.tools.diff import tensors
-
-    return tensors.Difference("", None, None, None, None, note)
+    return Difference("", None, None, None, None, note)

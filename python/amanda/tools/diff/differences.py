@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from amanda.reports.progress import Progress
 from amanda.reports.results import Results
+from amanda.tools.diff.compared import Stop
 from amanda.tools.diff.comparison import Comparison
 from amanda.tools.diff.matching import Parting
 from amanda.tools.diff.record import Execution, Record, Station
 from amanda.tools.diff.rows import GROUPINGS, GroupBy, Row
+from amanda.tools.diff.tolerances import Tolerances
 from amanda.tools.diff.watching import Seen
 
 
@@ -25,11 +28,57 @@ class Differences(Results[Row, GroupBy]):
     _lock: threading.Lock | Any
     _record: Record
     _comparison: Comparison
+    _damage = ""
+    _early: ClassVar[str] = "the program failed or was stopped"
+
+    @property
+    def compared(self) -> int:
+        """How many runs of operators it has seen so far."""
+        raise NotImplementedError
+
+    @property
+    def recorded(self) -> int:
+        """How many the record has."""
+        return len(self._record.executions)
+
+    def _unseen(self) -> list[str]:
+        """What ran, and was not seen as it runs without tools, as sentences."""
+        raise NotImplementedError
 
     @property
     def differs(self) -> bool:
         """Is there a row?"""
         return bool(self.rows())
+
+    @property
+    def summary(self) -> str:
+        """How many differences there are, in how much, and what was not compared, in sentences for a user. It says "0
+        differences" if all was compared."""
+        count, missing = len(self.rows()), self.not_compared
+        what = f"{count:,} difference{'s' * (count != 1)} in {self._comparison.compared}"
+        if missing and not count:
+            what = f"no difference in what was compared ({self._comparison.compared})"
+        rest = f"; not compared: {', '.join(missing)}" if missing else ""
+        return "\n".join(filter(None, [str(self.stopped or ""), f"{what}{rest}"]))
+
+    @property
+    def not_compared(self) -> list[str]:
+        """What of the programs was not compared, in words; empty: all was."""
+        with self._lock:
+            return list(self._missing())
+
+    @property
+    def stopped(self) -> Stop | None:
+        """Where the comparison has ended before the programs; None: it has not."""
+        matching, why = self._comparison.matching, self._damage
+        if not why and matching.has_ended_early:
+            why = self._early
+        return Stop(matching.last, self.compared, self.recorded, why) if why else None
+
+    @property
+    def damage(self) -> str:
+        """What ended the comparison: a file of a record that has changed since it was written; "": nothing did."""
+        return self._damage
 
     @property
     def parting(self) -> Parting | None:
@@ -42,12 +91,20 @@ class Differences(Results[Row, GroupBy]):
             return self._comparison.rows()
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        unreadable = self._comparison.unreadable
-        return [
-            str(self.parting or ""),
-            "" if self._record.is_complete else "the record was interrupted: what came after is not compared",
-            f"{unreadable} results could not be read, and were not compared" if unreadable else "",
-        ]
+        not_compared = (f"not compared: {part}" for part in self.not_compared)
+        return [str(self.parting or ""), str(self.stopped or ""), *not_compared]
+
+    def _missing(self) -> Iterator[str]:
+        compared, record = self._comparison.compared, self._record
+        if self.stopped and len(self._comparison.matching.comparable) < len(record.executions):
+            yield "what comes after that"
+        yield from compared.missing()
+        if not record.is_complete:
+            yield "what comes after the end of the record, whose program failed or was stopped"
+        yield from self._unseen()
+        yield from (f"{text} in the reference" for text in record.unseen)
+        if compared.is_nothing:
+            yield "anything at all, as no operator that both have returned a tensor"
 
 
 class RecordDiff(Differences):
@@ -65,10 +122,12 @@ class RecordDiff(Differences):
             `amanda.reports.progress.Progress`.
 
     Raises:
-        ImportError: numpy or safetensors is not installed.
-        ValueError: a folder has no record, or one of another version; a tolerance is negative.
+        ImportError: numpy is not installed.
+        ValueError: a folder has no record, or one of another version, or a damaged one; a tolerance is negative.
         OSError: one cannot be read.
     """
+
+    _early = "the program of the second record failed or was stopped"
 
     def __init__(
         self,
@@ -89,11 +148,16 @@ class RecordDiff(Differences):
     def reset(self) -> None:
         """Compares again."""
         self._comparison = Comparison(self._record, self._tolerances, heal=False)
+        self._comparison.matching.has_ended_early = not self._other.is_complete
         executions = self._other.executions
         with Progress("comparing the records", len(executions), show=self._shows_progress) as progress:
             for i, execution in executions:
                 self._compare(self._other.stations[i], execution)
                 progress.advance()
+
+    @property
+    def compared(self) -> int:
+        return len(self._other.executions)
 
     def _compare(self, station: Station, execution: Execution) -> None:
         if station.accumulates:
@@ -101,23 +165,15 @@ class RecordDiff(Differences):
         else:
             are_views = station.is_view and not any(number is not None for number in execution.results)
             seen = Seen([], execution.inputs, execution.forward, are_views)
-            self._comparison.ran(station, execution.told, seen, self._tensor_of(execution.results))
+            self._comparison.ran(station, execution.told, seen, functools.partial(self._other.result, execution))
 
-    def _tensor_of(self, numbers: list[int | None]) -> Callable[[int], Any]:
-        def tensor(i: int) -> Any:
-            number = numbers[i]
-            return None if number is None else self._other.tensor(number)
-
-        return tensor
-
-    def _remarks(self, by: GroupBy) -> list[str]:
-        other = "" if self._other.is_complete else "the second record was interrupted"
-        return [*super()._remarks(by), other]
+    def _unseen(self) -> list[str]:
+        return self._other.unseen
 
 
-def tolerances_of(rtol: float | None, atol: float | None, close: bool) -> tuple[float | None, float | None, bool]:
+def tolerances_of(rtol: float | None, atol: float | None, close: bool) -> Tolerances:
     """Raises `ValueError`: one is negative."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not value >= 0:
             raise ValueError(f"[diff] {name}= is a tolerance, 0 or more, got {value!r}")
-    return rtol, atol, close
+    return Tolerances(rtol, atol, close)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from amanda.tools.diff.tensors import tensors_in
+from amanda.tools.diff.values import arrays_in
 
 _WIDER = {
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
@@ -45,7 +45,7 @@ def _run(op: Callable[..., Any], inputs: Sequence[Any], written: Sequence[int]) 
         returned = op(*wide)
     except (RuntimeError, NotImplementedError, TypeError):
         return None
-    return [*tensors_in((returned,)), *tensors_in([wide[i] for i in written])]
+    return [*arrays_in((returned,)), *arrays_in([wide[i] for i in written])]
 
 
 def _wider(value: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 
 from amanda.tools.diff.consequences import Consequences
-from amanda.tools.diff.matching import Matching
+from amanda.tools.diff.matching import Id, Matching
 from amanda.tools.diff.record import Record, Station
 from amanda.tools.diff.rows import Kind, Row
 from amanda.tools.diff.texts import tensors_in
@@ -19,7 +19,7 @@ def of_reference(record: Record, matching: Matching, *, heal: bool) -> Consequen
     """Tensors of the reference that operators made which only it has. This run can't have them."""
     found = Consequences()
     counts, done = matching.counts_of_reference(), [0] * len(record.stations)
-    for i, execution in record.executions:
+    for i, execution in matching.comparable:
         station = record.stations[i]
         if station.accumulates:
             found.accumulate(execution.inputs[0])
@@ -52,20 +52,22 @@ def rows(
         if match is not None and station.op_id in my_causes:
             its_causes.add(record.stations[match].op_id)
     last = (parting.ours, parting.theirs) if parting else (None, None)
-    mine = [station for station in matching.stations.values() if matching.counterpart(station.id) is None]
-    its = [station for i, station in enumerate(record.stations) if i not in counts and not station.accumulates]
-    runs = {station.id: len(record.runs(i)) for i, station in enumerate(record.stations)}
+    my_runs = matching.comparable_counts
+    mine = [one for one in matching.stations.values() if matching.counterpart(one.id) is None and my_runs[one.id]]
+    reached = collections.Counter(i for i, _ in matching.comparable)
+    its = [one for i, one in enumerate(record.stations) if i not in counts and reached[i] and not one.accumulates]
+    its_runs = {station.id: reached[i] for i, station in enumerate(record.stations)}
     return [
-        *_rows("only in this run", mine, matching.counts, ours, last[0], my_causes),
-        *_other_counts(record, matching),
-        *_rows("only in reference", its, runs, theirs, last[1], its_causes),
+        *_rows("only in this run", mine, my_runs, ours, last[0], my_causes),
+        *_other_counts(record, matching, my_runs, reached),
+        *_rows("only in reference", its, its_runs, theirs, last[1], its_causes),
     ]
 
 
 def _rows(
     kind: Kind,
     stations: Iterable[Station],
-    runs: dict[tuple[int, int | None], int],
+    runs: Mapping[Id, int],
     consequences: Consequences,
     last: Station | None,
     causes: Collection[int],
@@ -99,11 +101,13 @@ def _rows(
     return found
 
 
-def _other_counts(record: Record, matching: Matching) -> list[Row]:
+def _other_counts(
+    record: Record, matching: Matching, my_runs: Mapping[Id, int], its_runs: Mapping[int, int]
+) -> list[Row]:
     found, seen = [], set()
     for identity, station in matching.stations.items():
-        match, count = matching.counterpart(identity), matching.counts[identity]
-        if match is None or station.is_view or (count == (other := len(record.runs(match)))):
+        match, count = matching.counterpart(identity), my_runs[identity]
+        if match is None or station.is_view or (count == (other := its_runs[match])):
             continue
         if station.op_id not in seen:
             note = f"ran {_times(count)}, in the reference {_times(other)}"

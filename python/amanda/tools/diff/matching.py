@@ -47,13 +47,23 @@ class Matching:
         self._matches: dict[Id, int | None] = {}
         self.stations: dict[Id, Station] = {}  # of this run, in order
         self.counts: collections.Counter[Id] = collections.Counter()  # how often each ran
+        self.last: Station | None = None  # the one that ran last
+        self.has_ended_early = False  # this run: what it has not reached is no difference
+        self._since: collections.Counter[Id] = collections.Counter()  # runs after the last one with a counterpart
+        self._reached = 0  # how many of the record's executions came before, or are, the last counterpart
 
     def next(self, station: Station, inputs: Sequence[str]) -> tuple[int, Execution | None]:
         """The number of this run of the operator, and the reference's run; None: there is none."""
         match, number = self._match(station, inputs), self.counts[station.id]
         self.counts[station.id] += 1
-        runs = self._record.runs(match) if match is not None else []
-        return number, runs[number] if number < len(runs) else None
+        self.last = station
+        runs = self._record.positions(match) if match is not None else []
+        if number >= len(runs):
+            self._since[station.id] += 1
+            return number, None
+        self._since.clear()
+        self._reached = max(self._reached, runs[number] + 1)
+        return number, self._record.executions[runs[number]][1]
 
     def counterpart(self, identity: Id) -> int | None:
         """Its position in the record."""
@@ -63,11 +73,29 @@ class Matching:
         """How many runs each of the record's operators had in this run."""
         return {match: self.counts[identity] for identity, match in self._matches.items() if match is not None}
 
+    @property
+    def comparable(self) -> Sequence[tuple[int, Execution]]:
+        """The record's executions, up to where this run has ended early."""
+        executions = self._record.executions
+        return executions[: self._reached] if self.has_ended_early else executions
+
+    @property
+    def comparable_counts(self) -> collections.Counter[Id]:
+        """How often each of this run's operators ran, up to where the record was stopped."""
+        return self.counts if self._record.is_complete else self.counts - self._since
+
     def parting(self) -> Parting | None:
         """Where this run and the reference have nothing more in common."""
         matched = set(self._matches.values())
-        ours = [(one, self._matches[one.id] is not None) for one in self.stations.values() if _is_computing(one)]
-        theirs = [(one, i in matched) for i, one in enumerate(self._record.stations) if _is_computing(one)]
+        counts, reached = self.comparable_counts, {i for i, _ in self.comparable}
+        ours = [
+            (one, self._matches[one.id] is not None)
+            for one in self.stations.values()
+            if _is_computing(one) and counts[one.id]
+        ]
+        theirs = [
+            (one, i in matched) for i, one in enumerate(self._record.stations) if _is_computing(one) and i in reached
+        ]
         first, other = _first_of_rest(ours), _first_of_rest(theirs)
         if first is None or other is None:
             return None
@@ -103,7 +131,8 @@ class Matching:
 
     def _agreement(self, match: int, inputs: Sequence[str]) -> tuple[int, int]:
         """How many inputs of its first run are these: tensors, and all."""
-        theirs = self._record.runs(match)[0].inputs if self._record.runs(match) else []
+        runs = self._record.positions(match)[:1]
+        theirs = self._record.executions[runs[0]][1].inputs if runs else []
         same = [one for one, other in zip(theirs, inputs, strict=False) if one == other]
         return sum(map(_has_tensor, same)), len(same)
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib.util
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from amanda.reports.progress import Progress
+from amanda.tools.diff import index
+from amanda.tools.diff.tensor_file import TensorFile
+from amanda.tools.diff.texts import text_of_array
 
-VERSION = 2
-BATCH_BYTES = 64 << 20  # of results that are written together
-CACHE_FILES = 4
 MEGABYTE = 1e6
-
-_HEAD = "amanda diff record"
-_INDEX = "index.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,100 +60,23 @@ class Execution:
     forward: int | None = None  # of a backward operator: which run of the forward operator it belongs to
 
 
-class RecordWriter:
-    """Writes a record: tensors in files of their own, and an index, line by line.
-
-    A file of tensors is complete before the index names it, so that a record that was interrupted can be read up to
-    there.
-
-    Raises:
-        ImportError: numpy or safetensors is not installed.
-        FileExistsError: the folder has something in it.
-        OSError: it cannot be written.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        check_packages()
-        self._folder = Path(folder).absolute()  # the program may change the current folder
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if any(self._folder.iterdir()):
-            raise FileExistsError(
-                f"[diff] {os.fspath(folder)!r} is not empty; a record is written into a folder of its own"
-            )
-        self._index: IO[str] = open(self._folder / _INDEX, "w", encoding="utf-8")  # noqa: SIM115
-        self._lines: list[Any] = []
-        self._tensors: dict[str, Any] = {}
-        self._bytes = 0
-        self._next = 0
-        self.executions = self.bytes = 0  # that were added
-        self._files = 0
-        self._is_complete = True
-        self._write_lines([[_HEAD, VERSION]])
-
-    def add_station(self, number: int, station: Station) -> None:
-        self._lines.append(["place", number, *dataclasses.astuple(station)])
-
-    def add_execution(self, number: int, execution: Execution) -> None:
-        self.executions += 1
-        self._lines.append(["run", number, execution.results, execution.told, execution.inputs, execution.forward])
-        if self._bytes >= BATCH_BYTES:
-            self.flush()
-
-    def add_tensor(self, tensor: Any) -> int:
-        """Its number. The tensor must not change any more."""
-        self._next += 1
-        self._tensors[str(self._next)] = tensor
-        size = tensor.numel() * tensor.element_size()
-        self._bytes += size
-        self.bytes += size
-        return self._next
-
-    def flush(self) -> None:
-        """Writes what was added. What a full disk refused is forgotten; the record stays readable up to there."""
-        lines, tensors = self._lines, self._tensors
-        self._lines, self._tensors, self._bytes = [], {}, 0
-        complete, self._is_complete = self._is_complete, False
-        if tensors:
-            from amanda.tools import _tensor_file
-
-            self._files += 1
-            name = f"{self._files}.safetensors"
-            _tensor_file.write("diff", self._folder / name, tensors)
-            lines = [["file", name, *map(int, tensors)], *lines]
-        self._write_lines(lines)
-        self._is_complete = complete
-
-    @property
-    def is_writing(self) -> bool:
-        """Is `flush` under way, or has it failed?"""
-        return not self._is_complete
-
-    def close(self, *, interrupted: bool = False) -> None:
-        try:
-            self.flush()
-            if self._is_complete and not interrupted:
-                self._write_lines([["end"]])
-        finally:
-            self._index.close()
-
-    def _write_lines(self, lines: list[Any]) -> None:
-        self._index.write("".join(json.dumps(line) + "\n" for line in lines))
-        self._index.flush()
+class DamagedRecord(ValueError):
+    """A file of a record is not what it was when it was written."""
 
 
 def is_record(folder: str | os.PathLike[str]) -> bool:
-    return (Path(folder) / _INDEX).is_file()
+    return (Path(folder) / index.NAME).is_file()
 
 
 class Record:
-    """Reads a record.
+    """Reads a record. All but the elements of its tensors is checked at once; these are checked as they are read.
 
     Arguments:
         progress: a bar on standard error meanwhile, if that is a terminal; see `amanda.reports.progress.Progress`.
 
     Raises:
-        ImportError: numpy or safetensors is not installed.
-        ValueError: it is no record, or of another version.
+        ImportError: numpy is not installed.
+        ValueError: it is no record, or of another version, or damaged.
         OSError: it cannot be read.
     """
 
@@ -166,81 +85,117 @@ class Record:
         self._given = os.fspath(folder)
         self._folder = Path(folder).absolute()  # the program may change the current folder
         self.stations: list[Station] = []  # in the order of their first runs
-        self.is_complete = False  # else the recording was interrupted, and this is what came before
+        self.is_complete = False  # else the recording was stopped, and this is what came before
+        self.unseen: list[str] = []  # what else ran, as sentences
         self.executions: list[tuple[int, Execution]] = []  # in order, with the position of the station
-        self._runs: dict[int, list[Execution]] = collections.defaultdict(list)
+        self._runs: dict[int, list[int]] = collections.defaultdict(list)  # positions of executions
+        self._files: dict[str, TensorFile] = {}
         self._file_of: dict[int, str] = {}
-        self._open: collections.OrderedDict[str, dict[str, Any]] = collections.OrderedDict()
-        numbers: dict[int, int] = {}
-        for line in self._lines(progress):
-            match line:
-                case ["place", int(number), *fields, names, parameters]:
-                    numbers[number] = len(self.stations)
-                    given: list[Any] = [*fields, tuple(names), tuple(map(tuple, parameters))]
-                    self.stations.append(Station(*given))
-                case ["run", int(number), *fields]:
-                    execution = Execution(*fields)
-                    self.executions.append((numbers[number], execution))
-                    self._runs[numbers[number]].append(execution)
-                case ["file", str(name), *tensors]:
-                    self._file_of.update(dict.fromkeys(tensors, name))
-                case ["end"]:
-                    self.is_complete = True
+        self._numbers: dict[int, int] = {}  # positions of stations
+        for number, line in self._lines(progress):
+            try:
+                self._add(line)
+            except (KeyError, TypeError, ValueError) as error:
+                raise error if isinstance(error, DamagedRecord) else self._damaged(_line(number)) from None
+
+    def positions(self, station: int) -> list[int]:
+        """In `executions`: of the runs of the station at this position of `stations`, in order."""
+        return self._runs[station]
 
     def runs(self, station: int) -> list[Execution]:
         """Of the station at this position of `stations`, in order."""
-        return self._runs[station]
+        return [self.executions[i][1] for i in self._runs[station]]
 
-    def tensor(self, number: int) -> Any:
+    def result(self, execution: Execution, i: int) -> Any:
+        """None: it is not stored.
+
+        Raises:
+            DamagedRecord: the file has changed.
+        """
+        number = execution.results[i]
+        if number is None:
+            return None
         name = self._file_of[number]
-        if name not in self._open:
-            from safetensors.torch import load_file
+        try:
+            found = self._files[name].read(str(number))
+        except (ValueError, OSError) as error:
+            raise self._damaged(name, str(error)) from error
+        if text_of_array(found, is_kept=True) != execution.told[i]:
+            raise self._damaged(name, "the elements of a tensor are others than were recorded")
+        return found
 
-            self._open[name] = load_file(self._folder / name)
-            if len(self._open) > CACHE_FILES:
-                self._open.popitem(last=False)
-        self._open.move_to_end(name)
-        return self._open[name][str(number)]
+    def _add(self, line: Any) -> None:
+        match line:
+            case ["place", int(number), *fields, names, parameters]:
+                self._numbers[number] = len(self.stations)
+                given: list[Any] = [*fields, tuple(names), tuple(map(tuple, parameters))]
+                self.stations.append(Station(*given))
+            case ["run", int(number), list(results), list(told), list(inputs), forward]:
+                station = self._numbers[number]
+                if not self._file_of.keys() >= {result for result in results if result is not None}:
+                    raise KeyError
+                self._runs[station].append(len(self.executions))
+                self.executions.append((station, Execution(results, told, inputs, forward)))
+            case ["file", str(name), int(checksum), list(tensors)]:
+                self._files[name] = self._opened(name, checksum, tensors)
+                self._file_of.update(dict.fromkeys(tensors, name))
+            case ["unseen", str(text)]:
+                self.unseen.append(text)
+            case ["end"]:
+                self.is_complete = True
+            case _:
+                raise ValueError
 
-    def _lines(self, shows_progress: bool) -> Iterator[Any]:
+    def _opened(self, name: str, checksum: int, tensors: list[int]) -> TensorFile:
+        try:
+            file = TensorFile(self._folder / name, checksum)
+        except FileNotFoundError:
+            raise self._damaged(name, "it is missing") from None
+        except (ValueError, OSError) as error:
+            raise self._damaged(name, str(error)) from None
+        if file.names != set(map(str, tensors)):
+            raise self._damaged(name, "it has other tensors")
+        return file
+
+    def _lines(self, shows_progress: bool) -> Iterator[tuple[int, Any]]:
+        """Each with its number."""
         folder = self._given
         try:
-            file = open(self._folder / _INDEX, encoding="utf-8")  # noqa: SIM115
-        except FileNotFoundError:
+            file = open(self._folder / index.NAME, "rb")  # noqa: SIM115
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(
-                f"[diff] {folder!r} is no record: it has no index.jsonl; make one with amanda diff --record"
+                f"[diff] {folder!r} is no record: it has no {index.NAME}; make one with amanda diff --record"
             ) from None
         size = os.fstat(file.fileno()).st_size / MEGABYTE
         with file, Progress("reading the record, in MB", size, show=shows_progress) as progress:
-            head = _parsed(file.readline())
-            if not isinstance(head, list) or head[:1] != [_HEAD]:
-                raise ValueError(f"[diff] {folder!r} is no record: its index.jsonl is something else")
-            if head[1] != VERSION:
-                raise ValueError(
-                    f"[diff] {folder!r} is a record of version {head[1]}, and this Amanda reads version {VERSION}; "
-                    "record it again"
-                )
-            for text in file:
-                progress.advance(len(text) / MEGABYTE)  # it is ASCII
-                line = _parsed(text)
-                if line is None:
+            try:
+                index.check_head(file.readline())
+            except ValueError as error:
+                raise ValueError(f"[diff] {folder!r} {error}") from None
+            for number, text in enumerate(file, 2):
+                progress.advance(len(text) / MEGABYTE)
+                if not text.endswith(b"\n"):
                     return  # it was being written
-                yield line
+                try:
+                    content = index.content(text)
+                except ValueError:
+                    raise self._damaged(_line(number)) from None
+                yield number, content
+
+    def _damaged(self, what: str, why: str = "it is not what was written") -> DamagedRecord:
+        path = os.path.join(self._given, what)
+        return DamagedRecord(f"[diff] the record is damaged: {path}: {why}; record it again")
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+def _line(number: int) -> str:
+    return f"{index.NAME}, line {number}"
 
 
 def check_packages() -> None:
-    """Without safetensors nothing can be stored; without numpy PyTorch hands out no elements to hash.
+    """Without numpy nothing can be hashed or stored.
 
     Raises:
-        ImportError: one is not installed.
+        ImportError: it is not installed.
     """
-    missing = [name for name in ("numpy", "safetensors") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(f"[diff] records need {' and '.join(missing)}: pip install 'amanda[diff]'")
+    if importlib.util.find_spec("numpy") is None:
+        raise ImportError("[diff] records need numpy: pip install 'amanda[diff]'")

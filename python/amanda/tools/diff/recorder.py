@@ -6,9 +6,11 @@ import os
 from types import TracebackType
 from typing import Any
 
-from amanda.tools.diff.record import Execution, RecordWriter, Station
-from amanda.tools.diff.texts import text_of_tensor
-from amanda.tools.diff.watching import Seen, Watching
+from amanda.tools.diff import values
+from amanda.tools.diff.record import Execution, Station
+from amanda.tools.diff.record_writer import RecordWriter
+from amanda.tools.diff.texts import text_of_array
+from amanda.tools.diff.watching import Seen, Watching, is_early
 
 PATIENCE = 5.0  # seconds that other threads have to write what they are adding
 
@@ -26,7 +28,7 @@ class Recorder(Watching):
         folder: does not exist, or is empty.
 
     Raises:
-        ImportError: numpy or safetensors is not installed.
+        ImportError: numpy is not installed.
         FileExistsError: the folder has something in it.
         OSError: it cannot be written; also while the program runs.
     """
@@ -42,7 +44,7 @@ class Recorder(Watching):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close(interrupted=isinstance(error, KeyboardInterrupt))
+        self.close(interrupted=is_early(error))
 
     @property
     def executions(self) -> int:
@@ -60,22 +62,20 @@ class Recorder(Watching):
         If a signal has stopped the thread that records for good, what it was just adding is left out.
 
         Arguments:
-            interrupted: the program was stopped from outside. A comparison then says so, and ends where the record ends.
+            interrupted: the program has failed or was stopped. A comparison then says so, and ends where the record ends.
         """
         is_free = self._lock.acquire(timeout=PATIENCE)
         try:
             if is_free or not self._writer.is_writing:
-                self._writer.close(interrupted=interrupted)
+                self._writer.close(interrupted=interrupted, unseen=self._unwatched())
         finally:
             if is_free:
                 self._lock.release()
 
     def _ran(self, station: Station, seen: Seen) -> None:
-        from amanda.tools.diff import tensors  # here: it imports torch
-
-        copies = [None if seen.are_views else tensors.kept(tensor) for tensor in seen.tensors]
+        copies = [None if seen.are_views else values.kept(tensor) for tensor in seen.tensors]
         told = [
-            text_of_tensor(tensor) if copy is None else text_of_tensor(copy, is_copy=True)
+            text_of_array(tensor) if copy is None else text_of_array(copy, is_kept=True)
             for tensor, copy in zip(seen.tensors, copies, strict=True)
         ]
         with self._lock:
@@ -84,7 +84,7 @@ class Recorder(Watching):
             self._writer.add_execution(number, Execution(stored, told, seen.inputs, seen.forward))
 
     def _accumulates(self, station: Station, gradient: Any) -> None:
-        execution = Execution([], [], [text_of_tensor(gradient)])
+        execution = Execution([], [], [text_of_array(gradient)])
         with self._lock:
             self._writer.add_execution(self._number(station), execution)
 

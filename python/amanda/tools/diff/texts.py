@@ -6,40 +6,46 @@ import re
 import zlib
 from typing import Any
 
+from amanda.tools._arrays import arrays_of
+from amanda.tools.diff import values
+
 UNREADABLE = "unreadable"
 OVERWRITTEN = "overwritten"
-_TENSOR = re.compile(r"tensor \w+\[[^\]]*\] [\w.+-]+")
-_NUMBER = re.compile(r"tensor (?:float64|int64)\[\] (.+)")
+_TENSOR = re.compile(r"tensor \w+\[[^\]]*\] [\w.+=-]+")
+_NUMBER = re.compile(r"tensor \w+\[\] =(.+)")
 _TELLING = 6  # digits: a number with fewer is the same as another one by chance
 
 
 def text_of(value: Any, *, is_overwritten: bool = False) -> str:
     """Of an input. `is_overwritten`: the operator does not read it."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        if is_overwritten:
-            return f"tensor {str(value.dtype).removeprefix('torch.')}{list(value.shape)} {OVERWRITTEN}"
-        return text_of_tensor(value)
+    if arrays_of(value) is not None:
+        if is_overwritten and values.why_unreadable(value) is None:
+            return f"{_described(value)} {OVERWRITTEN}"
+        return text_of_array(value)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(text_of, value))}]"
-    return "generator" if isinstance(value, torch.Generator) else repr(value)
+    return "generator" if type(value).__name__ == "Generator" else repr(value)
 
 
-def text_of_tensor(tensor: Any, *, is_copy: bool = False) -> str:
-    """ "tensor float32[2, 3] 0f1e2d3c4b5a6978": dtype, shape, hash. Numbers of a program, which PyTorch wraps in
-    tensors, have their value in place of the hash. `is_copy`: a contiguous one on the CPU, which nobody else has."""
-    import torch
+def text_of_array(array: Any, *, is_kept: bool = False) -> str:
+    """ "tensor float32[2, 3] 0f1e2d3c4b5a6978": dtype, shape, hash. Numbers of a program, which frameworks wrap in
+    tensors, have their value in place of the hash, "=0.5". `is_kept`: it is what `values.kept` returns."""
+    reason = values.why_unreadable(array)
+    if array is values.UNSHOWN:
+        return f"tensor unknown[?] {UNREADABLE}-{reason}"
+    return f"{_described(array)} {f'{UNREADABLE}-{reason}' if reason else _shown(array, is_kept)}"
 
-    is_number = tensor.dim() == 0 and tensor.dtype in (torch.float64, torch.int64)
-    shown = (is_number and _number(tensor)) or _hash(tensor, is_copy)
-    return f"tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} {shown}"
+
+def why_unreadable(tensor: str) -> str | None:
+    """A key of `amanda.tools._arrays.REASONS`; None: it was read."""
+    _, found, reason = tensor.rpartition(" ")[2].partition(f"{UNREADABLE}-")
+    return reason if found else None
 
 
 def number_in(tensor: str) -> str | None:
     """Its value, if it may be a number of the program."""
     found = _NUMBER.fullmatch(tensor)
-    return found[1] if found and is_readable(tensor) else None
+    return found[1] if found else None
 
 
 def is_telling(tensor: str) -> bool:
@@ -63,28 +69,23 @@ def dtype_in(tensor: str) -> str:
 
 
 def is_readable(tensor: str) -> bool:
-    return not tensor.endswith((UNREADABLE, OVERWRITTEN))
+    return why_unreadable(tensor) is None and not tensor.endswith(OVERWRITTEN)
 
 
-def _number(tensor: Any) -> str | None:
-    return repr(tensor.item()) if _is_plain(tensor) else None
+def _described(array: Any) -> str:
+    what = values.values_of(array)
+    shape = what.shape_of(array)
+    return f"tensor {what.dtype_of(array)}{'[?]' if shape is None else list(shape)}"
 
 
-def _is_plain(tensor: Any) -> bool:
-    from amanda.tools._arrays import of_torch
-
-    return of_torch.why_unreadable(tensor) is None
-
-
-def _hash(tensor: Any, is_copy: bool) -> str:
-    import torch
-
-    if not _is_plain(tensor):
-        return UNREADABLE
+def _shown(array: Any, is_kept: bool) -> str:
     try:
-        mine = tensor if is_copy else tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        data = mine.flatten().view(torch.uint8).numpy().data
+        known = values.values_of(array)
+        number = known.number_in(array)
+        if number is not None:
+            return f"={number}"
+        data = known.data(array, is_kept=is_kept)
     except (RuntimeError, NotImplementedError, TypeError):
-        return UNREADABLE
+        return f"{UNREADABLE}-failed"
     half = len(data) // 2  # two checksums; a cryptographic hash takes longer than most operators
     return f"{zlib.crc32(data[:half]):08x}{zlib.crc32(data[half:]):08x}"

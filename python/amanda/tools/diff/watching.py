@@ -6,17 +6,21 @@ import collections
 import dataclasses
 import functools
 import linecache
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from amanda import _fork
+from amanda import _fork, drivers
 from amanda.op_context import OpContext
 from amanda.run import Run
 from amanda.tool import Tool
 from amanda.tools._schemas import Sides
+from amanda.tools.diff import values
 from amanda.tools.diff.record import Station
 from amanda.tools.diff.texts import text_of
+from amanda.tools.diff.unwatched import sentences
 
+_HANDLE = re.compile("Handle|HashTable|Iterator|Variable")  # operators of TensorFlow that return no data
 _COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
 
 
@@ -28,7 +32,21 @@ class Seen:
     inputs: list[str]  # texts, of before it ran
     forward: int | None  # of a backward operator: which run of the forward operator it belongs to
     are_views: bool  # results share memory with an input: they can't be replaced
+    are_fixed: bool = False  # results can't be replaced at all
     exact: Callable[[], list[Any] | None] | None = None  # what `tensors` are in float64
+
+
+class _Where(NamedTuple):
+    """What routines can do with the results of an operator."""
+
+    is_fixed: bool  # they cannot be replaced
+    hides_values: bool  # None stands for values that routines do not get
+
+    @classmethod
+    def of(cls, context: OpContext) -> _Where:
+        if not context.namespace.startswith("tensorflow/"):
+            return cls(False, False)
+        return cls(context.namespace.endswith("/eager"), _HANDLE.search(context.op.__name__) is None)
 
 
 class Watching(Tool):
@@ -39,9 +57,22 @@ class Watching(Tool):
         super().__init__(name)
         self._wants_float64 = float64
         self._lock = _fork.lock()
+        self._before_scopes: Mapping[drivers.Unwatched, int | None] | None = None
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
+
+    def on_enter(self) -> None:
+        if self._before_scopes is None:
+            self._before_scopes = drivers.unwatched({})
+
+    def _forget_unwatched(self) -> None:
+        if self._before_scopes is not None:
+            self._before_scopes = drivers.unwatched({})
+
+    def _unwatched(self) -> list[str]:
+        """What ran in its scopes, and was not seen as it runs without them, as sentences."""
+        return sentences(drivers.unwatched(self._before_scopes)) if self._before_scopes is not None else []
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
         """One execution. What it returns are new values of `seen.tensors`, on the CPU; None keeps one, or all."""
@@ -62,25 +93,26 @@ class Watching(Tool):
         read = [i for i, name in enumerate(station.names) if name in sides.read or name in sides.changed]
         context.insert_before_op(self._before, with_run=True, is_view=station.is_view, read=frozenset(read))
         exact = (context.op, written) if self._wants_float64 else None
-        context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact)
+        where = _Where.of(context)
+        context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact, where=where)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if context.is_symbolic:
+        if _is_compiled(context):
             return  # one for each forward operator, where eager mode has the nodes of autograd
         station = _station(context)
         if station.accumulates:
             context.insert_before_backward_op(self._before_accumulation, grad_outputs=[0], station=station)
         else:
-            context.insert_after_backward_op(self._after_backward, grad_outputs=None, with_run=True, station=station)
+            context.insert_after_backward_op(
+                self._after_backward, grad_outputs=None, with_run=True, station=station, where=_Where.of(context)
+            )
 
     def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int]) -> None:
-        from amanda.tools.diff import tensors  # here: it imports torch
-
         run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(inputs)]
         if self._wants_float64:
-            run["values"] = tensors.copied(inputs)
+            run["values"] = _copied(inputs)
         if is_view:
-            run["memory"] = tensors.memory(inputs)
+            run["memory"] = values.memory(inputs)
 
     def _after(
         self,
@@ -88,45 +120,52 @@ class Watching(Tool):
         run: Run,
         station: Station,
         exact: tuple[Callable[..., Any], list[int]] | None,
+        where: _Where,
         inputs: tuple[Any, ...] = (),
     ) -> Any:
-        from amanda.tools.diff import tensors
-
-        are_views = station.is_view and not run.pop("memory").isdisjoint(tensors.memory(results))
+        are_views = station.is_view and not run.pop("memory").isdisjoint(values.memory(results))
         with self._lock:
             run["number"] = self._numbers[station.op_id]
             self._numbers[station.op_id] += 1
-        found = [*tensors.tensors_in(results), *tensors.tensors_in(inputs)]
-        in_float64 = None
-        if exact is not None:
+        found = [*values.arrays_in(results), *values.arrays_in(inputs)]
+        if where.hides_values:
+            found += [values.UNSHOWN for result in results if result is None]
+        copies, in_float64 = run.pop("values", None), None
+        if exact is not None and copies is not None:
             from amanda.tools.diff import float64
 
-            in_float64 = functools.partial(float64.results, exact[0], run.pop("values"), exact[1])
-        replaced = self._ran(station, Seen(found, run.pop("inputs"), None, are_views, in_float64))
+            in_float64 = functools.partial(float64.results, exact[0], copies, exact[1])
+        seen = Seen(found, run.pop("inputs"), None, are_views, where.is_fixed, in_float64)
+        replaced = self._ran(station, seen)
         if replaced is None:
             return None
-        values = iter(replaced)
-        edited = [tensors.healed(result, values) for result in results]
-        for tensor, value in zip(tensors.tensors_in(inputs), values, strict=True):
-            if value is not None:
-                # through .data, as autograd does not know of these writes: batch_norm saves its running statistics
-                tensor.data.copy_(value)
+        references = iter(replaced)
+        edited = [values.healed(result, references) for result in results]
+        for array, reference in zip(values.arrays_in(inputs), references, strict=False):
+            if reference is not None:
+                values.values_of(array).overwrite(array, reference)
         return edited[0] if len(edited) == 1 else edited or None
 
     def _before_accumulation(self, gradient: Any, station: Station) -> None:
         if gradient is not None:
             self._accumulates(station, gradient)
 
-    def _after_backward(self, *results: Any, grad_outputs: tuple[Any, ...], run: Run, station: Station) -> Any:
-        from amanda.tools.diff import tensors
-
+    def _after_backward(
+        self, *results: Any, grad_outputs: tuple[Any, ...], run: Run, station: Station, where: _Where
+    ) -> Any:
         inputs = [text_of(value) for value in grad_outputs]
-        replaced = self._ran(station, Seen(list(tensors.tensors_in(results)), inputs, run.get("number"), False))
+        seen = Seen(list(values.arrays_in(results)), inputs, run.get("number"), False, where.is_fixed)
+        replaced = self._ran(station, seen)
         if replaced is None:
             return None
-        values = iter(replaced)
-        edited = [tensors.healed(result, values) for result in results]
+        references = iter(replaced)
+        edited = [values.healed(result, references) for result in results]
         return edited[0] if len(edited) == 1 else edited
+
+
+def is_early(error: BaseException | None) -> bool:
+    """Has it ended a program early?"""
+    return error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
 
 
 def _station(context: OpContext) -> Station:
@@ -147,7 +186,7 @@ def _station(context: OpContext) -> Station:
         context.source,
         text,
         backward_op is None and Sides.of(context).may_be_view,
-        context.is_symbolic,
+        _is_compiled(context),
         names,
         parameters,
     )
@@ -155,3 +194,17 @@ def _station(context: OpContext) -> Station:
 
 def _names(parameter: str | tuple[str | None, ...] | None) -> tuple[str, ...]:
     return tuple(name or "" for name in (parameter if isinstance(parameter, tuple) else (parameter,)))
+
+
+def _is_compiled(context: OpContext) -> bool:
+    """Is it in a function that torch.compile has compiled? Functions of TensorFlow are compared with functions."""
+    return context.is_symbolic and context.namespace.startswith("pytorch/")
+
+
+def _copied(inputs: Any) -> Any:
+    """None: float64 is told for PyTorch's tensors only."""
+    if any(values.framework_of(array) != "torch" for array in values.arrays_in(inputs)):
+        return None
+    from amanda.tools.diff import tensors  # here: it imports torch
+
+    return tensors.copied(inputs)
