@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -117,6 +118,7 @@ def healed(value: Any, references: Iterator[Any]) -> Any:
     return None
 
 
+@functools.cache
 def _implementation(framework: str) -> Values:
     module: Any = importlib.import_module(f"amanda.tools.diff.{_IMPLEMENTATIONS[framework]}")
     found: Values = module
