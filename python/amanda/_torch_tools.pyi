@@ -7,7 +7,7 @@ import torch
 import torch.distributed.distributed_c10d
 import typing
 import typing_extensions
-__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'StatisticsRecorder', 'Storages', 'Tangents', 'UnwrittenMemory', 'are_finite', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'are_finite', 'output_bytes']
 class CollectiveRecorder:
     """
     Hears of the collectives of torch.distributed.
@@ -152,6 +152,22 @@ class Read:
     """
     A tensor as an operator consumed it.
     """
+class Reads:
+    """
+    How many results were read, and how many had a tangent.
+    """
+    def __init__(self) -> None:
+        ...
+    def add_results(self, count: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def reset(self) -> None:
+        ...
+    @property
+    def results(self) -> int:
+        ...
+    @property
+    def tangents(self) -> int:
+        ...
 class StatisticsRecorder:
     """
     What OpStatistics has found of eager operators.
@@ -213,18 +229,6 @@ class Storages:
         """
     def write(self, tensor: torch.Tensor, writer: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
-class Tangents:
-    """
-    How many results had a tangent, which was not read.
-    """
-    def __init__(self) -> None:
-        ...
-    @property
-    def count(self) -> int:
-        ...
-    @count.setter
-    def count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None:
-        ...
 class UnwrittenMemory:
     """
     Which memory has no values yet.
@@ -256,7 +260,7 @@ class UnwrittenMemory:
     @property
     def is_empty(self) -> bool:
         ...
-def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], tangents: Tangents | None = None) -> typing_extensions.CapsuleType:
+def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], reads: Reads | None = None) -> typing_extensions.CapsuleType:
     """
     A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing.
     """

@@ -78,11 +78,18 @@ class UnseenLog:
         with self._lock:
             self._coverage.extend(counters)
 
-    def found(self) -> list[Unseen]:
+    def clear(self) -> None:
+        """Forgets what was noted. Coverage goes on from the beginning of its scope."""
+        with self._lock:
+            self._names.clear()
+
+    def found(self, *, with_taps: bool = False) -> list[Unseen]:
+        """`with_taps`: compiled code whose operators taps have shown counts, too: it is not the code that the program runs
+        alone."""
         with self._lock:
             names = {reason: list(counts) for reason, counts in self._names.items()}
             coverage = list(self._coverage)
-        facts = [_fact(reason, names[reason]) for reason in FACTS if reason in names]
+        facts = [_fact(reason, names[reason]) for reason in FACTS if reason in names and (with_taps or reason != TAPS)]
         skipped: collections.Counter[str] = collections.Counter()
         for _, _, _, reasons in (row for counter in coverage for row in counter.rows()):
             skipped.update(reasons)
@@ -93,9 +100,11 @@ class UnseenLog:
         ]
 
 
+TAPS = "taps"
 FACTS = {
     "eager": ("compiled function", "ran eagerly, in place of the compiled code"),
     "opaque": ("compiled function", "ran compiled, and none of its operators was shown"),
+    TAPS: ("compiled function", "ran compiled with taps, which keep operators from being fused"),
     "refused": ("compiled function", "ran compiled without tools, which its backend refused"),
     "unsupported": ("function", "ran without tools"),
     "stopped": ("tool", "failed, and was stopped"),
@@ -110,12 +119,12 @@ filters leave out, or are not the program's."""
 def of_skips(counts: Mapping[str, int], reasons: Mapping[str, str]) -> list[Unseen]:
     """What a tool could not read, by reason, and what the reasons are.
 
-    Tensors on the meta device have no elements: nothing was missed.
+    Tensors on the meta device have no elements, and memory that no operator has written has no values: nothing was missed.
     """
     return [
         Unseen(reason, count, f"{counted(count, 'value')}: {reasons[reason]}")
         for reason, count in counts.items()
-        if count and reason != "meta"
+        if count and reason not in ("meta", "unwritten")
     ]
 
 

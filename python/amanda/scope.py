@@ -46,7 +46,7 @@ class Scope:
         self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
         self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
         for tool in self._every_tool:
-            tool._unseen.note_coverage(self._counters)
+            tool._unseen_log.note_coverage(self._counters)
         self._unused = weakref.finalize(self, _warn_unused, [tool.name for tool in tools], *_line_of_the_program())
         self._tell_unmatched: Callable[[Sequence[_core.Unmatched], unmatched.Counts], object] = unmatched.warn
 
@@ -311,7 +311,7 @@ def note_unseen(reason: str, name: str) -> None:
     Arguments: as `amanda.evidence.UnseenLog.note`.
     """
     for tool in {tool for entry in _here.entries for tool in entry.scope._every_tool}:
-        tool._unseen.note(reason, name)
+        tool._unseen_log.note(reason, name)
 
 
 def compiled_here() -> frozenset[str]:

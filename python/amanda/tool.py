@@ -95,7 +95,7 @@ class Tool:
         self._core_tool = _core.Tool(self, name or type(self).__name__, namespace or "")
         self._dependencies: list[Tool] = []
         self._asks: list[_Ask] = []
-        self._unseen = UnseenLog()
+        self._unseen_log = UnseenLog()
 
     def __repr__(self) -> str:
         """Its analysis routines with the operators that they ask for, and the tools it builds on."""
@@ -257,9 +257,14 @@ class Tool:
 
         Calls that no driver could show are known where the scope counts them: ``amanda.apply(..., coverage=True)``.
         """
+        return Evidence(
+            self.name, *self._core.analysed(), self._values_read(), (*self._unseen_log.found(), *self._unread())
+        )
+
+    def _unread(self) -> list[Unseen]:
+        """What it could not read, or not handle."""
         skips: _Unread | None = getattr(self, "_skips", None)  # of tools that read values
-        unread = skips.unread() if skips is not None else []
-        return Evidence(self.name, *self._core.analysed(), self._values_read(), (*self._unseen.found(), *unread))
+        return skips.unread() if skips is not None else []
 
     def _values_read(self) -> int | None:
         """How many tensors and arrays it has read. None: it does not count them."""
@@ -270,7 +275,7 @@ class Tool:
 
     def _tell(self, method: str, *arguments: object) -> None:
         if method == "on_disable":
-            self._unseen.note("stopped", self.name)
+            self._unseen_log.note("stopped", self.name)
         getattr(self, method)(*arguments)
 
     def _names(self, method: str, ops: Any) -> list[str] | None:
@@ -321,7 +326,7 @@ class NativeTool(Tool):
         self._core_tool = _core.adopt_tool(capsule)
         self._dependencies: list[Tool] = []
         self._asks: list[_Ask] = []
-        self._unseen = UnseenLog()
+        self._unseen_log = UnseenLog()
 
 
 def _counted(asks: list[_Ask], backward: bool) -> str:

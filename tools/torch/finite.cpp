@@ -4,7 +4,6 @@
 #include <c10/util/Half.h>
 #include <c10/util/complex.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -114,9 +113,9 @@ bool has_tangent(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->autograd_meta() && tensor._fw_grad(/*level=*/0).defined();
 }
 
-bool is_finite(const c10::IValue& operand, bool inf, Tangents* tangents) {
+bool is_finite(const c10::IValue& operand, bool inf, Reads* reads) {
   return each_tensor(operand, [&](const at::Tensor& tensor) {
-    if (tangents && has_tangent(tensor)) ++tangents->count;
+    if (reads && has_tangent(tensor)) reads->tangents.fetch_add(1, std::memory_order_relaxed);
     if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
     return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
   });
@@ -124,31 +123,37 @@ bool is_finite(const c10::IValue& operand, bool inf, Tangents* tangents) {
 
 }  // namespace
 
-bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Tangents* tangents) {
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Reads* reads) {
   OpCall& call = values.call();
   const Side side = side_of(values.point());
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!is_finite(operand(call, side, values.position(i)), inf, tangents)) return false;
+    if (!is_finite(operand(call, side, values.position(i)), inf, reads)) return false;
   }
-  return std::ranges::all_of(
-      written, [&](size_t position) { return is_finite(operand(call, Side::kInputs, position), inf, nullptr); });
+  for (const size_t position : written) {
+    if (!is_finite(operand(call, Side::kInputs, position), inf, nullptr)) return false;
+  }
+  const auto count = static_cast<int64_t>(values.size() + written.size());
+  if (reads) reads->results.fetch_add(count, std::memory_order_relaxed);
+  return true;
 }
 
 void bind_finite(pybind11::module_& m) {
   namespace py = pybind11;
-  py::class_<Tangents, std::shared_ptr<Tangents>>(m, "Tangents", "How many results had a tangent, which was not read.")
+  py::class_<Reads, std::shared_ptr<Reads>>(m, "Reads", "How many results were read, and how many had a tangent.")
       .def(py::init<>())
-      .def_property(
-          "count", [](const Tangents& tangents) { return tangents.count.load(); },
-          [](Tangents& tangents, int64_t count) { tangents.count = count; });
+      .def_property_readonly("results", [](const Reads& reads) { return reads.results.load(); })
+      .def_property_readonly("tangents", [](const Reads& reads) { return reads.tangents.load(); })
+      .def(
+          "add_results", [](Reads& reads, int64_t count) { reads.results += count; }, py::arg("count"))
+      .def("reset", [](Reads& reads) { reads.results = reads.tangents = 0; });
   m.def(
       "are_finite",
-      [](bool inf, const std::vector<size_t>& written, std::shared_ptr<Tangents> tangents) {
-        return python::capsule_of([inf, written, tangents = std::move(tangents)](Values& values) {
-          return are_finite(values, inf, written, tangents.get());
+      [](bool inf, const std::vector<size_t>& written, std::shared_ptr<Reads> reads) {
+        return python::capsule_of([inf, written, reads = std::move(reads)](Values& values) {
+          return are_finite(values, inf, written, reads.get());
         });
       },
-      py::arg("inf"), py::arg("written") = std::vector<size_t>(), py::arg("tangents") = py::none(),
+      py::arg("inf"), py::arg("written") = std::vector<size_t>(), py::arg("reads") = py::none(),
       "A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or "
       "can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns "
       "nothing.");

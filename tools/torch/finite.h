@@ -16,14 +16,14 @@ namespace amanda::tools::pytorch {
 /// those here.
 std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf);
 
-/// Tangents of forward-mode differentiation, which nobody reads.
-struct Tangents {
-  std::atomic<int64_t> count = 0;
+/// How many results were read; and how many had a tangent of forward-mode differentiation, which nobody reads.
+struct Reads {
+  std::atomic<int64_t> results = 0, tangents = 0;
 };
 
 /// A routine before or after an operator, forward or backward. True: all operands that it selects were read, and are
 /// finite, and so are the inputs at the positions `written`: an operator that returns nothing has written to them.
-/// `tangents`: counts operands that have one.
-bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Tangents* tangents);
+/// `reads`: counts its operands; null: they do not count.
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Reads* reads);
 
 }  // namespace amanda::tools::pytorch

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from amanda import scope
-from amanda.cli import program_arguments, program_end
+from amanda.cli import program_arguments, program_end, statuses
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.run_report import Report, run_and_report
@@ -28,12 +28,9 @@ from amanda.tools.diff.differences import Differences
 from amanda.tools.diff.record import check_packages, is_record
 from amanda.tools.diff.rows import COLUMNS
 
-# Exit statuses; argparse has 2, of mistakes in the command line.
-DIFFERS = 1
-DAMAGED = 2  # a record
-FAILED = 3  # the program that was recorded
-INCOMPLETE = 4  # nothing differs in what was compared, and a part was not compared
-COMPARED_FAILED = 5  # the program that was compared
+COMPARED_FAILED = (
+    5  # exit status: the program that was compared, where `statuses.PROGRAM_FAILED` is of the one that was recorded
+)
 FILES = {"json": (), "html": ("jinja2", "rich", "plotly")}  # what is written, and the packages that write it
 
 
@@ -150,7 +147,7 @@ def _record_other(
     """In a process of its own. `remove` is called where this one ends suddenly.
 
     Raises:
-        SystemExit: `FAILED`.
+        SystemExit: `statuses.PROGRAM_FAILED`.
         KeyboardInterrupt: Ctrl-C, once the script has ended by it, too.
     """
     scoped = [f"--{name}={value}" for name, value in options.items()]
@@ -172,8 +169,8 @@ def _record_other(
             process.wait()
             program_end.leave(program_end.INTERRUPTED)
     if status:
-        told = status == FAILED  # by the process that recorded
-        program_end.leave(FAILED if told else _failed(script, status))
+        told = status == statuses.PROGRAM_FAILED  # by the process that recorded
+        program_end.leave(statuses.PROGRAM_FAILED if told else _failed(script, status))
 
 
 def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
@@ -230,12 +227,12 @@ def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | 
             page.write(files["html"])
     if diff.damage:
         program_end.tell(f"amanda diff: error: {diff.damage}")
-        made.status = DAMAGED
+        made.status = statuses.USAGE
     elif made.status is None:
-        made.status = DIFFERS if rows else INCOMPLETE if diff.not_compared else None
+        made.status = statuses.FOUND if rows else statuses.NOT_LOOKED_AT if diff.not_compared else None
 
 
-def _failed(script: str, status: object, own: int = FAILED) -> object:
+def _failed(script: str, status: object, own: int = statuses.PROGRAM_FAILED) -> object:
     """The status of `amanda diff` where a script has not ended well: `own`."""
     if status is program_end.INTERRUPTED:
         return status

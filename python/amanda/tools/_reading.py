@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from amanda import _fork, evidence
@@ -57,9 +57,9 @@ class Skips:
         counts = self.counts()
         return "skipped: " + ", ".join(f"{count} {reason}" for reason, count in counts.items()) if counts else ""
 
-    def unread(self) -> list[Unseen]:
-        """For `Tool.evidence`."""
-        return evidence.of_skips(self.counts(), REASONS)
+    def unread(self, counts: Mapping[str, int] | None = None) -> list[Unseen]:
+        """For `Tool.evidence`. `counts`: those of the tool, if it counts more."""
+        return evidence.of_skips(self.counts() if counts is None else counts, REASONS)
 
     def is_unreadable(self, array: Any) -> bool:
         """The same as `unreadable`, and counts nothing."""

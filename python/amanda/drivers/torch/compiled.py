@@ -172,6 +172,7 @@ def _callback(callback: Any) -> Any:
     policy = None if callback in (None, False) else _policy()
     if policy == "graph":
         _say(policy)
+        scope.note_unseen("taps", _name_of(_frame_of_compiled(sys._getframe())))
         return _graphs(callback, _callback_of_torch)
     if policy in (None, "opaque"):
         return _callback_of_torch(callback)

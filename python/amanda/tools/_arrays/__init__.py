@@ -126,7 +126,6 @@ REASONS = {
     "objects": "an array of strings or other objects",
     "compiled": "an operator of a compiled function, which this tool can't follow",
     "elsewhere": "an operator of another framework, which this tool can't follow",
-
     "unshown": "a value that the framework does not show, such as a string of TensorFlow",
     "untraced": "an operand of a program whose framework does not tell which operator made it",
     UNWRITTEN: "memory that the program allocated, and that no operator is known to have filled",

@@ -70,7 +70,7 @@ class CausalDiff(Differences, Watching):
         self._comparison = Comparison(self._record, self._tolerances, heal=True)
         self._numbers.clear()
         self._compared, self._damage = 0, ""
-        self._forget_unwatched()
+        self._unseen_log.clear()
 
     @property
     def compared(self) -> int:
@@ -78,7 +78,6 @@ class CausalDiff(Differences, Watching):
         return self._compared
 
     def on_enter(self) -> None:
-        super().on_enter()
         self.set_ended_early(False)
 
     def on_exit(self, error: BaseException | None) -> None:

@@ -7,10 +7,10 @@ import dataclasses
 import functools
 import linecache
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from amanda import _fork, drivers
+from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.run import Run
 from amanda.tool import Tool
@@ -18,7 +18,6 @@ from amanda.tools._schemas import Sides
 from amanda.tools.diff import values
 from amanda.tools.diff.record import Station
 from amanda.tools.diff.texts import text_of
-from amanda.tools.diff.unwatched import sentences
 
 _HANDLE = re.compile("Handle|HashTable|Iterator|Variable")  # operators of TensorFlow that return no data
 _COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
@@ -57,22 +56,13 @@ class Watching(Tool):
         super().__init__(name)
         self._wants_float64 = float64
         self._lock = _fork.lock()
-        self._before_scopes: Mapping[drivers.Unwatched, int | None] | None = None
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
-    def on_enter(self) -> None:
-        if self._before_scopes is None:
-            self._before_scopes = drivers.unwatched({})
-
-    def _forget_unwatched(self) -> None:
-        if self._before_scopes is not None:
-            self._before_scopes = drivers.unwatched({})
-
     def _unwatched(self) -> list[str]:
         """What ran in its scopes, and was not seen as it runs without them, as sentences."""
-        return sentences(drivers.unwatched(self._before_scopes)) if self._before_scopes is not None else []
+        return [one.text for one in self._unseen_log.found(with_taps=True)]
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
         """One execution. What it returns are new values of `seen.tensors`, on the CPU; None keeps one, or all."""

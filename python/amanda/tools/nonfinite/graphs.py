@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays, arrays_of
@@ -35,9 +36,13 @@ class GraphOperators:
     def __init__(self, inf: bool, skips: _reading.Skips, found: Callable[[Sighting, bool], None]) -> None:
         self._inf, self._skips, self._found = inf, skips, found
         self._infinity = ""  # where the latest one was made
+        self._lock = _fork.lock()  # guards the field below
+        self.results = 0  # arrays that were read
 
     def reset(self) -> None:
         self._infinity = ""
+        with self._lock:
+            self.results = 0
 
     # ---- scheduling -------------------------------------------------------------------------------------------------
 
@@ -93,6 +98,8 @@ class GraphOperators:
     def _look(self, at: At, outputs: Named, inputs: Named, run: Any, parameters: dict[str, Any]) -> None:
         __tracebackhide__ = True
         made = self._elements(value for _, value in outputs)
+        with self._lock:
+            self.results += len(outputs)
         if not (made.nan or made.infinite):
             return
         had = self._note([value for _, value in inputs], run)

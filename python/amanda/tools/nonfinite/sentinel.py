@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from amanda import _core
+from amanda.evidence import Unseen
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tool import Tool
@@ -86,7 +87,7 @@ class NaNSentinel(Tool):
         self._skips = _reading.Skips("nan", MEMORY)
         self._ledger = Ledger()
         self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
-        self._tangents: Any = None  # counts them in C++: routines in Python are not shown any
+        self._reads: Any = None  # counts results in C++, and tangents: routines in Python are not shown any
         self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze)
         if backward:
@@ -118,9 +119,15 @@ class NaNSentinel(Tool):
     def skipped(self) -> dict[str, int]:
         """How many tensors could not be read, by reason. "tangent": a result of forward-mode differentiation had one."""
         counts = self._skips.counts()
-        if self._tangents is not None and self._tangents.count:
-            counts[TANGENT] = self._tangents.count
+        if self._reads is not None and self._reads.tangents:
+            counts[TANGENT] = self._reads.tangents
         return counts
+
+    def _unread(self) -> list[Unseen]:
+        return self._skips.unread(self.skipped)
+
+    def _values_read(self) -> int:
+        return self._graphs.results + (self._reads.results if self._reads is not None else 0)
 
     def check(self) -> None:
         """Reads what is still on devices.
@@ -136,8 +143,8 @@ class NaNSentinel(Tool):
         self._ledger.clear()
         self._skips.reset()
         self._graphs.reset()
-        if self._tangents is not None:
-            self._tangents.count = 0
+        if self._reads is not None:
+            self._reads.reset()
 
     def on_enter(self) -> None:
         if self.action == "raise":
@@ -180,12 +187,14 @@ class NaNSentinel(Tool):
 
     def _routine(self, context: OpContext, otherwise: Any, written: Sequence[Any] = ()) -> Any:
         native = natively(context)
-        if native is None or not self._waits:
+        if native is None:
             return otherwise
-        self._tangents = self._tangents or native.Tangents()
+        self._reads = self._reads or native.Reads()
+        if not self._waits:
+            return otherwise
         positions = [context.op.input_names.index(name) for name in written]
-        tangents = self._tangents if otherwise == self._on_result else None
-        return _core.NativeRoutine(native.are_finite(self.inf, positions, tangents), otherwise)
+        reads = self._reads if otherwise != self._on_changed else None
+        return _core.NativeRoutine(native.are_finite(self.inf, positions, reads), otherwise)
 
     # ---- where C++ has declined -------------------------------------------------------------------------------------
 
@@ -234,6 +243,7 @@ class NaNSentinel(Tool):
         found = self._flags([value for _, value in outputs], unwritten=False)
         if not found:
             return
+        self._reads.add_results(len(found))
         output = tensors.either(found)
         if waits and not output:
             return
