@@ -262,7 +262,8 @@ bool ScopeState::has_work(const Tool& tool) {
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < registrations->size(); ++i) {
     const InstOptions& options = (*registrations)[i].options;
-    if (options.ops.is_on_demand() || (options.optional && options.ops.matches_all())) continue;  // finds nothing itself
+    if (options.ops.is_on_demand() || (options.optional && options.ops.matches_all()))
+      continue;  // finds nothing itself
     if (has_matched(tool, i, options)) return true;
   }
   return false;
