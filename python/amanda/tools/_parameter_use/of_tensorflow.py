@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from amanda.drivers.tensorflow import variables
 from amanda.op_context import OpContext
 from amanda.tools._parameter_use.parameter import Parameter
 
@@ -25,6 +24,8 @@ def used(context: OpContext) -> tuple[list[Parameter], bool]:
 
     Nothing if it moves or converts its operand, or writes to it, or if an optimizer made it, as for weight decay.
     """
+    from amanda.drivers.tensorflow import variables
+
     if context.op.__name__ in variables.MOVES | _NOT_READ or _WRITES.match(context.op.__name__):
         return [], False
     found = [each for position in range(len(context.inputs)) for each in parameters(context, position)]
@@ -38,6 +39,8 @@ def _in_optimizer(context: OpContext) -> bool:
 
 def parameters(context: OpContext, position: int, element: int | None = None) -> Iterator[Parameter]:
     """The trainable variables in one operand, or in an element of a list."""
+    from amanda.drivers.tensorflow import variables
+
     value: Any = context.inputs[position]
     for i, symbol in enumerate(value if isinstance(value, (list, tuple)) else [value]):
         if element not in (None, i):
