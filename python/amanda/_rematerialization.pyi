@@ -9,8 +9,10 @@ class Rematerializer:
     """
     What a tool does, and has done.
     """
-    def __init__(self, budget: typing.SupportsInt | typing.SupportsIndex, heuristic: str, equal_costs: bool) -> None:
-        ...
+    def __init__(self, budget: typing.SupportsInt | typing.SupportsIndex, heuristic: str, equal_costs: bool, seed: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+        """
+        `seed`: of random costs, as a machine may have them that is busy.
+        """
     def reset(self) -> None:
         ...
     def rows(self) -> list[Row]:

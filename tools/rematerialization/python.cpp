@@ -3,6 +3,9 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cmath>
+#include <random>
+
 #include "amanda/tool_capsule.h"
 #include "rematerialization/tool.h"
 
@@ -39,6 +42,14 @@ class SavedTensor {
   std::shared_ptr<Rematerializer> owner_;
   Saved saved_;
 };
+
+std::function<double(int64_t)> costs(bool are_equal) {
+  return [are_equal](int64_t ns) { return are_equal ? 1 : static_cast<double>(ns); };
+}
+std::function<double(int64_t)> random_costs(uint64_t seed) {
+  auto numbers = std::make_shared<std::mt19937_64>(seed);
+  return [numbers](int64_t) { return std::exp(std::uniform_real_distribution(0.0, 20.0)(*numbers)); };
+}
 
 c10::SafePyObject safe(const py::object& object) { return {object.inc_ref().ptr(), getPyInterpreter()}; }
 
@@ -86,11 +97,12 @@ PYBIND11_MODULE(_rematerialization, m) {
       .def_readonly("recomputed", &Rematerializer::Row::recomputed)
       .def_readonly("recompute_ns", &Rematerializer::Row::recompute_ns);
   py::class_<Rematerializer, std::shared_ptr<Rematerializer>>(m, "Rematerializer", "What a tool does, and has done.")
-      .def(py::init([](size_t budget, const std::string& heuristic, bool equal_costs) {
-             return std::make_shared<Rematerializer>(
-                 amanda::tools::rematerialization::Options{budget, heuristic_of(heuristic), equal_costs});
+      .def(py::init([](size_t budget, const std::string& heuristic, bool equal_costs, std::optional<uint64_t> seed) {
+             return std::make_shared<Rematerializer>(amanda::tools::rematerialization::Options{
+                 budget, heuristic_of(heuristic), seed ? random_costs(*seed) : costs(equal_costs)});
            }),
-           py::arg("budget"), py::arg("heuristic"), py::arg("equal_costs"))
+           py::arg("budget"), py::arg("heuristic"), py::arg("equal_costs"), py::arg("seed") = std::nullopt,
+           "`seed`: of random costs, as a machine may have them that is busy.")
       .def("tool", &make_tool, "A tool that works for it.")
       .def("rows", &Rematerializer::rows, py::call_guard<py::gil_scoped_release>())
       .def("reset", &Rematerializer::reset, py::call_guard<py::gil_scoped_release>())

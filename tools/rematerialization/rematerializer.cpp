@@ -85,6 +85,23 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
+thread_local int recomputing = 0;  // allocations are the tool's, not the program's
+
+struct Recomputing {
+  Recomputing() { ++recomputing; }
+  ~Recomputing() { --recomputing; }
+  Recomputing(const Recomputing&) = delete;
+  Recomputing& operator=(const Recomputing&) = delete;
+};
+
+/// To `value`, if that is more than `least`.
+void raise(std::atomic<size_t>& most, size_t value, size_t least) {
+  if (value <= least) return;
+  size_t now = most;
+  while (now < value && !most.compare_exchange_weak(now, value)) {
+  }
+}
+
 }  // namespace
 
 // ---- what operators do
@@ -198,7 +215,7 @@ const char* Rematerializer::record(Site& site, Values& values, const std::vector
   call->keys = run.keys;
   call->autocast_dtype = run.autocast_dtype;
   call->trains = run.trains;
-  call->cost = options_.equal_costs ? 1 : static_cast<double>(run.taken);
+  call->cost = options_.cost(run.taken);
   const char* refusal = nullptr;
   for (size_t i = 0; i < values.num_inputs(); ++i) {
     const c10::IValue& argument = ivalue_or_none(values.input(i));
@@ -342,6 +359,7 @@ void Rematerializer::release(Saved& saved) {
     if (!saved.value->call) kept_[{saved.value->site, saved.value->kept_because}].add(saved.value->bytes);
     if (saved.value->held) let_go(*saved.value);
     saved.value->changed = {};
+    is_here(*saved.value);
     if (!saved.value->alive()) values_.erase(saved.value->key);
   }
   saved.value.reset();
@@ -375,6 +393,7 @@ void Rematerializer::forget_calls() {
 // No graph needs anything any more: what is alive now is where the next pass begins.
 void Rematerializer::end_pass() {
   must_tell_ = overran_;
+  if (!overran_) plain_needed_ = 0;
   running_ = nullptr;
   values_.clear();
 }
@@ -382,7 +401,10 @@ void Rematerializer::end_pass() {
 // ---- eviction
 // ---------------------------------------------------------------------------------------------------------
 
+// With a budget of `plain_needed_` nothing is evicted, and nothing computed again, in any run of the program: then what
+// is alive does not depend on times.
 void Rematerializer::make_room(size_t bytes) {
+  if (recomputing == 0) raise(plain_needed_, live() + bytes + evicted_, options_.budget);
   if (live() + bytes <= options_.budget) return;
   const std::lock_guard lock(mutex_);
   sweep();
@@ -465,9 +487,16 @@ bool Rematerializer::secure(std::shared_ptr<Call> first) {
 }
 
 void Rematerializer::evict(Value& value) {
+  value.evicted = true;
+  evicted_ += value.bytes;
   ++value.site->evicted;
   value.site->evicted_bytes += static_cast<int64_t>(value.bytes);
   let_go(value);
+}
+
+// It is alive, or no graph needs it any more.
+void Rematerializer::is_here(Value& value) {
+  if (std::exchange(value.evicted, false)) evicted_ -= value.bytes;
 }
 
 // ---- rematerialization
@@ -478,6 +507,7 @@ void Rematerializer::move_to(const ValuePtr& value, const c10::Storage& memory) 
   value->memory = memory.getWeakStorageImpl();
   value->key = memory.unsafeGetStorageImpl();
   value->moved = true;
+  is_here(*value);
   values_[value->key] = value;
 }
 
@@ -487,6 +517,7 @@ c10::Storage Rematerializer::materialize(const ValuePtr& wanted) {
     ValuePtr value;
     std::vector<c10::Storage> inputs;  // held here, they cannot be evicted
   };
+  const Recomputing now;
   std::vector<Frame> frames;
   frames.push_back({wanted, {}});
   while (true) {
@@ -569,14 +600,18 @@ void Rematerializer::check_budget() {
   const std::lock_guard lock(mutex_);
   if (!overran_) return;
   overran_ = must_tell_ = false;
+  const size_t works = plain_needed_.exchange(0);
+  const std::string less = needed_ < works ? fmt::format("; less may work, from {} on", needed_) : "";
   throw Error(fmt::format(
       "[rematerialization] a budget of {} bytes is too small: {} needed {} with everything evicted that can be. "
-      "The pass ran over the budget, and is right. A budget that works for it is {} bytes",
-      options_.budget, needed_for_, needed_, needed_));
+      "The pass ran over the budget, and is right. A budget that works for it in every run, as nothing is evicted, is "
+      "{} bytes{}",
+      options_.budget, needed_for_, needed_, works, less));
 }
 
 void Rematerializer::forget_overrun() {
   const std::lock_guard lock(mutex_);
+  plain_needed_ = 0;
   overran_ = must_tell_ = false;
 }
 

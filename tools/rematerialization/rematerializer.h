@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -22,7 +23,7 @@ namespace amanda::tools::rematerialization {
 struct Options {
   size_t budget;  // in bytes
   Heuristic heuristic;
-  bool equal_costs;  // every operator costs 1, instead of its time
+  std::function<double(int64_t ns)> cost;  // of an operator's run, which took so long
 };
 
 /// What a saved tensor is while autograd keeps it.
@@ -91,6 +92,7 @@ class Rematerializer final : public AllocationCount {
   Value* least_valuable();
   bool secure(std::shared_ptr<Call> call);
   void evict(Value& value);
+  void is_here(Value& value);
   void move_to(const ValuePtr& value, const c10::Storage& memory);
   c10::Storage materialize(const ValuePtr& value);
   c10::Storage run_again(Call& call, const std::vector<c10::Storage>& memory, const ValuePtr& wanted);
@@ -114,6 +116,9 @@ class Rematerializer final : public AllocationCount {
   bool overran_ = false;
   size_t needed_ = 0;       // by a pass that did not fit
   std::string needed_for_;  // the operator
+  // What the pass would take if nothing were evicted. It does not depend on what was.
+  std::atomic<size_t> evicted_{0};       // bytes that would be alive
+  std::atomic<size_t> plain_needed_{0};  // at least, where it is more than the budget
 };
 
 }  // namespace amanda::tools::rematerialization

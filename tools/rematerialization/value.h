@@ -51,6 +51,7 @@ struct Value {
   uint64_t last_use = 0, writes = 0;
   bool moved = false;   // it is no longer in the storage in which the program had it
   bool needed = false;  // evicted values are computed from it
+  bool evicted = false;
 
   explicit Value(const c10::Storage& storage, Site& site)
       : memory(storage.getWeakStorageImpl()),

@@ -87,8 +87,9 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
         ValueError: `budget` is not positive; there is no such heuristic or cost.
         amanda.Error: at the next operator after a backward pass, or at the end of the scope: the pass needed more than
             the budget with everything evicted that can be. The pass was completed over the budget, and its gradients are
-            right. The message has a budget that works for this pass; a smaller one may work, too. Also where a scope
-            with another such tool is open on the thread.
+            right. The message has a budget that works for this pass in every run, as nothing is evicted with it, and the
+            smallest one that may work: with that it depends on what is evicted. Also where a scope with another such
+            tool is open on the thread.
     """
 
     _speaker = "rematerialization"
