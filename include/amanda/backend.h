@@ -15,7 +15,7 @@
 namespace amanda {
 
 /// Version of the interface between core and drivers; Engine::attach() compares it.
-inline constexpr int kSeamVersion = 8;
+inline constexpr int kSeamVersion = 9;
 
 /// Identifies a place in the program; 0: not identified.
 using OpId = uint64_t;

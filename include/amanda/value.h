@@ -87,6 +87,7 @@ struct ValueInfo {
   std::string device{};        ///< of a tensor: "cpu", "cuda:0"; "": not known
   int64_t bytes = 0;           ///< elements times element size, of a list all tensors together; or kUnknown
   bool requires_grad = false;  ///< of a list: one of the tensors does
+  int tangents = 0;            ///< of a tensor: 1 if forward-mode differentiation gave it a tangent; or kUnknown
   /// The values of an int or a bool, or of a list of them; empty if one is a symbol.
   IntVector integers{};
   std::vector<ValueInfo> elements{};  ///< of a list of tensors

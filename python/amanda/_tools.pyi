@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['FlopCounts', 'FlopRow', 'ProfileRecorder', 'counting_tool', 'editing_tool', 'make_flops']
+__all__: list[str] = ['FlopCounts', 'FlopRow', 'ProfileRecorder', 'counting_tool', 'editing_tool', 'flop_operators', 'make_flops']
 class FlopCounts:
     """
     What a Flops tool has counted so far.
@@ -21,6 +21,8 @@ class FlopCounts:
     def total(self) -> int:
         ...
     def uncounted(self) -> dict[str, int]:
+        ...
+    def uncounted_products(self) -> dict[str, int]:
         ...
 class FlopRow:
     """
@@ -97,6 +99,10 @@ def counting_tool(backward: bool = False, ops: collections.abc.Sequence[str] = [
 def editing_tool(ops: collections.abc.Sequence[str]) -> typing_extensions.CapsuleType:
     """
     For benchmarks: a tool with a routine after each forward operator of these types that gets its results, may change them, and does not.
+    """
+def flop_operators() -> list[str]:
+    """
+    The operators that Flops counts, or lists as products that are not counted.
     """
 def make_flops(uncounted: bool, cpu_attention: bool) -> tuple[typing_extensions.CapsuleType, FlopCounts, collections.abc.Callable]:
     """

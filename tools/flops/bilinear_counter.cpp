@@ -50,7 +50,7 @@ void BilinearCounter::analyze(OpContext& context) {
   const BilinearOperator* op = find_tensorflow_operator(context.op().name);
   if (!op) return;
   const std::string name = name_of(context.op());
-  const Count count{counts_, counts_->place(name, context.module_path(), false), counts_->uncounted_place(name)};
+  const Count count{counts_, counts_->place(name, context.module_path(), false), counts_->uncounted_place(name, true)};
   const auto count_run = [count, op, equation = context.attribute("equation"),
                           runs = runs(context.op_id())](Values& values) {
     const Backend& backend = values.call().backend();
@@ -75,7 +75,7 @@ void BilinearCounter::analyze_backward(OpContext& context) {
   const std::string own = context.backward_attribute("equation");
   if (!own.empty() && own.find(',') == std::string::npos) return;
   const std::string name = name_of(backward);
-  const Count count{counts_, counts_->place(name, context.module_path(), true), counts_->uncounted_place(name)};
+  const Count count{counts_, counts_->place(name, context.module_path(), true), counts_->uncounted_place(name, true)};
   const BilinearOperator* op = find_tensorflow_operator(context.op().name);
   if (!op) {
     context.insert_after_backward_op([count](Values&) { count.add(std::nullopt); },
@@ -108,9 +108,8 @@ std::shared_ptr<BilinearRuns> BilinearCounter::runs(OpId id) {
 
 void BilinearCounter::list_uncounted(OpContext& context) {
   if (find_tensorflow_operator(context.op().name) || is_tensorflow_view(context.op().name)) return;
-  context.insert_after_op(
-      [counts = counts_, &place = counts_->uncounted_place(name_of(context.op()))](Values&) { place.add(0); },
-      {.outputs = Positions::none()});
+  FlopCounts::Place& place = counts_->uncounted_place(name_of(context.op()), may_multiply(context.op().name));
+  context.insert_after_op([counts = counts_, &place](Values&) { place.add(0); }, {.outputs = Positions::none()});
 }
 
 }  // namespace amanda::tools

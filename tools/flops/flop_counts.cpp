@@ -47,6 +47,15 @@ std::map<std::string, int64_t> FlopCounts::uncounted() const {
   return runs;
 }
 
+std::map<std::string, int64_t> FlopCounts::uncounted_products() const {
+  std::lock_guard lock(mutex_);
+  std::map<std::string, int64_t> runs;
+  for (const auto& [op, place] : uncounted_) {
+    if (place.runs_ > 0 && place.may_multiply_) runs[op] = place.runs_;
+  }
+  return runs;
+}
+
 void FlopCounts::reset() {  // routines hold places, so none is removed
   std::lock_guard lock(mutex_);
   for (auto& [key, place] : places_) place.runs_ = place.flops_ = 0;
@@ -58,9 +67,11 @@ FlopCounts::Place& FlopCounts::place(const std::string& op, const std::string& m
   return places_[{op, module_path, backward}];
 }
 
-FlopCounts::Place& FlopCounts::uncounted_place(const std::string& op) {
+FlopCounts::Place& FlopCounts::uncounted_place(const std::string& op, bool may_multiply) {
   std::lock_guard lock(mutex_);
-  return uncounted_[op];
+  Place& place = uncounted_[op];
+  if (may_multiply) place.may_multiply_ = true;
+  return place;
 }
 
 }  // namespace amanda::tools

@@ -35,6 +35,8 @@ class FlopCounts {
   std::map<std::string, int64_t> by_module() const;
   /// How often operators ran that have no formula, by type. Views are not listed.
   std::map<std::string, int64_t> uncounted() const;
+  /// Those of them that multiply, or that are not PyTorch's own, so that it is not known.
+  std::map<std::string, int64_t> uncounted_products() const;
   /// Sets everything to zero.
   void reset();
 
@@ -53,11 +55,12 @@ class FlopCounts {
    private:
     friend class FlopCounts;
     std::atomic<int64_t> runs_{0}, flops_{0};
+    std::atomic<bool> may_multiply_{false};
   };
   /// Where runs of that type in that module are added up; valid as long as this object.
   Place& place(const std::string& op, const std::string& module_path, bool backward);
   /// Where runs of a type without a formula are counted; valid as long as this object.
-  Place& uncounted_place(const std::string& op);
+  Place& uncounted_place(const std::string& op, bool may_multiply);
 
  private:
   mutable Mutex mutex_;  // of the maps

@@ -14,7 +14,7 @@ namespace amanda::tools {
 
 /// Options of Flops.
 struct FlopsOptions {
-  bool uncounted = true;       ///< look at all operators, to list those without a formula
+  bool uncounted = true;       ///< look at all operators, to list those that do not multiply, or are unknown, too
   bool cpu_attention = false;  ///< also count fused attention on the CPU, which FlopCounterMode does not
 };
 
@@ -29,13 +29,19 @@ class Flops : public Tool {
   /// As Tool::narrow, for what counts, too. Throws `std::invalid_argument` if nothing is counted in these operators
   /// themselves: `linear` runs `addmm`.
   void narrow(const OpFilter& ops, const ModuleFilter& modules = {});
+  /// The types of operators that are counted, or listed as products that are not.
+  static std::vector<std::string> operators();
   /// The counts; they may outlive the tool.
   const std::shared_ptr<FlopCounts>& counts() const { return counts_; }
 
  private:
   class Counter;
+  class Gradients;
+  static void refuse_compiled(const OpContext& context);
+
   std::shared_ptr<FlopCounts> counts_ = std::make_shared<FlopCounts>();
   std::unique_ptr<Counter> counter_;
+  std::unique_ptr<Gradients> gradients_;
 };
 
 }  // namespace amanda::tools

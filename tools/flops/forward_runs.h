@@ -19,8 +19,8 @@ class ForwardRuns {
   struct Run {
     std::array<IntVector, 3> inputs;  // an empty one is not compared
     IntVector output;
-    int64_t flops;   // of a convolution: forward; of attention: backward
-    int64_t groups;  // of a convolution
+    int64_t flops;   // forward; of attention: backward
+    int64_t groups;  // of a convolution; else 1
 
     bool operator==(const Run&) const = default;
   };
@@ -33,11 +33,11 @@ class ForwardRuns {
     runs_.push_back(std::move(run));
   }
 
-  /// By the gradients' sizes: of the output, and of those inputs that have one.
+  /// By the gradients' sizes: of the output (empty: it has none), and of those inputs that have one.
   std::optional<Run> find(const IntVector& output, const std::array<std::optional<IntVector>, 3>& inputs) const {
     std::lock_guard lock(mutex_);
     for (auto run = runs_.rbegin(); run != runs_.rend(); ++run) {
-      bool fits = run->output == output;
+      bool fits = output.empty() || run->output == output;
       for (size_t i = 0; i < inputs.size() && fits; ++i) fits = !inputs[i] || *inputs[i] == run->inputs[i];
       if (fits) return *run;
     }

@@ -3,6 +3,7 @@
 #include "amanda/tool_capsule.h"
 #include "bindings.h"
 #include "flops/flops.h"
+#include "flops/torch_operators.h"
 
 namespace amanda::python {
 
@@ -23,7 +24,17 @@ void bind_flops(py::module_& m) {
       .def("by_operator", &FlopCounts::by_operator)
       .def("by_module", &FlopCounts::by_module)
       .def("uncounted", &FlopCounts::uncounted)
+      .def("uncounted_products", &FlopCounts::uncounted_products)
       .def("reset", &FlopCounts::reset);
+  m.def(
+      "flop_operators",
+      [] {
+        std::vector<std::string> names = Flops::operators();
+        const auto& with_gradients = tools::operators_with_uncounted_gradients();
+        names.insert(names.end(), with_gradients.begin(), with_gradients.end());
+        return names;
+      },
+      "The operators that Flops counts, or lists as products that are not counted.");
   m.def(
       "make_flops",
       [](bool uncounted, bool cpu_attention) {

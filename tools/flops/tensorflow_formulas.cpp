@@ -189,4 +189,11 @@ std::vector<std::string> tensorflow_operators() {
 
 bool is_tensorflow_view(const std::string& name) { return kViews.contains(name); }
 
+bool may_multiply(const std::string& name) {
+  static const std::vector<std::string> parts = {"Attention", "Cholesky", "Conv", "Determinant", "Dot",    "Eig",
+                                                 "Einsum",    "FFT",      "GRU",  "LSTM",        "MatMul", "Matrix",
+                                                 "Qr",        "RNN",      "Svd",  "Solve"};
+  return std::any_of(parts.begin(), parts.end(), [&](const std::string& part) { return name.find(part) != name.npos; });
+}
+
 }  // namespace amanda::tools

@@ -34,5 +34,8 @@ const BilinearOperator* find_tensorflow_operator(const std::string& name);
 std::vector<std::string> tensorflow_operators();
 /// Does it compute nothing: does it pass its input on, or only tell of its shape?
 bool is_tensorflow_view(const std::string& name);
+/// Does its name tell that it contains products: a convolution, a recurrent layer, a solver? For those without a
+/// formula.
+bool may_multiply(const std::string& name);
 
 }  // namespace amanda::tools

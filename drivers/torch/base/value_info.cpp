@@ -1,7 +1,9 @@
 #include "base/value_info.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
 #include <c10/core/ScalarType.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 #include <algorithm>
 
@@ -37,6 +39,14 @@ int64_t bytes_of(const std::optional<IntVector>& sizes, int64_t element_size) {
   return bytes;
 }
 
+// What torch.func.jvp wraps does not show its tangent.
+int tangents_of(const at::Tensor& tensor) {
+  if (const auto* batched = at::functorch::maybeGetBatchedImpl(tensor)) return tangents_of(batched->value());
+  if (tensor._fw_grad(/*level=*/0).defined()) return 1;
+  const bool is_wrapped = tensor.key_set().has(c10::DispatchKey::FuncTorchGradWrapper);
+  return is_wrapped && torch::autograd::ForwardADLevel::try_get_by_idx(0) ? static_cast<int>(kUnknown) : 0;
+}
+
 ValueInfo info_of_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   ValueInfo info{.kind = ValueKind::kTensor, .dtype = dtype_name(tensor.scalar_type()), .sizes = sizes_of(tensor)};
@@ -44,6 +54,7 @@ ValueInfo info_of_tensor(const at::Tensor& tensor) {
   info.device = device.is_cpu() && !device.has_index() ? "cpu" : device.str();
   info.bytes = bytes_of(info.sizes, static_cast<int64_t>(tensor.element_size()));
   info.requires_grad = tensor.requires_grad();
+  info.tangents = tangents_of(tensor);
   return info;
 }
 

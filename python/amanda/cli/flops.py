@@ -78,11 +78,14 @@ def run(program: Program, files: Mapping[str, str], given: argparse.Namespace, o
 
 
 def summary(tool: Flops) -> str:
-    """The sums, and the operators in which nothing was counted."""
+    """The sums, and the operators in which nothing was counted. What multiplies among them is below the table."""
     rows = tool.rows("op")
     backward = sum(row.flops for row in rows if row.backward)
     forward = sum(row.flops for row in rows) - backward
-    uncounted = sorted(tool.uncounted.items(), key=lambda item: -item[1])
+    products = tool.uncounted_products
+    uncounted = sorted(
+        ((name, calls) for name, calls in tool.uncounted.items() if name not in products), key=lambda item: -item[1]
+    )
     listed = ", ".join(f"{name} {count:,}" for name, count in uncounted[:LISTED])
     more = f" and {len(uncounted) - LISTED} more types" if len(uncounted) > LISTED else ""
     nothing = f"\nnothing was counted in (calls): {listed}{more}" if uncounted else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from amanda import _tools
@@ -14,6 +14,9 @@ from amanda.reports.rich_table import Column
 from amanda.tool import NativeTool
 
 GroupBy = Literal["both", "op", "module"]
+
+_CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_HOW_TO_COUNT = "count it by Flops(cpu_attention=True), or amanda flops --cpu-attention"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +47,20 @@ class Flops(Results[Row, GroupBy], NativeTool):
         print(flops.total, flops.uncounted)
         print(flops.table("module", top=10))
 
-    A multiplication and an addition are two operations. Matrix products, convolutions and fused attention are counted,
-    also inside other operators; biases, masks, normalization and pointwise operators are not. Gradients are
-    counted if they are computed. The conventions are the same on TensorFlow, except that there the gradient of a filter
-    with groups takes as many operations as the convolution. The tool is written in C++ and reads only shapes. Counts
-    accumulate over all runs, scopes and threads in which the tool is used. What checkpointing recomputes is counted again.
+    A multiplication and an addition are two operations. Matrix products, convolutions, recurrent layers and fused
+    attention are counted, also inside other operators, with integers as with floats; biases, masks, normalization and
+    pointwise operators are not. Gradients are counted if they are computed. An operator that multiplies and was not
+    counted is in `uncounted_products` and below tables: a solver, or one whose operands do not show their sizes. The
+    conventions are the same on TensorFlow, except that there the gradient of a filter with groups takes as many
+    operations as the convolution. The tool is written in C++ and reads only shapes. Counts accumulate over all runs,
+    scopes and threads in which the tool is used. What checkpointing recomputes is counted again.
 
     Rows are by "both" (the default: operator type and innermost module), by "op", or by "module", where each module
     includes its submodules and "" is the whole program. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
     Arguments:
-        uncounted: if True, observe all operators, to list those in which nothing was counted. If False, operators that
-            are not counted cost nothing.
+        uncounted: if True, observe all operators, to list those in which nothing was counted. If False, those that do not
+            multiply cost nothing; operators of other libraries are not listed.
         cpu_attention: count fused attention on the CPU as on other devices. FlopCounterMode does not count it.
     """
 
@@ -94,11 +99,21 @@ class Flops(Results[Row, GroupBy], NativeTool):
     def uncounted(self) -> dict[str, int]:
         """Types of the outermost operators in which nothing was counted, and how often they ran; views are excluded.
 
-        If a counted operator has a backward operator without a formula (double backward of a convolution or of
-        attention), it is listed by the name of its autograd node. Otherwise, an operator in this list also stands for
-        its backward operators.
+        Those of `uncounted_products` are listed where they ran, also inside others, in place of the outermost. If a
+        counted operator has a backward operator without a formula (double backward of a convolution or of attention), it
+        is listed by the name of its autograd node. Otherwise, an operator in this list also stands for its backward
+        operators. One that was counted is listed, too, where it took more than was counted: if forward-mode
+        differentiation computes tangents in a way that its operands do not show (`torch.func.jvp`).
         """
         return self._counts.uncounted()
+
+    @property
+    def uncounted_products(self) -> dict[str, int]:
+        """Those of `uncounted` that multiply, as a convolution or a solver does, or that are of another library.
+
+        Of another library's operator Amanda does not know what it does, so it may multiply.
+        """
+        return self._counts.uncounted_products()
 
     def reset(self) -> None:
         self._counts.reset()
@@ -113,6 +128,9 @@ class Flops(Results[Row, GroupBy], NativeTool):
             )
         return rows
 
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return _remarks(self.uncounted_products)
+
     _op = Column("op", lambda row: row.op or "", left=True, folds=True, field="op")
     _module = Column("module", lambda row: row.module_path or "(all)", left=True, folds=True, field="module_path")
     _own_module = _module._replace(cell=lambda row: row.module_path or "(no module)")
@@ -124,6 +142,21 @@ class Flops(Results[Row, GroupBy], NativeTool):
         ),
         "module": Grouping([_module, *_counted], fields_of(Row, without=["op", "backward"])),
     }
+
+
+def _remarks(uncounted_products: Mapping[str, int]) -> list[str]:
+    """Sentences on products that were not counted, with their calls, most first."""
+    calls = dict(sorted(uncounted_products.items(), key=lambda item: -item[1]))
+    attention = calls.pop(_CPU_ATTENTION, 0)
+    listed = ", ".join(f"{name} {count:,}" for name, count in calls.items())
+    return [
+        *([f"not counted, may multiply (calls): {listed}"] if calls else []),
+        *([f"fused attention on the CPU was not counted ({_calls(attention)}): {_HOW_TO_COUNT}"] if attention else []),
+    ]
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count:,} calls"
 
 
 def _around(path: str) -> list[str]:
