@@ -62,7 +62,7 @@ def test_where_output_goes_elsewhere_the_table_stays_in_place_with_new_counts(on
 
 def test_on_one_terminal_tables_are_printed_below_the_programs_lines(on_terminal):
     terminal, _ = on_terminal(1.7)
-    first, last = map(int, COUNTS.findall(terminal))
+    first, *_, last = map(int, COUNTS.findall(terminal))  # two, or more where the machine is slow
     assert WRITTEN in terminal
     assert f"steps {last}\r\n" in terminal
     assert first < last
@@ -76,8 +76,8 @@ def test_a_recording_and_a_comparison_show_how_far_they_are(on_terminal):
     )
     terminal, out = on_terminal(1.2, subprocess.PIPE, command, steps)
     assert out.startswith(WRITTEN.replace("\r\n", "\n") + "steps ")
-    assert re.search(r"recording program\.py, 0 MB of results .* \d+/\? 0:00:01", plain(terminal))
-    assert re.search(r"comparing program\.py .*\d+% +\d+/\d+ 0:00:01 +0:00:0\d left", plain(terminal))
+    assert re.search(r"recording program\.py, 0 MB of results .* \d+/\? 0:00:0[1-9]", plain(terminal))
+    assert re.search(r"comparing program\.py .*\d+% +\d+/\d+ 0:00:0[1-9] +0:00:\d\d left", plain(terminal))
     assert len(percents(terminal)) > 1
     assert HIDDEN not in terminal
     assert terminal.endswith("\x1b[2K")

@@ -25,17 +25,23 @@ def trained():
 
     def step():
         hidden = Nap.apply(model(torch.randn(32, 64)))
+        began = time.perf_counter_ns()
         hidden.square().mean().backward()
+        took.append(time.perf_counter_ns() - began)
 
-    return profiled(step)
+    took = []
+    made = profiled(step)
+    made.took = sum(took)
+    return made
 
 
 def test_backward_time_belongs_to_what_created_the_operator(trained):
     rows = by_line(trained)
     napped = rows[line_of("hidden = Nap.apply(")]
-    assert STEPS * NAP <= napped.backward_ns / 1e9 < 2 * STEPS * NAP, "the sleep, and the layers' gradients"
     loss = rows[line_of("hidden.square().mean()")]
-    assert 0 < loss.backward_ns < napped.backward_ns / 2
+    naps = STEPS * NAP * 1e9
+    assert naps <= napped.backward_ns < trained.took - loss.backward_ns, "the sleep, and the layers' gradients"
+    assert 0 < loss.backward_ns < trained.took - naps
     modules = {row.name: row for row in trained.rows("module")}
     # AddmmBackward0, TBackward0 and the AccumulateGrad of the weight and of the bias
     assert [modules[name].backward_calls for name in ("0", "1", "2")] == [STEPS * 4, STEPS, STEPS * 4]
@@ -94,12 +100,12 @@ def test_what_a_reentrant_checkpoint_computes_again_counts_once_and_for_its_line
     assert naps.backward_ns >= STEPS * NAP * 1e9, "the line of the checkpoint, not that of loss.backward()"
     outer = [row for row in ids if row.name == "autograd::CheckpointFunction"]
     assert sum(row.backward_calls for row in outer) > 0
-    assert sum(row.backward_ns for row in outer) < STEPS * NAP * 1e9 / 2, (
+    assert sum(row.backward_ns for row in outer) < sum(took) - STEPS * NAP * 1e9, (
         "the nap inside it belongs to another operator"
     )
     assert sum(row.backward_ns for row in ids) <= sum(took)
     started = rows[line_of("  loss.backward()")]
-    assert started.backward_ns < layers.backward_ns
+    assert started.backward_ns + layers.backward_ns <= sum(took) - STEPS * NAP * 1e9, "neither has the nap"
 
 
 def test_a_checkpoint_that_is_not_reentrant_has_the_backward_operators_of_plain_code():
