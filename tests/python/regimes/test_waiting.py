@@ -7,6 +7,8 @@ import pytest
 from rank_programs import line, run_ranks
 from repository import ROOT
 
+CLOCKS = 0.2e9  # by how much the ranks' clocks may be taken to differ, in ns
+
 PROGRAM = """
 import os, sys, time
 import torch
@@ -39,9 +41,13 @@ def trained():
 def by_hand():
     late(0, 0.5)
     group = halves[min(rank, 1)]
+    begun = time.perf_counter_ns()
     for _ in range(4):
         dist.broadcast(torch.ones(2), 0 if rank == 0 else 1, group=group)  # rank 0 has this group for itself
+    before = time.perf_counter_ns()
     work = dist.all_reduce(torch.ones(2), async_op=True)
+    print("broadcasts", before - begun)
+    print("started", (before, time.perf_counter_ns()))
     work.wait()
     if rank < 2:
         dist.send(torch.ones(2), 1) if rank == 0 else dist.recv(torch.ones(2), 0)
@@ -73,7 +79,9 @@ dist.all_reduce(torch.ones(2))
 assert collectives.started() == []  # nobody listens any more
 with amanda.apply(collectives):
     late(1, 0.3)
+    begun = time.perf_counter_ns()
     model(torch.ones(2, 8)).sum().backward()
+    print("trained", (begun, time.perf_counter_ns()))
 found = amanda.distributed.waiting(collectives)
 if found:
     print("backward", [(r.name, r.rank, r.waited_ns, r.last) for r in found.rows("op")])
@@ -84,7 +92,7 @@ with amanda.apply(collectives), amanda.apply(amanda.distributed.Collectives()):
     late(1, 0.4)
     begun = time.perf_counter_ns()
     dist.all_reduce(torch.ones(2))
-    measured = time.perf_counter_ns() - begun
+    measured = begun, time.perf_counter_ns()
     late(1, 0.4)
     works = [
         dist.all_gather([torch.ones(2) for _ in range(size)], torch.ones(2), async_op=True),
@@ -117,12 +125,15 @@ def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
     others = range(1, count)
     assert {rank: rows["c10d::allreduce_", rank][0] for rank in range(count)} == dict.fromkeys(range(count), 1)
     assert rows["c10d::allreduce_", 0][1:] == [0, 0, 1]  # it slept
+    started = [line(output, "started") for output in outputs]  # not before, and not after
     for rank in others:
         _, waited, longest, last = rows["c10d::allreduce_", rank]
-        assert waited == longest == pytest.approx(0.5e9, abs=0.2e9)
+        assert waited == longest
+        assert started[0][0] - started[rank][1] - CLOCKS < waited < started[0][1] - started[rank][0] + CLOCKS
         assert last == 0
     assert rows["c10d::broadcast_", 0] == [4, 0, 0, 4]  # alone in its group
-    assert all(rows["c10d::broadcast_", rank][1] < 0.2e9 for rank in others)  # rank 0's sleep is not theirs
+    for rank in others:  # rank 0's sleep is not theirs
+        assert rows["c10d::broadcast_", rank][1] < line(outputs[rank], "broadcasts") + CLOCKS
     assert line(outputs[0], "groups") == [
         (False, "c10d::broadcast_"),
         (True, "c10d::allreduce_"),
@@ -133,8 +144,11 @@ def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
     assert ranks["rank 0"][0] == ranks["rank 1"][0] == 6
     backward = {(name, rank): figures for name, rank, *figures in line(outputs[0], "backward")}
     assert backward["c10d::allreduce_", 1] == [0, 1]
+    trained = [line(output, "trained") for output in outputs]
     for rank in {*range(count)} - {1}:
-        assert backward["c10d::allreduce_", rank] == [pytest.approx(0.3e9, abs=0.2e9), 0]
+        waited, last = backward["c10d::allreduce_", rank]
+        assert waited < trained[1][1] - trained[rank][0] + CLOCKS
+        assert (waited > 0) == (last == 0)
     # DDP waits in C++.
     assert line(outputs[0], "in_backward") == [(None, 0)] * count
     check_blocked(outputs)
@@ -153,10 +167,11 @@ def check_blocked(outputs):
     assert rows["c10d::allreduce_", 1][2:] == [0, 0]  # it came last
     for rank in {*range(len(outputs))} - {1}:
         _, _, blocked, _ = rows["c10d::allreduce_", rank]
-        assert 0.2e9 < blocked <= line(outputs[rank], "measured")  # by the program's own clock
+        begun, ended = line(outputs[rank], "measured")  # by the program's own clock
+        assert line(outputs[1], "measured")[0] - begun - CLOCKS < blocked <= ended - begun
         for op in ("c10d::allgather_", "c10d::broadcast_"):
             _, _, blocked, waited = rows[op, rank]
-            assert waited - blocked > 0.2e9  # it did other work
+            assert waited - blocked > min(waited, 0.7e9) - CLOCKS  # it did other work
     for rank, known, blocked in line(outputs[0], "blocked_by_rank"):
         of_rank = [figures for (_, number), figures in rows.items() if number == rank]
         assert [known, blocked] == [sum(figures[1] for figures in of_rank), sum(figures[2] for figures in of_rank)]
