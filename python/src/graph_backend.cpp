@@ -106,27 +106,33 @@ std::string PyGraphBackend::name_of(py::handle symbol) const {
 
 ToolsetPtr PyGraphBackend::toolset() const {
   ThreadState& here = this_thread;
-  if (here.routines > 0 || !has_scopes()) return nullptr;
+  ScopeStack* open = here.routines > 0 ? nullptr : scopes();
+  if (!open) return nullptr;
   here.called(index());
-  return Engine::toolset(*here.scopes[index()]);
+  return Engine::toolset(*open);
 }
 
-bool PyGraphBackend::has_scopes() const {
-  const ThreadState& here = this_thread;
-  return index() < here.scopes.size() && here.scopes[index()];
+// A driver in Python is attached when it is first needed, and other threads may be in scopes by then.
+ScopeStack* PyGraphBackend::scopes() const {
+  std::vector<ScopeStack*>& known = this_thread.scopes;
+  if (known.size() <= index()) const_cast<PyGraphBackend*>(this)->switch_to(Engine::scopes_here().get());
+  return known[index()];
 }
+
+bool PyGraphBackend::has_scopes() const { return scopes() != nullptr; }
 
 bool PyGraphBackend::wants(OpType type) const {
   ThreadState& here = this_thread;
-  if (here.routines > 0 || !has_scopes()) return false;
+  ScopeStack* open = here.routines > 0 ? nullptr : scopes();
+  if (!open) return false;
   here.called(index());
-  return Engine::wants(*here.scopes[index()], *this, type);
+  return Engine::wants(*open, *this, type);
 }
 
 bool PyGraphBackend::is_asked_for(OpType type, bool is_backward, const std::vector<const Tool*>& tools) const {
-  if (!has_scopes()) return false;
-  const ScopeStack& scopes = *this_thread.scopes[index()];
-  return Engine::is_asked_for(scopes, *this, type, tools) && (!is_backward || Engine::asks_for_backward(scopes, tools));
+  const ScopeStack* open = scopes();
+  return open && Engine::is_asked_for(*open, *this, type, tools) &&
+         (!is_backward || Engine::asks_for_backward(*open, tools));
 }
 
 void PyGraphBackend::await_call(uint64_t entry) {

@@ -57,6 +57,8 @@ class PyGraphBackend final : public Backend {
  private:
   PyGraphBackend(std::string name_space, Capabilities capabilities);
   std::string name_of(py::handle symbol) const;
+  /// This thread's; null: none is in force.
+  ScopeStack* scopes() const;
 
   const std::string name_space_;
   const Capabilities capabilities_;

@@ -36,6 +36,20 @@ def test_without_a_scope_there_is_no_toolset() -> None:
     assert Function()(X, W) == VANILLA
 
 
+def test_a_scope_that_was_open_before_another_thread_attached_the_driver() -> None:
+    made: list[Any] = []
+    with amanda.apply(tool(lambda context: None, "toy::late")):
+        thread = threading.Thread(target=lambda: made.append(_core.GraphBackend("toy/late/graph")))
+        thread.start()
+        thread.join()
+        (backend,) = made
+        assert backend.toolset() is not None
+        assert backend.has_scopes()
+        assert [backend.wants(backend.intern("toy", name)) for name in ("late", "other")] == [True, False]
+    assert backend.toolset() is None
+    assert not backend.has_scopes()
+
+
 def test_looking_changes_nothing_and_off_and_on_again_builds_nothing() -> None:
     seen: list[str] = []
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from amanda import scope, switches
+from amanda import _fork, scope, switches
 from amanda.drivers.tensorflow import port
 
+_lock = _fork.rlock()
 _told: list[str] = []
 _DISTRIBUTED = "_amanda_is_distributed"  # the attribute of a function's graph in which a strategy runs
 
@@ -18,9 +19,11 @@ _DISTRIBUTED = "_amanda_is_distributed"  # the attribute of a function's graph i
 def warn(text: str) -> None:
     """Says it once in a process."""
     scope.note_unseen("unsupported", text)
-    if text not in _told:
+    with _lock:
+        if text in _told:
+            return
         _told.append(text)
-        logging.getLogger("amanda").warning("[tensorflow] %s", text)
+    logging.getLogger("amanda").warning("[tensorflow] %s", text)
 
 
 def remarks() -> list[str]:

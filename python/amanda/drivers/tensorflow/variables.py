@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from amanda import _fork
+
 _SAME = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
 _SAME_ELEMENTS = _SAME | {"Cast", "Reshape", "ExpandDims", "Squeeze"}
 _ALL_ELEMENTS = _SAME_ELEMENTS | {"Transpose"}
@@ -95,13 +97,14 @@ class _Numbers:
     def __init__(self) -> None:
         self._next = itertools.count(1)
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._lock = _fork.rlock()
 
     def of(self, value: Any) -> int:
-        found = self._known.get(id(value))
-        if found is None or found[0]() is not value:
-            address = id(value)
-            found = self._known[address] = weakref.ref(value), next(self._next)
-        return found[1]
+        with self._lock:
+            found = self._known.get(id(value))
+            if found is None or found[0]() is not value:
+                found = self._known[id(value)] = weakref.ref(value), next(self._next)
+            return found[1]
 
 
 _numbers = _Numbers()

@@ -139,9 +139,13 @@ _IN_FORCE = {
 
 def _say(policy: str) -> None:
     """Says once what is in force, when a compiled function is met."""
-    if policy not in _said:
+    if policy in _said:
+        return
+    with _lock:
+        if policy in _said:
+            return
         _said.add(policy)
-        logging.getLogger("amanda").info("[scope] functions compiled with torch.compile: %s", _IN_FORCE[policy])
+    logging.getLogger("amanda").info("[scope] functions compiled with torch.compile: %s", _IN_FORCE[policy])
 
 
 def _name_of(frame: Any) -> str:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amanda import _torch
+from amanda import _fork, _torch
 from amanda.drivers.torch_compile import capture, failures, port, regions
 from amanda.drivers.torch_compile.backend import InstrumentingBackend
 
@@ -37,6 +37,7 @@ class InstrumentingCallback:
         return result
 
 
+_lock = _fork.rlock()
 _known: weakref.WeakKeyDictionary[Any, InstrumentingCallback] = weakref.WeakKeyDictionary()
 
 
@@ -55,10 +56,11 @@ def instrumented(callback: Any, from_stance: Callable[[Any], Any]) -> Any:
 
 
 def _instrumented(callback: Any) -> InstrumentingCallback:
-    known = _known.get(callback)
-    if known is None:
-        known = _known[callback] = InstrumentingCallback(_with_our_backend(callback))
-    return known
+    with _lock:
+        known = _known.get(callback)
+        if known is None:
+            known = _known[callback] = InstrumentingCallback(_with_our_backend(callback))
+        return known
 
 
 def _with_our_backend(callback: Any) -> Any:

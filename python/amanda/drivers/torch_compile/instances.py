@@ -56,8 +56,8 @@ class Instances:
             for step in capture.place_data(node)
             if step.runs is not None and step.runs.source
         }
-        self._epoch = 0
-        self._found: dict[int, Instance] = {}  # in this epoch
+        # Those found in an epoch. One value: another thread may begin the next epoch at any time.
+        self._found: tuple[int, dict[int, Instance]] = 0, {}
         self._known: dict[object, Instance] = {}
 
     def of(self, args: Sequence[Any]) -> Instance:
@@ -66,11 +66,12 @@ class Instances:
         To be called below the compiled frame, or below Dynamo's callback that compiles it.
         """
         epoch, key = _torch.raw_place(args, self._lasting)
-        if epoch != self._epoch or len(self._found) > _MOST:
-            self._epoch, self._found = epoch, {}
-        found = self._found.get(key)
+        known = self._found
+        if epoch != known[0] or len(known[1]) > _MOST:
+            known = self._found = epoch, {}
+        found = known[1].get(key)
         if found is None:
-            found = self._found[key] = self._find(args)
+            found = known[1][key] = self._find(args)
         return found
 
     def _find(self, args: Sequence[Any]) -> Instance:
@@ -85,14 +86,17 @@ class Instances:
                 for source, traced in self._modules.items()
             }
             found = {source: module for source, module in modules.items() if module is not None}
-            known = self._known[key] = Instance(callers, found)
+            made = Instance(callers, found)
+            known = self._known.setdefault(key, made)
+            if known is not made:  # another thread was first
+                return known
             for i in self._lasting:  # another tensor may get the address
                 weakref.finalize(args[i], self._forget, key).atexit = False
         return known
 
     def _forget(self, key: object) -> None:
         self._known.pop(key, None)
-        self._epoch = 0
+        self._found = 0, {}
 
 
 def _is_lasting(example: Any) -> bool:

@@ -4,24 +4,34 @@ other closer to Dynamo's limit of recompilations."""
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 
+from amanda import _fork
 from amanda.drivers.torch_compile import port
 
 # Our dispatch keys are in Dynamo's guards. There are two: scopes with filters compile apart from those without.
 _KEYS = 2
 
+_lock = _fork.rlock()
+_ours: dict[int, int] = {}  # by the program's, and by itself
+
 
 def enter() -> None:
     """The compiled function that is about to run on this thread looks into, and adds to, our part of the cache. Dynamo
     restores it when the function returns."""
-    port.set_region(_ours(port.region()))
+    region = port.region()
+    ours = _ours.get(region)
+    port.set_region(_make(region) if ours is None else ours)
 
 
-@functools.cache
-def _ours(region: int) -> int:
-    return port.new_region()
+def _make(region: int) -> int:
+    """The same on all threads: they share what they compile. Dynamo's own variable is the process's, not the thread's:
+    `region` may be ours already, set by another thread."""
+    with _lock:
+        if region not in _ours:
+            made = port.new_region()
+            _ours[region] = _ours[made] = made
+        return _ours[region]
 
 
 @contextlib.contextmanager

@@ -32,10 +32,12 @@ def say(gm: Any, backend: str, error: Exception) -> None:
 
 def remarks() -> list[str]:
     """For `amanda doctor`."""
-    if not _said:
+    with _lock:
+        said = dict(_said)
+    if not said:
         return []
     head = "compiled with torch.compile, and run without tools, since the backend could not compile it with taps:"
-    return [head, *(f"  {function}: {why}" for function, why in _said.items())]
+    return [head, *(f"  {function}: {why}" for function, why in said.items())]
 
 
 def _function_of(gm: Any) -> str:
