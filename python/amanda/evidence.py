@@ -106,6 +106,7 @@ FACTS = {
     "opaque": ("compiled function", "ran compiled, and none of its operators was shown"),
     TAPS: ("compiled function", "ran compiled with taps, which keep operators from being fused"),
     "refused": ("compiled function", "ran compiled without tools, which its backend refused"),
+    "hidden": ("kind of operator", "in compiled functions could not be shown"),
     "unsupported": ("function", "ran without tools"),
     "stopped": ("tool", "failed, and was stopped"),
 }
@@ -129,7 +130,8 @@ def of_skips(counts: Mapping[str, int], reasons: Mapping[str, str]) -> list[Unse
 
 
 def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    first, of, rest = noun.partition(" of ")
+    return f"{count:,} {first}{'s' * (count != 1)}{of}{rest}"
 
 
 def _fact(reason: str, names: list[str]) -> Unseen:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from amanda import _core, _torch
+from amanda import _core, _torch, scope
 from amanda.drivers.torch_compile import attach, copies, coverage, late, origins, port, uninstrumented
 from amanda.drivers.torch_compile.graph_site import GraphSite, Plans
 from amanda.drivers.torch_compile.instances import Instance, Instances
@@ -24,6 +24,7 @@ class _Built:
     function: Callable[..., Any]
     extra: tuple[Any, ...]  # what it gets after the program's own inputs
     keep: Any = None
+    unseen: tuple[tuple[str, str], ...] = ()  # what each run tells its scopes; see scope.note_unseen
 
 
 class CompiledFunction:
@@ -59,6 +60,8 @@ class CompiledFunction:
         else:
             instance = self._instances.of(args)
             built = instance.built.get(toolset) or self._build_late(self._build, toolset, instance, args)
+        for reason, name in built.unseen:
+            scope.note_unseen(reason, name)
         _torch.enter_graph()
         try:
             return built.function(*args, *built.extra)
@@ -111,13 +114,14 @@ class CompiledFunction:
         if refused:
             raise _core.Error(refused[0])
         built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
-        coverage.count(
-            site.shown, artifact.unseen, not artifact.failure and (built is None) == (artifact.lowered is None)
-        )
-        return built
+        runs_with_tools = not artifact.failure and not (built and built.unseen)
+        coverage.count(site.shown, artifact.unseen, runs_with_tools)
+        if not runs_with_tools or not artifact.unseen:
+            return built
+        hidden = tuple(("hidden", what) for what, _ in artifact.unseen)
+        return dataclasses.replace(built or self._build_vanilla(args), unseen=hidden)
 
-    def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built | None:
-        """None: the program's backend could not compile it."""
+    def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built:
         compiled = self._compiled.get(lowered.structure)
         if compiled is None:
             try:
@@ -126,8 +130,8 @@ class CompiledFunction:
             except port.RestartAnalysis:
                 raise
             except Exception as error:
-                uninstrumented.say(self._gm, self._name, error)
-                return None
+                function = uninstrumented.say(self._gm, self._name, error)
+                return dataclasses.replace(self._build_vanilla(args), unseen=(("refused", function),))
             self._compiled[lowered.structure] = compiled
         return _Built(compiled, tuple(lowered.extra), lowered.keep)
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from amanda import _fork, scope
+from amanda import _fork
 
 _lock = _fork.rlock()
 _said: dict[str, str] = {}  # why, by function
 
 
-def say(gm: Any, backend: str, error: Exception) -> None:
-    """The program's backend could not compile an instrumented graph."""
+def say(gm: Any, backend: str, error: Exception) -> str:
+    """The program's backend could not compile an instrumented graph. Returns a name of the function."""
     function = _function_of(gm)
-    scope.note_unseen("refused", function)
     with _lock:
         if function in _said:
-            return
+            return function
         reason = str(error).strip().partition("\n")[0]
         _said[function] = f"{backend}: {type(error).__name__}: {reason}"
     logging.getLogger("amanda").warning(
@@ -28,6 +27,7 @@ def say(gm: Any, backend: str, error: Exception) -> None:
         type(error).__name__,
         reason,
     )
+    return function
 
 
 def remarks() -> list[str]:
