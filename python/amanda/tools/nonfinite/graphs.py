@@ -184,16 +184,16 @@ def _operand(name: str, value: Any) -> Operand | None:
         from amanda.tools.nonfinite import tensors
 
         return tensors.described(name, value, True)
-    if arrays_of(value) is None:
+    arrays = arrays_of(value)
+    if arrays is None:
         return None
-    import numpy as np
-
-    with np.errstate(all="ignore"):
+    xp = arrays.xp
+    with arrays.quietly():
         head = name, value.dtype.name, tuple(value.shape), "cpu", value.size
-        zeros = int(np.count_nonzero(value == 0))
-        if value.dtype.kind == "c":
-            return Operand(*head, int(np.isnan(value).sum()), int(np.isinf(value).sum()), zeros, None, None)
-        values = value.astype(np.float64)
-        finite = values[np.isfinite(values)]
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-        return Operand(*head, int(np.isnan(values).sum()), int(np.isinf(values).sum()), zeros, low, high)
+        zeros = int(xp.count_nonzero(value == 0))
+        if arrays.is_complex(value):
+            return Operand(*head, int(xp.isnan(value).sum()), int(xp.isinf(value).sum()), zeros, None, None)
+        values = arrays.cast(value, xp.float64)
+        finite = values[xp.isfinite(values)]
+        low, high = arrays.extremes(finite) if finite.size else (None, None)
+        return Operand(*head, int(xp.isnan(values).sum()), int(xp.isinf(values).sum()), zeros, low, high)
