@@ -179,6 +179,9 @@ RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
   if (!record) {
     record = active.scope->record(key(site_.id()), [&] {
       auto made = std::make_shared<Record>();
+      made->context.self_ = std::shared_ptr<OpContext>(made, &made->context);
+      made->context.scope_ = active.scope->weak_from_this();
+      made->context.record_ = made.get();
       copy_keys(*active.scope, made->context);
       if (site_.phase() == Phase::kForward) active.scope->note_place(info_);
       return made;
@@ -242,19 +245,22 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   struct Bound {
     Bound(Record& record, ContextSession& session) : context_(record.context) {
       context_.session_ = &session;
-      context_.scope_ = session.active.scope;
-      context_.record_ = &record;
       OpSite& site = session.site;
       context_.backend_ = &site.backend();
       context_.type_ = site.forward_type();
       context_.info_ = &site.backend().info(site.forward_type());
       context_.id_ = site.forward_id();
-      if (site.phase() == Phase::kForward) return;
-      context_.backward_type_ = site.type();
-      context_.backward_info_ = &site.backend().info(site.type());
-      context_.backward_id_ = site.id();
+      if (site.phase() != Phase::kForward) {
+        context_.backward_type_ = site.type();
+        context_.backward_info_ = &site.backend().info(site.type());
+        context_.backward_id_ = site.id();
+      }
+      context_.analyst_ = std::this_thread::get_id();
     }
-    ~Bound() { context_.session_ = nullptr; }
+    ~Bound() {
+      context_.analyst_ = std::thread::id{};
+      context_.session_ = nullptr;
+    }
     OpContext& context_;
   };
   scope.misses.fetch_add(1, std::memory_order_relaxed);

@@ -95,7 +95,14 @@ void check_later(Phase phase, const Request& request) {
 }  // namespace
 
 ContextSession& OpContext::session(const char* asked) const {
-  if (session_) return *session_;
+  const std::thread::id analyst = analyst_.load();
+  if (analyst == std::this_thread::get_id()) return *session_;
+  if (analyst != std::thread::id{}) {
+    throw Error(
+        fmt::format("[context] {} works only on the thread that runs the analysis routine; take what you need there, "
+                    "and hand it to the other thread",
+                    asked));
+  }
   throw Error(
       fmt::format("[context] {} works only while the analysis routine runs; take what you need there, "
                   "and hand it to the routine as a keyword",

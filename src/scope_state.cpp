@@ -80,12 +80,13 @@ std::vector<ScheduledPtr> Record::scheduled(const std::vector<Tool*>& order, con
 }
 
 std::vector<ActionDescription> OpContext::actions() const {
-  if (!record_) return {};
+  const std::shared_ptr<ScopeState> scope = scope_.lock();
+  if (!scope) return {};
   std::vector<ScheduledPtr> scheduled;
   {
-    std::lock_guard lock(scope_->mutex());
-    const bool ours = record_->analysed_by == std::this_thread::get_id();  // another thread's session is its own
-    scheduled = record_->scheduled(scope_->tools(), ours ? session_ : nullptr);
+    std::lock_guard lock(scope->mutex());
+    const bool ours = analyst_.load() == std::this_thread::get_id();  // another thread's session is its own
+    scheduled = record_->scheduled(scope->tools(), ours ? session_ : nullptr);
   }
   return describe(scheduled);
 }

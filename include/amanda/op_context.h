@@ -2,11 +2,13 @@
 #pragma once
 
 #include <any>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "amanda/action.h"
@@ -191,6 +193,8 @@ class OpContext {
   /// lives.
   std::vector<ActionDescription> actions() const;
 
+  /// For bindings: keeps the context alive while it is read, on any thread.
+  std::weak_ptr<OpContext> weak() const { return self_; }
   /// For bindings: the companion; null if there is none.
   std::unique_ptr<ContextFace>& face() { return face_; }
   /// For bindings: the companion; null if there is none.
@@ -204,8 +208,11 @@ class OpContext {
                   bool allow_view, RoutineKind kind, bool with_run, bool with_operators,
                   const Positions& shown = Positions::none());
 
+  /// The thread whose analysis runs. Only that thread reads session_: on any other, the analysis may end at any time.
+  std::atomic<std::thread::id> analyst_{};
   ContextSession* session_ = nullptr;
-  ScopeState* scope_ = nullptr;  // and the record that this is the context of
+  std::weak_ptr<OpContext> self_;  // of the record, which owns this
+  std::weak_ptr<ScopeState> scope_;
   const Record* record_ = nullptr;
   Backend* backend_ = nullptr;
   const OpInfo* info_ = nullptr;

@@ -19,8 +19,8 @@ class OpContext(dict[str, Any]):
     """One operator, and the methods that schedule actions on it.
 
     It is a dict: the tools that run later see the keys that a tool writes. The context lives as long as its scope.
-    Operands are accessible only while an analysis routine runs. A property that does not apply to the phase raises an
-    `amanda.Error` that says when it exists.
+    Operands are accessible only while an analysis routine runs, and on its thread. A property that does not apply to the
+    phase raises an `amanda.Error` that says when it exists.
 
     Positions of inputs and outputs are those of the schema: conv2d has (input, weight, bias, stride, padding, dilation,
     groups), with the defaults filled in. A ``Tensor[]`` is one position that holds a list. Wherever you pass positions,

@@ -115,18 +115,17 @@ py::tuple parameter_names(const OpContext& context) {
 }  // namespace
 
 // Without a call of Python: the class has no __init__, and its __setattr__ refuses all.
-PyContextFace::PyContextFace(OpContext& context) : handle_(std::make_shared<ContextHandle>(ContextHandle{&context})) {
+PyContextFace::PyContextFace(OpContext& context) {
   static const py::object& attribute =
       *new py::object(py::reinterpret_steal<py::object>(PyUnicode_InternFromString("_handle")));
   static const py::tuple& nothing = *new py::tuple();
   auto* cls = reinterpret_cast<PyTypeObject*>(context_class().get());
+  const auto handle = std::make_shared<ContextHandle>(ContextHandle{context.weak()});
   auto object = py::reinterpret_steal<py::object>(cls->tp_new(cls, nothing.ptr(), nullptr));
-  if (!object || PyObject_GenericSetAttr(object.ptr(), attribute.ptr(), py::cast(handle_).ptr()) < 0)
+  if (!object || PyObject_GenericSetAttr(object.ptr(), attribute.ptr(), py::cast(handle).ptr()) < 0)
     throw py::error_already_set();
   object_ = PyRef(object.release().ptr());
 }
-
-PyContextFace::~PyContextFace() { handle_->context = nullptr; }  // Python may keep the object for longer
 
 std::unique_ptr<ContextFace> PyContextFace::copy_keys(OpContext& owner) const {
   py::gil_scoped_acquire gil;
@@ -247,27 +246,28 @@ void bind_identity(ContextClass& context) {
   context
       .def("op",
            [](const ContextHandle& h) {
-             const OpContext& context = h.get();
+             const std::shared_ptr<OpContext> held = h.get();
+             const OpContext& context = *held;
              return Operator{&context.backend(), context.type(), context.op_id(), &context.op()};
            })
-      .def("op_id", [](const ContextHandle& h) { return h.get().op_id(); })
-      .def("namespace", [](const ContextHandle& h) { return h.get().name_space(); })
-      .def("is_forward", [](const ContextHandle& h) { return h.get().is_forward(); })
-      .def("tool", [](const ContextHandle& h) { return owner_of(h.get().tool()); })
-      .def("module_path", [](const ContextHandle& h) { return h.get().module_path(); })
-      .def("source", [](const ContextHandle& h) { return h.get().source(); })
-      .def("is_recompute", [](const ContextHandle& h) { return h.get().is_recompute(); })
-      .def("is_symbolic", [](const ContextHandle& h) { return h.get().is_symbolic(); })
-      .def("actions", [](const ContextHandle& h) { return h.get().actions(); })
-      .def("depth", [](const ContextHandle& h) { return h.get().depth(); })
-      .def("where", [](const ContextHandle& h) { return h.get().where(); })
+      .def("op_id", [](const ContextHandle& h) { return h.get()->op_id(); })
+      .def("namespace", [](const ContextHandle& h) { return h.get()->name_space(); })
+      .def("is_forward", [](const ContextHandle& h) { return h.get()->is_forward(); })
+      .def("tool", [](const ContextHandle& h) { return owner_of(h.get()->tool()); })
+      .def("module_path", [](const ContextHandle& h) { return h.get()->module_path(); })
+      .def("source", [](const ContextHandle& h) { return h.get()->source(); })
+      .def("is_recompute", [](const ContextHandle& h) { return h.get()->is_recompute(); })
+      .def("is_symbolic", [](const ContextHandle& h) { return h.get()->is_symbolic(); })
+      .def("actions", [](const ContextHandle& h) { return h.get()->actions(); })
+      .def("depth", [](const ContextHandle& h) { return h.get()->depth(); })
+      .def("where", [](const ContextHandle& h) { return h.get()->where(); })
       .def(
           "asks",
           [](const ContextHandle& h, const Tool& tool) {
             py::list asking;
             for (const Registration& registration : *tool.registrations()) {
               const InstOptions& options = registration.options;
-              if (options.ops.is_on_demand() || options.ops.matches(h.get().op()))
+              if (options.ops.is_on_demand() || options.ops.matches(h.get()->op()))
                 asking.append(py::make_tuple(options.backward, options.require_outputs));
             }
             return asking;
@@ -275,20 +275,22 @@ void bind_identity(ContextClass& context) {
           py::arg("tool"), "Of each of its routines that ask for this operator: backward, require_outputs.")
       .def("backward_op",
            [](const ContextHandle& h) -> std::optional<Operator> {
-             const OpContext& context = h.get();
+             const std::shared_ptr<OpContext> held = h.get();
+             const OpContext& context = *held;
              if (context.is_forward()) return std::nullopt;
              return Operator{&context.backend(), context.backward_type(), context.backward_op_id(),
                              context.backward_op()};
            })
       .def("backward_op_id", [](const ContextHandle& h) -> std::optional<OpId> {
-        if (h.get().is_forward()) return std::nullopt;
-        return h.get().backward_op_id();
+        if (h.get()->is_forward()) return std::nullopt;
+        return h.get()->backward_op_id();
       });
 }
 
 /// One of the context's sides, as its driver describes it; none where the phase has none.
 std::vector<ValueInfo> infos(const ContextHandle& handle, const std::string& side) {
-  const OpContext& context = handle.get();
+  const std::shared_ptr<OpContext> held = handle.get();
+  const OpContext& context = *held;
   std::vector<ValueInfo> found;
   auto add = [&](size_t count, auto value_at) {
     for (size_t i = 0; i < count; ++i) found.push_back(context.backend().describe((context.*value_at)(i)));
@@ -308,23 +310,23 @@ std::vector<ValueInfo> infos(const ContextHandle& handle, const std::string& sid
 void bind_operands(ContextClass& context) {
   context.def("infos", &infos, py::arg("side"),
               "What the driver says of its inputs, outputs, grad_outputs, grad_inputs.");
-  context.def("inputs", [](const ContextHandle& h) { return operands(h.get(), Side::kInputs); })
-      .def("parameter_names", [](const ContextHandle& h) { return parameter_names(h.get()); })
-      .def("has_outputs", [](const ContextHandle& h) { return h.get().has_outputs(); })
-      .def("has_grad_inputs", [](const ContextHandle& h) { return h.get().has_grad_inputs(); })
+  context.def("inputs", [](const ContextHandle& h) { return operands(*h.get(), Side::kInputs); })
+      .def("parameter_names", [](const ContextHandle& h) { return parameter_names(*h.get()); })
+      .def("has_outputs", [](const ContextHandle& h) { return h.get()->has_outputs(); })
+      .def("has_grad_inputs", [](const ContextHandle& h) { return h.get()->has_grad_inputs(); })
       .def("outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
-             if (!h.get().has_outputs()) return std::nullopt;
-             return operands(h.get(), Side::kOutputs);
+             if (!h.get()->has_outputs()) return std::nullopt;
+             return operands(*h.get(), Side::kOutputs);
            })
       .def("grad_outputs",
            [](const ContextHandle& h) -> std::optional<py::tuple> {
-             if (h.get().is_forward()) return std::nullopt;
-             return gradients(h.get(), Side::kInputs);
+             if (h.get()->is_forward()) return std::nullopt;
+             return gradients(*h.get(), Side::kInputs);
            })
       .def("grad_inputs", [](const ContextHandle& h) -> std::optional<py::tuple> {
-        if (!h.get().has_grad_inputs()) return std::nullopt;
-        return gradients(h.get(), Side::kOutputs);
+        if (!h.get()->has_grad_inputs()) return std::nullopt;
+        return gradients(*h.get(), Side::kOutputs);
       });
 }
 
@@ -341,16 +343,16 @@ RoutineKind kind_of(const OpContext& context, const py::object& fn, const py::ob
 }
 
 void bind_forward_actions(ContextClass& context) {
-  context.def("may_mutate", [](const ContextHandle& h) { h.get().may_mutate(); })
+  context.def("may_mutate", [](const ContextHandle& h) { h.get()->may_mutate(); })
       .def(
           "insert_before_op",
           [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
              bool allow_view, const py::object& looks, bool traceable, const py::dict& kwargs) {
             const py::object selected = listed(inputs);
             return checked(h, {"insert_before_op", fn, selected, with_run, kwargs, nothing()},
-                           h.get().insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
-                                                    {positions(selected, "inputs"), differentiable, allow_view,
-                                                     kind_of(h.get(), fn, looks, traceable)}));
+                           h.get()->insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
+                                                     {positions(selected, "inputs"), differentiable, allow_view,
+                                                      kind_of(*h.get(), fn, looks, traceable)}));
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
           py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
@@ -361,10 +363,10 @@ void bind_forward_actions(ContextClass& context) {
             const py::object selected = listed(outputs), looked_at = listed(inputs);
             const Positions shown = positions(looked_at, "inputs");
             return checked(h, {"insert_after_op", fn, selected, with_run, kwargs, looked_at},
-                           h.get().insert_after_op(
+                           h.get()->insert_after_op(
                                routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
                                {positions(selected, "outputs"), differentiable, allow_view,
-                                kind_of(h.get(), fn, looks, traceable), shown}));
+                                kind_of(*h.get(), fn, looks, traceable), shown}));
           },
           py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
           py::arg("allow_view"), py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
@@ -374,9 +376,9 @@ void bind_forward_actions(ContextClass& context) {
              bool traceable, const py::dict& kwargs) {
             const py::object selected = listed(inputs);
             return checked(h, {"replace_op", fn, selected, with_run, kwargs, nothing()},
-                           h.get().replace_op(routine("replace_op", fn, kwargs, with_run),
-                                              {positions(selected, "inputs"), allow_view,
-                                               kind_of(h.get(), fn, py::none(), traceable)}));
+                           h.get()->replace_op(routine("replace_op", fn, kwargs, with_run),
+                                               {positions(selected, "inputs"), allow_view,
+                                                kind_of(*h.get(), fn, py::none(), traceable)}));
           },
           py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("traceable"),
           py::arg("kwargs"));
@@ -389,10 +391,11 @@ void bind_backward_actions(ContextClass& context) {
           [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run, bool differentiable,
              const py::object& looks, const py::dict& kwargs) {
             const py::object selected = listed(grad_outputs);
-            return checked(h, {"insert_before_backward_op", fn, selected, with_run, kwargs, nothing()},
-                           h.get().insert_before_backward_op(routine("insert_before_backward_op", fn, kwargs, with_run),
-                                                             {positions(selected, "grad_outputs"), differentiable,
-                                                              kind_of(h.get(), fn, looks, false)}));
+            return checked(
+                h, {"insert_before_backward_op", fn, selected, with_run, kwargs, nothing()},
+                h.get()->insert_before_backward_op(
+                    routine("insert_before_backward_op", fn, kwargs, with_run),
+                    {positions(selected, "grad_outputs"), differentiable, kind_of(*h.get(), fn, looks, false)}));
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("looks"),
           py::arg("kwargs"))
@@ -403,10 +406,10 @@ void bind_backward_actions(ContextClass& context) {
             const py::object selected = listed(grad_inputs), looked_at = listed(grad_outputs);
             const Positions shown = positions(looked_at, "grad_outputs");
             return checked(h, {"insert_after_backward_op", fn, selected, with_run, kwargs, looked_at},
-                           h.get().insert_after_backward_op(routine("insert_after_backward_op", fn, kwargs, with_run,
-                                                                    selects(shown) ? "grad_outputs" : nullptr),
-                                                            {positions(selected, "grad_inputs"), differentiable,
-                                                             kind_of(h.get(), fn, looks, false), shown}));
+                           h.get()->insert_after_backward_op(routine("insert_after_backward_op", fn, kwargs, with_run,
+                                                                     selects(shown) ? "grad_outputs" : nullptr),
+                                                             {positions(selected, "grad_inputs"), differentiable,
+                                                              kind_of(*h.get(), fn, looks, false), shown}));
           },
           py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
           py::arg("differentiable"), py::arg("looks"), py::arg("kwargs"))
@@ -416,8 +419,8 @@ void bind_backward_actions(ContextClass& context) {
              const py::dict& kwargs) {
             const py::object selected = listed(grad_outputs);
             return checked(h, {"replace_backward_op", fn, selected, with_run, kwargs, nothing()},
-                           h.get().replace_backward_op(routine("replace_backward_op", fn, kwargs, with_run),
-                                                       {positions(selected, "grad_outputs")}));
+                           h.get()->replace_backward_op(routine("replace_backward_op", fn, kwargs, with_run),
+                                                        {positions(selected, "grad_outputs")}));
           },
           py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("kwargs"));
 }

@@ -14,7 +14,6 @@ namespace amanda::python {
 class PyContextFace final : public ContextFace {
  public:
   explicit PyContextFace(OpContext& context);
-  ~PyContextFace() override;
   std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const override;
   bool has_keys() const override { return PyDict_GET_SIZE(object_.get()) > 0; }
   PyObject* object() const { return object_.get(); }
@@ -24,7 +23,6 @@ class PyContextFace final : public ContextFace {
   friend class ContextFaceSync;
   PyRef object_;                            // an amanda.OpContext
   std::map<std::string, std::any> shared_;  // keys of both sides when they were last synchronized
-  std::shared_ptr<ContextHandle> handle_;   // object_ holds it too
 };
 
 /// Around a Python analysis: copies C++ keys into the dict, and Python's changes back.

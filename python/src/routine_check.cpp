@@ -43,7 +43,7 @@ class Question {
     add_names(call.kwargs.ptr());
     const bool counted = add_selection(call.positions) & add_selection(call.shown);
     // Names, and what a number means beside them, depend on the operator.
-    if (!counted) add(reinterpret_cast<uintptr_t>(&context.get().op()));
+    if (!counted) add(reinterpret_cast<uintptr_t>(&context.get()->op()));
   }
 
   explicit operator bool() const { return static_cast<bool>(code_); }  // false: the answer may depend on more

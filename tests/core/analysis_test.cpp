@@ -133,6 +133,24 @@ TEST_F(AnalysisTest, AfterAnalysisTheContextSaysThatItIsOver) {
   EXPECT_THROW(kept->insert_before_op([](Values&) {}), Error);
 }
 
+TEST_F(AnalysisTest, AnotherThreadReadsNothingThatEndsWithTheAnalysis) {
+  tool("a").does([&](OpContext& op) {
+    std::thread([&] {
+      EXPECT_EQ(error_of([&] { op.input(0); }),
+                "[context] inputs works only on the thread that runs the analysis routine; take what you need there, "
+                "and hand it to the other thread");
+      EXPECT_THROW(op.insert_before_op([](Values&) {}), Error);
+      EXPECT_EQ(op.op().name, "add");
+      EXPECT_TRUE(op.actions().empty());
+    }).join();
+    EXPECT_EQ(op.num_inputs(), 2u);
+    note("seen");
+  });
+  apply({tool("a")});
+  call("add");
+  EXPECT_EQ(trace(), "seen add");
+}
+
 TEST_F(AnalysisTest, OutputsBeforeTheOperatorRanAreRefused) {
   tool("a").does([&](OpContext& op) { op.output(0); });
   apply({tool("a")});
