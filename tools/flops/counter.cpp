@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "amanda/error.h"
 #include "flops/formulas.h"
 #include "flops/operator_flops.h"
 
@@ -82,12 +83,20 @@ ValueInfo info_of(const Values& values, size_t i) { return values.call().backend
 
 }  // namespace
 
-struct Flops::Counter::GradOutput {
+void refuse_compiled(const OpContext& context) {
+  const OpInfo& op = context.op();
+  if (!context.is_symbolic() || !context.name_space().starts_with("pytorch/")) return;
+  throw Error("[flops] Flops can't work in compiled functions, as " + op.ns + "::" + op.name +
+              " is in one: it counts the operators inside of others, such as linear, and they show only the outermost; "
+              "apply it with compiled=\"eager\"");
+}
+
+struct FlopCounter::GradOutput {
   std::optional<IntVector> sizes;  // empty: undefined
   bool has_tangent = false;
 };
 
-Flops::Counter::Counter(size_t index, bool cpu_attention, std::shared_ptr<FlopCounts> counts)
+FlopCounter::FlopCounter(size_t index, bool cpu_attention, std::shared_ptr<FlopCounts> counts)
     : Tool("flops.counter"),
       index_(index),
       cpu_attention_(cpu_attention),
@@ -98,16 +107,16 @@ Flops::Counter::Counter(size_t index, bool cpu_attention, std::shared_ptr<FlopCo
                   {.backward = true, .ops = OpFilter(types()), .optional = true});
 }
 
-Flops::Gradients::Gradients(const std::shared_ptr<FlopCounts>& counts) : Tool("flops.gradients") {
+UncountedGradients::UncountedGradients(const std::shared_ptr<FlopCounts>& counts) : Tool("flops.gradients") {
   add_inst_for_op(
       [counts](OpContext& context) {
         const bool is_own = without_number(context.backward_op()->name) == node_of(context.op().name);
-        if (is_own) Counter::list_backward(context, counts);
+        if (is_own) FlopCounter::list_backward(context, counts);
       },
       {.backward = true, .ops = OpFilter(operators_with_uncounted_gradients()), .optional = true});
 }
 
-std::vector<std::string> Flops::Counter::types() {
+std::vector<std::string> FlopCounter::types() {
   std::vector<std::string> types = tensorflow_operators();
   types.push_back(std::string("aten::") + kCpuAttention);
   for (const auto& [name, member] : kForward) types.push_back("aten::" + name);
@@ -115,13 +124,13 @@ std::vector<std::string> Flops::Counter::types() {
   return types;
 }
 
-uint8_t& Flops::Counter::counted_inside(size_t index) {
+uint8_t& FlopCounter::counted_inside(size_t index) {
   thread_local std::vector<uint8_t> flags;
   if (index >= flags.size()) flags.resize(index + 1);
   return flags[index];
 }
 
-std::shared_ptr<ForwardRuns> Flops::Counter::forward_runs(OpId id) {
+std::shared_ptr<ForwardRuns> FlopCounter::forward_runs(OpId id) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<ForwardRuns>& runs = forward_runs_[id];
   if (!runs) runs = std::make_shared<ForwardRuns>();
@@ -131,7 +140,7 @@ std::shared_ptr<ForwardRuns> Flops::Counter::forward_runs(OpId id) {
 // ---- forward
 // ------------------------------------------------------------------------------------------------------------
 
-void Flops::Counter::analyze(OpContext& context) {
+void FlopCounter::analyze(OpContext& context) {
   if (is_tensorflow(context.op())) return bilinear_->analyze(context);
   refuse_compiled(context);
   if (const TorchOperator* op = find_torch_operator(type_name(context.op()))) {
@@ -172,7 +181,7 @@ void Flops::Counter::analyze(OpContext& context) {
 
 // An operator that raises is not counted: non-reentrant checkpointing ends a recomputation with an exception in its
 // last operator.
-void Flops::Counter::count(OpContext& context, Positions inputs, Formula formula) {
+void FlopCounter::count(OpContext& context, Positions inputs, Formula formula) {
   context.insert_before_op([formula = std::move(formula)](Values& values) { values.local<Count>() = formula(values); },
                            {.inputs = std::move(inputs)});
   const std::string name = type_name(context.op());
@@ -187,7 +196,7 @@ void Flops::Counter::count(OpContext& context, Positions inputs, Formula formula
       {.outputs = Positions::none()});
 }
 
-void Flops::Counter::count_sized(OpContext& context, const TorchOperator& op) {
+void FlopCounter::count_sized(OpContext& context, const TorchOperator& op) {
   context.insert_before_op(
       [](Values& values) {
         std::vector<ValueInfo>& inputs = values.local<SizedRun>().inputs;
@@ -218,7 +227,7 @@ void Flops::Counter::count_sized(OpContext& context, const TorchOperator& op) {
       {.outputs = {0}});
 }
 
-void Flops::Counter::list(OpContext& context) {
+void FlopCounter::list(OpContext& context) {
   context.insert_after_op(
       [index = index_, counts = counts_, &place = counts_->uncounted_place(type_name(context.op()), true)](Values&) {
         counted_inside(index) = true;
@@ -230,7 +239,7 @@ void Flops::Counter::list(OpContext& context) {
 // ---- backward
 // -----------------------------------------------------------------------------------------------------------
 
-void Flops::Counter::analyze_backward(OpContext& context) {
+void FlopCounter::analyze_backward(OpContext& context) {
   if (is_tensorflow(*context.backward_op())) return bilinear_->analyze_backward(context);
   const std::string node = without_number(context.backward_op()->name);
   const std::string& forward = context.op().name;
@@ -249,7 +258,7 @@ void Flops::Counter::analyze_backward(OpContext& context) {
   if (op ? op->flops != nullptr : forward != kCpuAttention) list_backward(context, counts_);
 }
 
-void Flops::Counter::list_backward(OpContext& context, const std::shared_ptr<FlopCounts>& counts) {
+void FlopCounter::list_backward(OpContext& context, const std::shared_ptr<FlopCounts>& counts) {
   FlopCounts::Place& place = counts->uncounted_place(context.backward_op()->name, true);
   context.insert_before_backward_op([counts, &place](Values&) { place.add(0); },
                                     {.grad_outputs = Positions::none(), .with_run = false});
@@ -257,7 +266,7 @@ void Flops::Counter::list_backward(OpContext& context, const std::shared_ptr<Flo
 
 // `flops`: by the sizes of the gradients of the first output, and of the inputs. Empty: not known. A gradient that is
 // not needed is undefined, and nothing was computed for it.
-void Flops::Counter::count_backward(
+void FlopCounter::count_backward(
     OpContext& context, Positions grads,
     std::function<std::optional<int64_t>(const std::optional<IntVector>& output, const Grads&)> flops) {
   context.insert_before_backward_op(
@@ -285,7 +294,7 @@ void Flops::Counter::count_backward(
       {.grad_inputs = std::move(grads), .with_run = false});
 }
 
-void Flops::Counter::count_matmul_backward(OpContext& context, int64_t first) {
+void FlopCounter::count_matmul_backward(OpContext& context, int64_t first) {
   count_backward(context, {first, first + 1}, [](const std::optional<IntVector>& output, const Grads& grads) {
     const auto& [a, b, none] = grads;
     if (!output || output->size() < 2) return std::optional<int64_t>(0);
@@ -293,7 +302,7 @@ void Flops::Counter::count_matmul_backward(OpContext& context, int64_t first) {
   });
 }
 
-void Flops::Counter::count_by_forward_run(OpContext& context, Positions grads, bool is_bilinear) {
+void FlopCounter::count_by_forward_run(OpContext& context, Positions grads, bool is_bilinear) {
   count_backward(context, std::move(grads),
                  [runs = forward_runs(context.op_id()), is_bilinear](const std::optional<IntVector>& output,
                                                                      const Grads& found) -> std::optional<int64_t> {
@@ -307,7 +316,7 @@ void Flops::Counter::count_by_forward_run(OpContext& context, Positions grads, b
 
 // One layer in one direction. Each weight has a gradient, of as many operations as its product takes; so have the
 // input, if it needs one, and the state of every step.
-void Flops::Counter::count_recurrent_backward(OpContext& context) {
+void FlopCounter::count_recurrent_backward(OpContext& context) {
   count_backward(context, {0, 1, 2},
                  [runs = forward_runs(context.op_id())](const std::optional<IntVector>& output,
                                                         const Grads& found) -> std::optional<int64_t> {

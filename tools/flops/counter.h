@@ -13,16 +13,18 @@
 #include "amanda/mutex.h"
 #include "flops/bilinear_counter.h"
 #include "flops/flop_counts.h"
-#include "flops/flops.h"
 #include "flops/forward_runs.h"
 #include "flops/torch_operators.h"
 
 namespace amanda::tools {
 
-class Flops::Counter final : public Tool {
+/// Throws `Error` in a compiled function, which does not show the operators that are counted.
+void refuse_compiled(const OpContext& context);
+
+class FlopCounter final : public Tool {
  public:
   /// `index`: of its flag in counted_inside().
-  Counter(size_t index, bool cpu_attention, std::shared_ptr<FlopCounts> counts);
+  FlopCounter(size_t index, bool cpu_attention, std::shared_ptr<FlopCounts> counts);
 
   /// The operators that it looks for.
   static std::vector<std::string> types();
@@ -65,9 +67,9 @@ class Flops::Counter final : public Tool {
 
 /// Lists the backward operators of those whose products the counter sees one by one: were they its own, too, it would
 /// see them as one.
-class Flops::Gradients final : public Tool {
+class UncountedGradients final : public Tool {
  public:
-  explicit Gradients(const std::shared_ptr<FlopCounts>& counts);
+  explicit UncountedGradients(const std::shared_ptr<FlopCounts>& counts);
 };
 
 }  // namespace amanda::tools

@@ -38,20 +38,12 @@ bool is_view(const OpInfo& op) {
 
 }  // namespace
 
-void Flops::refuse_compiled(const OpContext& context) {
-  const OpInfo& op = context.op();
-  if (!context.is_symbolic() || !context.name_space().starts_with("pytorch/")) return;
-  throw Error("[flops] Flops can't work in compiled functions, as " + op.ns + "::" + op.name +
-              " is in one: it counts the operators inside of others, such as linear, and they show only the outermost; "
-              "apply it with compiled=\"eager\"");
-}
-
 // A dependent tool lists the uncounted operators: it sees the outermost operators, after they were counted.
 Flops::Flops(FlopsOptions options) : Tool("flops") {
   static std::atomic<size_t> made{0};
   const size_t index = made++;
-  counter_ = std::make_unique<Counter>(index, options.cpu_attention, counts_);
-  gradients_ = std::make_unique<Gradients>(counts_);
+  counter_ = std::make_unique<FlopCounter>(index, options.cpu_attention, counts_);
+  gradients_ = std::make_unique<UncountedGradients>(counts_);
   depends_on(*counter_);
   depends_on(*gradients_);
   if (!options.uncounted) {
@@ -67,7 +59,7 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
     FlopCounts::Place& place = counts->uncounted_place(name, !is_torch_namespace(op.ns) || is_composite(name));
     context.insert_after_op(
         [index, counts, &place](Values&) {
-          if (!std::exchange(Counter::counted_inside(index), false)) place.add(0);
+          if (!std::exchange(FlopCounter::counted_inside(index), false)) place.add(0);
         },
         {.outputs = Positions::none()});
   });
@@ -75,7 +67,7 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
 
 Flops::~Flops() = default;
 
-std::vector<std::string> Flops::operators() { return Counter::types(); }
+std::vector<std::string> Flops::operators() { return FlopCounter::types(); }
 
 void Flops::narrow(const OpFilter& ops, const ModuleFilter& modules) {
   const auto matches = [&](const std::string& type) {
@@ -84,7 +76,7 @@ void Flops::narrow(const OpFilter& ops, const ModuleFilter& modules) {
   };
   // "linear" is meant as PyTorch's own, though quantized::linear has that name, too.
   const bool names_composite = std::any_of(kComposite.begin(), kComposite.end(), matches);
-  const std::vector<std::string> counted = Counter::types();
+  const std::vector<std::string> counted = FlopCounter::types();
   const bool counts_any = std::any_of(counted.begin(), counted.end(), [&](const std::string& type) {
     const bool is_other = !type.starts_with("aten::") && !type.starts_with("tensorflow::");
     return !(names_composite && is_other) && matches(type);

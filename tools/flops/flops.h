@@ -12,6 +12,9 @@
 
 namespace amanda::tools {
 
+class FlopCounter;
+class UncountedGradients;
+
 /// Options of Flops.
 struct FlopsOptions {
   bool uncounted = true;       ///< look at all operators, to list those that do not multiply, or are unknown, too
@@ -35,13 +38,9 @@ class Flops : public Tool {
   const std::shared_ptr<FlopCounts>& counts() const { return counts_; }
 
  private:
-  class Counter;
-  class Gradients;
-  static void refuse_compiled(const OpContext& context);
-
   std::shared_ptr<FlopCounts> counts_ = std::make_shared<FlopCounts>();
-  std::unique_ptr<Counter> counter_;
-  std::unique_ptr<Gradients> gradients_;
+  std::unique_ptr<FlopCounter> counter_;
+  std::unique_ptr<UncountedGradients> gradients_;
 };
 
 }  // namespace amanda::tools
