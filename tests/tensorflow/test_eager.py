@@ -236,6 +236,19 @@ def test_the_gradient_of_a_custom_gradient_is_not_shown():
     assert tool.order() == ["Exp<", "Exp>", "Exp<", "Exp>"]  # in the function, and in the comparison
 
 
+def test_one_code_object_in_two_python_modules_is_two_places():
+    code = compile("def f(x):\n    return tf.nn.relu(x)\n", "same.py", "exec")
+    one, two = ({"tf": tf, "__name__": name} for name in ("one", "two"))
+    exec(code, one), exec(code, two)
+    tool, x = Looking("Relu"), tf.constant(X)
+    with amanda.apply(tool):
+        for names in (one, two, one):
+            names["f"](x)
+        one["__name__"] = "two"
+        one["f"](x)
+    assert len(tool.places) == len(set(tool.places)) == 2
+
+
 def test_gradients_of_what_ran_outside_the_scope_are_not_shown():
     tool = Looking()
     x = tf.Variable(X)

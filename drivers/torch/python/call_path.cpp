@@ -20,6 +20,7 @@
 #include "python/frames.h"  // Python first
 #include "python/last_walk.h"
 #include "python/model_calls.h"
+#include "python/namespaces.h"
 #include "python/naming.h"
 #include "python/path_hash.h"
 #include "python/tag_table.h"
@@ -52,8 +53,8 @@ struct KeptError {
   ~KeptError() { PyErr_Restore(type, value, traceback); }
 };
 
-// Walks this thread's frames, innermost first: `visit(code, instruction offset, module or null, frame object or null)`
-// until it returns false. A frame object lives as long as its frame.
+// Walks this thread's frames, innermost first: `visit(code, instruction offset, globals, module or null, frame object
+// or null)` until it returns false. A frame object lives as long as its frame.
 //
 // The direct walk needs no interpreter lock: this thread's frames change only when this thread runs Python code.
 template <class Visit>
@@ -64,7 +65,7 @@ void walk(const Visit& visit) {
   if (walks_directly) {
     for (RawFrame* frame = innermost_frame(thread); frame; frame = outer_frame(frame)) {
       PyObject* module = code_of(frame) == run_module_code ? first_local(frame) : nullptr;
-      if (!visit(code_of(frame), offset_of(frame), module, frame->frame_obj)) return;
+      if (!visit(code_of(frame), offset_of(frame), globals_of(frame), module, frame->frame_obj)) return;
     }
     return;
   }
@@ -82,7 +83,9 @@ void walk(const Visit& visit) {
       Py_XDECREF(module);  // the frame keeps it alive
       Py_XDECREF(locals);
     }
-    const bool go_on = visit(code, PyFrame_GetLasti(frame), module, frame);
+    PyObject* globals = PyFrame_GetGlobals(frame);
+    const bool go_on = visit(code, PyFrame_GetLasti(frame), globals, module, frame);
+    Py_DECREF(globals);
     Py_DECREF(code);
     PyFrameObject* outer = go_on ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);
@@ -91,7 +94,7 @@ void walk(const Visit& visit) {
 }
 
 struct Seen {
-  uint64_t instruction;
+  uint64_t place, name;
   PyObject* module;
   bool reborn;
   uint64_t block;
@@ -102,14 +105,14 @@ struct Seen {
 template <bool kBlocks>
 uint64_t whole_path(void*&) {
   c10::SmallVector<Seen, 64> frames;
-  walk([&](PyCodeObject* code, int offset, PyObject* module, PyFrameObject* frame) {
-    frames.push_back(
-        {instruction_at(code, offset), module, module && is_reborn(module), kBlocks && frame ? blocks.find(frame) : 0});
+  walk([&](PyCodeObject* code, int offset, PyObject* globals, PyObject* module, PyFrameObject* frame) {
+    frames.push_back({place_in(instruction_at(code, offset), globals), is_free(code) ? hash_of_name(globals) : 0,
+                      module, module && is_reborn(module), kBlocks && frame ? blocks.find(frame) : 0});
     return true;
   });
   uint64_t hash = 0;
   for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
-    hash = with_instruction(hash, frame->instruction);
+    hash = with_place(hash, frame->place, frame->name);
     if (frame->module) hash = with_module(hash, frame->module, frame->reborn);
     if (frame->block) hash = pytorch::mix(hash, frame->block);
   }
@@ -298,7 +301,7 @@ std::string describe(uint64_t raw, Detail detail) {
 // Is this thread inside one of `wanted`, with none of `others` further inside?
 bool runs(const std::vector<PyCodeObject*>& wanted, const std::vector<PyCodeObject*>& others) {
   bool found = false;
-  walk([&](PyCodeObject* code, int, PyObject*, PyFrameObject*) {
+  walk([&](PyCodeObject* code, int, PyObject*, PyObject*, PyFrameObject*) {
     found = contains(wanted, code);
     return !found && !contains(others, code);
   });
@@ -341,7 +344,7 @@ void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObje
   // A self-test: the direct walk must agree with the public API on the stack that imports us.
   std::vector<std::pair<PyCodeObject*, int>> slow, fast;
   auto record = [](auto& into) {
-    return [&into](PyCodeObject* code, int offset, PyObject*, PyFrameObject*) {
+    return [&into](PyCodeObject* code, int offset, PyObject*, PyObject*, PyFrameObject*) {
       into.emplace_back(code, offset);
       return true;
     };
@@ -379,7 +382,7 @@ size_t count_named_places() { return named_places; }
 
 size_t count_frames() {
   size_t frames = 0;
-  walk([&](PyCodeObject*, int, PyObject*, PyFrameObject*) {
+  walk([&](PyCodeObject*, int, PyObject*, PyObject*, PyFrameObject*) {
     ++frames;
     return true;
   });

@@ -64,6 +64,7 @@ inline const _Py_CODEUNIT* running(const RawFrame* frame) { return frame->prev_i
 
 inline RawFrame* outer_frame(const RawFrame* frame) { return first_python_frame(frame->previous); }
 inline uint64_t instruction_of(const RawFrame* frame) { return reinterpret_cast<uint64_t>(running(frame)); }
+inline PyObject* globals_of(const RawFrame* frame) { return frame->f_globals; }
 inline int offset_of(const RawFrame* frame) {
   return static_cast<int>(running(frame) - _PyCode_CODE(code_of(frame))) * static_cast<int>(sizeof(_Py_CODEUNIT));
 }

@@ -6,6 +6,7 @@
 #include "base/stack_value.h"
 #include "python/deaths.h"
 #include "python/frames.h"  // Python first
+#include "python/namespaces.h"
 #include "python/path_hash.h"
 #include "python/steps.h"
 
@@ -18,8 +19,9 @@ using Frames = c10::SmallVector<RawFrame*, 64>;
 uint64_t hash_of(const Frames& frames, size_t count, const PyCodeObject* run_module) {
   uint64_t hash = 0;
   for (size_t i = count; i-- > 0;) {
-    hash = with_instruction(hash, instruction_of(frames[i]));
-    hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(frames[i]->f_globals));  // name the Python module
+    PyObject* globals = globals_of(frames[i]);
+    const uint64_t name = is_free(code_of(frames[i])) ? hash_of_name(globals) : 0;
+    hash = with_place(hash, place_in(instruction_of(frames[i]), globals), name);
     PyObject* module = code_of(frames[i]) == run_module ? first_local(frames[i]) : nullptr;
     if (module) hash = with_module(hash, module, is_reborn(module));
   }
@@ -27,7 +29,7 @@ uint64_t hash_of(const Frames& frames, size_t count, const PyCodeObject* run_mod
 }
 
 const LastingStep* step_of(const RawFrame* frame) {
-  return find_step(code_of(frame), offset_of(frame), frame->f_globals);
+  return find_step(code_of(frame), offset_of(frame), globals_of(frame));
 }
 #endif
 

@@ -10,7 +10,11 @@
 
 namespace amanda::python {
 
-inline uint64_t with_instruction(uint64_t hash, uint64_t instruction) { return pytorch::mix(hash, instruction); }
+/// `place`: as place_in() has it. `name`: of the globals, if the code is free.
+inline uint64_t with_place(uint64_t hash, uint64_t place, uint64_t name) {
+  hash = pytorch::mix(hash, place);
+  return name ? pytorch::mix(hash, name) : hash;
+}
 
 /// Combined with its class: modules without state or submodules are created and destroyed within one epoch.
 inline uint64_t with_module(uint64_t hash, PyObject* module, bool reborn) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "python/frames.h"
+#include "python/namespaces.h"
 
 namespace amanda::python {
 namespace {
@@ -14,6 +15,7 @@ namespace py = pybind11;
 // Some code in a Python module; a function may belong to several. Under the interpreter lock.
 struct InModule {
   py::object module;  // its name; null: it has none
+  PyObject* globals;  // that it was last seen in, borrowed: only compared
   std::shared_ptr<SpotCode> code;
   std::unordered_map<int, LastingStep> steps;  // by instruction
 };
@@ -37,9 +39,13 @@ InModule* find(uintptr_t code, PyObject* module) {
   return nullptr;
 }
 
-const LastingStep* find(uintptr_t code, int offset, PyObject* module) {
-  const InModule* in = find(code, module);
+const LastingStep* find(PyCodeObject* code, int offset, PyObject* globals) {
+  InModule* in = find(reinterpret_cast<uintptr_t>(code), module_of(globals));
   if (!in) return nullptr;
+  if (in->globals != globals) {
+    in->globals = globals;
+    note_namespace(code, globals);
+  }
   const auto found = in->steps.find(offset);
   return found == in->steps.end() ? nullptr : &found->second;
 }
@@ -55,10 +61,11 @@ bool may_be_marked(const PyCodeObject* code) {
 }
 
 // The step of frames of this code at this instruction, which is made if it is not kept yet; null: none can be kept.
-const LastingStep* keep(const py::object& code_object, int offset, PyObject* module) {
+const LastingStep* keep(const py::object& code_object, int offset, PyObject* globals) {
   const auto address = reinterpret_cast<uintptr_t>(code_object.ptr());
-  if (const LastingStep* one = find(address, offset, module)) return one;
   auto* code = reinterpret_cast<PyCodeObject*>(code_object.ptr());
+  if (const LastingStep* one = find(code, offset, globals)) return one;
+  PyObject* module = module_of(globals);
   const InModule* in = find(address, module);
   std::shared_ptr<SpotCode> of = in ? in->code : nullptr;
   const auto name = py::reinterpret_borrow<py::object>(module);
@@ -70,7 +77,10 @@ const LastingStep* keep(const py::object& code_object, int offset, PyObject* mod
   if (may_be_marked(code)) step.mark = step_python->mark_of_function(code_object, offset);
   ++steps_made;
   InModule* into = find(address, module);  // again: Python code may have run
-  if (!into) into = &known[address].emplace_back(InModule{name, of, {}});
+  if (!into) {
+    into = &known[address].emplace_back(InModule{name, globals, of, {}});
+    note_namespace(code, globals);
+  }
   return &into->steps.try_emplace(offset, std::move(step)).first->second;
 }
 
@@ -127,7 +137,7 @@ bool each_kept(RawFrame* frame, const Add& add) {
   if (!walks_directly) return false;
   for (; frame; frame = outer_frame(frame)) {
     if (_PyFrame_IsIncomplete(frame)) return false;
-    const LastingStep* one = find_step(code_of(frame), offset_of(frame), frame->f_globals);
+    const LastingStep* one = find_step(code_of(frame), offset_of(frame), globals_of(frame));
     if (!one) return false;
     add(*one, reinterpret_cast<PyObject*>(code_of(frame)), frame);
   }
@@ -156,9 +166,7 @@ PathStep LastingStep::part() const {
   return part;
 }
 
-const LastingStep* find_step(PyCodeObject* code, int offset, PyObject* globals) {
-  return find(reinterpret_cast<uintptr_t>(code), offset, module_of(globals));
-}
+const LastingStep* find_step(PyCodeObject* code, int offset, PyObject* globals) { return find(code, offset, globals); }
 
 bool runs_module() {
 #ifdef AMANDA_FRAME_LAYOUT
@@ -190,7 +198,7 @@ bool keep_steps() {
   for (const RawFrame* frame = innermost_frame(PyThreadState_Get()); frame; frame = outer_frame(frame)) {
     if (_PyFrame_IsIncomplete(const_cast<RawFrame*>(frame))) return false;
     const auto code = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code_of(frame)));
-    const LastingStep* one = keep(code, offset_of(frame), module_of(frame->f_globals));
+    const LastingStep* one = keep(code, offset_of(frame), globals_of(frame));
     if (!one) return false;
     if (const std::shared_ptr<Spot> spot = one->spot; spot->part().has_text()) spot->make_text();
   }
@@ -210,7 +218,7 @@ py::object steps_from(py::object frame, const std::vector<uintptr_t>& addresses)
     auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
     const auto globals = py::reinterpret_steal<py::object>(PyFrame_GetGlobals(here));
-    const LastingStep* one = keep(code, PyFrame_GetLasti(here), module_of(globals.ptr()));
+    const LastingStep* one = keep(code, PyFrame_GetLasti(here), globals.ptr());
     if (!one) return py::none();
     steps.add(shown(*one), code.ptr(), frame.ptr(),
               [&] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); });
@@ -222,6 +230,7 @@ py::object steps_from(py::object frame, const std::vector<uintptr_t>& addresses)
 size_t count_steps() { return steps_made; }
 
 void forget_steps(uintptr_t code) {
+  forget_namespaces(code);
   const auto found = known.find(code);
   if (found == known.end()) return;
   const std::vector<InModule> dropped = std::move(found->second);  // destroyed last: that may run Python code

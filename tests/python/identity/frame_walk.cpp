@@ -5,7 +5,9 @@
 
 namespace amanda::python {
 
-bool is_reborn_in_grave(PyObject*) { return false; }  // no module dies here
+bool is_reborn_in_grave(PyObject*) { return false; }      // no module dies here
+bool is_free_code(const PyCodeObject*) { return false; }  // all globals are of imported modules
+uint64_t hash_of_name(PyObject*) { return 0; }
 
 namespace {
 
@@ -14,7 +16,7 @@ PyCodeObject* run_module = nullptr;
 /// What LastWalk computes, by Python's public functions. 0: a Python error is set.
 uint64_t public_path() {
   struct Seen {
-    uint64_t instruction;
+    uint64_t place;
     PyObject* module;
   };
   std::vector<Seen> frames;
@@ -23,7 +25,9 @@ uint64_t public_path() {
     PyCodeObject* code = PyFrame_GetCode(frame);
     PyObject* module = code == run_module ? PyFrame_GetVarString(frame, "self") : nullptr;
     if (code == run_module && !module) return 0;
-    frames.push_back({instruction_at(code, PyFrame_GetLasti(frame)), module});
+    PyObject* globals = PyFrame_GetGlobals(frame);
+    frames.push_back({place_in(instruction_at(code, PyFrame_GetLasti(frame)), globals), module});
+    Py_DECREF(globals);
     Py_XDECREF(module);  // the frame keeps it alive
     Py_DECREF(code);
     PyFrameObject* outer = PyFrame_GetBack(frame);
@@ -32,7 +36,7 @@ uint64_t public_path() {
   }
   uint64_t hash = 0;
   for (size_t i = frames.size(); i-- > 0;) {
-    hash = with_instruction(hash, frames[i].instruction);
+    hash = with_place(hash, frames[i].place, 0);
     if (frames[i].module) hash = with_module(hash, frames[i].module, false);
   }
   return hash;

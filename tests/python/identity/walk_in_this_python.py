@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import types
 from pathlib import Path
 
 built = Path(sys.argv[1])
@@ -40,5 +41,7 @@ for thread in threads:
     thread.join()
 assert not failed, failed
 
-different = {call() for call in (frame_walk.paths, lambda: frame_walk.paths())}
+calls = [frame_walk.paths, lambda: frame_walk.paths()]
+calls.append(types.FunctionType(calls[1].__code__, {"frame_walk": frame_walk}))  # the same code in another namespace
+different = {call() for call in calls}
 print(f"{sys.version_info.major}.{sys.version_info.minor}: the walks agree; {len(different)} different paths")

@@ -35,7 +35,7 @@ class Places:
         stack: list[FrameType] = []
         for each in frames.outwards(frame):
             stack.append(each)
-            key += (id(each.f_code), each.f_lasti)
+            key += (id(each.f_code), each.f_lasti, frames.module_of(each))
             if id(each) in blocks:
                 key.append(roots.tag_of(id(each)))
             if entered.get(id(each)) is each.f_code:
