@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'identify', 'install', 'install_buffers', 'install_errors', 'install_models', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_hash', 'name_parts', 'named_parts', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_model', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'home_name', 'identify', 'install', 'install_buffers', 'install_errors', 'install_models', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_among', 'name_hash', 'name_parts', 'named_parts', 'next_to_name', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'running_modules', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -110,6 +110,10 @@ def forget_loose(number: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     The tensor with this number has died.
     """
+def forget_model(address: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    The object at this address has died.
+    """
 def forget_steps(code: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     The code object at this address has died.
@@ -125,6 +129,10 @@ def has_scopes() -> bool:
 def held(module: typing.Any, kind: str) -> list:
     """
     Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None.
+    """
+def home_name(module: typing.Any) -> typing.Any:
+    """
+    The name that a module has where it is called directly, or None.
     """
 def identify(path: str, modules: list, name_hash: typing.SupportsInt | typing.SupportsIndex, tensors: collections.abc.Sequence, recomputing: bool) -> tuple:
     """
@@ -146,7 +154,7 @@ def install_models(module_class: typing.Any, parameter_class: typing.Any, name_c
     """
     What models are registered with. `shape_of(parameter)`: where its class is another one.
     """
-def install_naming(names: dict, registered: dict, lock: typing.Any, entered: typing.Any, blocks: typing.Any, hash: typing.Any) -> None:
+def install_naming(registered: dict, lock: typing.Any, entered: typing.Any, blocks: typing.Any, hash: typing.Any) -> None:
     """
     What places are named with.
     """
@@ -174,17 +182,25 @@ def modules_of(steps: list) -> list:
     """
     The modules that the steps run, innermost first.
     """
+def name_among(running: list, module: typing.Any) -> typing.Any:
+    """
+    The name of a module in the outermost of the running modules that holds it, or None.
+    """
 def name_hash(name: str, overload: str) -> int:
     """
     What an operator's name counts as in ids.
     """
-def name_parts(parts: list, model: str, with_state: bytes, names: dict) -> None:
+def name_parts(parts: list, model: str, with_state: bytes, names: dict, is_plain: bool) -> list:
     """
-    Watches all parts, and names those without a name.
+    Watches all parts of a model and names them. `names`: where they are called directly, by address. Returns the addresses of those that have no name any more.
     """
 def named_parts(module: typing.Any, wrapper: typing.Any) -> list:
     """
     (name, module) of a module and all modules in it, each once. `wrapper`: the class of torch.compile's wrappers, which count as the module inside; None: there are none.
+    """
+def next_to_name(running: list) -> typing.Any:
+    """
+    The outermost module of a model that is to be named before the running modules, innermost first, have names; None: all have.
     """
 def number_of(tensor: torch.Tensor) -> int:
     """
@@ -194,9 +210,9 @@ def parameters_text(parts: list) -> str:
     """
     The names and shapes of all parameters of named parts, as Python shows them.
     """
-def path_of(steps: list, names: dict) -> tuple:
+def path_of(steps: list) -> tuple:
     """
-    The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside the outermost module do not change them. `names`: of modules, by address.
+    The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside the outermost module do not change them. The modules have names.
     """
 def raw_place(args: typing.Any, positions: tuple) -> tuple[int, int]:
     """
@@ -221,6 +237,10 @@ def renumber_loose(tensor: torch.Tensor) -> None:
 def restore_keys() -> None:
     """
     Puts this thread's dispatch keys right again.
+    """
+def running_modules() -> list:
+    """
+    What this thread's frames of nn.Module's __call__ run, innermost first.
     """
 def set_block(frame: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex) -> None:
     """

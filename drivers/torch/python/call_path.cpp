@@ -380,6 +380,15 @@ void walk_frames_directly(bool on) {
 
 size_t count_named_places() { return named_places; }
 
+std::vector<PyObject*> running_modules() {
+  std::vector<PyObject*> modules;
+  walk([&](PyCodeObject*, int, PyObject*, PyObject* module, PyFrameObject*) {
+    if (module) modules.push_back(module);
+    return true;
+  });
+  return modules;
+}
+
 size_t count_frames() {
   size_t frames = 0;
   walk([&](PyCodeObject*, int, PyObject*, PyObject*, PyFrameObject*) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace amanda::python {
 
@@ -22,6 +23,9 @@ void set_block(uintptr_t frame, uint64_t tag);
 /// Is the direct walk over the interpreter's frames in use? If not, the slower public API is.
 bool walks_frames_directly();
 void walk_frames_directly(bool on);  // for tests: the ids are the same
+
+/// What this thread's frames of nn.Module's __call__ run, borrowed, innermost first. With the interpreter lock.
+std::vector<PyObject*> running_modules();
 
 /// How many places were named, rather than found. With the interpreter lock.
 size_t count_named_places();

@@ -74,9 +74,6 @@ bool any_held(py::handle module, py::handle kind, const See& see) {
 bool holds_any(py::handle module, py::handle kind) {
   return any_held(module, kind, [](py::handle, py::handle) { return true; });
 }
-bool holds_state(py::handle module) {
-  return holds_any(module, parameters_kind()) || holds_any(module, buffers_kind());
-}
 
 // "path.", or "" for the outermost module.
 py::object start_of_names(py::handle path) {
@@ -96,11 +93,6 @@ py::object made(const py::object& named_tuple, const Fields&... fields) {
   const py::tuple sequence = py::make_tuple(fields...);
   const py::object arguments = checked(PyTuple_Pack(1, sequence.ptr()));
   return checked(PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(named_tuple.ptr()), arguments.ptr(), nullptr));
-}
-
-std::pair<py::handle, py::handle> part_of(const py::list& parts, size_t i) {
-  PyObject* pair = PyList_GET_ITEM(parts.ptr(), static_cast<Py_ssize_t>(i));
-  return {PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1)};
 }
 
 bool is_a(py::handle object, const py::object& cls) {
@@ -166,6 +158,19 @@ std::string shape_text(py::handle parameter) {
 void install_models(ModelPython types) { model_python = new ModelPython(std::move(types)); }
 void install_buffers(BufferTables tables) { buffer_tables = new BufferTables(std::move(tables)); }
 
+std::pair<py::handle, py::handle> part_of(const py::list& parts, size_t i) {
+  PyObject* pair = PyList_GET_ITEM(parts.ptr(), static_cast<Py_ssize_t>(i));
+  return {PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1)};
+}
+
+bool holds_state(py::handle module) {
+  return holds_any(module, parameters_kind()) || holds_any(module, buffers_kind());
+}
+
+py::object new_name(const py::str& model, const py::object& path, bool has_state, const std::string& text) {
+  return made(model_python->name_class, model, path, py::bool_(has_state), py::str(text));
+}
+
 py::list held(const py::object& module, const py::str& kind) {
   py::list found;
   any_held(module, kind, [&](py::handle name, py::handle value) {
@@ -219,20 +224,6 @@ py::bytes with_state(const py::list& parts, const py::object& wrapper) {
     flags[i] = 1;
   }
   return flags;
-}
-
-void name_parts(const py::list& parts, const py::str& model, const py::bytes& with_state, const py::dict& names) {
-  const std::string start = "(" + std::string(view(py::repr(model))) + ", ";
-  const auto flags = static_cast<std::string_view>(with_state);
-  for (size_t i = parts.size(); i-- > 0;) {
-    const auto [path, module] = part_of(parts, i);
-    watch(module.ptr(), Watch::kAddress);
-    const py::object address = address_of(module);
-    if (contains(names, address)) continue;  // it ran in another model first, and stays there
-    const py::str text(start + std::string(view(py::repr(path))) + ")");
-    const py::object name = made(model_python->name_class, model, path, py::bool_(flags[i] != 0), text);
-    if (PyDict_SetItem(names.ptr(), address.ptr(), name.ptr()) < 0) throw py::error_already_set();
-  }
 }
 
 namespace {

@@ -4,7 +4,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <string>
+#include <utility>
 
 namespace amanda::python {
 
@@ -30,10 +32,13 @@ pybind11::list named_parts(pybind11::handle module, const pybind11::object& wrap
 std::string parameters_text(const pybind11::list& parts);
 /// For each part one byte: does it hold parameters or buffers, or a module in it?
 pybind11::bytes with_state(const pybind11::list& parts, const pybind11::object& wrapper);
-/// Watches all modules, and gives names to those without one. The outermost is the last: once it has a name, all have.
-/// `names`: by address.
-void name_parts(const pybind11::list& parts, const pybind11::str& model, const pybind11::bytes& with_state,
-                const pybind11::dict& names);
+/// (name, module) of the part at `i`, borrowed.
+std::pair<pybind11::handle, pybind11::handle> part_of(const pybind11::list& parts, size_t i);
+/// Does a module itself hold parameters or buffers?
+bool holds_state(pybind11::handle module);
+/// A Name of amanda/drivers/torch/models.py.
+pybind11::object new_name(const pybind11::str& model, const pybind11::object& path, bool has_state,
+                          const std::string& text);
 
 /// Where buffers that count as parameters are kept. See amanda/drivers/torch/operands.py.
 struct BufferTables {

@@ -22,6 +22,7 @@
 #include "python/deaths.h"
 #include "python/errors.h"
 #include "python/framework_probe.h"
+#include "python/model_names.h"
 #include "python/model_parts.h"
 #include "python/naming.h"
 #include "python/numbers.h"
@@ -238,8 +239,8 @@ py::tuple identify(const std::string& path, const py::list& modules, uint64_t na
 void bind_naming(py::module_& m) {
   m.def("install_operand_names", &python::install_operand_names, py::arg("names"), py::arg("homes"), py::arg("search"),
         py::arg("watch_exchanges"), "What names of parameters and buffers are found with.");
-  m.def("install_naming", &python::install_naming, py::arg("names"), py::arg("registered"), py::arg("lock"),
-        py::arg("entered"), py::arg("blocks"), py::arg("hash"), "What places are named with.");
+  m.def("install_naming", &python::install_naming, py::arg("registered"), py::arg("lock"), py::arg("entered"),
+        py::arg("blocks"), py::arg("hash"), "What places are named with.");
   m.def("identify", &identify, py::arg("path"), py::arg("modules"), py::arg("name_hash"), py::arg("tensors"),
         py::arg("recomputing"),
         "The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: "
@@ -277,10 +278,31 @@ void bind_models(py::module_& m) {
         "The names and shapes of all parameters of named parts, as Python shows them.");
   m.def("with_state", &python::with_state, py::arg("parts"), py::arg("wrapper").none(true),
         "For each part one byte: does it hold parameters or buffers, or a module in it?");
-  m.def("name_parts", &python::name_parts, py::arg("parts"), py::arg("model"), py::arg("with_state"), py::arg("names"),
-        "Watches all parts, and names those without a name.");
   m.def("register_buffers", &python::register_buffers, py::arg("parts"),
         "Has the buffers of named parts count as parameters.");
+}
+
+void bind_model_names(py::module_& m) {
+  m.def("name_parts", &python::name_parts, py::arg("parts"), py::arg("model"), py::arg("with_state"), py::arg("names"),
+        py::arg("is_plain"),
+        "Watches all parts of a model and names them. `names`: where they are called directly, by address. Returns the "
+        "addresses of those that have no name any more.");
+  m.def(
+      "running_modules",
+      [] {
+        py::list modules;
+        for (PyObject* module : python::running_modules()) modules.append(py::handle(module));
+        return modules;
+      },
+      "What this thread's frames of nn.Module's __call__ run, innermost first.");
+  m.def("next_to_name", &python::next_to_name, py::arg("running"),
+        "The outermost module of a model that is to be named before the running modules, innermost first, have names; "
+        "None: all have.");
+  m.def("name_among", &python::name_among, py::arg("running"), py::arg("module"),
+        "The name of a module in the outermost of the running modules that holds it, or None.");
+  m.def("home_name", &python::home_name, py::arg("module"),
+        "The name that a module has where it is called directly, or None.");
+  m.def("forget_model", &python::forget_model, py::arg("address"), "The object at this address has died.");
 }
 
 void bind_places(py::module_& m) {
@@ -330,10 +352,9 @@ void bind_places(py::module_& m) {
         "The steps of a frame and its callers, and (index, frame) of those at one of the addresses; None, if a step "
         "cannot be kept.");
   m.def("modules_of", &python::modules_of, py::arg("steps"), "The modules that the steps run, innermost first.");
-  m.def("path_of", &python::path_of, py::arg("steps"), py::arg("names"),
+  m.def("path_of", &python::path_of, py::arg("steps"),
         "The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside "
-        "the "
-        "outermost module do not change them. `names`: of modules, by address.");
+        "the outermost module do not change them. The modules have names.");
   m.def("forget_steps", &python::forget_steps, py::arg("code"), "The code object at this address has died.");
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");
@@ -406,5 +427,6 @@ PYBIND11_MODULE(_torch, m) {
   bind_numbers(m);
   bind_naming(m);
   bind_models(m);
+  bind_model_names(m);
   bind_places(m);
 }

@@ -5,7 +5,7 @@
 
 #include "base/stack_value.h"
 #include "python/deaths.h"
-#include "python/module_names.h"
+#include "python/model_names.h"
 #include "python/numbers.h"
 #include "python/path.h"
 #include "python/steps.h"
@@ -17,7 +17,7 @@ namespace {
 namespace py = pybind11;
 
 struct NamingTables {
-  py::dict names, registered;
+  py::dict registered;
   py::object acquire, release, entered, blocks, hash;
 };
 NamingTables* naming_tables = nullptr;
@@ -79,6 +79,7 @@ class Entered {
 struct Call {
   Path path;
   std::vector<PyObject*> modules;
+  ModuleNames names;  // of these
 };
 
 // False: something is not kept.
@@ -86,16 +87,17 @@ bool add_all(Call& call, const Entered& entered) {
   const c10::SmallVector<KeptStep, 64> steps =
       kept_steps();  // from here on, no Python code runs that could change what is kept
   for (const KeptStep& step : steps) {
+    if (!step.module || step.module == Py_None) continue;
+    if (!is_registered(step.module)) return false;
+    call.modules.push_back(step.module);
+  }
+  call.names = names_now(call.modules);
+  if (call.names.size() < call.modules.size()) return false;
+  auto name = call.names.begin();
+  for (const KeptStep& step : steps) {
     PathStep part = step.known->part();
     part.enters = entered.has(step);
-    if (step.module && step.module != Py_None) {
-      const ModuleName name = ModuleName::of(step.module, naming_tables->names);
-      if (!name || !is_registered(step.module)) return false;
-      part.runs = true;
-      part.text = name.text();
-      part.has_state = name.has_state();
-      call.modules.push_back(step.module);
-    }
+    if (step.module && step.module != Py_None) part.run(*name++);
     if (part.has_text() && part.text.empty()) return false;
     call.path.add(part);
   }
@@ -116,11 +118,9 @@ std::optional<Call> call_here() {
 
 }  // namespace
 
-void install_naming(py::dict names, py::dict registered, py::object lock, py::object entered, py::object blocks,
-                    py::object hash) {
-  naming_tables =
-      new NamingTables{std::move(names),   std::move(registered), lock.attr("acquire"), lock.attr("release"),
-                       std::move(entered), std::move(blocks),     std::move(hash)};
+void install_naming(py::dict registered, py::object lock, py::object entered, py::object blocks, py::object hash) {
+  naming_tables = new NamingTables{std::move(registered), lock.attr("acquire"), lock.attr("release"),
+                                   std::move(entered),    std::move(blocks),    std::move(hash)};
 }
 
 namespace {
@@ -137,22 +137,19 @@ uint64_t hash_of_place(uint64_t name_hash, const Append& append_path) {
   return hash_of(text);
 }
 
-Identified identify_at(uint64_t place, const std::vector<PyObject*>& modules, const std::vector<NamedOperand>& operands,
-                       bool recomputing) {
+Identified identify_at(uint64_t place, const std::vector<PyObject*>& modules, const ModuleNames& names,
+                       const std::vector<NamedOperand>& operands, bool recomputing) {
   std::string named = "(" + std::to_string(place) + ", [";
   bool is_first = true;
   for (const NamedOperand& operand : operands) {
-    const std::string name = operand_name(operand, modules, place, recomputing);
+    const std::string name = operand_name(operand, modules, names, place, recomputing);
     if (name.empty()) continue;
     named += std::exchange(is_first, false) ? "(" : ", (";
     named += std::to_string(operand.position) + ", " + name + ")";
   }
   const uint64_t id = hash_of(named + "])");
   Identified found{.id = id ? id : 1, .module_path = {}, .source = {}};
-  if (modules.empty()) return found;
-  const ModuleName name = ModuleName::of(modules.front(), naming_tables->names);
-  if (!name) throw py::key_error("a module has no name");
-  found.module_path = encodable(name.path());
+  if (!names.empty()) found.module_path = encodable(names.front().path());
   return found;
 }
 
@@ -161,7 +158,7 @@ Identified identify_at(uint64_t place, const std::vector<PyObject*>& modules, co
 Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
                     const std::vector<NamedOperand>& operands, bool recomputing) {
   const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { text += path; });
-  return identify_at(place, modules, operands, recomputing);
+  return identify_at(place, modules, names_given(modules), operands, recomputing);
 }
 
 std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
@@ -180,7 +177,7 @@ std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pyto
   std::string source(call->path.source());
   const bool in_model = call->path.in_model();
   const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { call->path.append_to(text); });
-  KeptCall found{identify_at(place, call->modules, operands, recomputing), in_model};
+  KeptCall found{identify_at(place, call->modules, call->names, operands, recomputing), in_model};
   found.place.source = std::move(source);
   return found;
 }

@@ -22,13 +22,13 @@ struct Identified {
 
 /// What places are named with, for the life of the process. See amanda/drivers/torch/call_path.py.
 ///
-/// Arguments: names: of modules, by address. registered: modules whose buffers count, too, by address. lock: of
+/// Arguments: registered: modules whose buffers count, too, by address. lock: of
 /// call_path.naming(). entered: the frames of this thread that entered a scope, by address, with their code. blocks:
 /// the frames that are in a block of amanda.root. hash: frames.hash_bytes().
-void install_naming(pybind11::dict names, pybind11::dict registered, pybind11::object lock, pybind11::object entered,
-                    pybind11::object blocks, pybind11::object hash);
+void install_naming(pybind11::dict registered, pybind11::object lock, pybind11::object entered, pybind11::object blocks,
+                    pybind11::object hash);
 
-/// Identifies an operator on a path; without the source. `modules`: that run, innermost first.
+/// Identifies an operator on a path; without the source. `modules`: that run, innermost first; they have names.
 ///
 /// With the interpreter lock, inside call_path.naming(). Throws what Python raises.
 Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,

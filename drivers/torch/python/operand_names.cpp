@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/python_hooks.h"
-#include "python/module_names.h"
 #include "python/numbers.h"
 #include "python/text.h"
 
@@ -130,8 +129,8 @@ void install_operand_names(py::dict names, py::dict homes, py::object search, py
   operand_tables = new OperandTables{std::move(names), std::move(homes), std::move(search), std::move(watch_exchanges)};
 }
 
-std::string operand_name(const NamedOperand& operand, const std::vector<PyObject*>& modules, uint64_t place,
-                         bool recomputing) {
+std::string operand_name(const NamedOperand& operand, const std::vector<PyObject*>& modules, const ModuleNames& names,
+                         uint64_t place, bool recomputing) {
   if (!operand.object) return "('unknown',)";
   const at::Tensor& tensor = THPVariable_Unpack(operand.object);
   const uint64_t number = number_of(tensor);
@@ -139,13 +138,11 @@ std::string operand_name(const NamedOperand& operand, const std::vector<PyObject
     if (std::string name = name_at_home(number); !name.empty()) return name;
   }
   if (!operand.counts) return {};
-  for (PyObject* module : modules) {
-    const std::string found = name_in(module, operand.object);
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const std::string found = name_in(modules[i], operand.object);
     if (found.empty()) continue;
     if (!number) number_for(tensor);
-    const ModuleName name = ModuleName::of(module, operand_tables->names);
-    if (!name) throw py::key_error("a module has no name");
-    std::string_view text = name.text();
+    std::string_view text = names[i].text();
     text.remove_suffix(1);  // its bracket
     return std::string(text) + ", " + found + ")";
   }

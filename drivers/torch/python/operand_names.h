@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "python/model_names.h"
+
 namespace amanda::python {
 
 /// A tensor among an operator's operands that its id may depend on.
@@ -29,13 +31,13 @@ void install_operand_names(pybind11::dict names, pybind11::dict homes, pybind11:
 /// An operand's name at a place, as Python shows it; empty: it is not part of the id there.
 ///
 /// A buffer of a known model has its name in the model. A parameter has its name in one of the running `modules`, tried
-/// from the innermost outwards. Elsewhere (loops of an optimizer, weights outside modules) parameters are numbered in
-/// the order in which they first occur at the place.
+/// from the innermost outwards; `names`: of these. Elsewhere (loops of an optimizer, weights outside modules)
+/// parameters are numbered in the order in which they first occur at the place.
 ///
 /// With the interpreter lock, and one thread at a time. Throws what Python raises. `recomputing`: a checkpointed
 /// region.
-std::string operand_name(const NamedOperand& operand, const std::vector<PyObject*>& modules, uint64_t place,
-                         bool recomputing);
+std::string operand_name(const NamedOperand& operand, const std::vector<PyObject*>& modules, const ModuleNames& names,
+                         uint64_t place, bool recomputing);
 
 /// A parameter that no module of the place holds has a new number, so that the places that use it are named again.
 void renumber_loose(const at::Tensor& tensor);

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "python/module_names.h"
+
 namespace amanda::python {
 
 /// A step as a part of a path. The texts and the mark must outlive the path.
@@ -19,6 +21,11 @@ struct PathStep {
   pybind11::handle mark;                 // the place of a roots.Mark; null: none
   bool enters = false;                   // an open scope
 
+  void run(const ModuleName& module) {
+    runs = true;
+    text = module.text();
+    has_state = module.has_state();
+  }
   bool has_text() const { return runs || !(is_checkpoint || is_machinery); }
 };
 

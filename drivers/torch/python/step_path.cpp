@@ -1,8 +1,9 @@
 #include "python/step_path.h"
 
 #include <string>
+#include <vector>
 
-#include "python/module_names.h"
+#include "python/model_names.h"
 #include "python/path.h"
 #include "python/spot.h"
 
@@ -36,20 +37,21 @@ py::list modules_of(const py::list& steps) {
   return modules;
 }
 
-py::tuple path_of(const py::list& steps, const py::dict& names) {
+py::tuple path_of(const py::list& steps) {
+  std::vector<PyObject*> modules;
+  for (py::handle each : steps) {
+    if (const Step step(each); !step.module().is_none()) modules.push_back(step.module().ptr());
+  }
+  const ModuleNames names = names_given(modules);
+  auto name = names.begin();
   Path path;
   for (py::handle each : steps) {
     const Step step(each);
     PathStep part = step.spot().part();
-    part.runs = !step.module().is_none();
+    if (!step.module().is_none()) part.run(*name++);
     part.enters = step.enters();
     if (!step.mark().is_none()) part.mark = PyTuple_GET_ITEM(step.mark().ptr(), 0);
-    if (part.runs) {
-      const ModuleName name = ModuleName::of(step.module().ptr(), names);
-      if (!name) throw py::key_error("a module has no name");
-      part.text = name.text();
-      part.has_state = name.has_state();
-    } else if (part.has_text()) {
+    if (!part.runs && part.has_text()) {
       step.spot().make_text();
       part.text = step.spot().part().text;
     }

@@ -130,14 +130,15 @@ def test_two_models_have_their_own_names_without_a_prefix():
     ]
 
 
-def test_a_part_that_ran_alone_first_keeps_its_names_as_its_module_path_does():
+def test_a_part_that_ran_alone_first_has_its_names_in_the_model_as_its_module_path_is():
     model, paths = Net(), []
     tool = amanda.Tool()
     tool.add_inst_for_op(lambda c: paths.append((c.module_path, c.parameter_names[1])), ops="linear")
     with amanda.apply(tool):
         model.encoder(X)
         model(X)
-    assert paths == [*[("layers.0", "layers.0.weight")] * 2, ("head", "head.weight")]
+    encoder = [("layers.0", "layers.0.weight"), ("encoder.layers.0", "encoder.layers.0.weight")]
+    assert paths == [*encoder, ("head", "head.weight")]
 
 
 def test_a_compiled_model_has_the_names_of_the_plain_one():

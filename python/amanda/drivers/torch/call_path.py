@@ -160,18 +160,31 @@ def path_of(steps: list[Step]) -> Path:
     the innermost frame that entered a scope, so that ids do not depend on frames further out.
     """
     modules = _torch.modules_of(steps)
+    settle(modules)
     borrows = False
     for module in reversed(modules):
         if operands.has_buffers_of(module):
             continue
-        parts = models.named_parts(module)
-        models.register_model(parts)
         if any(step.spot.lends for step in steps):
             borrows = True
         else:
-            operands.register_buffers(parts)
-    places, source, in_model = _torch.path_of(steps, models.names)
+            operands.register_buffers(models.named_parts(module))
+    places, source, in_model = _torch.path_of(steps)
     return Path(places, modules, source, in_model and not borrows)
+
+
+def settle(modules: list[Any]) -> None:
+    """Names the running modules, innermost first, as they are in the models that run now. Inside naming()."""
+    while (outermost := _torch.next_to_name(modules)) is not None:
+        parts = models.named_parts(outermost)
+        operands.forget_modules(models.register_model(parts))
+        if operands.has_buffers_of(outermost):
+            operands.register_buffers([part for part in parts if not operands.has_buffers_of(part[1])])
+
+
+def running_modules() -> list[Any]:
+    """The modules that this thread runs, innermost first."""
+    return [module for each in _torch.running_modules() if (module := _unwrapped(each)) is not None]
 
 
 @functools.cache
@@ -192,7 +205,7 @@ def _unwrapped(module: Any) -> Any:
     return module if issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module else None
 
 
-_torch.install_naming(models.names, operands.registered, _lock, roots.entered_here, roots.blocks, frames.hash_bytes)
+_torch.install_naming(operands.registered, _lock, roots.entered_here, roots.blocks, frames.hash_bytes)
 _torch.install_spots(
     frames.encodable(_TORCH),
     frames.encodable(_CHECKPOINT_FILE),

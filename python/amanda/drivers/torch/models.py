@@ -7,12 +7,15 @@ override is called.
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
 
 from amanda import _torch
 from amanda.drivers.torch import lifetimes, port
@@ -20,51 +23,60 @@ from amanda.identity import frames
 
 
 class Name(NamedTuple):
-    """A module's place in its model."""
+    """A module's place in a model."""
 
     model: str
     name: str
     has_state: bool  # parameters or buffers, its own or of modules in it
-    text: str  # of the model and the name, in a path
+    text: str  # of the model and the name, in a path; and which of the modules that were there, if it is not the first
 
 
-names: dict[int, Name] = {}  # of every registered module, by its address
+names: dict[int, Name] = {}
+"""Of every module that has run, by its address: its name where it is called directly. See model_names.h."""
 _outermost: dict[int, weakref.ref[Any]] = {}  # of every registered model that has state, by its address
+_models: dict[int, _Model] = {}  # by the address of the outermost module
 _models_seen: collections.Counter[str] = collections.Counter()
 
 
-def register_model(parts: list[tuple[str, Any]]) -> None:
-    """Names the modules of a model, unless they have names. `parts`: as `named_parts` has them, the outermost first.
+class _Model(NamedTuple):
+    """How a model is named, as long as it lives."""
 
-    A model is the outermost module in which its submodules first ran. It is named by its class, its parameters' names
-    and shapes, and an ordinal among equal models, in the order of first runs. Without any state it has no ordinal: such
-    modules are often recreated.
+    name: str
+    has_state: bool
+
+
+def register_model(parts: list[tuple[str, Any]]) -> list[int]:
+    """Names the modules of a model, as they are now. `parts`: as `named_parts` has them, the outermost first.
+
+    A model is an outermost module that runs. It is named when it first runs, by its class, its parameters' names and
+    shapes, and an ordinal among equal models, in the order of first runs. Without any state it has no ordinal: such
+    modules are often recreated. Returns the addresses of modules that are in no model any more.
     """
     outermost = parts[0][1]
-    if id(outermost) in names:
-        return
-    cls = type(outermost)
+    with_state = _torch.with_state(parts, port.compilers_wrapper())
+    has_state = any(with_state)
+    model = _models.get(id(outermost))
+    if model is None or has_state > model.has_state:
+        _watch_parts()
+        model = _models[id(outermost)] = _Model(_name_for(parts, has_state), has_state)
+        if has_state:
+            _outermost[id(outermost)] = weakref.ref(outermost)
+    is_plain = not model.has_state and len(parts) == 1
+    if is_plain:  # only its class identifies it: another module of that class, later at its address, has the same name
+        lifetimes.watch(type(outermost))
+    gone: list[int] = _torch.name_parts(parts, model.name, with_state, names, is_plain)
+    return gone
+
+
+def _name_for(parts: list[tuple[str, Any]], has_state: bool) -> str:
+    cls = type(parts[0][1])
     shapes = _torch.parameters_text(parts)
     described = f"({frames.name_of_module(cls.__module__)!r}, {cls.__qualname__!r}, {shapes})"
     model = f"{cls.__qualname__}-{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
-    with_state = _torch.with_state(parts, port.compilers_wrapper())
-    has_state = any(with_state)
-    if not has_state and len(parts) == 1:
-        # Only its class identifies it: another module of that class, later at its address, has the same name.
-        lifetimes.watch(cls)
-        lifetimes.watch(outermost, plain=True)
-        names[id(outermost)] = Name(model, "", False, repr((model, "")))
-        return
-    if has_state:
-        _models_seen[model] += 1
-        model += f"-{_models_seen[model]}"
-        _outermost[id(outermost)] = weakref.ref(outermost)
-    _torch.name_parts(parts, model, with_state, names)
-
-
-def is_known(module: Any) -> bool:
-    """Has the module's model been registered?"""
-    return id(module) in names
+    if not has_state:
+        return model
+    _models_seen[model] += 1
+    return f"{model}-{_models_seen[model]}"
 
 
 def registered() -> list[Any]:
@@ -73,13 +85,8 @@ def registered() -> list[Any]:
 
 
 def name_of(module: Any) -> Name:
-    """The model that a registered module belongs to, and its name there."""
+    """The name of a registered module where it is called directly."""
     return names[id(module)]
-
-
-def names_in(modules: Sequence[Any]) -> str:
-    """The innermost module's name in its model; "" where no module runs."""
-    return names[id(modules[0])].name if modules else ""
 
 
 def named_parts(module: Any) -> list[tuple[str, Any]]:
@@ -97,9 +104,55 @@ def _shape(parameter: Any) -> tuple[int, ...] | None:
     return None if torch.nn.parameter.is_lazy(parameter) else tuple(parameter.shape)
 
 
+# ---- what changes names -----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _watch_parts() -> None:
+    """Has all that changes which modules a model holds start a new epoch. Only these methods write to `_modules`."""
+    torch_module.register_module_module_registration_hook(_on_module)
+    for cls, method in (
+        (nn.Module, "__delattr__"),
+        (nn.Sequential, "insert"),
+        (nn.ModuleList, "insert"),
+        (nn.ModuleDict, "__delitem__"),
+        (nn.ModuleDict, "clear"),
+    ):
+        setattr(cls, method, _telling(getattr(cls, method)))
+
+
+def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def change_and_tell(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
+        _tell_change(self)
+        return result
+
+    return change_and_tell
+
+
+def _on_module(module: Any, name: str, part: Any) -> None:
+    if id(module) in names and module.__dict__.get("_modules", {}).get(name) is not part:
+        _tell_change(module)
+
+
+def _tell_change(module: Any) -> None:
+    if id(module) in names and not torch.compiler.is_compiling():
+        _torch.start_new_epoch()
+
+
+def tell_state(module: Any) -> None:
+    """The module gets a parameter or a buffer: which modules have state counts in paths."""
+    name = names.get(id(module))
+    if name is not None and not name.has_state:
+        _torch.start_new_epoch()
+
+
 def _forget(key: int) -> None:
     names.pop(key, None)
     _outermost.pop(key, None)
+    _models.pop(key, None)
+    _torch.forget_model(key)
 
 
 lifetimes.objects.listen(_forget)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -108,6 +109,16 @@ def _keep_homes(number: int, homes: list[_Home]) -> None:
         _torch.clear_number(number)
 
 
+def forget_modules(keys: Sequence[int]) -> None:
+    """The buffers of the modules at these addresses do not count any more, until these run again."""
+    for key in keys:
+        module = registered[key].module() if key in registered else None
+        if module is not None:
+            for name in list(registered[key].numbers):
+                _leave(module, name)
+        _forget_module(key)
+
+
 def _forget_module(key: int) -> None:
     kept = registered.pop(key, None)
     for number in kept.numbers.values() if kept is not None else ():
@@ -158,6 +169,7 @@ def _on_parameter(module: Any, name: str, tensor: Any) -> None:
     """The module's former parameter of this name may live on elsewhere, under another name."""
     if torch.compiler.is_compiling():  # traced: nothing is registered yet
         return
+    models.tell_state(module)
     old = module.__dict__.get("_parameters", {}).get(name)
     if old is not None and old is not tensor:
         _torch.renumber_loose(old)
@@ -167,6 +179,7 @@ def _on_parameter(module: Any, name: str, tensor: Any) -> None:
 def _on_buffer(module: Any, name: str, tensor: Any) -> None:
     if torch.compiler.is_compiling():
         return
+    models.tell_state(module)
     if tensor is None:
         _leave(module, name)
     else:

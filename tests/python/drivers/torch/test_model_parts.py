@@ -175,4 +175,5 @@ def test_what_is_in_the_place_of_a_buffer_and_is_no_tensor_is_skipped():
     with amanda.apply(tool):
         model(torch.ones(1, 2))
         nn.Sequential(model)(torch.ones(1, 2))  # that names it again
-    assert [name[1:] for name in names] == [("weight", "bias", "running_mean", "running_var")] * 2
+    own = ("weight", "bias", "running_mean", "running_var")
+    assert [name[1:] for name in names] == [own, tuple(f"0.{name}" for name in own)]
