@@ -117,7 +117,7 @@ class GraphOperators:
             tuple(_described(outputs)),
             tuple(_described(inputs)),
             parameter if isinstance(parameter, str) else "",
-            self._infinity if had.infinite else "",
+            infinity=self._infinity if had.infinite else "",
         )
         self._found(sighting, given)
 

@@ -33,9 +33,9 @@ class Sighting(NamedTuple):
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
     parameter: str
-    infinity: str = ""  # see Finding
     memory: str = ""  # a description of memory that has no values, and held it
     cause: Callable[[], str] | None = None  # to be called now: it holds tensors
+    infinity: str = ""  # see Finding
 
 
 class Ledger:
