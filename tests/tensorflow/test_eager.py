@@ -242,10 +242,9 @@ def test_one_code_object_in_two_python_modules_is_two_places():
     exec(code, one), exec(code, two)
     tool, x = Looking("Relu"), tf.constant(X)
     with amanda.apply(tool):
-        for names in (one, two, one):
+        for names, name in ((one, "one"), (two, "two"), (one, "one"), (one, "two")):
+            names["__name__"] = name
             names["f"](x)
-        one["__name__"] = "two"
-        one["f"](x)
     assert len(tool.places) == len(set(tool.places)) == 2
 
 
