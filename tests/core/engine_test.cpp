@@ -81,7 +81,8 @@ TEST_F(EngineTest, ADriverThatWasNeverAttachedIsNamed) {
 TEST_F(EngineTest, ADriverBuiltForAnotherSeamIsRefused) {
   ProbeDriver old;
   EXPECT_EQ(error_of([&] { Engine::attach(old, kSeamVersion + 1); }),
-            "[engine] the driver 'probe' was built for seam version 9, this core has 8; rebuild the driver");
+            "[engine] the driver 'probe' was built for seam version " + std::to_string(kSeamVersion + 1) +
+                ", this core has " + std::to_string(kSeamVersion) + "; rebuild the driver");
 }
 
 TEST_F(EngineTest, DriversAreToldOfTheScopesOfTheThread) {

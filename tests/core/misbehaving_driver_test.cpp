@@ -70,7 +70,8 @@ struct OldDriver final : Backend {
 TEST_F(MisbehavingDriver, BuiltForAnotherSeam) {
   OldDriver driver;
   EXPECT_EQ(message([&] { Engine::attach(driver, kSeamVersion - 1); }),
-            "[engine] the driver 'old/1/graph' was built for seam version 7, this core has 8; rebuild the driver");
+            "[engine] the driver 'old/1/graph' was built for seam version " + std::to_string(kSeamVersion - 1) +
+                ", this core has " + std::to_string(kSeamVersion) + "; rebuild the driver");
 }
 
 // ---- while its graph is visited -------------------------------------------------------------------------------------

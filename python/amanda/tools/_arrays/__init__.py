@@ -33,6 +33,9 @@ class Arrays(Protocol):
     def plain(self, array: Any) -> Any:
         """The array without wrappers of transformations."""
 
+    def is_transformed(self, array: Any) -> bool:
+        """Has it such wrappers?"""
+
     def detached(self, array: Any) -> Any:
         """The same memory, of which nothing is recorded for a gradient."""
 
@@ -123,6 +126,7 @@ REASONS = {
     "distributed": "a distributed tensor, of which this process holds a part",
     "subclass": "a tensor subclass with its own __torch_dispatch__",
     "batched": "a tensor under an older vmap, such as is_grads_batched=True",
+    "transformed": "a tensor inside a transformation of torch.func, such as vmap",
     "objects": "an array of strings or other objects",
     "compiled": "an operator of a compiled function, which this tool can't follow",
     "elsewhere": "an operator of another framework, which this tool can't follow",

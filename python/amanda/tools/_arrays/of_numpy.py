@@ -34,6 +34,10 @@ def plain(array: Array) -> Array:
     return array
 
 
+def is_transformed(array: Any) -> bool:
+    return False
+
+
 def detached(array: Array) -> Array:
     return array
 

@@ -65,6 +65,11 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return torch.func.debug_unwrap(tensor)
 
 
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Is it a wrapper of a transformation of torch.func?"""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def detached(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
 

@@ -71,6 +71,7 @@ class CausalDiff(Differences, Watching):
         self._numbers.clear()
         self._compared, self._damage = 0, ""
         self._unseen_log.clear()
+        self._unreadable.clear()
 
     @property
     def compared(self) -> int:
@@ -101,6 +102,7 @@ class CausalDiff(Differences, Watching):
             if self._damage:
                 return None
             self._compared += 1
+            self._note_unreadable(told)
             try:
                 return self._comparison.ran(station, told, seen, result)
             except DamagedRecord as error:  # the program goes on

@@ -79,6 +79,7 @@ class Recorder(Watching):
             for tensor, copy in zip(seen.tensors, copies, strict=True)
         ]
         with self._lock:
+            self._note_unreadable(told)
             number = self._number(station)
             stored = [None if tensor is None else self._writer.add_tensor(tensor) for tensor in copies]
             self._writer.add_execution(number, Execution(stored, told, seen.inputs, seen.forward))

@@ -90,7 +90,10 @@ def why_unreadable(array: Any) -> str | None:
     if array is UNSHOWN:
         return "unshown"
     arrays = arrays_of(array)
-    return arrays.why_unreadable(array) if arrays is not None else None
+    if arrays is None:
+        return None
+    # What a transformation returns is compared where it is used; inside, an element stands for many.
+    return arrays.why_unreadable(array) or ("transformed" if arrays.is_transformed(array) else None)
 
 
 def kept(array: Any) -> Any:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _fork
+from amanda.evidence import Unseen, of_skips
 from amanda.op_context import OpContext
 from amanda.run import Run
 from amanda.tool import Tool
+from amanda.tools._arrays import REASONS
 from amanda.tools._schemas import Sides
 from amanda.tools.diff import values
 from amanda.tools.diff.record import Station
-from amanda.tools.diff.texts import text_of
+from amanda.tools.diff.texts import text_of, why_unreadable
 
 _HANDLE = re.compile("Handle|HashTable|Iterator|Variable")  # operators of TensorFlow that return no data
 _COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
@@ -57,12 +59,21 @@ class Watching(Tool):
         self._wants_float64 = float64
         self._lock = _fork.lock()
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
+        self._unreadable: collections.Counter[str] = collections.Counter()  # results that cannot be read, by reason
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
     def _unwatched(self) -> list[str]:
         """What ran in its scopes, and was not seen as it runs without them, as sentences."""
         return [one.text for one in self._unseen_log.found(with_taps=True)]
+
+    def _unread(self) -> list[Unseen]:
+        with self._lock:
+            return of_skips(self._unreadable, REASONS)
+
+    def _note_unreadable(self, told: Sequence[str]) -> None:
+        """`told`: texts of results. Call it with the lock held."""
+        self._unreadable.update(filter(None, map(why_unreadable, told)))
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
         """One execution. What it returns are new values of `seen.tensors`, on the CPU; None keeps one, or all."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda.tools._arrays import arrays_of
+from amanda.tools._arrays import arrays_of, of_torch
 from amanda.tools.nonfinite.finding import flattened
 
 MOST_ELEMENTS = 1 << 24  # of operands that are computed with again
@@ -206,7 +206,6 @@ def _are_plain(values: Any) -> bool:
             return False
         if isinstance(value, torch.Tensor):
             arrays = arrays_of(value)
-            wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
-            if wrapped or arrays is None or arrays.why_unreadable(value) is not None:
+            if of_torch.is_transformed(value) or arrays is None or arrays.why_unreadable(value) is not None:
                 return False
     return True
