@@ -156,5 +156,5 @@ def test_the_command_says_of_a_program_that_failed_that_it_did(tmp_path, capsys)
     program.write_text("raise ValueError('no data')\n")
     with pytest.raises(SystemExit) as ended:
         main(["nan", str(program)])
-    assert ended.value.code == 1
-    assert capsys.readouterr().out == "\nno NaN was produced until the program failed\n"
+    assert ended.value.code == 3
+    assert capsys.readouterr().out == "\nno NaN was produced until the program failed, in 0 results of 0 operators\n"

@@ -173,7 +173,7 @@ def test_compiled_functions_are_not_compared_as_they_run_alone(diff, tmp_path, m
     else:
         assert done.returncode == 4
         assert "\nno difference in what was compared (" in done.stdout
-    assert re.search(r"not compared: .*1 compiled function \(__main__.double \(.*c.py:3\)\) ran ", done.stdout)
+    assert re.search(r"not compared: .*1 compiled function ran .*: __main__.double \(.*c.py:3\)", done.stdout)
     assert "0 differences" not in done.stdout
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from amanda.tools._arrays import arrays_of, of_torch
 from amanda.tools.nonfinite.finding import flattened
+from amanda.tools.nonfinite.rules import RULES, Rule, told
 
 MOST_ELEMENTS = 1 << 24  # of operands that are computed with again
 
@@ -20,56 +21,6 @@ _WIDER = {
 }
 Elements = Callable[[torch.Tensor], torch.Tensor]
 
-
-class Rule(NamedTuple):
-    """No operator of this name has a finite result where `holds` for an operand's elements."""
-
-    operand: str
-    what: str
-    holds: Elements
-
-
-def _zero(operand: str) -> Rule:
-    return Rule(operand, "is zero", lambda v: v == 0)
-
-
-def _negative(operand: str) -> Rule:
-    return Rule(operand, "is negative", lambda v: v < 0)
-
-
-def _below(limit: float) -> Rule:
-    return Rule("input self", f"is less than {limit:g}", lambda v: v < limit)
-
-
-def _is(value: float) -> Rule:
-    return Rule("input self", f"is {value:g}", lambda v: v == value)
-
-
-def _outside(limit: float) -> Rule:
-    return Rule("input self", f"is outside of [{-limit:g}, {limit:g}]", lambda v: v.abs() > limit)
-
-
-def _each(rules: list[Rule], *names: str) -> dict[str, list[Rule]]:
-    return dict.fromkeys(names, rules)
-
-
-_LOG = [_negative("input self"), _zero("input self")]
-_DIVISION = [_zero("input other")]
-RULES: dict[str, list[Rule]] = {
-    **_each(_DIVISION, "div", "divide", "true_divide", "floor_divide", "remainder", "fmod"),
-    **_each(_LOG, "log", "log2", "log10", "rsqrt"),
-    "sqrt": [_negative("input self")],
-    "log1p": [_below(-1), _is(-1)],
-    "reciprocal": [_zero("input self")],
-    **_each([_outside(1)], "asin", "acos", "arcsin", "arccos"),
-    **_each([_outside(1), _is(1), _is(-1)], "atanh", "arctanh"),
-    **_each([_below(1)], "acosh", "arccosh"),
-    "SqrtBackward0": [_zero("saved result")],
-    **_each([_zero("saved self")], "LogBackward0", "Log2Backward0", "Log10Backward0"),
-    "DivBackward0": [_zero("saved other")],
-    **_each([Rule("saved self", "is 1 or -1", lambda v: v.abs() == 1)], "AcosBackward0", "AsinBackward0"),
-}
-"""By the operator's name without namespace, or by that of the autograd node."""
 
 Named = Sequence[tuple[str, Any]]
 
@@ -103,7 +54,7 @@ def _causes(
 
 def _by(rule: Rule, operand: Any, bad: torch.Tensor) -> str:
     values = _elements(operand, bad)
-    return _told(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
+    return told(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
 
 
 def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:
@@ -111,16 +62,9 @@ def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:
     if base is None or exponent is None:
         return ""
     roots = (base < 0) & (exponent != exponent.round())
-    return _told("input self is negative, and input exponent no integer", roots, bad) or _told(
+    return told("input self is negative, and input exponent no integer", roots, bad) or told(
         "input self is zero, and input exponent negative", (base == 0) & (exponent < 0), bad
     )
-
-
-def _told(text: str, holds: torch.Tensor, bad: torch.Tensor) -> str:
-    confirmed, count = int((holds & bad).sum()), int(bad.sum())
-    if not confirmed:
-        return ""
-    return text if confirmed == count else f"{text} at {confirmed} of {count} elements of the result"
 
 
 def _by_infinities(bad: torch.Tensor, inputs: Named, again: Callable[[Sequence[Any]], Any]) -> str:

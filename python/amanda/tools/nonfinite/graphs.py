@@ -6,6 +6,7 @@ run of an operator notes for its backward operators what it had and made.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.tools import _reading
 from amanda.tools._arrays import Arrays, arrays_of
+from amanda.tools.nonfinite import rules
 from amanda.tools.nonfinite.finding import Operand, flattened
 from amanda.tools.nonfinite.ledger import At, Sighting
 
@@ -117,6 +119,7 @@ class GraphOperators:
             tuple(_described(outputs)),
             tuple(_described(inputs)),
             parameter if isinstance(parameter, str) else "",
+            cause=functools.partial(_cause, at, outputs, inputs, self._inf),
             infinity=self._infinity if had.infinite else "",
         )
         self._found(sighting, given)
@@ -149,6 +152,12 @@ def _first(context: OpContext, routine: Any) -> Any:
     waited_for: Any = lambda *operands, **given: routine(*operands, **given)  # noqa: E731
     waited_for.__name__ = waited_for.__qualname__ = routine.__name__
     return waited_for
+
+
+def _cause(at: At, outputs: Named, inputs: Named, inf: bool) -> str:
+    name = at.backward_op or at.place.name.partition("::")[2].partition(".")[0]
+    results = [value for _, value in outputs if arrays_of(value) is not None]
+    return next(filter(None, (rules.cause_in_graph(name, value, inputs, inf) for value in results)), "")
 
 
 def _is_compiled(context: OpContext) -> bool:

@@ -1,0 +1,102 @@
+"""For which elements of their operands operators have no finite result. Of the arrays of any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from amanda.tools._arrays import arrays_of
+
+
+class Rule(NamedTuple):
+    """No operator of this name has a finite result where `holds` for an operand's elements."""
+
+    operand: str
+    what: str
+    holds: Callable[[Any], Any]
+
+
+def _zero(operand: str) -> Rule:
+    return Rule(operand, "is zero", lambda v: v == 0)
+
+
+def _negative(operand: str) -> Rule:
+    return Rule(operand, "is negative", lambda v: v < 0)
+
+
+def _below(limit: float) -> Rule:
+    return Rule("input self", f"is less than {limit:g}", lambda v: v < limit)
+
+
+def _is(value: float) -> Rule:
+    return Rule("input self", f"is {value:g}", lambda v: v == value)
+
+
+def _outside(limit: float) -> Rule:
+    return Rule("input self", f"is outside of [{-limit:g}, {limit:g}]", lambda v: abs(v) > limit)
+
+
+def _each(rules: list[Rule], *names: str) -> dict[str, list[Rule]]:
+    return dict.fromkeys(names, rules)
+
+
+_LOG = [_negative("input self"), _zero("input self")]
+_DIVISION = [_zero("input other")]
+RULES: dict[str, list[Rule]] = {
+    **_each(_DIVISION, "div", "divide", "true_divide", "floor_divide", "remainder", "fmod"),
+    **_each(_LOG, "log", "log2", "log10", "rsqrt"),
+    "sqrt": [_negative("input self")],
+    "log1p": [_below(-1), _is(-1)],
+    "reciprocal": [_zero("input self")],
+    **_each([_outside(1)], "asin", "acos", "arcsin", "arccos"),
+    **_each([_outside(1), _is(1), _is(-1)], "atanh", "arctanh"),
+    **_each([_below(1)], "acosh", "arccosh"),
+    "SqrtBackward0": [_zero("saved result")],
+    **_each([_zero("saved self")], "LogBackward0", "Log2Backward0", "Log10Backward0"),
+    "DivBackward0": [_zero("saved other")],
+    **_each([Rule("saved self", "is 1 or -1", lambda v: abs(v) == 1)], "AcosBackward0", "AsinBackward0"),
+}
+"""By the operator's name without namespace, or by that of the autograd node."""
+
+
+def told(text: str, holds: Any, bad: Any) -> str:
+    """`holds`: where the rule does; `bad`: where the result is not finite. "": nowhere both."""
+    confirmed, count = int((holds & bad).sum()), int(bad.sum())
+    if not confirmed:
+        return ""
+    return text if confirmed == count else f"{text} at {confirmed} of {count} elements of the result"
+
+
+_TENSORFLOW = {
+    "realdiv": "div",
+    "truncatediv": "div",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "inv": "reciprocal",
+}
+_OPERANDS = {"input x": "input self", "input y": "input other"}
+
+
+def cause_in_graph(name: str, result: Any, inputs: Sequence[tuple[str, Any]], inf: bool) -> str:
+    """The cause in words, as far as a rule confirms it, of an operator of TensorFlow or of a compiled function."""
+    arrays = arrays_of(result)
+    if arrays is None:
+        return ""
+    xp = arrays.xp
+    bad = ~xp.isfinite(result) if inf else xp.isnan(result)
+    known = name.casefold().strip("_")
+    for rule in RULES.get(_TENSORFLOW.get(known, known), ()):
+        for operand, value in inputs:
+            if (
+                _OPERANDS.get(operand, operand) != rule.operand
+                or arrays_of(value) is not arrays
+                or arrays.is_complex(value)
+            ):
+                continue
+            try:
+                holds = xp.broadcast_to(rule.holds(value), tuple(result.shape))
+            except (RuntimeError, ValueError):
+                continue
+            if text := told(f"{operand} {rule.what}", holds, bad):
+                return text
+    return ""
