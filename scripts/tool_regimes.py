@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -90,9 +91,21 @@ def sparse() -> None:
 def distributed() -> None:
     from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
 
-    mesh = init_device_mesh("cpu", (1,))
-    weight, x = (DTensor.from_local(torch.ones(4, 4), mesh, [Replicate()]) for _ in range(2))
-    run(lambda _: torch.mm(weight.requires_grad_(), x).relu().sum())
+    with _process_group():
+        mesh = init_device_mesh("cpu", (1,))
+        weight, x = (DTensor.from_local(torch.ones(4, 4), mesh, [Replicate()]) for _ in range(2))
+        run(lambda _: torch.mm(weight.requires_grad_(), x).relu().sum())
+
+
+@contextlib.contextmanager
+def _process_group() -> Iterator[None]:
+    hook, store = sys.excepthook, torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+        sys.excepthook = hook  # PyTorch sets one that prefixes the rank
 
 
 REGIMES: dict[str, tuple[Callable[[], None], dict[str, Any]]] = {
@@ -134,8 +147,10 @@ INFERENCE = ("DynamicQuantization",)  # what it makes has no gradient
 def cell(tool: str, regime: str) -> str:
     """ "yes": it looked at all; else the reasons of its evidence, or "refuses": it says that it cannot work there."""
     program, options = REGIMES[regime]
-    with tempfile.TemporaryDirectory() as folder, _quiet(), _process_group():
+    with tempfile.TemporaryDirectory() as folder, _quiet(), contextlib.ExitStack() as closed:
         made = TOOLS[tool](Path(folder))
+        if isinstance(made, diff.Recorder):
+            closed.enter_context(made)
         apply: Any = amanda.scheduled if isinstance(made, amanda.StepTool) else amanda.apply
         try:
             with torch.set_grad_enabled(tool not in INFERENCE), apply(made, **options):
@@ -157,16 +172,6 @@ def _quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         yield
     logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _process_group() -> Iterator[None]:
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def rewritten(page: str, cells: dict[tuple[str, str], str]) -> str:

@@ -34,6 +34,7 @@ LAYERS = [
     ["drivers"],  # what all drivers have in common
     [
         "coverage",
+        "evidence",
         "identity",
         "missing_keys",
         "op_context",

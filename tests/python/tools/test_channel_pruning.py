@@ -445,9 +445,18 @@ def test_misuse_is_told(says):
 
 
 def test_a_gate_that_comes_too_late_for_the_optimizer_is_refused(says):
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(4, 4, 1))
-    pruning = prepared(lambda x: model[0](x), torch.ones(1, 3, 2, 2))
+    class Longer(torch.nn.Sequential):
+        count = 1
+
+        def forward(self, x):
+            for layer in list(self)[: self.count]:
+                x = layer(x)
+            return x
+
+    model = Longer(torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(4, 4, 1))
+    pruning = prepared(model, torch.ones(1, 3, 2, 2))
     pruning.parameters()
+    model.count = 2
     message = (
         "[pruning] aten::conv2d with '1' has no gate, and parameters() has handed out the gates; before that, call prepare "
         "with inputs that reach all convolutions"

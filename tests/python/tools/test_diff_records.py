@@ -339,9 +339,9 @@ def test_tolerances_between_dtypes_are_those_of_pytorch():
 @pytest.mark.parametrize(
     ("compiled", "how"),
     [
-        ("eager", "ran eagerly"),
+        ("eager", "ran eagerly, in place of the compiled code"),
         ("graph", "ran compiled with taps, which keep operators from being fused"),
-        ("opaque", "ran unseen"),
+        ("opaque", "ran compiled, and none of its operators was shown"),
     ],
 )
 def test_compiled_functions_are_told(tmp_path, compiled, how):
@@ -356,7 +356,7 @@ def test_compiled_functions_are_told(tmp_path, compiled, how):
         return folder
 
     name = f"{__name__}.test_compiled_functions_are_told.<locals>.double ({__file__}:{double.__code__.co_firstlineno})"
-    told = f"1 compiled function ({name}) {how}"
+    told = f"1 compiled function {how}: {name}"
     folder = run(tmp_path / "eager", double)
     diff = CausalDiff(folder)
     with amanda.apply(diff, compiled=compiled):

@@ -169,7 +169,8 @@ def _on_parameter(module: Any, name: str, tensor: Any) -> None:
     """The module's former parameter of this name may live on elsewhere, under another name."""
     if torch.compiler.is_compiling():  # traced: nothing is registered yet
         return
-    models.tell_state(module)
+    if tensor is not None:
+        models.tell_state(module)
     old = module.__dict__.get("_parameters", {}).get(name)
     if old is not None and old is not tensor:
         _torch.renumber_loose(old)
@@ -179,10 +180,10 @@ def _on_parameter(module: Any, name: str, tensor: Any) -> None:
 def _on_buffer(module: Any, name: str, tensor: Any) -> None:
     if torch.compiler.is_compiling():
         return
-    models.tell_state(module)
     if tensor is None:
         _leave(module, name)
     else:
+        models.tell_state(module)
         _settle(tensor, module, name)
 
 
