@@ -67,7 +67,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_transformed(tensor: torch.Tensor) -> bool:
     """Is it a wrapper of a transformation of torch.func?"""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
