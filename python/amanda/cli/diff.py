@@ -20,7 +20,7 @@ from amanda import scope
 from amanda.cli import program_arguments, program_end, statuses
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
+from amanda.cli.run_report import Report, program_failed, run_and_report
 from amanda.cli.sudden_end import before_sudden_end
 from amanda.reports.progress import live_bar
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
@@ -170,7 +170,7 @@ def _record_other(
             program_end.leave(program_end.INTERRUPTED)
     if status:
         told = status == statuses.PROGRAM_FAILED  # by the process that recorded
-        program_end.leave(statuses.PROGRAM_FAILED if told else _failed(script, status))
+        program_end.leave(statuses.PROGRAM_FAILED if told else program_failed("diff", script, status))
 
 
 def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
@@ -184,7 +184,9 @@ def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
         None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
     )
     recording = scope.apply(recorder, **options)
-    run_and_report(program, recording, report, shown=live(shown), failed=functools.partial(_failed, script))
+    run_and_report(
+        program, recording, report, shown=live(shown), failed=functools.partial(program_failed, "diff", script)
+    )
 
 
 def _compare(
@@ -207,7 +209,7 @@ def _compare(
 
     shown = live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")
     comparing = scope.apply(tool, **options)
-    failed = functools.partial(_failed, script, own=COMPARED_FAILED)
+    failed = functools.partial(program_failed, "diff", script, own=COMPARED_FAILED)
     run_and_report(program, comparing, report, shown=live(shown), failed=failed)
 
 
@@ -230,14 +232,3 @@ def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | 
         made.status = statuses.USAGE
     elif made.status is None:
         made.status = statuses.FOUND if rows else statuses.NOT_LOOKED_AT if diff.not_compared else None
-
-
-def _failed(script: str, status: object, own: int = statuses.PROGRAM_FAILED) -> object:
-    """The status of `amanda diff` where a script has not ended well: `own`."""
-    if status is program_end.INTERRUPTED:
-        return status
-    if not isinstance(status, int):  # as Python does with a text
-        program_end.tell(str(status))
-        status = 1
-    program_end.tell(f"amanda diff: {script} ended with status {status}")
-    return own

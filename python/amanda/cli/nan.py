@@ -77,7 +77,7 @@ def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -
             print(f"\n{found if findings else _nothing(what, sentinel.evidence(), program_end.is_success(status))}")
 
     def failed(status: object) -> object:
-        return statuses.FOUND if sentinel.findings() else program_failed("nan", program, status)
+        return statuses.FOUND if sentinel.findings() else program_failed("nan", program.argv[0], status)
 
     covered = scope.apply(sentinel, **options, coverage=True)
     run_and_report(program, covered, report, failed=failed, strict=given.strict)

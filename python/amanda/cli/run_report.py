@@ -82,15 +82,15 @@ def run_and_report(
     program_end.leave(end(_report(report, status, stdout), status))
 
 
-def program_failed(command: str, program: Program, status: object) -> object:
-    """The status of a command that judges a program, where that has not ended well by itself: tells the program's own."""
+def program_failed(command: str, script: str, status: object, own: int = statuses.PROGRAM_FAILED) -> object:
+    """`own`, of a command that judges a program that has not ended well by itself: tells the program's status."""
     if status is program_end.INTERRUPTED:
         return status
     if not isinstance(status, int):  # as Python does with a text
         program_end.tell(str(status))
         status = 1
-    program_end.tell(f"amanda {command}: {program.argv[0]} ended with status {status}")
-    return statuses.PROGRAM_FAILED
+    program_end.tell(f"amanda {command}: {script} ended with status {status}")
+    return own
 
 
 def _told_unseen(scope: Scope) -> bool:
