@@ -19,7 +19,7 @@ namespace amanda {
 class Toolset;
 using ToolsetPtr = std::shared_ptr<const Toolset>;
 
-inline constexpr size_t kMaxBackends = 8;
+inline constexpr size_t kMaxBackends = 16;
 
 /// Entered scopes, outermost first. It does not keep them alive; its users do, see ScopeStackUse.
 class ScopeStack {
