@@ -1,4 +1,9 @@
 // What happens to one operator call. Read this file first.
+//
+// A call takes one of two ways:
+// - on_op(): the first run of a place. Analyses run, and their actions become a plan.
+// - on_known_op(): each later run, which is almost every call. The driver has kept the plan with the place (sight() and
+//   known_call() say for how long), and on_known_op() runs it.
 #include "amanda/engine.h"
 
 #include <fmt/format.h>

@@ -246,7 +246,7 @@ std::vector<c10::IValue> StackCall::program_inputs() const {
   return inputs;
 }
 
-// ---- backward operators: see grad_map.h ----------------------------------------------------------------------------
+// ---- backward operators: see backward/node_window.h ----------------------------------------------------------------
 
 void StackCall::watch_backward(bool keep_operands) {
   if (!c10::GradMode::is_enabled()) return;

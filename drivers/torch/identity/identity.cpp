@@ -1,8 +1,8 @@
 #include "identity/identity.h"
 
+#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <unordered_map>
 #include <vector>
 
 #include "amanda/lasting.h"
@@ -57,39 +57,27 @@ uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<Operan
   return key;
 }
 
-struct Resolved {
-  uint64_t key = 0, epoch = 0;
-  OpId id = 0;
-};
-
-/// What this thread has resolved, with a direct-mapped table in front, which grows with the number of places. In a
-/// large model places often share a slot of that table, and resolving costs a thousand times as much as a hit.
+/// The ids that this thread has resolved, by raw key. They outlive scopes: PlaceTable forgets with its scope, and to
+/// resolve a place costs a thousand times as much as to find it.
 class KnownPlaces {
  public:
-  /// The place, if it is known in this epoch, or else null.
-  const Resolved* find(uint64_t key, uint64_t epoch) {
-    Resolved& known = slot(key);
-    if (known.key == key && known.epoch == epoch) return &known;
-    const auto found = all_.find(key);
-    if (found == all_.end() || found->second.epoch != epoch) return nullptr;
-    return &(known = found->second);
+  /// 0: the place is not known in this epoch.
+  OpId find(uint64_t key, uint64_t epoch) const {
+    const auto found = places_.find(key);
+    return found != places_.end() && found->second.epoch == epoch ? found->second.id : 0;
   }
-
-  void add(const Resolved& place) {
-    constexpr size_t kMost = 1 << 16, kMostInFront = 4096;
-    if (all_.size() >= kMost) all_.clear();
-    all_[place.key] = place;
-    if (all_.size() > front_.size() / 2 && front_.size() < kMostInFront) {
-      front_ = std::vector<Resolved>(front_.size() * 4);  // filled again by find()
-    }
-    slot(place.key) = place;
+  void add(uint64_t key, uint64_t epoch, OpId id) {
+    constexpr size_t kMost = 1 << 16;
+    if (places_.size() >= kMost) places_.clear();
+    places_[key] = {epoch, id};
   }
 
  private:
-  Resolved& slot(uint64_t key) { return front_[key & (front_.size() - 1)]; }
-
-  std::vector<Resolved> front_ = std::vector<Resolved>(64);
-  std::unordered_map<uint64_t, Resolved> all_;
+  struct Place {
+    uint64_t epoch = 0;
+    OpId id = 0;
+  };
+  ska::flat_hash_map<uint64_t, Place> places_;
 };
 
 OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {
@@ -131,8 +119,7 @@ Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments
     return identity;
   }
   KnownPlaces& places = per_thread<KnownPlaces>();
-  if (const Resolved* known = places.find(raw.key, raw.epoch)) {
-    identity.id = known->id;
+  if ((identity.id = places.find(raw.key, raw.epoch)) != 0) {
     identity.key = raw.key;
     identity.epoch = raw.epoch;
     return identity;
@@ -141,7 +128,7 @@ Identity identify(const OpRecord& record, c10::ArrayRef<OperandTensor> arguments
   identity.id = resolve(identity.raw_path, record, arguments);
   if (identity.id == 0) return identity;
   const uint64_t numbered = raw_key(identity.raw_path, record, arguments);
-  places.add({numbered, raw.epoch, identity.id});
+  places.add(numbered, raw.epoch, identity.id);
   return identity;
 }
 
