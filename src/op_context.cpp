@@ -92,7 +92,50 @@ void check_later(Phase phase, const Request& request) {
     throw Error(request.text() + ": this operator has no id, so its backward operators can't be told");
 }
 
+constexpr ScheduleMethod::Selection kInputs{"inputs", &ActionOptions::inputs},
+    kOutputs{"outputs", &ActionOptions::outputs}, kGradInputs{"grad_inputs", &ActionOptions::grad_inputs},
+    kGradOutputs{"grad_outputs", &ActionOptions::grad_outputs}, kNothing{nullptr, nullptr};
+
+constexpr ScheduleMethod kMethods[] = {
+    {"insert_before_op", Phase::kForward, Point::kBefore, kInputs, kNothing},
+    {"insert_after_op", Phase::kForward, Point::kAfter, kOutputs, kInputs},
+    {"replace_op", Phase::kForward, Point::kReplace, kInputs, kNothing},
+    {"insert_before_backward_op", Phase::kBackward, Point::kBefore, kGradOutputs, kNothing},
+    {"insert_after_backward_op", Phase::kBackward, Point::kAfter, kGradInputs, kGradOutputs},
+    {"replace_backward_op", Phase::kBackward, Point::kReplace, kGradOutputs, kNothing},
+};
+
+void check_options(const ScheduleMethod& method, const ActionOptions& options, const Request& request) {
+  for (const ScheduleMethod::Selection& selection : {kInputs, kOutputs, kGradInputs, kGradOutputs}) {
+    if (selection.option == method.gets.option || selection.option == method.shown.option) continue;
+    if (!(options.*selection.option).is_given()) continue;
+    throw std::invalid_argument(
+        fmt::format("{}: there are no {} here; select {}", request.text(), selection.name, method.gets.name));
+  }
+  const bool replaces = method.point == Point::kReplace;
+  if (replaces && options.differentiable)
+    throw std::invalid_argument(request.text() + ": a replacement is always differentiable; leave .differentiable out");
+  if (!options.with_operators && (replaces || options.differentiable || options.kind != RoutineKind::kObserve)) {
+    throw Error(
+        fmt::format("{}: .with_operators = false is for a routine that only looks (.kind = kObserve) and is not "
+                    "differentiable",
+                    request.text()));
+  }
+}
+
+RoutineMode mode_of(Point point, const ActionOptions& options) {
+  if (options.differentiable || point == Point::kReplace) return RoutineMode::kAmbient;
+  return options.with_operators ? RoutineMode::kIsolated : RoutineMode::kNoOperators;
+}
+
 }  // namespace
+
+const ScheduleMethod& schedule_method(std::string_view name) {
+  for (const ScheduleMethod& method : kMethods) {
+    if (method.name == name) return method;
+  }
+  throw std::out_of_range(fmt::format("[context] no method is named '{}'", name));
+}
 
 ContextSession& OpContext::session(const char* asked) const {
   const std::thread::id analyst = analyst_.load();
@@ -171,48 +214,39 @@ std::shared_ptr<const OpPlace> OpContext::place() const {
       OpPlace{name_space(), info_, id_, backward_info_, backward_id_, module_path(), source()});
 }
 
-Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions,
-                           bool differentiable, bool allow_view, RoutineKind kind, bool with_run, bool with_operators,
-                           const Positions& shown) {
-  static constexpr const char* kMethods[][3] = {
-      {"insert_before_op", "replace_op", "insert_after_op"},
-      {"insert_before_backward_op", "replace_backward_op", "insert_after_backward_op"}};
-  const char* method = kMethods[static_cast<size_t>(phase)][static_cast<size_t>(point)];
-  ContextSession& now = session(method);
-  const Request request{now, method};
-  const bool here = phase == now.site.phase();  // or on operators that do not exist yet
-  if (!here) check_later(phase, request);
+Action OpContext::schedule(const ScheduleMethod& method, RoutinePtr routine, const ActionOptions& options) {
+  ContextSession& now = session(method.name);
+  const Request request{now, method.name};
+  const bool here = method.phase == now.site.phase();  // or on operators that do not exist yet
+  if (!here) check_later(method.phase, request);
+  check_options(method, options, request);
   auto action = std::make_shared<ScheduledAction>();
-  action->phase = phase;
-  action->point = point;
+  action->phase = method.phase;
+  action->point = method.point;
   action->routine = std::move(routine);
   auto resolve = [&](const Positions& selection, Side side) {
     std::vector<size_t> found;
     if (!selection.selected()) return found;
-    const NamedPositions available = positions_of(now.site, phase, side);
+    const NamedPositions available = positions_of(now.site, method.phase, side);
     for (const auto& selected : *selection.selected()) {
       found.push_back(here ? resolve_position(selected, available, request) : later_position(selected, request));
     }
     return found;
   };
-  action->all_positions = !positions.selected();
-  action->positions = resolve(positions, side_of(point));
-  action->shows_all = !shown.selected();
-  action->shows = resolve(shown, Side::kInputs);
+  const Positions& gets = options.*method.gets.option;
+  action->all_positions = !gets.selected();
+  action->positions = resolve(gets, side_of(method.point));
+  if (method.shown.name) {
+    const Positions& shown = options.*method.shown.option;
+    action->shows_all = shown.is_given() && !shown.selected();
+    action->shows = resolve(shown, Side::kInputs);
+  }
   if (std::string reason = both_sides_refusal(now.site, *action); !reason.empty())
     throw Error(fmt::format("{}: {}", request.text(), reason));
-  if (!with_operators && (differentiable || kind != RoutineKind::kObserve)) {
-    throw Error(
-        fmt::format("{}: .with_operators = false is for a routine that only looks (.kind = kObserve) and is not "
-                    "differentiable",
-                    request.text()));
-  }
-  action->mode = differentiable || point == Point::kReplace ? RoutineMode::kAmbient
-                 : with_operators                           ? RoutineMode::kIsolated
-                                                            : RoutineMode::kNoOperators;
-  action->allow_view = allow_view;
+  action->mode = mode_of(method.point, options);
+  action->allow_view = options.allow_view;
   action->may_mutate = now.may_mutate;
-  action->kind = kind;
+  action->kind = options.kind;
   if (here && action->surely_edits()) {
     if (std::string reason = refusal(now.site, *action); !reason.empty())
       throw Error(fmt::format("{}: {}", request.text(), reason));
@@ -220,54 +254,47 @@ Action OpContext::schedule(Phase phase, Point point, RoutinePtr routine, const P
   action->tool = now.active.tool;
   action->scope = now.active.scope;
   action->status = now.status;
-  action->with_run = with_run && action->routine->uses_run();
+  action->with_run = options.with_run && action->routine->uses_run();
   if (!now.place) now.place = place();
   action->place = now.place;
   now.scheduled.push_back(action);
   return Action(std::move(action));
 }
 
-Action OpContext::insert_before_op(RoutinePtr routine, BeforeOp options) {
-  return schedule(Phase::kForward, Point::kBefore, std::move(routine), options.inputs, options.differentiable,
-                  options.allow_view, options.kind, options.with_run, options.with_operators);
+Action OpContext::insert_before_op(RoutinePtr routine, ActionOptions options) {
+  return schedule(schedule_method("insert_before_op"), std::move(routine), options);
 }
-Action OpContext::insert_after_op(RoutinePtr routine, AfterOp options) {
-  return schedule(Phase::kForward, Point::kAfter, std::move(routine), options.outputs, options.differentiable,
-                  options.allow_view, options.kind, options.with_run, options.with_operators, options.inputs);
-}
-Action OpContext::replace_op(RoutinePtr routine, ReplaceOp options) {
-  return schedule(Phase::kForward, Point::kReplace, std::move(routine), options.inputs, false, options.allow_view,
-                  options.kind, options.with_run, true);
-}
-Action OpContext::insert_before_op(std::function<void(Values&)> routine, BeforeOp options) {
+Action OpContext::insert_before_op(std::function<void(Values&)> routine, ActionOptions options) {
   return insert_before_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
 }
-Action OpContext::insert_after_op(std::function<void(Values&)> routine, AfterOp options) {
+Action OpContext::insert_after_op(RoutinePtr routine, ActionOptions options) {
+  return schedule(schedule_method("insert_after_op"), std::move(routine), options);
+}
+Action OpContext::insert_after_op(std::function<void(Values&)> routine, ActionOptions options) {
   return insert_after_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
 }
-Action OpContext::replace_op(std::function<void(Values&)> routine, ReplaceOp options) {
+Action OpContext::replace_op(RoutinePtr routine, ActionOptions options) {
+  return schedule(schedule_method("replace_op"), std::move(routine), options);
+}
+Action OpContext::replace_op(std::function<void(Values&)> routine, ActionOptions options) {
   return replace_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
 }
-
-Action OpContext::insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options) {
-  return schedule(Phase::kBackward, Point::kBefore, std::move(routine), options.grad_outputs, options.differentiable,
-                  false, options.kind, options.with_run, options.with_operators);
+Action OpContext::insert_before_backward_op(RoutinePtr routine, ActionOptions options) {
+  return schedule(schedule_method("insert_before_backward_op"), std::move(routine), options);
 }
-Action OpContext::insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options) {
-  return schedule(Phase::kBackward, Point::kAfter, std::move(routine), options.grad_inputs, options.differentiable,
-                  false, options.kind, options.with_run, options.with_operators, options.grad_outputs);
-}
-Action OpContext::replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options) {
-  return schedule(Phase::kBackward, Point::kReplace, std::move(routine), options.grad_outputs, false, false,
-                  options.kind, options.with_run, true);
-}
-Action OpContext::insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options) {
+Action OpContext::insert_before_backward_op(std::function<void(Values&)> routine, ActionOptions options) {
   return insert_before_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
 }
-Action OpContext::insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options) {
+Action OpContext::insert_after_backward_op(RoutinePtr routine, ActionOptions options) {
+  return schedule(schedule_method("insert_after_backward_op"), std::move(routine), options);
+}
+Action OpContext::insert_after_backward_op(std::function<void(Values&)> routine, ActionOptions options) {
   return insert_after_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
 }
-Action OpContext::replace_backward_op(std::function<void(Values&)> routine, ReplaceBackwardOp options) {
+Action OpContext::replace_backward_op(RoutinePtr routine, ActionOptions options) {
+  return schedule(schedule_method("replace_backward_op"), std::move(routine), options);
+}
+Action OpContext::replace_backward_op(std::function<void(Values&)> routine, ActionOptions options) {
   return replace_backward_op(std::make_shared<FunctionRoutine>(std::move(routine)), std::move(options));
 }
 

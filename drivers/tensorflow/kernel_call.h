@@ -31,23 +31,17 @@ class KernelCall final : public python::GraphCall, public TensorCall {
   std::string detail(Detail which) override;
   OpType forward_type() const override { return forward().type; }
   OpId forward_id() override { return forward().id; }
-  size_t forward_size(Side) const override { return 0; }  // only at analysis
-  Value forward_get(Side, size_t) override { return {}; }
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }
-  void finish() override {}
   void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { held_.clear(); }
-  uint64_t versions(Side) const override { return 0; }  // tensors cannot be changed in place: arrays are read-only
 
   PyObject* to_python(Side side, size_t position) override;
   void from_python(Side side, size_t position, PyObject* object, const std::function<void(Value)>& put) override;
   bool is_list(Side side, size_t position) override;
   bool is_operand(size_t position, PyObject* object) override;
-  bool is_result(size_t, PyObject*) override { return false; }
   PyObject* call_original(PyObject* args) override;
   std::string refusal(const ActionInfo& action, size_t position) const override;
 

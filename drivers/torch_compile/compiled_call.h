@@ -48,13 +48,9 @@ class CompiledCall final : public python::GraphCall {
   std::string detail(Detail which) override;
   OpType forward_type() const override { return op().forward ? op().forward->type : op().type; }
   OpId forward_id() override { return op().forward ? op().forward->id : op().id; }
-  size_t forward_size(Side) const override { return 0; }  // only at analysis
-  Value forward_get(Side, size_t) override { return {}; }
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }
-  void finish() override {}
   void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { held_.clear(); }
@@ -64,7 +60,6 @@ class CompiledCall final : public python::GraphCall {
   void from_python(Side side, size_t position, PyObject* object, const std::function<void(Value)>& put) override;
   bool is_list(Side side, size_t position) override;
   bool is_operand(size_t position, PyObject* object) override;
-  bool is_result(size_t, PyObject*) override { return false; }
   PyObject* call_original(PyObject* args) override;
   void raise_error() override;
   std::string refusal(const ActionInfo& action, size_t position) const override;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <typeindex>
 #include <variant>
 #include <vector>
@@ -22,90 +23,78 @@ class Tool;
 class Values;
 struct ScheduledAction;
 
-/// Selects the operands that a routine gets: all, none, or some by position or by schema name.
+/// Selects operands by position or by schema name.
 class Positions {
  public:
-  /// Selects all operands.
+  /// Leaves the selection to the method: what the routine gets is all, what it is shown in addition is none.
   Positions() = default;
   /// Selects some: `{1}`, `{"weight"}`. They are checked when an action is scheduled with them.
-  Positions(std::initializer_list<std::variant<int64_t, std::string>> selected) : selected_(std::in_place, selected) {}
+  Positions(std::initializer_list<std::variant<int64_t, std::string>> selected)
+      : selected_(std::in_place, selected), is_given_(true) {}
+  /// Selects these positions and names; an empty vector selects none.
+  explicit Positions(std::vector<std::variant<int64_t, std::string>> selected)
+      : selected_(std::move(selected)), is_given_(true) {}
+  /// Selects all operands.
+  static Positions all() {
+    Positions positions;
+    positions.is_given_ = true;
+    return positions;
+  }
   /// Selects no operand: the routine is called without values.
   static Positions none() { return Positions(std::vector<std::variant<int64_t, std::string>>{}); }
-  /// Selects these positions and names; an empty vector selects none.
-  explicit Positions(std::vector<std::variant<int64_t, std::string>> selected) : selected_(std::move(selected)) {}
 
+  /// Was anything selected, be it all or none?
+  bool is_given() const { return is_given_; }
   /// What was selected; empty if all operands are.
   const std::optional<std::vector<std::variant<int64_t, std::string>>>& selected() const { return selected_; }
 
  private:
   std::optional<std::vector<std::variant<int64_t, std::string>>> selected_;
+  bool is_given_ = false;
 };
 
-/// Options of OpContext::insert_before_op().
-struct BeforeOp {
-  Positions inputs{};           ///< the inputs that the routine gets
-  bool differentiable = false;  ///< gradients flow through the routine: it is recorded as part of the program
-  /// An edit may end the sharing of memory between this input and a result that is a view of it.
+/// How a routine is scheduled, for the six methods of OpContext.
+struct ActionOptions {
+  /// After the operator: the outputs that the routine gets.
+  Positions outputs{};
+  /// After the backward operator: the computed gradients that the routine gets.
+  Positions grad_inputs{};
+  /// Before and instead of the operator: the inputs that the routine gets. After it: the inputs that it is shown in
+  /// addition, see Values::input().
+  Positions inputs{};
+  /// Before and instead of the backward operator: the incoming gradients that the routine gets. After it: those that it
+  /// is shown in addition, see Values::input().
+  Positions grad_outputs{};
+  /// Gradients flow through the routine: it is recorded as part of the program; on a backward operator, for higher
+  /// derivatives. Not for replacements, which always are.
+  bool differentiable = false;
+  /// Before and after the operator, where a result is a view of an input: an edit may end the sharing of memory between
+  /// the two. Instead of the operator: the result need not be a view where the operator's is.
   bool allow_view = false;
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
   /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
   /// May it call the framework's operators? If not, it is called faster, in the program's own thread state: grad mode,
   /// autocast and other modes. No tool sees an operator that it calls after all, but autograd may record it. Needs
-  /// `RoutineKind::kObserve`, and not `differentiable`.
+  /// `RoutineKind::kObserve`, and not `differentiable`. Not for replacements.
   bool with_operators = true;
 };
 
-/// Options of OpContext::insert_after_op().
-struct AfterOp {
-  Positions outputs{};          ///< the outputs that the routine gets
-  bool differentiable = false;  ///< as BeforeOp's
-  /// An edit may end the sharing of memory between the result, which is a view, and the operator's input.
-  bool allow_view = false;
-  RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
-  Positions inputs = Positions::none();      ///< the inputs that it is shown, see Values::input()
-  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
-  bool with_run = true;
-  bool with_operators = true;  ///< see BeforeOp
+/// For bindings: a method of OpContext that schedules a routine.
+struct ScheduleMethod {
+  const char* name;  ///< "insert_after_op"
+  Phase phase;       ///< of the operator
+  Point point;       ///< where the routine runs
+  /// A selection of operands.
+  struct Selection {
+    const char* name;                  ///< "outputs"; null: the method has none
+    Positions ActionOptions::*option;  ///< the option of that name
+  };
+  Selection gets;   ///< what the routine gets
+  Selection shown;  ///< what it is shown in addition
 };
-
-/// Options of OpContext::replace_op().
-struct ReplaceOp {
-  Positions inputs{};                        ///< the inputs that the routine gets
-  bool allow_view = false;                   ///< the replacement's result need not be a view where the operator's is
-  RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
-  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
-  bool with_run = true;
-};
-
-/// Options of OpContext::insert_before_backward_op().
-struct BeforeBackwardOp {
-  Positions grad_outputs{};                  ///< the incoming gradients that the routine gets
-  bool differentiable = false;               ///< higher derivatives flow through the routine
-  RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
-  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
-  bool with_run = true;
-  bool with_operators = true;  ///< see BeforeOp
-};
-
-/// Options of OpContext::insert_after_backward_op().
-struct AfterBackwardOp {
-  Positions grad_inputs{};                     ///< the computed gradients that the routine gets
-  bool differentiable = false;                 ///< higher derivatives flow through the routine
-  RoutineKind kind = RoutineKind::kUnknown;    ///< what the routine does with its values
-  Positions grad_outputs = Positions::none();  ///< the incoming gradients that it is shown, see Values::input()
-  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
-  bool with_run = true;
-  bool with_operators = true;  ///< see BeforeOp
-};
-
-/// Options of OpContext::replace_backward_op().
-struct ReplaceBackwardOp {
-  Positions grad_outputs{};                  ///< the incoming gradients that the routine gets
-  RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
-  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
-  bool with_run = true;
-};
+/// All six. Throws `std::out_of_range` for another name.
+const ScheduleMethod& schedule_method(std::string_view name);
 
 /// A scheduled routine. A handle: copies name the same action. It does not keep the scope alive.
 class Action {
@@ -152,8 +141,8 @@ class Values {
   /// observes.
   void set(size_t i, Value value);
 
-  /// After the operator only: how many inputs it is shown beside the results, selected by `AfterOp::inputs`, or by
-  /// `AfterBackwardOp::grad_outputs`.
+  /// After the operator only: how many inputs it is shown beside the results, selected by `ActionOptions::inputs`,
+  /// or by `ActionOptions::grad_outputs` for a backward operator.
   size_t num_inputs() const;
   /// The position of the i-th of these in the schema.
   size_t input_position(size_t i) const;

@@ -146,44 +146,48 @@ class OpContext {
   /// Runs `routine` just before the operator, on the selected inputs. It may replace them.
   ///
   /// Throws `Error` in a backward analysis: the forward operator has run.
-  Action insert_before_op(std::function<void(Values&)> routine, BeforeOp options = {});
+  Action insert_before_op(std::function<void(Values&)> routine, ActionOptions options = {});
   /// The same, with a named routine that may keep state. The scope shares it.
-  Action insert_before_op(RoutinePtr routine, BeforeOp options = {});
+  Action insert_before_op(RoutinePtr routine, ActionOptions options = {});
 
   /// Runs `routine` just after the operator, on the selected outputs. It may replace them.
   ///
   /// It can be shown inputs, too: `options.inputs`. It does not run if the operator throws. Throws `Error` in a
   /// backward analysis, and for inputs where the framework gives the results alone.
-  Action insert_after_op(std::function<void(Values&)> routine, AfterOp options = {});
+  Action insert_after_op(std::function<void(Values&)> routine, ActionOptions options = {});
   /// The same, with a named routine.
-  Action insert_after_op(RoutinePtr routine, AfterOp options = {});
+  Action insert_after_op(RoutinePtr routine, ActionOptions options = {});
 
   /// Runs `routine` instead of the operator, on the selected inputs. It must set all results, or call the original.
   ///
   /// A replacement that was scheduled earlier, by any tool, becomes the original of this one. Throws `Error` in a
   /// backward analysis, and for an operator that cannot be replaced.
-  Action replace_op(std::function<void(Values&)> routine, ReplaceOp options = {});
+  Action replace_op(std::function<void(Values&)> routine, ActionOptions options = {});
   /// The same, with a named routine.
-  Action replace_op(RoutinePtr routine, ReplaceOp options = {});
+  Action replace_op(RoutinePtr routine, ActionOptions options = {});
 
   /// Runs `routine` just before the backward operator, on the selected incoming gradients. It may replace them.
-  Action insert_before_backward_op(std::function<void(Values&)> routine, BeforeBackwardOp options = {});
+  Action insert_before_backward_op(std::function<void(Values&)> routine, ActionOptions options = {});
   /// The same, with a named routine.
-  Action insert_before_backward_op(RoutinePtr routine, BeforeBackwardOp options = {});
+  Action insert_before_backward_op(RoutinePtr routine, ActionOptions options = {});
 
   /// Runs `routine` just after the backward operator, on the selected gradients that it computed. It may replace them.
   /// It can be shown the incoming ones, too: `options.grad_outputs`.
-  Action insert_after_backward_op(std::function<void(Values&)> routine, AfterBackwardOp options = {});
+  Action insert_after_backward_op(std::function<void(Values&)> routine, ActionOptions options = {});
   /// The same, with a named routine.
-  Action insert_after_backward_op(RoutinePtr routine, AfterBackwardOp options = {});
+  Action insert_after_backward_op(RoutinePtr routine, ActionOptions options = {});
 
   /// Runs `routine` instead of the backward operator, on the selected incoming gradients. It must set all gradients
   /// that the operator would compute, or call the original.
   ///
   /// Throws `Error` for one that cannot be replaced, such as that of a leaf.
-  Action replace_backward_op(std::function<void(Values&)> routine, ReplaceBackwardOp options = {});
+  Action replace_backward_op(std::function<void(Values&)> routine, ActionOptions options = {});
   /// The same, with a named routine.
-  Action replace_backward_op(RoutinePtr routine, ReplaceBackwardOp options = {});
+  Action replace_backward_op(RoutinePtr routine, ActionOptions options = {});
+
+  /// For bindings: what all of the above do. Throws `std::invalid_argument` if `options` selects operands that the
+  /// method does not have, such as outputs before an operator.
+  Action schedule(const ScheduleMethod& method, RoutinePtr routine, const ActionOptions& options);
 
   /// Allows the routines that this analysis schedules from here on to change their operands in place.
   void may_mutate();
@@ -204,9 +208,6 @@ class OpContext {
   friend class AnalysisSession;
   ContextSession& session(const char* asked) const;
   std::shared_ptr<const OpPlace> place() const;
-  Action schedule(Phase phase, Point point, RoutinePtr routine, const Positions& positions, bool differentiable,
-                  bool allow_view, RoutineKind kind, bool with_run, bool with_operators,
-                  const Positions& shown = Positions::none());
 
   /// The thread whose analysis runs. Only that thread reads session_: on any other, the analysis may end at any time.
   std::atomic<std::thread::id> analyst_{};

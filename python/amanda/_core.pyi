@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'NativeRoutine', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'position_at', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_routine_check', 'set_run_class']
+__all__: list[str] = ['Action', 'ActionDescription', 'Artifact', 'ArtifactCache', 'ArtifactCacheInfo', 'CacheInfo', 'ContextHandle', 'Error', 'GraphBackend', 'GraphVisitor', 'NativeRoutine', 'OpSite', 'Operator', 'RunState', 'Scope', 'Switch', 'Tap', 'Tool', 'Toolset', 'Unmatched', 'ValueInfo', 'adopt_tool', 'drain_released', 'find_tap', 'instrument', 'is_cache_enabled', 'is_enabled', 'position_at', 'register_bridge', 'set_context_class', 'set_log_sink', 'set_routine_checks', 'set_run_class']
 class Action:
     """
     A scheduled routine.
@@ -207,14 +207,6 @@ class ContextHandle:
         """
     def inputs(self) -> tuple:
         ...
-    def insert_after_backward_op(self, fn: typing.Any, grad_inputs: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: typing.Any, kwargs: dict) -> Action:
-        ...
-    def insert_after_op(self, fn: typing.Any, outputs: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: typing.Any, traceable: bool, kwargs: dict) -> Action:
-        ...
-    def insert_before_backward_op(self, fn: typing.Any, grad_outputs: typing.Any, with_run: bool, differentiable: bool, looks: typing.Any, kwargs: dict) -> Action:
-        ...
-    def insert_before_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, differentiable: bool, allow_view: bool, looks: typing.Any, traceable: bool, kwargs: dict) -> Action:
-        ...
     def is_forward(self) -> bool:
         ...
     def is_recompute(self) -> bool:
@@ -235,10 +227,10 @@ class ContextHandle:
         ...
     def parameter_names(self) -> tuple:
         ...
-    def replace_backward_op(self, fn: typing.Any, grad_outputs: typing.Any, with_run: bool, kwargs: dict) -> Action:
-        ...
-    def replace_op(self, fn: typing.Any, inputs: typing.Any, with_run: bool, allow_view: bool, traceable: bool, kwargs: dict) -> Action:
-        ...
+    def schedule(self, method: str, fn: typing.Any, kwargs: dict, gets: typing.Any, shown: typing.Any = (), with_run: bool = False, differentiable: bool = False, allow_view: bool = False, traceable: bool = False) -> Action:
+        """
+        gets, shown: positions and names, or None: all.
+        """
     def source(self) -> str:
         ...
     def tool(self) -> typing.Any:
@@ -591,9 +583,9 @@ def set_log_sink(sink: typing.Any) -> None:
     """
     Calls `sink(line)` for each warning.
     """
-def set_routine_check(check: typing.Any) -> None:
+def set_routine_checks(check: typing.Any, only_looks: typing.Any) -> None:
     """
-    `check(handle, method, fn, positions, with_run, kwargs, shown)` raises if a routine can't take what it will be given.
+    `check(handle, method, fn, positions, with_run, kwargs, shown)` raises if a routine can't take what it will be given. `only_looks(fn)`: does it return nothing?
     """
 def set_run_class(cls: typing.Any) -> None:
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from amanda import _core, missing_keys, routine_checks
@@ -320,12 +320,8 @@ class OpContext(dict[str, Any]):
             ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        if not (with_run is differentiable is allow_view is traceable is False):
-            _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
-            _check_traceable(traceable, with_run)
-        return self._handle.insert_before_op(
-            fn, inputs, with_run, differentiable, allow_view, routine_checks.returns_nothing, traceable, kwargs
-        )
+        flags = {"differentiable": differentiable, "allow_view": allow_view, "traceable": traceable}
+        return self._schedule("insert_before_op", fn, kwargs, inputs, with_run=with_run, **flags)
 
     def insert_after_op(
         self,
@@ -351,20 +347,8 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the framework shows the outputs alone after an operator, as graphs may do.
         """
-        if not (with_run is differentiable is allow_view is traceable is False):
-            _check_flags(with_run=with_run, differentiable=differentiable, allow_view=allow_view, traceable=traceable)
-            _check_traceable(traceable, with_run)
-        return self._handle.insert_after_op(
-            fn,
-            outputs,
-            inputs,
-            with_run,
-            differentiable,
-            allow_view,
-            routine_checks.returns_nothing,
-            traceable,
-            kwargs,
-        )
+        flags = {"differentiable": differentiable, "allow_view": allow_view, "traceable": traceable}
+        return self._schedule("insert_after_op", fn, kwargs, outputs, inputs, with_run=with_run, **flags)
 
     def replace_op(
         self,
@@ -386,10 +370,8 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
-        if not (with_run is allow_view is traceable is False):
-            _check_flags(with_run=with_run, allow_view=allow_view, traceable=traceable)
-            _check_traceable(traceable, with_run)
-        return self._handle.replace_op(fn, inputs, with_run, allow_view, traceable, kwargs)
+        flags = {"with_run": with_run, "allow_view": allow_view, "traceable": traceable}
+        return self._schedule("replace_op", fn, kwargs, inputs, **flags)
 
     def insert_before_backward_op(
         self,
@@ -416,11 +398,8 @@ class OpContext(dict[str, Any]):
             ValueError: the operator has no such position, or one is selected twice.
             amanda.Error: the analysis routine has returned.
         """
-        if not (with_run is differentiable is False):
-            _check_flags(with_run=with_run, differentiable=differentiable)
-        return self._handle.insert_before_backward_op(
-            fn, grad_outputs, with_run, differentiable, routine_checks.returns_nothing, kwargs
-        )
+        flags = {"with_run": with_run, "differentiable": differentiable}
+        return self._schedule("insert_before_backward_op", fn, kwargs, grad_outputs, **flags)
 
     def insert_after_backward_op(
         self,
@@ -442,11 +421,8 @@ class OpContext(dict[str, Any]):
             grad_outputs: positions, to look at: `fn` gets the gradients that came in, as a tuple. None: all; [], the
                 default: no such argument.
         """
-        if not (with_run is differentiable is False):
-            _check_flags(with_run=with_run, differentiable=differentiable)
-        return self._handle.insert_after_backward_op(
-            fn, grad_inputs, grad_outputs, with_run, differentiable, routine_checks.returns_nothing, kwargs
-        )
+        flags = {"with_run": with_run, "differentiable": differentiable}
+        return self._schedule("insert_after_backward_op", fn, kwargs, grad_inputs, grad_outputs, **flags)
 
     def replace_backward_op(
         self,
@@ -464,22 +440,31 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator is AccumulateGrad.
         """
-        _check_flags(with_run=with_run)
-        return self._handle.replace_backward_op(fn, grad_outputs, with_run, kwargs)
+        return self._schedule("replace_backward_op", fn, kwargs, grad_outputs, with_run=with_run)
 
     def may_mutate(self) -> None:
         """Allows the routines that this analysis schedules to modify their arguments in place."""
         self._handle.may_mutate()
 
+    def _schedule(
+        self,
+        method: str,
+        fn: Callable[..., Any],
+        kwargs: dict[str, Any],
+        gets: Sequence[int | str] | None,
+        shown: Sequence[int | str] | None = (),
+        **flags: bool,
+    ) -> _core.Action:
+        if any(flag is not False for flag in flags.values()):
+            _check_flags(flags)
+        return self._handle.schedule(method, fn, kwargs, gets, shown, **flags)
 
-def _check_flags(**flags: object) -> None:
+
+def _check_flags(flags: Mapping[str, object]) -> None:
     for name, value in flags.items():
         if not isinstance(value, int):
             raise TypeError(f"[context] {name}= is True or False, got {value!r}")
-
-
-def _check_traceable(traceable: bool, with_run: bool) -> None:
-    if traceable and with_run:
+    if flags.get("traceable") and flags.get("with_run"):
         raise TypeError(
             "[context] traceable=True and with_run=True exclude each other: a routine that becomes part of a compiled "
             "function is not called in each execution; leave out one of them"
@@ -495,4 +480,4 @@ def _asked(question: Callable[[], str]) -> str:
 
 
 _core.set_context_class(OpContext)
-_core.set_routine_check(routine_checks.check_given)
+_core.set_routine_checks(routine_checks.check_given, routine_checks.returns_nothing)

@@ -15,6 +15,14 @@ namespace amanda::python {
 /// are called with the interpreter lock, and throw `pybind11::error_already_set` or `ConversionError`.
 class __attribute__((visibility("default"))) GraphCall : public OpCall {
  public:
+  // A tap has its own operands only, and no results beyond them.
+  size_t forward_size(Side) const override { return 0; }
+  Value forward_get(Side, size_t) override { return {}; }
+  bool has_results() const override { return false; }
+  void finish() override {}
+  /// Changes in place are not detected, unless a driver counts them.
+  uint64_t versions(Side) const override { return 0; }
+
   /// The operand as a routine gets it, a new reference; None for a null one.
   virtual PyObject* to_python(Side side, size_t position) = 0;
   /// Converts `object` for that operand, and passes it to `put`; the value is valid during that call.
@@ -24,7 +32,7 @@ class __attribute__((visibility("default"))) GraphCall : public OpCall {
   /// Is `object` what to_python() returned for this input?
   virtual bool is_operand(size_t position, PyObject* object) = 0;
   /// Is `object` what call_original() returned for this result?
-  virtual bool is_result(size_t position, PyObject* object) = 0;
+  virtual bool is_result(size_t, PyObject*) { return false; }
   /// Runs what the running replacement wraps on other arguments: a new reference to its result, a tuple of several.
   virtual PyObject* call_original(PyObject* args) = 0;
   /// Throws the current Python error in the form in which the framework carries it, if it has one.

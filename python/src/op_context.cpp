@@ -26,7 +26,7 @@ struct Operator {
 };
 
 Positions positions(const py::object& selected, const char* keyword) {
-  if (selected.is_none()) return {};
+  if (selected.is_none()) return Positions::all();
   if (py::isinstance<py::str>(selected) || !py::isinstance<py::iterable>(selected)) {
     throw py::type_error(fmt::format("[context] {0}= takes a list of positions or names, such as {0}=[0]; got {1}",
                                      keyword, text_of(py::repr(selected))));
@@ -53,12 +53,6 @@ Positions positions(const py::object& selected, const char* keyword) {
 py::object listed(const py::object& selected) {
   if (!PyIter_Check(selected.ptr())) return selected;
   return py::list(selected);
-}
-
-// No operands are shown beside those that are selected.
-const py::object& nothing() {
-  static const py::object& empty = *new py::object(py::tuple());
-  return empty;
 }
 
 bool is_native(const py::object& fn) { return py::isinstance<NativeRoutineObject>(fn); }
@@ -330,99 +324,53 @@ void bind_operands(ContextClass& context) {
       });
 }
 
-/// A graph stays as it is beside a routine that only looks, and can take in what a traceable one does. Eager calls find
+/// Options of a method, as Python gives them.
+struct PyOptions {
+  py::object gets, shown;  // positions and names, or None
+  bool with_run, differentiable, allow_view, traceable;
+};
+
+/// A graph stays as it is around a routine that only looks, and can take in what a traceable one does. Eager calls find
 /// out when it runs.
-///
-/// `looks(fn)`: does it only look? Called for graphs alone, because it takes long.
-RoutineKind kind_of(const OpContext& context, const py::object& fn, const py::object& looks, bool traceable) {
+RoutineKind kind_of(const OpContext& context, const ScheduleMethod& method, const py::object& fn, bool traceable) {
   if (is_native(fn) && !fn.cast<const NativeRoutineObject&>().edits) return RoutineKind::kObserve;
   if (!context.backend().capabilities().symbolic_analysis) return RoutineKind::kUnknown;
-  return !looks.is_none() && looks(fn).cast<bool>() ? RoutineKind::kObserve
-         : traceable                                ? RoutineKind::kTraceable
-                                                    : RoutineKind::kUnknown;
+  if (method.point != Point::kReplace && only_looks(fn)) return RoutineKind::kObserve;
+  return traceable ? RoutineKind::kTraceable : RoutineKind::kUnknown;
 }
 
-void bind_forward_actions(ContextClass& context) {
+Action schedule(const ContextHandle& handle, const char* name, const py::object& fn, const py::dict& kwargs,
+                const PyOptions& given) {
+  const ScheduleMethod& method = schedule_method(name);
+  const std::shared_ptr<OpContext> context = handle.get();
+  ActionOptions options;
+  options.*method.gets.option = positions(given.gets, method.gets.name);
+  const char* shown_as = nullptr;  // the keyword that the routine gets
+  if (method.shown.name) {
+    const Positions shown = positions(given.shown, method.shown.name);
+    if (selects(shown)) shown_as = method.shown.name;
+    options.*method.shown.option = shown;
+  }
+  options.differentiable = given.differentiable;
+  options.allow_view = given.allow_view;
+  options.kind = kind_of(*context, method, fn, given.traceable);
+  return checked(handle, {method.name, fn, given.gets, given.with_run, kwargs, given.shown},
+                 context->schedule(method, routine(method.name, fn, kwargs, given.with_run, shown_as), options));
+}
+
+void bind_actions(ContextClass& context) {
   context.def("may_mutate", [](const ContextHandle& h) { h.get()->may_mutate(); })
       .def(
-          "insert_before_op",
-          [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool differentiable,
-             bool allow_view, const py::object& looks, bool traceable, const py::dict& kwargs) {
-            const py::object selected = listed(inputs);
-            return checked(h, {"insert_before_op", fn, selected, with_run, kwargs, nothing()},
-                           h.get()->insert_before_op(routine("insert_before_op", fn, kwargs, with_run),
-                                                     {positions(selected, "inputs"), differentiable, allow_view,
-                                                      kind_of(*h.get(), fn, looks, traceable)}));
+          "schedule",
+          [](const ContextHandle& h, const char* method, const py::object& fn, const py::dict& kwargs,
+             const py::object& gets, const py::object& shown, bool with_run, bool differentiable, bool allow_view,
+             bool traceable) {
+            return schedule(h, method, fn, kwargs,
+                            {listed(gets), listed(shown), with_run, differentiable, allow_view, traceable});
           },
-          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("allow_view"),
-          py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
-      .def(
-          "insert_after_op",
-          [](const ContextHandle& h, py::object fn, const py::object& outputs, const py::object& inputs, bool with_run,
-             bool differentiable, bool allow_view, const py::object& looks, bool traceable, const py::dict& kwargs) {
-            const py::object selected = listed(outputs), looked_at = listed(inputs);
-            const Positions shown = positions(looked_at, "inputs");
-            return checked(h, {"insert_after_op", fn, selected, with_run, kwargs, looked_at},
-                           h.get()->insert_after_op(
-                               routine("insert_after_op", fn, kwargs, with_run, selects(shown) ? "inputs" : nullptr),
-                               {positions(selected, "outputs"), differentiable, allow_view,
-                                kind_of(*h.get(), fn, looks, traceable), shown}));
-          },
-          py::arg("fn"), py::arg("outputs"), py::arg("inputs"), py::arg("with_run"), py::arg("differentiable"),
-          py::arg("allow_view"), py::arg("looks"), py::arg("traceable"), py::arg("kwargs"))
-      .def(
-          "replace_op",
-          [](const ContextHandle& h, py::object fn, const py::object& inputs, bool with_run, bool allow_view,
-             bool traceable, const py::dict& kwargs) {
-            const py::object selected = listed(inputs);
-            return checked(h, {"replace_op", fn, selected, with_run, kwargs, nothing()},
-                           h.get()->replace_op(routine("replace_op", fn, kwargs, with_run),
-                                               {positions(selected, "inputs"), allow_view,
-                                                kind_of(*h.get(), fn, py::none(), traceable)}));
-          },
-          py::arg("fn"), py::arg("inputs"), py::arg("with_run"), py::arg("allow_view"), py::arg("traceable"),
-          py::arg("kwargs"));
-}
-
-void bind_backward_actions(ContextClass& context) {
-  context
-      .def(
-          "insert_before_backward_op",
-          [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run, bool differentiable,
-             const py::object& looks, const py::dict& kwargs) {
-            const py::object selected = listed(grad_outputs);
-            return checked(
-                h, {"insert_before_backward_op", fn, selected, with_run, kwargs, nothing()},
-                h.get()->insert_before_backward_op(
-                    routine("insert_before_backward_op", fn, kwargs, with_run),
-                    {positions(selected, "grad_outputs"), differentiable, kind_of(*h.get(), fn, looks, false)}));
-          },
-          py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("differentiable"), py::arg("looks"),
-          py::arg("kwargs"))
-      .def(
-          "insert_after_backward_op",
-          [](const ContextHandle& h, py::object fn, const py::object& grad_inputs, const py::object& grad_outputs,
-             bool with_run, bool differentiable, const py::object& looks, const py::dict& kwargs) {
-            const py::object selected = listed(grad_inputs), looked_at = listed(grad_outputs);
-            const Positions shown = positions(looked_at, "grad_outputs");
-            return checked(h, {"insert_after_backward_op", fn, selected, with_run, kwargs, looked_at},
-                           h.get()->insert_after_backward_op(routine("insert_after_backward_op", fn, kwargs, with_run,
-                                                                     selects(shown) ? "grad_outputs" : nullptr),
-                                                             {positions(selected, "grad_inputs"), differentiable,
-                                                              kind_of(*h.get(), fn, looks, false), shown}));
-          },
-          py::arg("fn"), py::arg("grad_inputs"), py::arg("grad_outputs"), py::arg("with_run"),
-          py::arg("differentiable"), py::arg("looks"), py::arg("kwargs"))
-      .def(
-          "replace_backward_op",
-          [](const ContextHandle& h, py::object fn, const py::object& grad_outputs, bool with_run,
-             const py::dict& kwargs) {
-            const py::object selected = listed(grad_outputs);
-            return checked(h, {"replace_backward_op", fn, selected, with_run, kwargs, nothing()},
-                           h.get()->replace_backward_op(routine("replace_backward_op", fn, kwargs, with_run),
-                                                        {positions(selected, "grad_outputs")}));
-          },
-          py::arg("fn"), py::arg("grad_outputs"), py::arg("with_run"), py::arg("kwargs"));
+          py::arg("method"), py::arg("fn"), py::arg("kwargs"), py::arg("gets"), py::arg("shown") = py::tuple(),
+          py::arg("with_run") = false, py::arg("differentiable") = false, py::arg("allow_view") = false,
+          py::arg("traceable") = false, "gets, shown: positions and names, or None: all.");
 }
 
 }  // namespace
@@ -445,8 +393,7 @@ void bind_op_context(py::module_& m) {
   ContextClass context(m, "ContextHandle", "What amanda.OpContext asks; use that.");
   bind_identity(context);
   bind_operands(context);
-  bind_forward_actions(context);
-  bind_backward_actions(context);
+  bind_actions(context);
   m.def(
       "set_context_class", [](py::object cls) { context_class() = PyRef(cls.release().ptr()); }, py::arg("cls"),
       "The class that contexts are shown as: a dict with a slot _handle for the ContextHandle.");

@@ -11,8 +11,12 @@ namespace {
 
 constexpr size_t kMostRight = 4096;
 
-// Both are kept for the life of the process.
+// All are kept for the life of the process.
 PyRef& check_in_python() {
+  static auto* held = new PyRef;
+  return *held;
+}
+PyRef& looks_in_python() {
   static auto* held = new PyRef;
   return *held;
 }
@@ -113,11 +117,18 @@ Action checked(const ContextHandle& context, const ScheduleCall& call, Action ac
   return action;
 }
 
+bool only_looks(const py::object& fn) { return py::handle(looks_in_python().get())(fn).cast<bool>(); }
+
 void bind_routine_check(py::module_& m) {
   m.def(
-      "set_routine_check", [](py::object check) { check_in_python() = PyRef(check.release().ptr()); }, py::arg("check"),
+      "set_routine_checks",
+      [](py::object check, py::object only_looks) {
+        check_in_python() = PyRef(check.release().ptr());
+        looks_in_python() = PyRef(only_looks.release().ptr());
+      },
+      py::arg("check"), py::arg("only_looks"),
       "`check(handle, method, fn, positions, with_run, kwargs, shown)` raises if a routine can't take what it will be "
-      "given.");
+      "given. `only_looks(fn)`: does it return nothing?");
 }
 
 }  // namespace amanda::python

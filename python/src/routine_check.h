@@ -19,6 +19,9 @@ struct ScheduleCall {
 /// action.
 Action checked(const ContextHandle& context, const ScheduleCall& call, Action action);
 
+/// Does this routine only look at its operands? Takes long.
+bool only_looks(const py::object& fn);
+
 void bind_routine_check(py::module_& m);
 
 }  // namespace amanda::python

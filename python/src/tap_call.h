@@ -23,17 +23,12 @@ class TapCall final : public GraphCall {
   std::string detail(Detail which) override { return site_.detail(which); }
   OpType forward_type() const override { return site_.forward_type(); }
   OpId forward_id() override { return site_.forward_id(); }
-  size_t forward_size(Side) const override { return 0; }  // only at analysis
-  Value forward_get(Side, size_t) override { return {}; }
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }
-  void finish() override {}
   void set(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override;
-  uint64_t versions(Side) const override { return 0; }  // Python objects: changes in place cannot be detected
 
   PyObject* to_python(Side side, size_t position) override { return Py_NewRef(object_at(side, position)); }
   void from_python(Side side, size_t position, PyObject* object, const std::function<void(Value)>& put) override;

@@ -55,6 +55,27 @@ TEST_F(ActionTest, APositionThatIsNotThereIsRefusedAtAnalysis) {
             "[context] a: insert_before_op on ref::add: there is no position 2; it has 0 (a), 1 (b)");
 }
 
+TEST_F(ActionTest, OperandsThatAMethodDoesNotHaveAreRefused) {
+  tool("a").does([](OpContext& op) { op.insert_before_op([](Values&) {}, {.outputs = {0}}); });
+  apply({tool("a")});
+  EXPECT_EQ(refusal_of_call("add"),
+            "[context] a: insert_before_op on ref::add: there are no outputs here; select inputs");
+}
+
+TEST_F(ActionTest, AnEmptySelectionOfOperandsThatAMethodDoesNotHaveIsRefusedToo) {
+  tool("a").does([](OpContext& op) { op.replace_op([](Values&) {}, {.grad_outputs = Positions::none()}); });
+  apply({tool("a")});
+  EXPECT_EQ(refusal_of_call("add"),
+            "[context] a: replace_op on ref::add: there are no grad_outputs here; select inputs");
+}
+
+TEST_F(ActionTest, AReplacementIsAlwaysDifferentiable) {
+  tool("a").does([](OpContext& op) { op.replace_op([](Values&) {}, {.differentiable = true}); });
+  apply({tool("a")});
+  EXPECT_EQ(refusal_of_call("add"),
+            "[context] a: replace_op on ref::add: a replacement is always differentiable; leave .differentiable out");
+}
+
 TEST_F(ActionTest, ANegativePositionIsRefused) {
   before([](Values&) {}, {-1});
   EXPECT_EQ(refusal_of_call("add"),

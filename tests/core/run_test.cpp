@@ -128,7 +128,7 @@ TEST_F(BothSidesTest, InputsAreWhatTheOperatorRanOn) {
               EXPECT_EQ(reference::array(values.input(0)), (Array{7, -7}));
               EXPECT_EQ(input(values), (Array{7, 0}));
             },
-            {.inputs = Positions()});
+            {.inputs = Positions::all()});
         EXPECT_EQ(reference::array(op.input(0)), (Array{1, 2}));
       },
       {.require_outputs = true, .ops = {"relu"}});

@@ -65,7 +65,7 @@ void BilinearCounter::analyze(OpContext& context) {
   };
   context.insert_after_op(
       count_run,
-      {.outputs = {0}, .kind = RoutineKind::kObserve, .inputs = existing(context, Side::kInputs, {op->a, op->b})});
+      {.outputs = {0}, .inputs = existing(context, Side::kInputs, {op->a, op->b}), .kind = RoutineKind::kObserve});
 }
 
 void BilinearCounter::analyze_backward(OpContext& context) {
@@ -94,8 +94,8 @@ void BilinearCounter::analyze_backward(OpContext& context) {
     runs->count(std::move(shapes), count.place, count.unknown);
   };
   context.insert_after_backward_op(count_run, {.grad_inputs = existing(context, Side::kOutputs, {op->a, op->b}),
-                                               .kind = RoutineKind::kObserve,
                                                .grad_outputs = existing(context, Side::kInputs, {0}),
+                                               .kind = RoutineKind::kObserve,
                                                .with_run = false});
 }
 

@@ -28,9 +28,11 @@ Rematerialization::Rematerialization(std::shared_ptr<Rematerializer> remateriali
         context.insert_before_op(
             [owner, site](Values& values) { owner->before(*site, values); },
             {.inputs = Positions::none(), .differentiable = true, .kind = RoutineKind::kObserve, .with_run = false});
-        context.insert_after_op(
-            [owner, site](Values& values) { owner->after(*site, values); },
-            {.outputs = Positions::none(), .kind = RoutineKind::kObserve, .inputs = Positions(), .with_run = false});
+        context.insert_after_op([owner, site](Values& values) { owner->after(*site, values); },
+                                {.outputs = Positions::none(),
+                                 .inputs = Positions::all(),
+                                 .kind = RoutineKind::kObserve,
+                                 .with_run = false});
       },
       {.nested = true});
 }
