@@ -652,7 +652,28 @@ def test_what_an_operator_does_not_have_is_refused_when_it_runs(says, fault, opt
             torch.nn.Linear(3, 2)(torch.ones(1, 3)).relu().sum().backward()
 
 
-def test_several_samples_at_once_are_refused(says):
-    with says(amanda.Error, "[error_injection] aten::linear runs on several samples at once, under torch.vmap"):
-        with amanda.apply(ErrorInjection(BitFlip())):
-            torch.vmap(torch.nn.Linear(2, 2))(torch.ones(3, 2))
+def test_several_samples_at_once_are_left_alone_and_counted(caplog):
+    layer, x, injection = torch.nn.Linear(2, 2), torch.randn(3, 2), ErrorInjection(BitFlip())
+    with amanda.apply(injection):
+        found = torch.vmap(layer)(x)
+        torch.vmap(torch.func.grad(lambda x: layer(x).sum()))(x)
+        assert injection.faults == 0
+        layer(x)
+    assert torch.equal(found, torch.vmap(layer)(x))
+    assert (injection.faults, injection.skipped) == (1, {"transformed": 2})
+    assert [one.reason for one in injection.evidence().unseen] == ["transformed"]
+    assert "aten::linear runs on several samples at once, under torch.vmap" in caplog.text
+
+
+def test_what_samples_share_under_vmap_is_hit():
+    layer, x, injection = (
+        torch.nn.Linear(2, 2),
+        torch.randn(3, 2),
+        ErrorInjection(StuckAt(7.0), at="weight", index=(0, 1)),
+    )
+    with amanda.apply(injection):
+        found = torch.vmap(layer)(x)
+    with torch.no_grad():
+        layer.weight[0, 1] = 7.0
+    torch.testing.assert_close(found, layer(x))
+    assert (injection.faults, injection.skipped) == (1, {})

@@ -79,8 +79,9 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
     tool, and it draws from nobody else's; so equal seeds and equal programs have equal faults. A region that
     checkpointing recomputes is executed again: it is hit on its own.
 
-    An operand that is None, or no tensor, is not hit; nor is one whose elements cannot be read (`skipped`). An element
-    of a complex tensor is two elements, the last index being 0 or 1.
+    An operand that is None, or no tensor, is not hit; nor is one whose elements cannot be read, or that holds several
+    samples at once, under `torch.vmap` (both in `skipped`). An element of a complex tensor is two elements, the last
+    index being 0 or 1.
 
     Rows are by "fault" (the default, in the order of injection), "id" (one operator at its place in the program), "op",
     "module" or "line". See `Results` for `rows`, `table`, `to_pandas` and `reset`. `reset` also starts the random numbers
@@ -250,9 +251,8 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
             return None
         plain = arrays.plain(arrays.detached(value))
         if plain.shape != value.shape:
-            raise _core.Error(
-                f"[error_injection] {target.place.name} runs on several samples at once, under torch.vmap"
-            )
+            self._skips.add("transformed", f"{target.place.name} runs on several samples at once, under torch.vmap")
+            return None
         shape = (*plain.shape, 2) if arrays.is_complex(plain) else tuple(plain.shape)
         with self._lock:
             counts = self._counts_of.setdefault(target, collections.Counter())
@@ -304,7 +304,7 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many operands were not hit because they cannot be read, by reason."""
+        """How many operands were not hit, because they cannot be read or hold several samples, by reason."""
         return self._skips.counts()
 
     def on_exit(self, error: BaseException | None) -> None:
