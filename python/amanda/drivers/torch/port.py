@@ -79,6 +79,9 @@ parse_schema = _get("_C.parse_schema", _missing)
 is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
 get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps
 functorch_level = _get("_C._functorch.maybe_current_level", _missing)  # of vmap, grad, ...; None: outside them
+outside_transformations = _get(  # a context, in which those of torch.func do not apply
+    "_functorch.pyfunctorch.temporarily_clear_interpreter_stack", _missing
+)
 get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None: no trace is made
 set_tracing_state = _get("_C._set_tracing_state", _missing)
 WithoutTorchFunction = _get(

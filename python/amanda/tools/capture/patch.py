@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 import torch
 
+from amanda import _core
 from amanda.op_context import OpContext
 from amanda.tool import Tool
 from amanda.tools import _eager_only
+from amanda.tools._arrays import REASONS, of_torch
 from amanda.tools.capture.capture import warn_of_unmatched
 from amanda.tools.capture.names import Naming, Numbering, Pattern, ResultName, ops_of
 
@@ -118,7 +120,10 @@ class Patch(Tool):
             _check_shape(name, new, part)
         # Not `new` itself, also where it is the whole result: a value that is not recorded would pass gradients on.
         patched = result.clone()
-        patched[index] = new
+        try:
+            patched[index] = new
+        except (NotImplementedError, RuntimeError) as error:
+            raise _unfit(name, result) or error from None
         return patched
 
     def _new(self, part: torch.Tensor, result: torch.Tensor, value: Any) -> Any:
@@ -141,6 +146,17 @@ def _checked(name: str, value: Any, transform: object) -> Any:
             f"[patch] the value of {name!r} is a tensor, a number or a function, got {type(value).__name__}"
         )
     return value
+
+
+def _unfit(name: ResultName, result: torch.Tensor) -> _core.Error | None:
+    """The error of a result whose elements cannot be set. None: they can."""
+    reason = of_torch.why_unreadable(result)
+    if reason is None:
+        return None
+    return _core.Error(
+        f"[patch] the result of '{name}' is {REASONS[reason]}, whose elements can't be replaced; patch a result that is a "
+        "plain tensor, or give a value that is such a tensor itself"
+    )
 
 
 def _check_shape(name: ResultName, new: torch.Tensor, part: torch.Tensor) -> None:

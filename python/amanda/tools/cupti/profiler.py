@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 import torch
 
 from amanda import _cupti, _torch
+from amanda.op_context import OpContext
 from amanda.reports.annotated import AnnotatedResults
 from amanda.reports.rich_table import Column
 from amanda.tool import NativeTool
+from amanda.tools import _eager_only, _reading
 from amanda.tools.cupti import trace
 from amanda.tools.cupti.kernel_rows import KernelRow, families_by_operator, kernel_rows
 from amanda.tools.cupti.line_rows import LineRow, line_rows, on_device
@@ -102,9 +104,16 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
             _torch.framework_probe(),
         )
         super().__init__(capsule)
+        self._skips = _reading.Skips(self._speaker)
+        self.add_inst_for_op(self._look, ops=names)
+        if backward:
+            self.add_inst_for_op(self._look, backward=True, ops=names, optional=True)
         self._weighs = operand_bytes
         self._gpu_is_wanted = gpu is True or "AMANDA_CUPTI" in os.environ
         self.depends_on(OptimizerPhase())
+
+    def _look(self, context: OpContext) -> None:
+        _eager_only.leaves_out(context, self._skips, "it measures operators as Python calls them")
 
     @property
     def gpu_status(self) -> str:

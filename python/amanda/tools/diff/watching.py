@@ -60,6 +60,7 @@ class Watching(Tool):
         self._lock = _fork.lock()
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self._unreadable: collections.Counter[str] = collections.Counter()  # results that cannot be read, by reason
+        self._unfollowed = 0  # backward operators
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
@@ -69,7 +70,7 @@ class Watching(Tool):
 
     def _unread(self) -> list[Unseen]:
         with self._lock:
-            return of_skips(self._unreadable, REASONS)
+            return of_skips(self._unreadable + collections.Counter(compiled=self._unfollowed), REASONS)
 
     def _note_unreadable(self, told: Sequence[str]) -> None:
         """`told`: texts of results. Call it with the lock held."""
@@ -99,6 +100,7 @@ class Watching(Tool):
 
     def _analyze_backward(self, context: OpContext) -> None:
         if _is_compiled(context):
+            self._unfollowed += 1
             return  # one for each forward operator, where eager mode has the nodes of autograd
         station = _station(context)
         if station.accumulates:

@@ -78,6 +78,8 @@ def carry(mask: Tensor | None, node: str, execution: Execution) -> tuple[Tensor 
 
 def _choose(mask: Tensor, name: str, execution: Execution) -> list[Tensor]:
     place, shape, samples = execution.place, execution.sign.shape, execution.extraction.samples
+    if not execution.live:
+        raise unknown(place, "none of them is seen to depend on the sample, as inside a transformation of torch.func")
     if name not in _PROMOTES and execution.live != [ops.factors.get(name, ("self",))[0]]:
         raise unknown(place, f"{' and '.join(execution.live)} depend on the sample")
     try:

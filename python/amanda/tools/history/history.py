@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from amanda import _fork, switches, unmatched
+from amanda.evidence import Unseen
 from amanda.op_context import OpContext
 from amanda.reports.results import Results
 from amanda.step_tool import StepTool
-from amanda.tools import _reading
+from amanda.tools import _eager_only, _reading
 from amanda.tools._schemas import Sides
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.history.alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
@@ -106,9 +107,10 @@ class History(Results[Row, GroupBy], StepTool):
         self._dead = DeadUnits(limits.dead) if limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
         self._views: set[int | None] = set()  # they compute nothing; some are of memory without values
-        self._lock = _fork.lock()  # guards the next two
+        self._lock = _fork.lock()  # guards the next three
         self._steps: collections.deque[StepValues] = collections.deque(maxlen=self._keep)
         self._alarms: list[Alarm] = []
+        self._unread_before: collections.Counter[str] = collections.Counter()  # by tools, until they were reset last
         self._scalars: dict[str, list[float]] = {}
         self._step: int | None = None  # that has begun
         self._last: int | None = None  # that was recorded
@@ -135,7 +137,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._looking: list[Any] = [*self._tools, *dead]
         self.depends_on(OptimizerPhase(), *self._looking)
         self.add_inst_for_op(self._analyze)
-        self.add_inst_for_op(self._gradients.analyze, backward=True, optional=True)
+        self.add_inst_for_op(self._analyze_backward, backward=True, optional=True)
 
     def _analyze(self, context: OpContext) -> None:
         sides = Sides.of(context) if context.namespace.startswith("pytorch/") else None
@@ -145,6 +147,12 @@ class History(Results[Row, GroupBy], StepTool):
             self._left_out.add(context.op_id)
         if sides is not None and sides.is_view:
             self._views.add(context.op_id)
+
+    def _analyze_backward(self, context: OpContext) -> None:
+        if not _eager_only.leaves_out(
+            context, self._skips, "gradients of parameters are those that autograd accumulates"
+        ):
+            self._gradients.analyze(context)
 
     # ---- what the program tells -------------------------------------------------------------------------------------
 
@@ -223,6 +231,8 @@ class History(Results[Row, GroupBy], StepTool):
         self._step = None
         self._scalars.clear()
         self._updates.drop()
+        with self._lock:
+            self._unread_before += _unread_by(self._tools)
         for tool in self._tools:
             tool.reset()
         if self._dead is not None:
@@ -274,14 +284,20 @@ class History(Results[Row, GroupBy], StepTool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many parameters could not be read, by reason."""
+        """How many parameters could not be read, and backward operators not be followed to parameters, by reason."""
         return self._skips.counts()
+
+    def _unread(self) -> list[Unseen]:
+        with self._lock:
+            counts = self._unread_before + collections.Counter(self._skips.counts())
+        return self._skips.unread(counts + _unread_by(self._looking))
 
     def reset(self) -> None:
         self._drop()
         with self._lock:
             self._steps.clear()
             self._alarms.clear()
+            self._unread_before.clear()
         self._detectors = None if self._limits is None else Detectors(self._limits)
         if self._dead is not None:
             self._dead.reset()
@@ -296,3 +312,11 @@ class History(Results[Row, GroupBy], StepTool):
         return [self._skips.caption(), *(f"alarm: {alarm}" for alarm in self.alarms[:MOST_TOLD])]
 
     _groupings = GROUPINGS
+
+
+def _unread_by(tools: Iterable[Any]) -> collections.Counter[str]:
+    """What they could not read, by reason."""
+    counts: collections.Counter[str] = collections.Counter()
+    for tool in tools:
+        counts.update({one.reason: one.count for one in tool._unread()})
+    return counts

@@ -147,13 +147,13 @@ class ParameterGradients:
         self._variables: dict[str, weakref.ref[Any]] = {}
 
     def analyze(self, context: OpContext) -> None:
-        """An analysis routine of backward operators."""
-        if context.backward_op.__name__ != "AccumulateGrad" or not context.namespace.startswith("pytorch/"):
+        """An analysis routine of autograd's nodes."""
+        if context.backward_op.__name__ != "AccumulateGrad":
             return
         import torch
 
         variable = getattr(torch._C._current_autograd_node(), "variable", None)
-        if variable is None:  # in compiled code
+        if variable is None:
             return
         name = self._watched.name_of(variable)
         if name:

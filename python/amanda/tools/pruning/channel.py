@@ -232,7 +232,8 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         return gate
 
     def _add_gate(self, name: str, inputs: int, outputs: int, like: torch.Tensor) -> None:
-        with torch.inference_mode(False), torch.no_grad():  # it must serve training, too
+        # It must serve training, too, and vmap refuses to draw what all samples share.
+        with port.outside_transformations(), torch.inference_mode(False), torch.no_grad():
             gate = torch.nn.Linear(inputs, outputs, device=like.device, dtype=like.dtype)
             torch.nn.init.kaiming_normal_(gate.weight)
             gate.bias.fill_(1)

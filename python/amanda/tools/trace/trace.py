@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from amanda import _fork
+from amanda import _fork, evidence
+from amanda.evidence import Unseen
 from amanda.op_context import OpContext
 from amanda.reports.data_frame import fields_of
 from amanda.reports.places import PLACE_FIELDS, Place
 from amanda.reports.results import Grouping, Results
 from amanda.scope import Scope, apply
 from amanda.tool import Tool
-from amanda.tools._arrays import UNWRITTEN
+from amanda.tools._arrays import REASONS, UNWRITTEN
 from amanda.tools._unwritten import MEMORY, may_be_met
 from amanda.tools.trace.expression import Expression
 from amanda.tools.trace.routines import Routines
@@ -131,6 +132,12 @@ class Trace(Results[Row, GroupBy], Tool):
         with self._lock:
             count = sum(site.unwritten() for site in self._sites.values())
         return {UNWRITTEN: count} if count else {}
+
+    def _unread(self) -> list[Unseen]:
+        with self._lock:
+            sites = list(self._sites.values())
+        failed = sum(values.errors for site in sites for _, values in site.all_values())
+        return evidence.of_skips({"failed": failed}, REASONS)
 
     def reset(self) -> None:
         with self._lock:

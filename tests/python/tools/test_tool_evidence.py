@@ -1,0 +1,130 @@
+"""What a tool ran past and could not follow is in its evidence, or ends the program with an error that says what works."""
+
+import amanda
+import pytest
+import torch
+from amanda.tools.capture import Patch
+from amanda.tools.cupti_profiler import CuptiProfiler
+from amanda.tools.diff import CausalDiff, Recorder
+from amanda.tools.effective_path import EffectivePath
+from amanda.tools.history import History
+from amanda.tools.pruning import ChannelPruning
+from amanda.tools.statistics import OpStatistics
+from amanda.tools.trace import Trace
+from process_groups import destroy_group
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def mesh():
+    from torch.distributed.tensor import init_device_mesh
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    destroy_group()
+
+
+def found(tool):
+    return {one.reason: one.count for one in tool.evidence().unseen}
+
+
+def train(model, x):
+    model(x).sum().backward()
+
+
+def compiled():
+    return torch.compile(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), backend="aot_eager")
+
+
+def test_expressions_that_cannot_be_read():
+    trace, layer = Trace("linear, exp: output.sum()"), nn.Linear(2, 2)
+    with amanda.apply(trace):
+        torch.vmap(layer)(torch.ones(3, 2))
+        torch.ones(2).exp()
+        assert found(trace) == {"failed": 1}
+        trace.reset()
+        assert found(trace) == {}
+
+
+def test_a_history_has_what_its_tools_could_not_read():
+    history, x = History(tools=[OpStatistics()]), torch.eye(2).to_sparse()
+    with amanda.scheduled(history) as steps:
+        for _ in range(3):
+            x * 2
+            steps.step()
+        x * 2
+    assert found(history) == {"sparse": 4}
+    history.reset()
+    assert found(history) == {}
+
+
+def test_a_history_has_no_gradients_of_parameters_in_compiled_code():
+    history, model = History(), compiled()
+    with amanda.scheduled(history, compiled="graph") as steps:
+        train(model, torch.ones(1, 2))
+        steps.step()
+    assert not [row for row in history.rows() if row.quantity == "gradient_norm" and row.name != "gradient_norm"]
+    assert found(history) == {"compiled": 2}
+
+
+def test_backward_operators_of_compiled_code_are_not_recorded_or_compared(tmp_path):
+    model, x = compiled(), torch.ones(1, 2)
+    with Recorder(tmp_path / "record") as recorder, amanda.apply(recorder, compiled="graph"):
+        model(x).sum()
+        assert found(recorder) == {"compiled": 2}
+    diff = CausalDiff(tmp_path / "record", progress=False)
+    with amanda.apply(diff, compiled="graph"):
+        model(x).sum()
+    assert found(diff) == {"compiled": 2}
+    assert not diff.rows()
+
+
+def test_operators_of_compiled_code_are_not_profiled():
+    profiler, model = CuptiProfiler(gpu=False), compiled()
+    with amanda.apply(profiler, compiled="graph"):
+        train(model, torch.ones(1, 2))
+    calls = {row.name: row.calls for row in profiler.rows("op") if row.phase == "forward"}
+    assert calls["aten::sum"]
+    assert calls["aten::linear"] == calls["aten::relu"] == 0
+    assert found(profiler) == {"compiled": 4}
+
+
+@pytest.mark.parametrize("randomness", ["error", "different", "same"])
+def test_gates_are_made_under_vmap(randomness):
+    model, x = nn.Conv2d(2, 4, 3), torch.randn(3, 2, 5, 5)
+    pruning = ChannelPruning()
+    with amanda.apply(pruning):
+        gated = torch.vmap(model, randomness=randomness)(x)
+        torch.testing.assert_close(gated, model(x))
+    assert len(pruning.gates) == 1
+    assert all(not torch._C._functorch.is_functorch_wrapped_tensor(each) for each in pruning.parameters())
+
+
+@pytest.mark.parametrize("positions", [None, (slice(None), 1)])
+def test_patching_a_distributed_tensor(mesh, positions):
+    from torch.distributed.tensor import DTensor, Replicate
+
+    x = DTensor.from_local(torch.ones(2, 2), mesh, [Replicate()])
+    text = "the result of ':relu' is a distributed tensor, .* give a value that is such a tensor itself"
+    with (
+        pytest.raises(amanda.Error, match=rf"\[patch\] {text}"),
+        amanda.apply(Patch({"*:relu": 0.0}, positions=positions)),
+    ):
+        x.relu()
+    with amanda.apply(Patch({"*:relu": lambda part: part * 2}, positions=positions)):
+        patched = x.relu().to_local()
+    expected = torch.ones(2, 2)
+    expected[positions if positions is not None else ...] = 2
+    assert torch.equal(patched, expected)
+
+
+def test_paths_through_a_transformation():
+    text = "none of them is seen to depend on the sample, as inside a transformation of torch.func"
+    with pytest.raises(amanda.Error, match=rf"\[effective_path\] aten::linear .*{text}"):
+        EffectivePath().extract(torch.vmap(nn.Linear(4, 3)), torch.ones(2, 4))
