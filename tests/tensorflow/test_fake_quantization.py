@@ -247,3 +247,11 @@ def test_misuse_is_told():
     ]:
         with pytest.raises((amanda.Error, ValueError), match=re.escape(text)), amanda.apply(FakeQuantization(places)):
             function(tf.eye(6))
+
+
+def test_eager_operators_are_refused():
+    text = (
+        "[quantization] FakeQuantization can't quantize tensorflow::MatMul: TensorFlow shows eager operators after they"
+    )
+    with pytest.raises(amanda.Error, match=re.escape(text)), amanda.apply(FakeQuantization()):
+        tf.ones((2, 2)) @ tf.ones((2, 2))

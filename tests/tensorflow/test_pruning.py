@@ -330,3 +330,12 @@ def test_tools_that_need_pytorch_say_so():
         _ = pruning.TilewisePruning
     with pytest.raises(AttributeError, match="has no attribute 'Tilewise'"):
         _ = pruning.Tilewise
+
+
+def test_eager_operators_are_refused():
+    filters, x = tf.ones((1, 1, 1, 1)), tf.ones((1, 2, 2, 1))
+    text = "[pruning] MagnitudePruning can't prune tensorflow::Conv2D: TensorFlow shows eager operators after they have run"
+    with says(text), amanda.apply(MagnitudePruning(0.5)):
+        tf.nn.conv2d(x, filters, 1, "SAME")
+    with amanda.apply(MagnitudePruning(0.5, where=lambda context: context.op.__name__ != "Conv2D")):
+        tf.nn.conv2d(x, filters, 1, "SAME")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from amanda import _fork
+from amanda import _fork, switches
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tool import Tool
@@ -81,7 +81,14 @@ def _dimensions(array: Any) -> tuple[int, ...]:
 def _alive(array: Any, dimension: int) -> Any:
     others = [other for other in range(array.ndim) if other != dimension]
     alive = array != 0
-    return alive.any(dim=others) if others else alive
+    if others:
+        alive = alive.any(tuple(others))
+    if not hasattr(alive, "cpu"):  # numpy's: of another framework, by whose routines operators of PyTorch are seen
+        import torch
+
+        with switches.disabled():
+            alive = torch.as_tensor(alive)
+    return alive
 
 
 @dataclasses.dataclass(eq=False)

@@ -16,7 +16,7 @@ from amanda.reports.places import GroupBy, Place
 from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
-from amanda.tools import _reading
+from amanda.tools import _frameworks, _reading
 from amanda.tools._where import Where
 from amanda.tools.pruning.by_place import add_up, by_place, group
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
@@ -153,7 +153,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
         self.add_inst_for_op(functools.partial(self._analyze, is_pruned), ops=ops)
 
     def _analyze(self, is_pruned: Callable[[torch.Tensor], torch.Tensor], context: OpContext) -> None:
-        if self._where(context):
+        if not _frameworks.leaves_out(context, self._skips, "pytorch") and self._where(context):
             context.insert_after_op(self._prune, [0], differentiable=True, is_pruned=is_pruned, place=Place.of(context))
 
     def _prune(

@@ -18,7 +18,7 @@ from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.switches import disabled
 from amanda.tool import Tool
-from amanda.tools import _fused_layers, _reading
+from amanda.tools import _frameworks, _fused_layers, _reading
 from amanda.tools._arrays import known
 from amanda.tools._parameter_use import ParameterUse, TellsParameters
 from amanda.tools._where import Where
@@ -219,8 +219,13 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
             self.depends_on(sparsity)
 
     def _analyze(self, context: OpContext) -> None:
-        if context.is_symbolic and not context.namespace.startswith("pytorch/"):
-            self._analyze_graph(context)
+        if _frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
+            return
+        if context.namespace.startswith("tensorflow/"):
+            if not _frameworks.is_eager(context):
+                self._analyze_graph(context)
+            elif self._where(context):
+                raise _frameworks.only_looks(context, self._speaker, "prune")
             return
         from amanda.tools._arrays import of_torch
         from amanda.tools.pruning import torch_weights

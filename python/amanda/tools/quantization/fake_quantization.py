@@ -14,7 +14,7 @@ from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.run import Run
 from amanda.switches import disabled
-from amanda.tools import _fused_layers
+from amanda.tools import _frameworks, _fused_layers
 from amanda.tools._arrays import arrays_of, known
 from amanda.tools._native import natively
 from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
@@ -157,6 +157,10 @@ class FakeQuantization(Quantization):
                 self.add_inst_for_op(analyze, ops=names, optional=is_default)
 
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
+        if _frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
+            return
+        if _frameworks.is_eager(context):
+            raise _frameworks.only_looks(context, self._speaker, "quantize")
         taken: set[int | str] = set()
         self._parameters.asked(context)
         self._note_handled(context, side, observers)
@@ -167,7 +171,7 @@ class FakeQuantization(Quantization):
             if position != given:
                 taken.add(position)
             at = OperandPlace(Place.of(context), side, given)
-            if context.is_symbolic and not context.namespace.startswith("pytorch/"):
+            if context.namespace.startswith("tensorflow/"):
                 self._analyze_graph(context, ops, at, position, make)
                 continue
             if context.is_symbolic and self.quantize and self._compile_in(context, ops, at, position, make):

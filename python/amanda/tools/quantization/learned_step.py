@@ -12,7 +12,7 @@ from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
-from amanda.tools import _fused_layers
+from amanda.tools import _frameworks, _fused_layers
 from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
 from amanda.tools.quantization.rows import OperandPlace, Quantization, Row
@@ -100,6 +100,8 @@ class LearnedStepQuantization(Quantization):
                 self._parameters.tell(self)
 
     def _analyze(self, context: OpContext) -> None:
+        if _frameworks.leaves_out(context, self._skips, "pytorch"):
+            return
         self._parameters.asked(context)
         if not context.op.name.startswith("aten::") or not self._where(context):
             return

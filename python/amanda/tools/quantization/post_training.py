@@ -12,7 +12,7 @@ from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
-from amanda.tools import _fused_layers
+from amanda.tools import _frameworks, _fused_layers
 from amanda.tools._arrays import of_torch
 from amanda.tools._parameter_use import Operand
 from amanda.tools._where import Where
@@ -65,6 +65,8 @@ class PostTraining(Quantization):
 
     def _analyze(self, context: OpContext) -> None:
         op = context.op
+        if _frameworks.leaves_out(context, self._skips, "pytorch"):
+            return
         self._parameters.asked(context)
         if op.__name__ not in self._kernels:
             raise _core.Error(
