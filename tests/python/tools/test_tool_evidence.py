@@ -1,5 +1,7 @@
 """What a tool ran past and could not follow is in its evidence, or ends the program with an error that says what works."""
 
+import sys
+
 import amanda
 import pytest
 import torch
@@ -7,12 +9,16 @@ from amanda.tools.capture import Patch
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.effective_path import EffectivePath
-from amanda.tools.history import History
-from amanda.tools.pruning import ChannelPruning
+from amanda.tools.history import History, dead_units
+from amanda.tools.pruning import ActivationPruning, ChannelPruning
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.trace import Trace
 from process_groups import destroy_group
+from repository import ROOT
 from torch import nn
+
+sys.path.append(str(ROOT / "scripts"))
+from regime_table import of_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -128,3 +134,21 @@ def test_paths_through_a_transformation():
     text = "none of them is seen to depend on the sample, as inside a transformation of torch.func"
     with pytest.raises(amanda.Error, match=rf"\[effective_path\] aten::linear .*{text}"):
         EffectivePath().extract(torch.vmap(nn.Linear(4, 3)), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4), (2, 3, 4, 5), ()])
+def test_dead_units_of_arrays_are_those_of_tensors(shape):
+    for dimension in dead_units._dimensions(values := (torch.rand(shape) > 0.7).float()):
+        found = dead_units._alive(values.numpy(), dimension)
+        assert torch.equal(found, dead_units._alive(values, dimension))
+
+
+def test_operators_of_another_framework_are_left_out_and_named(caplog):
+    pruning, program = ActivationPruning(0.1), of_arrays._program("net")
+    expected = program.run(program.x)
+    with amanda.apply(pruning):
+        results = program.run(program.x)
+    assert results.keys() == expected.keys()
+    assert all((results[name] == expected[name]).all() for name in expected)
+    assert pruning.skipped == found(pruning) == {"elsewhere": 1}
+    assert "an operator of another framework, which this tool can't follow (arrays::relu)" in caplog.text

@@ -1,0 +1,143 @@
+"""How each public tool is made and run, and which are left out, and why."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import amanda
+import amanda.tools
+
+from regime_table.program import Program
+
+
+def _train(tool: Any, program: Program) -> None:
+    program.train(program.run(program.x))
+
+
+def _twice(tool: Any, program: Program) -> None:
+    _train(tool, program)  # the first run is traced
+    _train(tool, program)
+
+
+def _infer(tool: Any, program: Program) -> None:
+    import torch
+
+    with torch.no_grad():
+        program.run(program.x)
+
+
+def _calibrate(tool: Any, program: Program) -> None:
+    _infer(tool, program)
+    tool.convert()
+    _infer(tool, program)
+
+
+def _extract(tool: Any, program: Program) -> None:
+    tool.extract(program.run, program.x)
+
+
+class Made(NamedTuple):
+    """How a tool is made, of its module, a program and a folder, and how it is run."""
+
+    module: str
+    make: Callable[[Any, Program, Path], amanda.Tool]
+    run: Callable[[Any, Program], None] = _train
+    network: str = "net"
+
+
+def _fused(conv: Any, relu: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.conv2d(conv.input, conv.weight, conv.bias).clamp(min=0)
+
+
+TOOLS = {
+    "ActivationPruning": Made("pruning", lambda tools, *_: tools.ActivationPruning(0.1)),
+    "Capture": Made("capture", lambda tools, *_: tools.Capture()),
+    "CascadePruning": Made("pruning", lambda tools, *_: tools.CascadePruning(tokens=0.5)),
+    "CausalDiff": Made("diff", lambda tools, _, record: tools.CausalDiff(record, progress=False)),
+    "ChannelPruning": Made("pruning", lambda tools, *_: tools.ChannelPruning()),
+    "Coverage": Made("coverage", lambda tools, program, _: tools.Coverage(program.model)),
+    "CuptiProfiler": Made("cupti_profiler", lambda tools, *_: tools.CuptiProfiler()),
+    "DynamicQuantization": Made("quantization", lambda tools, *_: tools.DynamicQuantization(), _infer),
+    "EffectivePath": Made("effective_path", lambda tools, *_: tools.EffectivePath(), _extract, "scores"),
+    "ErrorInjection": Made("error_injection", lambda tools, *_: tools.ErrorInjection(tools.BitFlip())),
+    "FakeQuantization": Made("quantization", lambda tools, *_: tools.FakeQuantization()),
+    "Flops": Made("flops", lambda tools, *_: tools.Flops()),
+    "GradientStatistics": Made("gradients", lambda tools, *_: tools.GradientStatistics()),
+    "GraphTracing": Made("graph", lambda tools, *_: tools.GraphTracing()),
+    "HeadPruning": Made("pruning", lambda tools, *_: tools.HeadPruning({0: [0]})),
+    "History": Made("history", lambda tools, *_: tools.History()),
+    "LearnedStepQuantization": Made("quantization", lambda tools, *_: tools.LearnedStepQuantization()),
+    "MagnitudePruning": Made("pruning", lambda tools, *_: tools.MagnitudePruning(0.5)),
+    "MappingTool": Made("mapping", lambda tools, *_: tools.vocabulary()),
+    "NaNSentinel": Made("nonfinite", lambda tools, *_: tools.NaNSentinel()),
+    "OpStatistics": Made("statistics", lambda tools, *_: tools.OpStatistics()),
+    "Patch": Made("capture", lambda tools, *_: tools.Patch({"*:relu": 0.0})),
+    "PeakMemory": Made("memory", lambda tools, *_: tools.PeakMemory()),
+    "Profile": Made("profile", lambda tools, *_: tools.Profile(backward=True)),
+    "Recorder": Made("diff", lambda tools, _, folder: tools.Recorder(folder)),
+    "Rematerialization": Made("rematerialization", lambda tools, *_: tools.Rematerialization(10**9)),
+    "StaticQuantization": Made("quantization", lambda tools, *_: tools.StaticQuantization(), _calibrate),
+    "SubgraphRewriting": Made(
+        "rewriting", lambda tools, *_: tools.SubgraphRewriting(["conv2d", "relu"], _fused), _twice
+    ),
+    "TilewisePruning": Made("pruning", lambda tools, *_: tools.TilewisePruning()),
+    "Trace": Made("trace", lambda tools, *_: tools.Trace("*: output.sum()")),
+    "ValueHistograms": Made("histograms", lambda tools, *_: tools.ValueHistograms()),
+    "VectorwisePruning": Made("pruning", lambda tools, *_: tools.VectorwisePruning()),
+}
+
+EXCEPTIONS = {
+    "AttentionPruning": "a base class",
+    "DeadUnits": "a part of History",
+    "OptimizerPhase": "a part of CuptiProfiler and History; it tells phases, and nothing else",
+    "PostTraining": "a base class",
+    "Quantization": "a base class",
+    "SparsitySchedule": "a number for tools that prune; it looks at nothing",
+    "Watching": "a base class",
+    "WeightPruning": "a base class",
+}
+
+
+def make(name: str, program: Program, folder: Path) -> Any:
+    """`folder`: of a record.
+
+    Raises:
+        ModuleNotFoundError: its framework is not installed.
+    """
+    made = TOOLS[name]
+    return made.make(importlib.import_module(f"amanda.tools.{made.module}"), program, folder)
+
+
+class Dependent(amanda.Tool):
+    """What depends on a tool that does nothing by itself."""
+
+    def __init__(self, tool: amanda.Tool) -> None:
+        super().__init__()
+        self.depends_on(tool)
+        self.add_inst_for_op(lambda context: None)
+        self.add_inst_for_op(lambda context: None, backward=True)
+
+
+def public_tools() -> set[str]:
+    """The names of all classes of tools in public modules of amanda.tools."""
+    for module in pkgutil.walk_packages(amanda.tools.__path__, "amanda.tools."):
+        if not any(part.startswith("_") for part in module.name.split(".")):
+            importlib.import_module(module.name)
+    return {
+        kind.__name__
+        for kind in _subclasses(amanda.Tool)
+        if kind.__module__.startswith("amanda.tools.")
+        and not any(part.startswith("_") for part in (*kind.__module__.split("."), kind.__name__))
+    }
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
