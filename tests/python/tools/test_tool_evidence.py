@@ -10,6 +10,7 @@ from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.effective_path import EffectivePath
 from amanda.tools.history import History, dead_units
+from amanda.tools.nonfinite import NaNSentinel, NonfiniteError
 from amanda.tools.pruning import ActivationPruning, ChannelPruning
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.trace import Trace
@@ -152,3 +153,35 @@ def test_operators_of_another_framework_are_left_out_and_named(caplog):
     assert all((results[name] == expected[name]).all() for name in expected)
     assert pruning.skipped == found(pruning) == {"elsewhere": 1}
     assert "an operator of another framework, which this tool can't follow (arrays::relu)" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # numpy's
+def test_the_first_nan_among_arrays_of_another_driver():
+    program = of_arrays._program("net")
+    x, sentinel = program.x.copy(), NaNSentinel()
+    x[0, 0, 0, 0] = float("inf")
+    with pytest.raises(NonfiniteError) as caught, amanda.apply(sentinel):
+        program.run(x)
+    assert "[nan] arrays::softmax produced the first NaN in h4" in str(caught.value)
+    assert "input self: float32 [1, 2, 4, 4] on cpu: 8 of 32 infinite" in str(caught.value)
+    assert sentinel.evidence().values == 4
+
+
+def test_runs_of_another_driver_are_compared(tmp_path, monkeypatch):
+    program = of_arrays._program("net")
+    with Recorder(tmp_path / "record") as recorder, amanda.apply(recorder):
+        program.run(program.x)
+    assert recorder.executions == 10  # 5 operators, and 5 backward operators
+
+    def rows():
+        diff = CausalDiff(tmp_path / "record", progress=False)
+        with amanda.apply(diff):
+            program.run(program.x)
+        assert diff.compared == 10
+        return [(row.name, row.backward_op) for row in diff.rows()]
+
+    assert rows() == []
+    kind = of_arrays.KINDS["softmax"]
+    wrong = kind._replace(gradient=lambda g, x: (kind.gradient(g, x)[0] * 1.5,))
+    monkeypatch.setitem(of_arrays.KINDS, "softmax", wrong)
+    assert rows() == [("arrays::softmax", "SoftmaxBackward")]

@@ -105,10 +105,13 @@ class Watching(Tool):
         station = _station(context)
         if station.accumulates:
             context.insert_before_backward_op(self._before_accumulation, grad_outputs=[0], station=station)
-        else:
-            context.insert_after_backward_op(
-                self._after_backward, grad_outputs=None, with_run=True, station=station, where=_Where.of(context)
-            )
+            return
+        shown: dict[str, Any] = {"grad_outputs": None}
+        if not context.namespace.startswith(("pytorch/", "tensorflow/")):  # after an operator, it shows results alone
+            context.insert_before_backward_op(self._before_backward, with_run=True)
+            shown = {}
+        where = _Where.of(context)
+        context.insert_after_backward_op(self._after_backward, with_run=True, station=station, where=where, **shown)
 
     def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int]) -> None:
         run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(inputs)]
@@ -153,10 +156,13 @@ class Watching(Tool):
         if gradient is not None:
             self._accumulates(station, gradient)
 
+    def _before_backward(self, *grad_outputs: Any, run: Run) -> None:
+        run["grad_outputs"] = [text_of(value) for value in grad_outputs]
+
     def _after_backward(
-        self, *results: Any, grad_outputs: tuple[Any, ...], run: Run, station: Station, where: _Where
+        self, *results: Any, run: Run, station: Station, where: _Where, grad_outputs: tuple[Any, ...] = ()
     ) -> Any:
-        inputs = [text_of(value) for value in grad_outputs]
+        inputs = run.pop("grad_outputs", None) or [text_of(value) for value in grad_outputs]
         seen = Seen(list(values.arrays_in(results)), inputs, run.get("number"), False, where.is_fixed)
         replaced = self._ran(station, seen)
         if replaced is None:

@@ -56,14 +56,17 @@ class GraphOperators:
         known = {name: found for name, found in zip(names, context.parameter_names, strict=False) if found}
         if at.sides.changed:
             context.insert_before_op(self._on_changed, inputs=at.sides.changed, with_run=True)
-        inputs = [*at.sides.read, *at.sides.unreturned]
-        context.insert_after_op(_first(context, self._on_result), inputs=inputs, with_run=True, at=at, parameters=known)
+        shown: dict[str, Any] = {"inputs": [*at.sides.read, *at.sides.unreturned]}
+        if _shows_results_alone(context):
+            context.insert_before_op(self._keep_inputs, inputs=at.sides.read, with_run=True)
+            shown = {}
+        context.insert_after_op(_first(context, self._on_result), with_run=True, at=at, parameters=known, **shown)
 
     def analyze_backward(self, context: OpContext, at: At) -> None:
         # One operator may take the gradient, and another, of the same run, give what comes of it.
-        is_compiled = _is_compiled(context)  # there, incoming gradients are not shown once more
-        context.insert_before_backward_op(self._keep_incoming if is_compiled else self._on_incoming, with_run=True)
-        shown: dict[str, Any] = {} if is_compiled else {"grad_outputs": None}
+        keeps = _is_compiled(context) or _shows_results_alone(context)  # incoming gradients are not shown once more
+        context.insert_before_backward_op(self._keep_incoming if keeps else self._on_incoming, with_run=True)
+        shown: dict[str, Any] = {} if keeps else {"grad_outputs": None}
         context.insert_after_backward_op(_first(context, self._on_gradients), with_run=True, at=at, **shown)
 
     # ---- running ----------------------------------------------------------------------------------------------------
@@ -71,11 +74,16 @@ class GraphOperators:
     def _on_changed(self, *changed: Any, run: Any) -> None:
         self._note(changed, run)
 
+    def _keep_inputs(self, *inputs: Any, run: Any) -> None:
+        run["inputs"] = inputs
+
     def _on_result(
         self, *outputs: Any, at: At, parameters: dict[str, Any], run: Any, inputs: Sequence[Any] = ()
     ) -> None:
         __tracebackhide__ = True
         assert at.sides is not None
+        if "inputs" in run:
+            inputs, run["inputs"] = run["inputs"], ()
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
         results = [(f"output {i}", value) for i, value in enumerate(outputs)]
         results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
@@ -158,6 +166,11 @@ def _cause(at: At, outputs: Named, inputs: Named, inf: bool) -> str:
     name = at.backward_op or at.place.name.partition("::")[2].partition(".")[0]
     results = [value for _, value in outputs if arrays_of(value) is not None]
     return next(filter(None, (rules.cause_in_graph(name, value, inputs, inf) for value in results)), "")
+
+
+def _shows_results_alone(context: OpContext) -> bool:
+    """Is it of a driver whose routines after an operator are not shown what it was given?"""
+    return not context.namespace.startswith(("pytorch/", "tensorflow/"))
 
 
 def _is_compiled(context: OpContext) -> bool:
