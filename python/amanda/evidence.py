@@ -89,7 +89,7 @@ class UnseenLog:
         with self._lock:
             names = {reason: list(counts) for reason, counts in self._names.items()}
             coverage = list(self._coverage)
-        facts = [_fact(reason, names[reason]) for reason in FACTS if reason in names and (with_taps or reason != TAPS)]
+        facts = [fact(reason, names[reason]) for reason in FACTS if reason in names and (with_taps or reason != TAPS)]
         skipped: collections.Counter[str] = collections.Counter()
         for _, _, _, reasons in (row for counter in coverage for row in counter.rows()):
             skipped.update(reasons)
@@ -109,8 +109,11 @@ FACTS = {
     "hidden": ("kind of operator", "in compiled functions could not be shown"),
     "unsupported": ("function", "ran without tools"),
     "stopped": ("tool", "failed, and was stopped"),
+    "unhandled": ("operator", "ran as without the tool"),
+    "uncounted": ("kind of operator", "ran uncounted, and may multiply"),
+    "unevaluated": ("evaluation of an expression", "gave no value"),
 }
-"""What drivers and scopes note: what it is that was not looked at, and why. In the order of texts."""
+"""What drivers, scopes and tools tell: what it is that was not looked at, and why. In the order of texts."""
 
 NOT_SHOWN = ("opaque", "off", "thread", "graph", "compiled", "callback", "lost")
 """The reasons of coverage for which a call that the program makes is not shown. Others are part of what is shown, are what
@@ -134,7 +137,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {first}{'s' * (count != 1)}{of}{rest}"
 
 
-def _fact(reason: str, names: list[str]) -> Unseen:
+def facts(reason: str, names: list[str]) -> list[Unseen]:
+    """For `Tool._omissions`: the fact, if there are names."""
+    return [fact(reason, names)] if names else []
+
+
+def fact(reason: str, names: list[str]) -> Unseen:
+    """`reason`: one of `FACTS`; `names`: of what it is true, each once."""
     noun, what = FACTS[reason]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return Unseen(reason, len(names), f"{counted(len(names), noun)} {what}: {', '.join(names[:MOST_NAMED])}{more}")

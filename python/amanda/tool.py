@@ -258,11 +258,18 @@ class Tool:
         Calls that no driver could show are known where the scope counts them: ``amanda.apply(..., coverage=True)``.
         """
         return Evidence(
-            self.name, *self._core.analysed(), self._values_read(), (*self._unseen_log.found(), *self._unread())
+            self.name,
+            *self._core.analysed(),
+            self._values_read(),
+            (*self._unseen_log.found(), *self._omissions(), *self._unread()),
         )
 
+    def _omissions(self) -> list[Unseen]:
+        """What it was shown, and did not do its work on."""
+        return []
+
     def _unread(self) -> list[Unseen]:
-        """What it could not read, or not handle."""
+        """What it could not read."""
         skips: _Unread | None = getattr(self, "_skips", None)  # of tools that read values
         return skips.unread() if skips is not None else []
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from amanda import _tools
+from amanda import _tools, evidence
+from amanda.evidence import Unseen
 from amanda.reports.columns import number_column
 from amanda.reports.data_frame import fields_of
 from amanda.reports.results import Grouping, Results
@@ -118,6 +119,13 @@ class Flops(Results[Row, GroupBy], NativeTool):
     def reset(self) -> None:
         self._counts.reset()
 
+    def _omissions(self) -> list[Unseen]:
+        return evidence.facts("uncounted", [f"{name} ({_calls(count)})" for name, count in self._products()])
+
+    def _products(self) -> list[tuple[str, int]]:
+        """`uncounted_products`, most first."""
+        return sorted(self.uncounted_products.items(), key=lambda item: -item[1])
+
     def _rows(self, by: GroupBy) -> list[Row]:
         rows = [Row(row.op, row.module_path, row.backward, row.runs, row.flops) for row in self._counts.rows()]
         if by == "op":
@@ -129,7 +137,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
         return rows
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return _remarks(self.uncounted_products)
+        return _remarks(self._products())
 
     _op = Column("op", lambda row: row.op or "", left=True, folds=True, field="op")
     _module = Column("module", lambda row: row.module_path or "(all)", left=True, folds=True, field="module_path")
@@ -144,9 +152,9 @@ class Flops(Results[Row, GroupBy], NativeTool):
     }
 
 
-def _remarks(uncounted_products: Mapping[str, int]) -> list[str]:
-    """Sentences on products that were not counted, with their calls, most first."""
-    calls = dict(sorted(uncounted_products.items(), key=lambda item: -item[1]))
+def _remarks(products: Sequence[tuple[str, int]]) -> list[str]:
+    """Sentences on products that were not counted, with their calls."""
+    calls = dict(products)
     attention = calls.pop(_CPU_ATTENTION, 0)
     listed = ", ".join(f"{name} {count:,}" for name, count in calls.items())
     return [

@@ -271,6 +271,25 @@ def test_operands_without_plain_sizes_are_not_counted():
     assert flops.uncounted["aten::linear"] == 1
 
 
+def test_the_evidence_names_products_that_were_not_counted_most_calls_first():
+    weight = torch.ones(4, 4)
+
+    def program():
+        for _ in range(2):
+            torch.linalg.qr(weight)
+        torch.linalg.inv(weight + torch.eye(4)).relu()
+
+    flops = counted(program)
+    (found,) = flops.evidence().unseen
+    assert (found.reason, found.count) == ("uncounted", 2)
+    assert found.text == (
+        "2 kinds of operator ran uncounted, and may multiply: aten::linalg_qr (2 calls), aten::linalg_inv_ex (1 call)"
+    )
+    assert counted(multiply).evidence().is_complete
+    flops.reset()
+    assert flops.evidence().is_complete
+
+
 # ---- the tool ---------------------------------------------------------------------------------------------------------
 
 PRODUCT = 2 * 3 * 4 * 5

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import re
 import warnings
 
 import amanda
@@ -311,3 +312,47 @@ def test_looking_changes_nothing_and_is_done_once():
         assert torch.equal(model(tokens()), expected)
         assert torch.equal(model(tokens()), expected)
     assert len(seen) == 2
+
+
+# ---- evidence --------------------------------------------------------------------------------------------------------
+
+
+def unhandled(tool):
+    (found,) = (one for one in tool.evidence().unseen if one.reason == "unhandled")
+    return found
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_evidence_counts_the_operators_of_which_no_parameter_was_handled(name):
+    make, handled = TOOLS[name]
+    tool = make()
+    run(tool, Mixture(), tokens())
+    operators = {"lstm": RECURRENT, "embedding": set(), "mul": set(), "up": {"experts.up"}, "down": {"experts.down"}}
+    assert unhandled(tool).count == sum(not known & handled for known in operators.values())
+    assert not tool.evidence().is_complete
+
+
+def test_the_evidence_names_operators_and_calls_those_of_the_largest_parameters_first():
+    tool = MagnitudePruning()
+    run(tool, Mixture(), tokens())
+    text = re.sub(r"\(\S*/mixture.py:\d+\)", "(mixture.py)", unhandled(tool).text)
+    assert text == (
+        "3 operators ran as without the tool: aten::lstm of rnn.weight_ih_l0 (mixture.py), "
+        "aten::embedding of embed.weight (mixture.py), aten::mul of scale (mixture.py)"
+    )
+
+
+def test_a_layer_whose_weight_was_handled_counts_as_handled_with_its_bias():
+    tool = MagnitudePruning()
+    run(tool, torch.nn.Linear(4, 4), torch.ones(1, 4))
+    assert names(tool.unhandled) == {("aten::linear", "bias", 4)}
+    assert tool.evidence().is_complete
+    assert tool.evidence().operators == 1
+
+
+def test_what_is_left_out_stays_in_the_evidence_after_a_reset():
+    tool, model = MagnitudePruning(), torch.nn.Embedding(16, 8)
+    run(tool, model, torch.tensor([1]))
+    before = unhandled(tool)
+    tool.reset()
+    assert unhandled(tool) == before

@@ -501,6 +501,9 @@ def test_a_program_that_looks_at_what_was_skipped_does_not_notice(look, records)
     (row,) = rewriting.rows()
     assert (row.rewritten, row.kept) == (1, 2)
     assert row.why.startswith("the result of aten::linear is read by aten::")
+    (left_out,) = rewriting.evidence().unseen
+    assert (left_out.reason, left_out.count) == ("unhandled", 1)
+    assert left_out.text == f"1 operator ran as without the tool: {row.name} ({row.source}): {row.why}"
 
 
 def test_what_is_known_without_the_elements_does_not_compute_them():
@@ -520,6 +523,7 @@ def test_what_is_known_without_the_elements_does_not_compute_them():
                 layer(torch.randn(3, 4))
     (row,) = rewriting.rows()
     assert (row.rewritten, row.kept, row.why) == (4, 0, "")
+    assert rewriting.evidence().is_complete
 
 
 def test_what_was_returned_is_computed_when_it_is_read_even_outside_the_scope():

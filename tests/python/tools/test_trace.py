@@ -190,6 +190,18 @@ def test_an_expression_that_fails_does_not_end_the_program(model):
     assert trace.errors[0].startswith("'linear: output' at aten::linear (")
 
 
+def test_the_evidence_names_expressions_without_a_value(model):
+    with amanda.trace("linear: output.nonsense()", "*: inptu.max()", "linear: output.sum()") as trace:
+        model(X)
+    (found,) = trace.evidence().unseen
+    assert (found.reason, found.count) == ("unevaluated", 2), "at a line that both layers share, and nowhere"
+    assert found.text.startswith("2 evaluations of an expression gave no value: 'linear: output.nonsense()' at aten::")
+    assert found.text.endswith("'*: inptu.max()' was never evaluated: no operator that ran has 'inptu'")
+    with amanda.trace("linear: output.sum()") as trace:
+        model(X)
+    assert trace.evidence().is_complete
+
+
 def test_steps_and_every():
     with amanda.trace("mul: output.sum()", by="step", every=2) as trace:
         for i in range(5):

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
-from amanda import _fork, unmatched
+from amanda import _fork, evidence, unmatched
+from amanda.evidence import Unseen
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.tool import Tool
@@ -125,6 +126,17 @@ class ParameterUse:
         rows = [Unhandled(*use.place, use.parameter.name, use.parameter.elements) for use in left]
         return sorted(rows, key=lambda row: -row.elements)
 
+    def left_alone(self) -> list[str]:
+        """The operators in which no parameter was handled, those with the largest first: "aten::embedding of embed.weight
+        (model.py:12)"."""
+        with self._lock:
+            touched = {use.place.op_id for use in self._uses.values() if self._is_handled(use)}
+        largest: dict[int | None, Unhandled] = {}
+        for row in self.unhandled():
+            if row.op_id not in touched:
+                largest.setdefault(row.op_id, row)
+        return [f"{row.name} of {row.parameter} ({row.source})" for row in largest.values()]
+
     def covered(self) -> Covered:
         with self._lock:
             sizes = {use.parameter.key: use.parameter.elements for use in self._uses.values()}
@@ -187,6 +199,9 @@ class TellsParameters:
     def covered(self) -> Covered:
         """How many elements of parameters the tool handled, of all that operators computed with."""
         return self._parameters.covered()
+
+    def _omissions(self) -> list[Unseen]:
+        return evidence.facts("unhandled", self._parameters.left_alone())
 
 
 class Use(NamedTuple):

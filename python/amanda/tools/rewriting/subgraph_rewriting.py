@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from amanda import _core, _fork, _torch, unmatched
+from amanda import _core, _fork, _torch, evidence, unmatched
 from amanda.drivers.torch import port
+from amanda.evidence import Unseen
 from amanda.op_context import OpContext
 from amanda.reports.columns import name_column, number_column
 from amanda.reports.data_frame import fields_of
@@ -165,6 +166,10 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
             rule.warned = True
             why = rule.nearest[1] or f"no {rule.steps[-1]} ran"
             unmatched.warn_here(f"[rewriting] the pattern {rule} matched nothing that ran: {why}")
+
+    def _omissions(self) -> list[Unseen]:
+        kept = [row for row in self.rows() if row.why]
+        return evidence.facts("unhandled", [f"{row.name} ({row.source}): {row.why}" for row in kept])
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:

@@ -170,19 +170,25 @@ class Trace(Results[Row, GroupBy], Tool):
     def _columns(self, by: GroupBy, rows: Sequence[Row]) -> Any:
         return columns(by, self._aggregate, several=len(self._expressions) > 1)
 
+    def _omissions(self) -> list[Unseen]:
+        return evidence.facts("unevaluated", [*self.errors, *self._never_evaluated()])
+
+    def _never_evaluated(self) -> list[str]:
+        with self._lock:
+            evaluated = {site.expression for site in self._sites.values()}
+            return [
+                f"{expression.text!r} was never evaluated: no operator that ran has {next(iter(unfit))!r}"
+                for expression, unfit in self._unfit.items()
+                if expression not in evaluated
+            ]
+
     def _remarks(self, by: GroupBy) -> list[str]:
         errors = self.errors
         remarks = [f"skipped: {count} {reason}" for reason, count in self.skipped.items()]
         if errors:
             more = f"\nand {len(errors) - MOST_TEXTS} more" if len(errors) > MOST_TEXTS else ""
             remarks.append("failed: " + "\n".join(errors[:MOST_TEXTS]) + more)
-        with self._lock:
-            evaluated = {site.expression for site in self._sites.values()}
-            for expression, unfit in self._unfit.items():
-                if expression not in evaluated:
-                    name = next(iter(unfit))
-                    remarks.append(f"{expression.text!r} was never evaluated: no operator that ran has {name!r}")
-        return remarks
+        return remarks + self._never_evaluated()
 
     _groupings = {
         "id": Grouping((), fields_of(Row)),
