@@ -17,6 +17,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _reading
+from amanda.tools._loss_scaling import LossScaling
 from amanda.tools._native import natively
 
 Side = Literal["grad_output", "grad_input"]
@@ -67,6 +68,9 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
     waits for each norm. For sparse, nested and other gradients without plain elements, only the calls are counted; they
     count as `skipped`.
 
+    Under ``torch.amp.GradScaler`` they are the gradients of the scaled loss, as they flow: `loss_scales` has the factors,
+    and tables name them. `History` divides by them.
+
     Rows are by "id" (the default: one backward operator at its place in the program), "op", "module" or "line", in the
     order in which the backward operators first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """
@@ -80,6 +84,8 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
         self._nodes: dict[int, _Node] = {}  # of these
         self._skips = _reading.Skips("gradients")
         self._lock = _fork.lock()  # guards the fields above
+        self._loss_scaling = LossScaling()
+        self.depends_on(self._loss_scaling)
         self.add_inst_for_op(self._analyze, backward=True)
 
     def _analyze(self, context: OpContext) -> None:
@@ -121,12 +127,18 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
         """How many gradients could not be read, by reason."""
         return self._skips.counts()
 
+    @property
+    def loss_scales(self) -> list[float]:
+        """By what a GradScaler has multiplied losses, in the order in which each factor came first; empty: by nothing."""
+        return self._loss_scaling.scales()
+
     def reset(self) -> None:
         with self._lock:
             self._operators.clear()
             if self._recorder is not None:
                 self._recorder.reset()
         self._skips.reset()
+        self._loss_scaling.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:
@@ -155,7 +167,7 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
             yield _BackwardOperator(self._nodes[node_id], outputs, inputs, first_ns)
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
+        return [self._loss_scaling.caption(), self._skips.caption()]
 
     _node = Column("backward op", lambda row: row.backward_op, left=True, folds=True, field="backward_op")
     _side = Column("side", lambda row: row.side, left=True, field="side")

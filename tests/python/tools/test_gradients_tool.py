@@ -328,3 +328,65 @@ def test_the_example_finds_the_gradient_that_vanishes():
     ((_, sigmoid), (_, relu)) = shares
     assert float(sigmoid) < 1e-5 < 1e-3 < float(relu)
     assert len(printed.splitlines()) == 2 * 11
+
+
+# ---- GradScaler ------------------------------------------------------------------------------------------------------
+
+
+def scaled_step(gradients, scaler, net, optimizer):
+    """The norms of parameters' gradients, as the optimizer gets them."""
+    scaler.scale(net(torch.ones(4, 8)).square().mean()).backward()
+    scaler.unscale_(optimizer)
+    norms = sorted(norm(parameter.grad) for parameter in net.parameters())
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return norms
+
+
+def accumulated(gradients):
+    return sorted(row.last for row in gradients.rows() if row.backward_op == "AccumulateGrad")
+
+
+def scaled(init_scale, **options):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 2)
+    return (
+        torch.amp.GradScaler("cpu", init_scale=init_scale, **options),
+        net,
+        torch.optim.SGD(net.parameters(), lr=0.01),
+    )
+
+
+def test_norms_are_those_of_the_scaled_loss_and_the_table_names_the_factor():
+    gradients, training = GradientStatistics(), scaled(1024.0)
+    with amanda.apply(gradients):
+        true = scaled_step(gradients, *training)
+    assert gradients.loss_scales == [1024.0]
+    assert [found / 1024 for found in accumulated(gradients)] == pytest.approx(true, rel=1e-6)
+    assert "scaled by 1,024 (GradScaler)" in " ".join(str(gradients.table()).split())
+
+
+def test_factors_that_change_are_told_in_their_order_and_forgotten_with_the_norms():
+    gradients, training = GradientStatistics(), scaled(64.0, growth_interval=1)
+    with amanda.apply(gradients):
+        for scale in (64.0, 128.0, 256.0):
+            true = scaled_step(gradients, *training)
+            assert [found / scale for found in accumulated(gradients)] == pytest.approx(true, rel=1e-6)
+        assert gradients.loss_scales == [64.0, 128.0, 256.0]
+        assert "scaled by 64 to 256 (GradScaler)" in " ".join(str(gradients.table()).split())
+        gradients.reset()
+        assert gradients.loss_scales == []
+        scaled_step(gradients, *training)
+    assert gradients.loss_scales == [512.0]
+
+
+def test_losses_that_nothing_scales_have_no_factor():
+    scaler, net, optimizer = scaled(1024.0, enabled=False)
+    gradients = GradientStatistics()
+    with amanda.apply(gradients):
+        true = scaled_step(gradients, scaler, net, optimizer)
+        (net(torch.ones(4, 8)).sum() * torch.tensor(1024.0)).backward()
+    assert gradients.loss_scales == []
+    assert "GradScaler" not in str(gradients.table())
+    assert true == pytest.approx(sorted(row.min for row in gradients.rows() if row.backward_op == "AccumulateGrad"))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from amanda.identity.frames import outwards
 from amanda.op_context import OpContext
+from amanda.tools._loss_scaling import calling_scaler
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 Variables = Callable[[], Iterable[tuple[str, Any]]]
-_BETWEEN = ("amanda.", "torch._tensor", "torch.overrides", "torch.utils.")  # what may be called between
 
 
 class LossScales:
@@ -67,17 +65,6 @@ class LossScales:
         for name, variable in self._variables():
             if variable.grad is not None and _address(variable.grad) in own:
                 self._scalers[name] = weakref.ref(scaler)
-
-
-def calling_scaler() -> Any:
-    """The GradScaler whose method calls the operator that runs; None: it is called by something else."""
-    from torch.amp import GradScaler
-
-    for frame in outwards(sys._getframe(1)):
-        if not str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
-            found = frame.f_locals.get("self")
-            return found if isinstance(found, GradScaler) else None
-    return None
 
 
 def _address(gradient: Any) -> object:
