@@ -4,6 +4,7 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
+from amanda import drivers
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
 
 v1 = tf.compat.v1
@@ -134,3 +135,10 @@ def test_what_runs_unseen_is_told(tmp_path, monkeypatch):
     assert any(
         "1 function ran without tools: a function with jit_compile=True" in part for part in diff.not_compared
     ), diff.not_compared
+
+
+def test_the_driver_says_what_routines_can_do_with_results():
+    assert drivers.access_to("tensorflow/2.20/eager", "Relu") == (False, True)
+    assert drivers.access_to("tensorflow/2.20/function", "Relu") == (True, True)
+    assert drivers.access_to("tensorflow/2.20/graph", "VarHandleOp") == (True, False)
+    assert drivers.access_to("reference", "relu") == drivers.Access(can_replace=True, hides_values=False)

@@ -34,6 +34,14 @@ class Origin(NamedTuple):
     is_parameter: bool = False  # from outside: does it outlive a run, as a variable?
 
 
+class Access(NamedTuple):
+    """What routines can do with the results of an operator."""
+
+    can_replace: bool = True  # where it is no view
+    hides_values: bool = False  # None stands for a value that routines do not get
+    shows_both: bool = True  # a routine after the operator can be shown its inputs, too
+
+
 class CoverageCounter(Protocol):
     """Counts the calls that the framework dispatches. `rows`: (operator or node, is it a node, times seen, times
     skipped by reason)."""
@@ -120,6 +128,10 @@ class Driver(Protocol):
     def origins(self, symbol: object) -> Sequence[Origin] | None:
         """Where a symbol of a graph comes from: one origin; several, if a loop or a conditional passes on one of them;
         none, if it is a number that the program wrote. None: it is no symbol of this framework. Asked in analyses."""
+
+    def access(self, namespace: str, operator: str) -> Access | None:
+        """To the results of an operator, as `OpContext.namespace` and `Operator.__name__` have them. None: the namespace
+        is not the driver's. Asked in analyses."""
 
     @property
     def requires_gradient(self) -> str:
@@ -257,6 +269,12 @@ def origins_of(symbol: object) -> Sequence[Origin] | None:
     """Where a symbol of a graph comes from, as `Driver.origins`; None: no driver can tell."""
     found = (driver.origins(symbol) for driver in loaded())
     return next((origins for origins in found if origins is not None), None)
+
+
+def access_to(namespace: str, operator: str) -> Access:
+    """To the results of an operator, as `Driver.access`."""
+    found = (driver.access(namespace, operator) for driver in loaded())
+    return next((access for access in found if access is not None), Access(shows_both=False))
 
 
 def enter() -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
-from amanda.drivers import CoverageCounter, Option, Origin
+from amanda.drivers import Access, CoverageCounter, Option, Origin
 from amanda.drivers.tensorflow import version as required
 
 _DISTRIBUTIONS = (
@@ -23,6 +23,7 @@ _DISTRIBUTIONS = (
     "tf-nightly",
 )
 _NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
+_NO_DATA = re.compile("Handle|HashTable|Iterator|Variable")  # operators whose results stand for something else
 
 
 class TensorFlowDriver:
@@ -113,6 +114,11 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.origins import origins
 
         return origins(symbol)
+
+    def access(self, namespace: str, operator: str) -> Access | None:
+        if not namespace.startswith("tensorflow/"):
+            return None
+        return Access(can_replace=not namespace.endswith("/eager"), hides_values=_NO_DATA.search(operator) is None)
 
     def enter(self) -> None:
         for part in self._patches:

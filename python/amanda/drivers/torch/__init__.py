@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
-from amanda.drivers import CoverageCounter, Option, Origin
+from amanda.drivers import Access, CoverageCounter, Option, Origin
 from amanda.drivers.torch.builds import Builds
 
 
@@ -118,6 +118,9 @@ class TorchDriver:
 
     def origins(self, symbol: object) -> Sequence[Origin] | None:
         return self._compiled.origins(symbol)
+
+    def access(self, namespace: str, operator: str) -> Access | None:
+        return Access() if namespace.startswith("pytorch/") else None
 
     def enter(self) -> None:
         for part in self._patches:

@@ -6,11 +6,11 @@ import collections
 import dataclasses
 import functools
 import linecache
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from amanda import _fork
+from amanda import _fork, drivers
+from amanda.drivers import Access
 from amanda.evidence import Unseen, of_skips
 from amanda.op_context import OpContext
 from amanda.run import Run
@@ -21,7 +21,6 @@ from amanda.tools.diff import values
 from amanda.tools.diff.record import Station
 from amanda.tools.diff.texts import text_of, why_unreadable
 
-_HANDLE = re.compile("Handle|HashTable|Iterator|Variable")  # operators of TensorFlow that return no data
 _COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
 
 
@@ -35,19 +34,6 @@ class Seen:
     are_views: bool  # results share memory with an input: they can't be replaced
     are_fixed: bool = False  # results can't be replaced at all
     exact: Callable[[], list[Any] | None] | None = None  # what `tensors` are in float64
-
-
-class _Where(NamedTuple):
-    """What routines can do with the results of an operator."""
-
-    is_fixed: bool  # they cannot be replaced
-    hides_values: bool  # None stands for values that routines do not get
-
-    @classmethod
-    def of(cls, context: OpContext) -> _Where:
-        if not context.namespace.startswith("tensorflow/"):
-            return cls(False, False)
-        return cls(context.namespace.endswith("/eager"), _HANDLE.search(context.op.__name__) is None)
 
 
 class Watching(Tool):
@@ -95,8 +81,8 @@ class Watching(Tool):
         read = [i for i, name in enumerate(station.names) if name in sides.read or name in sides.changed]
         context.insert_before_op(self._before, with_run=True, is_view=station.is_view, read=frozenset(read))
         exact = (context.op, written) if self._wants_float64 else None
-        where = _Where.of(context)
-        context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact, where=where)
+        access = drivers.access_to(context.namespace, context.op.__name__)
+        context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact, access=access)
 
     def _analyze_backward(self, context: OpContext) -> None:
         if _is_compiled(context):
@@ -106,12 +92,12 @@ class Watching(Tool):
         if station.accumulates:
             context.insert_before_backward_op(self._before_accumulation, grad_outputs=[0], station=station)
             return
+        access = drivers.access_to(context.namespace, context.op.__name__)
         shown: dict[str, Any] = {"grad_outputs": None}
-        if not context.namespace.startswith(("pytorch/", "tensorflow/")):  # after an operator, it shows results alone
+        if not access.shows_both:
             context.insert_before_backward_op(self._before_backward, with_run=True)
             shown = {}
-        where = _Where.of(context)
-        context.insert_after_backward_op(self._after_backward, with_run=True, station=station, where=where, **shown)
+        context.insert_after_backward_op(self._after_backward, with_run=True, station=station, access=access, **shown)
 
     def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int]) -> None:
         run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(inputs)]
@@ -126,7 +112,7 @@ class Watching(Tool):
         run: Run,
         station: Station,
         exact: tuple[Callable[..., Any], list[int]] | None,
-        where: _Where,
+        access: Access,
         inputs: tuple[Any, ...] = (),
     ) -> Any:
         are_views = station.is_view and not run.pop("memory").isdisjoint(values.memory(results))
@@ -134,14 +120,14 @@ class Watching(Tool):
             run["number"] = self._numbers[station.op_id]
             self._numbers[station.op_id] += 1
         found = [*values.arrays_in(results), *values.arrays_in(inputs)]
-        if where.hides_values:
+        if access.hides_values:
             found += [values.UNSHOWN for result in results if result is None]
         copies, in_float64 = run.pop("values", None), None
         if exact is not None and copies is not None:
             from amanda.tools.diff import float64
 
             in_float64 = functools.partial(float64.results, exact[0], copies, exact[1])
-        seen = Seen(found, run.pop("inputs"), None, are_views, where.is_fixed, in_float64)
+        seen = Seen(found, run.pop("inputs"), None, are_views, not access.can_replace, in_float64)
         replaced = self._ran(station, seen)
         if replaced is None:
             return None
@@ -160,10 +146,10 @@ class Watching(Tool):
         run["grad_outputs"] = [text_of(value) for value in grad_outputs]
 
     def _after_backward(
-        self, *results: Any, run: Run, station: Station, where: _Where, grad_outputs: tuple[Any, ...] = ()
+        self, *results: Any, run: Run, station: Station, access: Access, grad_outputs: tuple[Any, ...] = ()
     ) -> Any:
         inputs = run.pop("grad_outputs", None) or [text_of(value) for value in grad_outputs]
-        seen = Seen(list(values.arrays_in(results)), inputs, run.get("number"), False, where.is_fixed)
+        seen = Seen(list(values.arrays_in(results)), inputs, run.get("number"), False, not access.can_replace)
         replaced = self._ran(station, seen)
         if replaced is None:
             return None
