@@ -253,9 +253,17 @@ class UnwrittenMemory:
         """
         Before an operator, with the inputs that it will make larger.
         """
-    def writing(self, inputs: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], whole: bool) -> typing_extensions.CapsuleType:
+    def mark(self, tensor: torch.Tensor, marks: torch.Tensor) -> None:
+        """
+        The elements that an operator has written.
+        """
+    def writing(self, inputs: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing_extensions.CapsuleType:
         """
         After an operator that is shown the inputs that it has written.
+        """
+    def writing_some(self) -> typing_extensions.CapsuleType:
+        """
+        After an operator that has written some elements of its first input. It declines where `mark` has to tell which.
         """
     @property
     def is_empty(self) -> bool:

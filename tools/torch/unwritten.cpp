@@ -58,6 +58,23 @@ bool each_piece(const at::Tensor& tensor, const Fn& fn) {
   return false;
 }
 
+/// Calls `fn(offset)` with the place of each element in the storage, in the order of a contiguous tensor, until it
+/// returns false.
+template <class Fn>
+void each_element(const at::Tensor& tensor, const Fn& fn) {
+  c10::SmallVector<int64_t, 8> index(tensor.dim(), 0);
+  int64_t at = tensor.storage_offset();
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    if (!fn(at)) return;
+    for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+      at += tensor.stride(dim);
+      if (++index[dim] < tensor.size(dim)) break;
+      at -= tensor.stride(dim) * tensor.size(dim);
+      index[dim] = 0;
+    }
+  }
+}
+
 }  // namespace
 
 void WrittenBytes::add(int64_t begin, int64_t end) {
@@ -96,10 +113,31 @@ void UnwrittenMemory::write(const at::Tensor& tensor) {
 void UnwrittenMemory::write_some(const at::Tensor& tensor) {
   if (is_empty() || !is_followed(tensor)) return;
   std::lock_guard lock(mutex_);
+  if (Memory* memory = known(tensor)) note_write(*memory, tensor);
+}
+
+// If there are too many pieces, the rest stays without values: it is not certain that it has some.
+void UnwrittenMemory::write_marked(const at::Tensor& tensor, const at::Tensor& marks) {
+  if (is_empty() || !is_followed(tensor) || !marks.sizes().equals(tensor.sizes())) return;
+  const at::Tensor marked = marks.contiguous();
+  const bool* mark = marked.const_data_ptr<bool>();
+  std::lock_guard lock(mutex_);
   Memory* memory = known(tensor);
   if (memory == nullptr) return;
-  memory->in_part = true;
-  memory->version = std::max(memory->version, version_of(tensor));
+  note_write(*memory, tensor);
+  const auto size = static_cast<int64_t>(tensor.element_size());
+  int64_t begin = 0, end = 0;
+  each_element(tensor, [&](int64_t at) {
+    if (!*mark++) return true;
+    if (at * size != end) {
+      if (begin != end) memory->written.add(begin, end);
+      begin = at * size;
+    }
+    end = (at + 1) * size;
+    return memory->written.intervals() < kMostPieces;
+  });
+  if (begin != end) memory->written.add(begin, end);
+  drop_if_written(*memory, tensor);
 }
 
 void UnwrittenMemory::copy(const at::Tensor& from, const at::Tensor& to) {
@@ -169,13 +207,21 @@ void UnwrittenMemory::allocate_here(const at::Tensor& tensor, OpId by, size_t wr
 void UnwrittenMemory::write_here(const at::Tensor& tensor) {
   Memory* memory = known(tensor);
   if (memory == nullptr) return;
-  memory->in_part = true;
-  memory->version = std::max(memory->version, version_of(tensor));
+  note_write(*memory, tensor);
   const bool added = each_piece(tensor, [&](int64_t begin, int64_t end) {
     memory->written.add(begin, end);
     return memory->written.intervals() <= kMostPieces;
   });
-  if (!added || memory->written.has(0, static_cast<int64_t>(tensor.storage().nbytes()))) drop(*memory);
+  added ? drop_if_written(*memory, tensor) : drop(*memory);
+}
+
+void UnwrittenMemory::note_write(Memory& memory, const at::Tensor& tensor) {
+  memory.in_part = true;
+  memory.version = std::max(memory.version, version_of(tensor));
+}
+
+void UnwrittenMemory::drop_if_written(const Memory& memory, const at::Tensor& tensor) {
+  if (memory.written.has(0, static_cast<int64_t>(tensor.storage().nbytes()))) drop(memory);
 }
 
 void UnwrittenMemory::drop(const Memory& memory) {
@@ -224,19 +270,35 @@ void bind_unwritten(pybind11::module_& m) {
           py::arg("op_id"), "Before an operator, with the inputs that it will make larger.")
       .def(
           "writing",
-          [](const Held& memory, std::vector<size_t> inputs, bool whole) {
-            return python::capsule_of([memory, inputs = std::move(inputs), whole](Values& values) {
+          [](const Held& memory, std::vector<size_t> inputs) {
+            return python::capsule_of([memory, inputs = std::move(inputs)](Values& values) {
               if (memory->is_empty()) return true;
               for (const size_t position : inputs) {
                 each_tensor(operand(values.call(), Side::kInputs, position), [&](const at::Tensor& tensor) {
-                  whole ? memory->write(tensor) : memory->write_some(tensor);
+                  memory->write(tensor);
                   return true;
                 });
               }
               return true;
             });
           },
-          py::arg("inputs"), py::arg("whole"), "After an operator that is shown the inputs that it has written.")
+          py::arg("inputs"), "After an operator that is shown the inputs that it has written.")
+      .def(
+          "writing_some",
+          [](const Held& memory) {
+            return python::capsule_of([memory](Values& values) {
+              if (memory->is_empty()) return true;
+              const c10::IValue& written = operand(values.call(), Side::kInputs, 0);
+              if (!written.isTensor()) return true;
+              const at::Tensor& tensor = written.toTensor();
+              memory->write_some(tensor);  // first: find() takes a version that it does not know for a write of others
+              return !tensor.is_cpu() || !memory->find(tensor);  // other devices would have to be waited for
+            });
+          },
+          "After an operator that has written some elements of its first input. It declines where `mark` has to tell "
+          "which.")
+      .def("mark", &UnwrittenMemory::write_marked, py::arg("tensor"), py::arg("marks"), Unlocked(),
+           "The elements that an operator has written.")
       .def(
           "copying",
           [](const Held& memory, size_t from, std::optional<size_t> into) {

@@ -49,6 +49,8 @@ class UnwrittenMemory {
   void write(const at::Tensor& tensor);
   /// An operator has written some elements, and it is not known which.
   void write_some(const at::Tensor& tensor);
+  /// The same; `marks`, booleans on the CPU, is true for these elements.
+  void write_marked(const at::Tensor& tensor, const at::Tensor& marks);
   /// `to` has the elements of `from`.
   void copy(const at::Tensor& from, const at::Tensor& to);
   /// None: all elements of the tensor have values, as far as is known.
@@ -71,7 +73,9 @@ class UnwrittenMemory {
   std::optional<Unwritten> find_here(const at::Tensor& tensor);
   void allocate_here(const at::Tensor& tensor, OpId by, size_t written);
   void write_here(const at::Tensor& tensor);
+  void note_write(Memory& memory, const at::Tensor& tensor);
   void drop(const Memory& memory);
+  void drop_if_written(const Memory& memory, const at::Tensor& tensor);
   void drop_dead();
 
   std::atomic<size_t> count_ = 0;  // of memories_

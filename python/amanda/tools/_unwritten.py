@@ -6,7 +6,7 @@ them, on all threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _core, _fork
@@ -85,19 +85,32 @@ class UnwrittenMemory(Tool):
                 self._places[context.op_id] = Place.of(context)
             if name in GROWS:
                 context.insert_before_op(_routine(memory.growing(context.op_id)), inputs=[0])
-                context.insert_after_op(_routine(memory.writing([0], False)), outputs=[], inputs=[0])
+                context.insert_after_op(_routine(memory.writing_some()), outputs=[], inputs=[0])
             else:
                 context.insert_after_op(_routine(memory.allocating(context.op_id)))
         elif name == "copy_":
             context.insert_after_op(_routine(memory.copying(1, 0)), outputs=[], inputs=[0, 1])
         elif name in COPIES:
             context.insert_after_op(_routine(memory.copying(0, None)), outputs=[0], inputs=[0])
+        elif name in WRITES_SOME:
+            routine = _core.NativeRoutine(memory.writing_some(), self._mark)
+            context.insert_after_op(routine, outputs=[], inputs=list(range(len(names))), memory=memory, op=context.op)
         else:
             written = list(names) if context.op.name.startswith(_COLLECTIVES) else sides.written
             if written:
                 positions = [names.index(one) for one in written]
-                routine = memory.writing(positions, name not in WRITES_SOME)
-                context.insert_after_op(_routine(routine), outputs=[], inputs=positions)
+                context.insert_after_op(_routine(memory.writing(positions)), outputs=[], inputs=positions)
+
+    def _mark(self, *, inputs: Sequence[Any], memory: Any, op: _core.Operator) -> None:
+        """The operator has written some elements of its first input, in memory without values."""
+        from amanda.tools import _marks  # here: it imports torch
+
+        written, *others = inputs
+        if any(self.find(other) is not None for other in others):
+            return  # they have none themselves
+        marks = _marks.of(op.__name__, written, dict(zip(op.input_names, inputs, strict=True)))
+        if marks is not None:
+            memory.mark(written, marks)
 
 
 def _routine(routine: Any) -> Any:

@@ -319,6 +319,117 @@ def test_many_pieces_are_written_exactly():
                     assert (MEMORY.find(memory[at]) is None) == bool(written[at].all())
 
 
+def some(size, count, generator):
+    return torch.randint(0, size, (count,), generator=generator)
+
+
+def mask(generator):
+    return torch.rand(6, 7, generator=generator) < 0.5
+
+
+WRITES = {
+    "index_put_": lambda x, g: x.index_put_((some(6, 5, g), some(7, 5, g)), torch.ones(5)),
+    "a row of index_put_": lambda x, g: x.index_put_((some(6, 2, g),), torch.ones(7)),
+    "a column of index_put_": lambda x, g: x.__setitem__((slice(None), some(7, 2, g)), 1.0),
+    "a mask": lambda x, g: x.__setitem__(mask(g), 1.0),
+    "masked_fill_": lambda x, g: x.masked_fill_(mask(g), 1.0),
+    "a mask that is broadcast": lambda x, g: x.masked_fill_(mask(g)[:1], 1.0),
+    "masked_scatter_": lambda x, g: x.masked_scatter_(mask(g), torch.ones(42)),
+    "index_copy_": lambda x, g: x.index_copy_(1, torch.randperm(7, generator=g)[:4], torch.ones(6, 4)),
+    "index_fill_": lambda x, g: x.index_fill_(0, some(6, 3, g), 1.0),
+    "scatter_": lambda x, g: x.scatter_(1, some(7, 12, g).view(6, 2), torch.ones(6, 2)),
+    "scatter_ of a number": lambda x, g: x.scatter_(0, some(6, 7, g).view(1, 7), 1.0),
+    "put_": lambda x, g: x.put_(some(42, 20, g), torch.ones(20)),
+    "fill_diagonal_": lambda x, g: x.fill_diagonal_(1.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("layout", ["whole", "transposed", "part"])
+def test_writes_by_indices_are_followed_element_by_element(name, layout):
+    """The oracle is the same write to NaNs."""
+    views = {
+        "whole": lambda x: x.view(6, 7),
+        "transposed": lambda x: x.view(7, 6).t(),
+        "part": lambda x: x[1:43].view(6, 7),
+    }
+    with amanda.apply(OpStatistics()):
+        for row in range(5):
+            seed, storage, written = row, torch.empty(42 + (layout == "part")), torch.full((6, 7), torch.nan)
+            memory = views[layout](storage)
+            for _ in range(3):
+                generator = torch.Generator().manual_seed(seed)
+                WRITES[name](memory, generator)
+                WRITES[name](written, generator.manual_seed(seed))
+                for at in (slice(None), 0, row, (slice(None), row), (5, 6)):
+                    has_values = not bool(written[at].isnan().any())
+                    assert (MEMORY.find(memory[at]) is None) == has_values, at
+                    assert has_values or MEMORY.find(memory[at]).in_part
+                seed += 7
+
+
+@each_reader
+def test_a_nan_that_is_written_by_indices_is_one(nans):
+    values = torch.full((4, 3), torch.nan)
+
+    def program():
+        memory = garbage(4, 3)
+        memory[torch.arange(4)] = values
+        torch.relu(memory.view(-1))
+
+    assert nans(program) & {"aten::relu", "aten::index_put_"}
+
+
+@each_reader
+def test_what_is_added_to_memory_without_values_gives_it_none(nans):
+    def program():
+        memory, other = garbage(3), garbage(3)
+        every = torch.arange(3)
+        memory.index_put_((every,), torch.ones(3), accumulate=True)
+        memory.view(-1)
+        other.index_copy_(0, every, garbage(3))
+        other.view(-1)
+
+    assert nans(program) == set()
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_masks_of_bytes_and_indices_that_are_none():
+    with amanda.apply(OpStatistics()):
+        memory = torch.empty(2, 3)
+        memory[torch.tensor([1, 0], dtype=torch.uint8)] = torch.ones(1, 3)
+        assert MEMORY.find(memory[0]) is None
+        assert MEMORY.find(memory[1]) is not None
+        memory[:, torch.arange(3)] = 1.0
+        assert MEMORY.find(memory) is None
+
+
+def test_marks_are_made_in_no_mode_of_the_program():
+    with amanda.apply(OpStatistics()), torch.device("meta"):
+        memory = torch.empty(3, device="cpu")
+        every = torch.arange(3, device="cpu")
+        memory[every] = torch.ones(3, device="cpu")
+        assert MEMORY.find(memory) is None
+
+
+@each_reader
+def test_memory_of_another_producer_has_values(nans):
+    def program():
+        torch.relu(torch.from_dlpack(numpy.array([numpy.nan, 1.0])))
+
+    assert "aten::relu" in nans(program)
+
+
+def test_memory_of_another_producer_in_the_place_of_memory_without_values_has_values():
+    with amanda.apply(OpStatistics()):
+        for _ in range(50):
+            memory = torch.empty(64)
+            assert MEMORY.find(memory) is not None
+            del memory
+            assert MEMORY.find(torch.from_dlpack(numpy.ones(64))) is None
+            assert MEMORY.find(torch.frombuffer(bytearray(256), dtype=torch.float32)) is None
+
+
 def test_threads_may_write_and_read_it():
     errors = []
 
