@@ -89,10 +89,29 @@ PlanPtr AnalysisSession::run(Point point, const OpCall* running) {
       if (!record) record = record_of(active);
       analyse(active, record, i, point, running);
     }
+    if (point == Point::kBefore) note_known(active);
   }
   return merge();
 }
 
+// Where the tool counts anew, what it analysed before is counted when it runs.
+void AnalysisSession::note_known(const ActiveTool& active) const {
+  if (active.tool->has_analysed(site_.phase(), site_.id())) return;
+  const RecordPtr record = existing_record(*active.scope);
+  if (!record) return;
+  bool is_known = false;
+  for (size_t i = 0; i < active.registrations->size() && !is_known; ++i) {
+    if (applies(active, (*active.registrations)[i])) is_known = is_done(active, *record, i);
+  }
+  if (is_known) active.tool->note_analysed(site_.phase(), site_.id(), shows_symbols());
+}
+
+bool AnalysisSession::is_done(const ActiveTool& active, Record& record, size_t registration) const {
+  std::lock_guard lock(active.scope->mutex());
+  return scopes_.cache_enabled() && record.of(active.tool, registration).holds(shows_symbols());
+}
+
+// What a tool has analysed before it was told to count anew remains to be noted.
 bool AnalysisSession::pending(Point point) const {
   for (const ActiveTool& active : tables_->tools) {
     if (!is_active(active)) continue;
@@ -100,9 +119,8 @@ bool AnalysisSession::pending(Point point) const {
     for (size_t i = 0; i < active.registrations->size(); ++i) {
       const Registration& registration = (*active.registrations)[i];
       if (registration.options.require_outputs != (point == Point::kAfter) || !applies(active, registration)) continue;
-      if (!record || !scopes_.cache_enabled()) return true;
-      std::lock_guard lock(active.scope->mutex());
-      if (!record->of(active.tool, i).holds(shows_symbols())) return true;
+      if (!record || !is_done(active, *record, i)) return true;
+      if (!active.tool->has_analysed(site_.phase(), site_.id())) return true;
     }
   }
   return false;
@@ -233,13 +251,9 @@ void AnalysisSession::copy_keys(ScopeState& owner, const RecordPtr& from, OpCont
 void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
                               const OpCall* running) {
   ScopeState& scope = *active.scope;
-  auto is_done = [&] {
-    std::lock_guard lock(scope.mutex());
-    return scopes_.cache_enabled() && record->of(active.tool, registration).holds(shows_symbols());
-  };
-  if (is_done()) return;
+  if (is_done(active, *record, registration)) return;
   AnalysisLock held(scope, *record);
-  if (is_done()) return;  // by the other thread
+  if (is_done(active, *record, registration)) return;  // by the other thread
 
   ContextSession session{site_, active, point, registration, scope.status(active.tool), {}, {}};
   struct Bound {
@@ -290,7 +304,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
     result.done = scopes_.cache_enabled();
     result.saw_symbols = shows_symbols();
   }
-  active.tool->note_analysed(site_.phase(), site_.id());
+  active.tool->note_analysed(site_.phase(), site_.id(), shows_symbols());
   analyses_done.fetch_add(1, std::memory_order_release);
   if (!replaced.empty()) plans_changed();
 }

@@ -45,6 +45,8 @@ class AnalysisSession {
   const std::string& module_path() const;
   bool applies(const ActiveTool& active, const Registration& registration) const;
   bool takes_from_forward(const ScheduledAction& action) const;
+  bool is_done(const ActiveTool& active, Record& record, size_t registration) const;
+  void note_known(const ActiveTool& active) const;
   void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
                const OpCall* running);
 

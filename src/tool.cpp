@@ -85,12 +85,27 @@ Registrations Tool::registrations() const {
 
 size_t Tool::analysed(Phase phase) const {
   std::lock_guard lock(mutex_);
-  return (phase == Phase::kForward ? forward_analysed_ : backward_analysed_).size();
+  return analysed_[static_cast<size_t>(phase)].size();
 }
 
-void Tool::note_analysed(Phase phase, OpId id) {
+void Tool::forget_analysed() {
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& of_phase : analysed_) {
+      std::erase_if(of_phase, [](const auto& entry) { return !entry.second; });
+    }
+  }
+  plans_changed();
+}
+
+void Tool::note_analysed(Phase phase, OpId id, bool in_graph) {
   std::lock_guard lock(mutex_);
-  (phase == Phase::kForward ? forward_analysed_ : backward_analysed_).insert(id);
+  analysed_[static_cast<size_t>(phase)][id] |= in_graph;
+}
+
+bool Tool::has_analysed(Phase phase, OpId id) const {
+  std::lock_guard lock(mutex_);
+  return analysed_[static_cast<size_t>(phase)].contains(id);
 }
 
 std::vector<Tool*> Tool::dependencies() const {

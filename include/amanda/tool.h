@@ -1,6 +1,7 @@
 // A tool: analysis routines, the operators they ask for, and the tools they build on.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <exception>
 #include <functional>
@@ -8,7 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "amanda/backend.h"
@@ -95,11 +96,15 @@ class Tool {
   uint64_t version() const { return version_.load(); }
   /// The number of operators of this phase that an analysis of the tool has looked at, in all scopes so far.
   size_t analysed(Phase phase) const;
+  /// Counts them anew: those that were analysed before count again when they run next. What is in a graph keeps
+  /// counting, as its next run shows nothing of it. Plans are merged again.
+  void forget_analysed();
 
  private:
   friend class ScopeState;
   friend class AnalysisSession;
-  void note_analysed(Phase phase, OpId id);
+  void note_analysed(Phase phase, OpId id, bool in_graph);
+  bool has_analysed(Phase phase, OpId id) const;
   void restrict_locked(InstOptions& options) const;
   std::string name_, name_space_;
   mutable Mutex mutex_;
@@ -108,9 +113,9 @@ class Tool {
   OpFilter only_ops_;  // what all routines are restricted to
   ModuleFilter only_modules_;
   std::atomic<uint64_t> version_{0};
-  std::atomic<bool> applied_{false};  // some scope has seen it: a change must be told
-  std::set<size_t> told_unmatched_;   // registrations whose filters were said to match nothing
-  std::unordered_set<OpId> forward_analysed_, backward_analysed_;
+  std::atomic<bool> applied_{false};                        // some scope has seen it: a change must be told
+  std::set<size_t> told_unmatched_;                         // registrations whose filters were said to match nothing
+  std::array<std::unordered_map<OpId, bool>, 2> analysed_;  // by phase: is it in a graph?
 };
 
 }  // namespace amanda

@@ -461,6 +461,10 @@ class Tool:
         """
     def depends_on(self, tool: Tool) -> None:
         ...
+    def forget_analysed(self) -> None:
+        """
+        Counts them anew.
+        """
     def narrow(self, ops: typing.Any, modules: collections.abc.Sequence[str] | None) -> None:
         ...
     @property

@@ -65,13 +65,14 @@ class UnseenLog:
 
     def __init__(self) -> None:
         self._lock = _fork.lock()  # guards the fields below
-        self._names: dict[str, collections.Counter[str]] = {}
+        self._names: dict[str, dict[str, None]] = {}  # by reason, in order
         self._coverage: list[CoverageCounter] = []
+        self._forgotten: collections.Counter[str] = collections.Counter()  # of what coverage has counted, by reason
 
     def note(self, reason: str, name: str) -> None:
         """`reason`: one of `FACTS`; `name`: which function or tool."""
         with self._lock:
-            self._names.setdefault(reason, collections.Counter())[name] += 1
+            self._names.setdefault(reason, {})[name] = None
 
     def note_coverage(self, counters: Iterable[CoverageCounter]) -> None:
         """A scope with these counters was made."""
@@ -79,25 +80,31 @@ class UnseenLog:
             self._coverage.extend(counters)
 
     def clear(self) -> None:
-        """Forgets what was noted. Coverage goes on from the beginning of its scope."""
+        """Forgets what was noted and counted, but for what is told only once."""
         with self._lock:
-            self._names.clear()
+            self._names = {reason: names for reason, names in self._names.items() if reason in _TOLD_ONCE}
+            skipped = self._skipped()
+            self._forgotten = collections.Counter({why: skipped[why] for why in skipped if why not in _TOLD_ONCE})
 
     def found(self, *, with_taps: bool = False) -> list[Unseen]:
         """`with_taps`: compiled code whose operators taps have shown counts, too: it is not the code that the program runs
         alone."""
         with self._lock:
-            names = {reason: list(counts) for reason, counts in self._names.items()}
-            coverage = list(self._coverage)
+            names = {reason: list(known) for reason, known in self._names.items()}
+            skipped = self._skipped() - self._forgotten
         facts = [fact(reason, names[reason]) for reason in FACTS if reason in names and (with_taps or reason != TAPS)]
-        skipped: collections.Counter[str] = collections.Counter()
-        for _, _, _, reasons in (row for counter in coverage for row in counter.rows()):
-            skipped.update(reasons)
         return facts + [
             Unseen(reason, skipped[reason], f"{counted(skipped[reason], 'call')}: {REASONS[reason]}")
             for reason in NOT_SHOWN
             if skipped[reason] and reason not in names
         ]
+
+    def _skipped(self) -> collections.Counter[str]:
+        """Calls, by the reason why they were not shown. Call it with the lock held."""
+        skipped: collections.Counter[str] = collections.Counter()
+        for _, _, _, reasons in (row for counter in self._coverage for row in counter.rows()):
+            skipped.update(reasons)
+        return skipped
 
 
 TAPS = "taps"
@@ -114,6 +121,8 @@ FACTS = {
     "unevaluated": ("evaluation of an expression", "gave no value"),
 }
 """What drivers, scopes and tools tell: what it is that was not looked at, and why. In the order of texts."""
+
+_TOLD_ONCE = ("unsupported", "stopped", "graph", "compiled")  # of a graph or a scope; others are told of each run
 
 NOT_SHOWN = ("opaque", "off", "thread", "graph", "compiled", "callback", "lost")
 """The reasons of coverage for which a call that the program makes is not shown. Others are part of what is shown, are what

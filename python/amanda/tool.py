@@ -88,6 +88,7 @@ class Tool:
     """
 
     _alone = ""  # why a scope cannot have two of them; empty: it can
+    _keeps_evidence = False  # when its results are forgotten, as after each step: it is looked at by another tool
 
     def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:
         if not isinstance(name, str | None) or not isinstance(namespace, str | None):
@@ -247,8 +248,8 @@ class Tool:
         """
 
     def evidence(self) -> Evidence:
-        """What the tool has looked at since it was made, and what ran in its scopes that it was not shown or could not
-        read::
+        """What the tool has looked at since it was made, or its `reset`, and what ran in its scopes that it was not shown
+        or could not read::
 
             sentinel = NaNSentinel()
             with amanda.apply(sentinel):
@@ -263,6 +264,17 @@ class Tool:
             self._values_read(),
             (*self._unseen_log.found(), *self._omissions(), *self._unread()),
         )
+
+    def reset_evidence(self) -> None:
+        """Begins `evidence` anew. For the `reset` of tools: what they say afterwards rests on what runs afterwards.
+
+        Operators that the tool has analysed before count again when they run. Operators of graphs go on counting: they are
+        analysed once. So do failures and what a driver cannot instrument, of which a tool is told once. The next run of
+        each operator takes a microsecond longer.
+        """
+        if not self._keeps_evidence:
+            self._core.forget_analysed()
+            self._unseen_log.clear()
 
     def _omissions(self) -> list[Unseen]:
         """What it was shown, and did not do its work on."""

@@ -132,7 +132,8 @@ void bind_tool(py::module_& m) {
       .def(
           "analysed",
           [](const Tool& tool) { return std::pair(tool.analysed(Phase::kForward), tool.analysed(Phase::kBackward)); },
-          "How many operators its analyses have looked at: forward, backward.");
+          "How many operators its analyses have looked at: forward, backward.")
+      .def("forget_analysed", &Tool::forget_analysed, py::call_guard<py::gil_scoped_release>(), "Counts them anew.");
   m.def("adopt_tool", &adopt_tool, py::arg("capsule"), "Takes a C++ tool out of its capsule, and owns it.");
 }
 

@@ -58,6 +58,7 @@ class Collectives(Tool):
 
     def reset(self) -> None:
         """Forgets all collectives. Every rank calls it at the same place."""
+        self.reset_evidence()
         if self._recorder is not None:
             self._recorder.reset()
 

@@ -166,7 +166,10 @@ class Results(Generic[RowT, ByT]):
         return [name for name, dtype in fields.items() if dtype != "object"]
 
     def reset(self) -> None:
-        """Forgets all results, also inside a scope: afterwards the tool finds what a new one would find. Options stay."""
+        """Forgets all results, also inside a scope: afterwards the tool finds what a new one would find. Options stay.
+
+        Tools call `Tool.reset_evidence` in it.
+        """
         raise NotImplementedError
 
     def _rows(self, by: ByT) -> list[RowT]:

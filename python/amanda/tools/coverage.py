@@ -89,6 +89,7 @@ class Coverage(Results[Row, GroupBy], Tool):
             seen[op_id] = operator
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._forward.clear()
             self._backward.clear()

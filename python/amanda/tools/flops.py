@@ -117,6 +117,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
         return self._counts.uncounted_products()
 
     def reset(self) -> None:
+        self.reset_evidence()
         self._counts.reset()
 
     def _omissions(self) -> list[Unseen]:

@@ -133,6 +133,7 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
         return self._loss_scaling.scales()
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._operators.clear()
             if self._recorder is not None:

@@ -207,6 +207,7 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
         return self._skips.counts()
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._width = self._every
             self._executions.clear()

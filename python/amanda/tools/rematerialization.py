@@ -115,6 +115,7 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
         return self._rematerializer.peak
 
     def reset(self) -> None:
+        self.reset_evidence()
         self._rematerializer.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:

@@ -124,6 +124,7 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         return self._skips.counts()
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._operators.clear()
             if self._recorder is not None:

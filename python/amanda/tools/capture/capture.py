@@ -107,6 +107,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         return self._skips.counts()
 
     def reset(self) -> None:
+        self.reset_evidence()
         """Forgets all results, and deletes their files, also inside a scope. Executions are counted from 0 on again."""
         with self._lock:
             self._counts.clear()

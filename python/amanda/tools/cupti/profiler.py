@@ -127,6 +127,7 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
         return self._profile.notes()
 
     def reset(self) -> None:
+        self.reset_evidence()
         self._profile.reset()
 
     # ---- tables -----------------------------------------------------------------------------------------------------

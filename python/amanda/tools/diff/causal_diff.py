@@ -70,7 +70,7 @@ class CausalDiff(Differences, Watching):
         self._comparison = Comparison(self._record, self._tolerances, heal=True)
         self._numbers.clear()
         self._compared, self._damage = 0, ""
-        self._unseen_log.clear()
+        self.reset_evidence()
         self._unreadable.clear()
 
     @property

@@ -167,6 +167,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         return paths
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._totals.clear()
 

@@ -314,6 +314,7 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
                 self._parameters.tell(self)
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._generator = None
             self._seeds.clear()

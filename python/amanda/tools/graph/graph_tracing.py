@@ -123,6 +123,7 @@ class GraphTracing(Results[Row, GroupBy], Tool):
             return self._edges[module]
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self.graph._clear()
             for edges in self._edges.values():

@@ -58,6 +58,7 @@ class DeadUnits(Tool):
 
     def reset(self) -> None:
         """Forgets all steps."""
+        self.reset_evidence()
         with self._lock:
             self._sites.clear()
         self._skips.reset()

@@ -13,6 +13,7 @@ from amanda.evidence import Unseen
 from amanda.op_context import OpContext
 from amanda.reports.results import Results
 from amanda.step_tool import StepTool
+from amanda.tool import Tool
 from amanda.tools import _eager_only, _reading
 from amanda.tools._schemas import Sides
 from amanda.tools.gradients import GradientStatistics
@@ -94,6 +95,9 @@ class History(Results[Row, GroupBy], StepTool):
     ) -> None:
         super().__init__("history")
         self._tools = checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
+        for tool in self._tools:
+            if isinstance(tool, Tool):
+                tool._keeps_evidence = True  # its results are forgotten after each step
         self._detectors = None if limits is None else Detectors(checked_limits(limits))
         if on_alarm is not None and not callable(on_alarm):
             raise TypeError(f"[history] on_alarm= is a function of an alarm, got {on_alarm!r}")
@@ -293,6 +297,7 @@ class History(Results[Row, GroupBy], StepTool):
         return self._skips.unread(counts + _unread_by(self._looking))
 
     def reset(self) -> None:
+        self.reset_evidence()
         self._drop()
         with self._lock:
             self._steps.clear()

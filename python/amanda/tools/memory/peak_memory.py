@@ -232,6 +232,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         return curves
 
     def reset(self) -> None:
+        self.reset_evidence()
         if self._recorder is not None:
             self._recorder.reset()
         self._skips.reset()

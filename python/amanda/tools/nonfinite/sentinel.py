@@ -140,6 +140,7 @@ class NaNSentinel(Tool):
             raise NonfiniteError(first)
 
     def reset(self) -> None:
+        self.reset_evidence()
         self._ledger.clear()
         self._skips.reset()
         self._graphs.reset()

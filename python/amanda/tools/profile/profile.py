@@ -198,6 +198,7 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
         return self._recorder.dropped()
 
     def reset(self) -> None:
+        self.reset_evidence()
         self._recorder.reset()
         self._skips.reset()
 

@@ -138,6 +138,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
             self._where.tell(self)
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._found.clear()
         self._skips.reset()

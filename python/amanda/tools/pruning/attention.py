@@ -134,6 +134,7 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         raise NotImplementedError(f"[pruning] {type(self).__name__} has no after")
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._sums.clear()
         self._skips.reset()

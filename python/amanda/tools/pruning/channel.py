@@ -170,6 +170,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         return torch.stack([saliency.sum(-1).mean() for saliency in saliencies]).sum()
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._sums.clear()
         self._skips.reset()

@@ -187,6 +187,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
                 self._parameters.tell(self)
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._resets += 1
             self._masked.clear()

@@ -90,6 +90,7 @@ class Quantization(TellsParameters, Results[Row, GroupBy], Tool):
         return self._skips.counts()
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             self._operands.clear()
         self._skips.reset()

@@ -150,6 +150,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
         self._rules.append(rule)
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             for site in self._sites.values():
                 site.results.clear()

@@ -140,6 +140,7 @@ class Trace(Results[Row, GroupBy], Tool):
         return evidence.of_skips({"failed": failed}, REASONS)
 
     def reset(self) -> None:
+        self.reset_evidence()
         with self._lock:
             for site in self._sites.values():
                 site.reset()
