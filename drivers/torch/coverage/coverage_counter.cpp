@@ -1,5 +1,6 @@
 #include "coverage/coverage_counter.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pthread.h>
 
@@ -13,6 +14,7 @@
 #include "amanda/torch.h"
 #include "base/node_types.h"
 #include "base/python_hooks.h"
+#include "coverage/python_threads.h"
 #include "thread/engine_threads.h"
 #include "thread/guards.h"
 #include "thread/keys.h"
@@ -59,7 +61,7 @@ struct Thread {
     std::shared_ptr<CoverageCounter> counter;
     size_t depth;
   };
-  ~Thread() { open_counters -= open.size(); }
+  ~Thread();
 
   void changed() {
     if (published) published->over = true;
@@ -86,6 +88,38 @@ struct Thread {
 
   std::vector<Open> open;
   std::shared_ptr<Published> published;
+  std::optional<at::CallbackHandle> callback;
+};
+
+// ---- calls on threads without a scope -------------------------------------------------------------------------------
+
+/// The counters that are open on some thread, and the callback that all threads have meanwhile.
+struct Everywhere {
+  static Everywhere& get() {
+    static auto* one = new Everywhere;  // leaked: threads may outlive static objects
+    return *one;
+  }
+
+  void add(const std::shared_ptr<CoverageCounter>& counter) {
+    std::lock_guard lock(mutex);
+    open.push_back(counter);
+    change_callback();
+  }
+  void remove(const CoverageCounter* counter) {
+    std::lock_guard lock(mutex);
+    const auto found = std::find_if(open.begin(), open.end(), [&](const auto& one) { return one.get() == counter; });
+    if (found != open.end()) open.erase(found);
+    change_callback();
+  }
+  Counters counters() {
+    std::lock_guard lock(mutex);
+    return open;
+  }
+  void change_callback();
+
+  // In a forked child the callback stays until a scope is left there: PyTorch's lock may be held.
+  Mutex mutex{[](void* self) { static_cast<Everywhere*>(self)->open.clear(); }, this};  // guards what follows
+  Counters open;
   std::optional<at::CallbackHandle> callback;
 };
 
@@ -184,6 +218,37 @@ void Thread::add_callback() {
   callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
 }
 
+// What libraries run on threads of their own, such as the parts of a collective, belongs to operators that are counted.
+bool is_threads_own_work() {
+  return thread_keys().uncounted == 0 && own_work == 0 && !at::in_parallel_region() && is_python_thread &&
+         is_python_thread();
+}
+
+std::unique_ptr<at::ObserverContext> count_elsewhere(const at::RecordFunction& function) {
+  if (counting_here() || current_scopes() || !is_threads_own_work()) return nullptr;
+  Call call;
+  if (!identify(call, function) || (call.record && call.record->noise)) return nullptr;
+  for (const std::shared_ptr<CoverageCounter>& counter : Everywhere::get().counters()) {
+    counter->count(call.record, call.node, Skipped::kThread);
+  }
+  return nullptr;
+}
+
+void Everywhere::change_callback() {
+  if (callback.has_value() == !open.empty()) return;
+  if (callback) {
+    at::removeCallback(*callback);
+    callback.reset();
+    return;
+  }
+  callback = at::addGlobalCallback(at::RecordFunctionCallback(&count_elsewhere).scopes({at::RecordScope::FUNCTION}));
+}
+
+Thread::~Thread() {
+  open_counters -= open.size();
+  for (const Open& one : open) Everywhere::get().remove(one.counter.get());
+}
+
 // A forked child has no open scopes.
 void forget_in_child() {
   if (!counts_calls()) return;
@@ -196,6 +261,8 @@ void forget_in_child() {
 const bool fork_handler = pthread_atfork(nullptr, nullptr, &forget_in_child) == 0;
 
 }  // namespace
+
+bool (*is_python_thread)() = nullptr;
 
 void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* record) {
   Call* call = innermost;
@@ -222,6 +289,7 @@ void CoverageCounter::open() {
   }
   thread.open.push_back({shared_from_this(), 1});
   ++open_counters;
+  Everywhere::get().add(shared_from_this());
   thread.changed();
 }
 
@@ -232,6 +300,7 @@ void CoverageCounter::close() {
   if (found == thread.open.end() || --found->depth > 0) return;  // not found: opened before a fork
   thread.open.erase(found);
   --open_counters;
+  Everywhere::get().remove(this);
   thread.changed();
 }
 

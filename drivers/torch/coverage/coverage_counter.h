@@ -22,6 +22,7 @@ namespace amanda::pytorch {
 // kernel runs, whether our keys are on or off, and records the state of the thread. Our kernels and hooks then record,
 // for the innermost call, which tools the core will show it to. A call that no tool has seen when it ends was skipped,
 // for the first reason that applies. So no call can be missed: the sum of the columns is RecordFunction's own count.
+// Another callback, on all threads, receives the calls of Python code on threads that have entered no scope.
 
 /// Why no tool of a scope saw a call. python/amanda/coverage/reasons.py explains each in a sentence.
 enum class Skipped : uint8_t {
@@ -30,7 +31,7 @@ enum class Skipped : uint8_t {
   kRoutine,   // called by a tool
   kOpaque,    // inside a compiled function
   kOff,       // instrumentation is switched off
-  kThread,    // another thread than the scope's
+  kThread,    // another thread than the scope's, which has none
   kNoise,     // bookkeeping of the framework
   kBackward,  // it is a part of a backward operator
   kTraced,    // the program is being traced

@@ -12,6 +12,7 @@
 #include "base/op_types.h"
 #include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
+#include "coverage/python_threads.h"
 #include "dispatch/place_table.h"
 #include "dispatch/registered_operators.h"
 #include "dispatch/registration.h"
@@ -166,6 +167,7 @@ void bind_functions(py::module_& m) {
 }
 
 void bind_coverage_counter(py::module_& m) {
+  pytorch::is_python_thread = [] { return PyGILState_GetThisThreadState() != nullptr; };
   py::class_<pytorch::CoverageCounter, std::shared_ptr<pytorch::CoverageCounter>>(
       m, "CoverageCounter", "What PyTorch was asked for while it was open, and whether tools were shown it.")
       .def(py::init(&make_coverage_counter), py::arg("tools"), "`tools`: as amanda._core.Scope.tools() has them.")

@@ -43,7 +43,8 @@ def add(commands: Any) -> None:
         "b.py, or --record a folder, and later --against it; or two such folders. Each result that differs is replaced by "
         "the reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
         "for mistakes in the command line or the record, 3 if the program that is recorded fails, 4 if nothing differs in "
-        "what was compared and a part was not compared, and 5 if the program that is compared fails.",
+        "what was compared and a part was not compared, or with --record and --strict if a part was not recorded, and 5 if "
+        "the program that is compared fails.",
         epilog="example: amanda diff before.py after.py",
     )
     add_options(command)
@@ -97,7 +98,7 @@ def run(program: Program, other: str | None, given: argparse.Namespace, options:
         OSError: a record cannot be written or read.
     """
     if given.record:
-        _record(program, of_rank(given.record), options)
+        _record(program, of_rank(given.record), options, strict=given.strict)
         return
     files = _checked(given)  # before anything runs
     if other is None:
@@ -173,7 +174,7 @@ def _record_other(
         program_end.leave(statuses.PROGRAM_FAILED if told else program_failed("diff", script, status))
 
 
-def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
+def _record(program: Program, folder: str, options: dict[str, Any], *, strict: bool) -> None:
     recorder, script = Recorder(folder), program.argv[0]
 
     def report(made: Report, status: object) -> None:
@@ -183,10 +184,9 @@ def _record(program: Program, folder: str, options: dict[str, Any]) -> None:
     shown = live_bar(
         None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
     )
-    recording = scope.apply(recorder, **options)
-    run_and_report(
-        program, recording, report, shown=live(shown), failed=functools.partial(program_failed, "diff", script)
-    )
+    recording = scope.apply(recorder, **options, coverage=True)
+    failed = functools.partial(program_failed, "diff", script)
+    run_and_report(program, recording, report, shown=live(shown), failed=failed, strict=strict)
 
 
 def _compare(
@@ -208,9 +208,9 @@ def _compare(
             remove()
 
     shown = live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")
-    comparing = scope.apply(tool, **options)
+    comparing = scope.apply(tool, **options, coverage=True)
     failed = functools.partial(program_failed, "diff", script, own=COMPARED_FAILED)
-    run_and_report(program, comparing, report, shown=live(shown), failed=failed)
+    run_and_report(program, comparing, report, shown=live(shown), failed=failed, strict=given.strict)
 
 
 def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report) -> None:

@@ -9,7 +9,7 @@ REASONS = {
     "routine": "a routine or an analysis of a tool calls it",
     "opaque": 'it is called inside a compiled function, under `apply(..., compiled="opaque")`',
     "off": "instrumentation is switched off, by `amanda.disabled()`",
-    "thread": "it runs on another thread, which PyTorch gave the state of this one: `torch.jit.fork`",
+    "thread": "it runs on another thread, which has entered no scope: `threading.Thread`, `torch.jit.fork`",
     "noise": "it is bookkeeping of the framework: `profiler::*`, `prim::*`, `lift_fresh`",
     "backward": "a backward operator is made of it; tools see the autograd node as a whole",
     "graph": "it is inside a function that a v1 graph of TensorFlow calls",

@@ -177,6 +177,42 @@ def test_compiled_functions_are_not_compared_as_they_run_alone(diff, tmp_path, m
     assert "0 differences" not in done.stdout
 
 
+THREAD = """
+import threading, torch
+torch.manual_seed(0)
+layer, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+if PARALLEL:
+    thread = threading.Thread(target=layer, args=[x])
+    thread.start()
+    thread.join()
+print(layer(x).shape)
+"""
+CALLS = r"\d+ calls: it runs on another thread, which has entered no scope"
+
+
+def test_operators_on_other_threads_are_told_as_not_compared(diff, tmp_path):
+    for name, parallel in (("one.py", "False"), ("two.py", "True")):
+        (tmp_path / name).write_text(THREAD.replace("PARALLEL", parallel))
+    clean = diff("--strict", "one.py", "one.py")
+    assert (clean.returncode, clean.stderr) == (0, "")
+    for strict in ([], ["--strict"]):
+        done = diff(*strict, "one.py", "two.py")
+        assert done.returncode == 4, done.stdout
+        assert re.search(rf"\nno difference in what was compared \(.*\); not compared: {CALLS}", done.stdout)
+        reference = diff(*strict, "two.py", "one.py")
+        assert reference.returncode == 4
+        assert re.search(rf"not compared: {CALLS}: .* in the reference\n", reference.stdout)
+
+
+def test_strict_of_a_recording_is_4_where_a_part_was_not_recorded(diff, tmp_path):
+    (tmp_path / "two.py").write_text(THREAD.replace("PARALLEL", "True"))
+    assert diff("--record", "plain", "two.py").returncode == 0
+    strict = diff("--record", "strict", "--strict", "two.py")
+    assert strict.returncode == 4
+    assert re.search(rf"^amanda: --strict: diff did not look at {CALLS}", strict.stderr)
+    assert operators_in(tmp_path / "strict") == operators_in(tmp_path / "plain")
+
+
 # ---- ends --------------------------------------------------------------------------------------------------------------
 
 ENDS = """

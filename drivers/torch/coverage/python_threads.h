@@ -1,0 +1,9 @@
+// Which threads run Python code. The driver does not link Python: the bindings fill this in.
+#pragma once
+
+namespace amanda::pytorch {
+
+/// Has this thread run Python code? Null: the process has no Python.
+extern __attribute__((visibility("default"))) bool (*is_python_thread)();
+
+}  // namespace amanda::pytorch
