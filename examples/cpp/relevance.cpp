@@ -1,4 +1,4 @@
-// How much does each step of a recurrent cell matter for the loss? Gradient times activation, in a LibTorch network.
+// Measures how much each step of a recurrent cell matters for the loss, by gradient times activation in LibTorch.
 // Teaches: what routines share in one execution, forward and backward.
 #include <torch/torch.h>
 

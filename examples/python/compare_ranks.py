@@ -1,4 +1,4 @@
-"""Two processes train together, and one of them is slow: which one, where, and how long does the other one wait for it?
+"""Two processes train together, and one is slow. Finds which one, where, and how long the other one waits for it.
 
 Each rank writes its part of a recording, which `amanda.report` compares afterwards, with DuckDB.
 """

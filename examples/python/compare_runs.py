@@ -1,8 +1,8 @@
-"""Three faults in a sentence encoder: which operators are wrong? Nearly all differ, and three are the cause.
+"""Finds three faults in a sentence encoder: nearly all operators differ, and three of them are the cause.
 
 A run of the pretrained encoder is recorded. Then one bit of a weight is flipped, a layer normalization gets another
 epsilon, and an activation is approximated. Each result that differs from the record is replaced by the
-record's, so that what remains are causes.
+record's, so that only causes remain.
 """
 
 import functools

@@ -1,7 +1,8 @@
-"""Where do a transformer's operations go as texts get longer? Per part of a layer, forward and backward.
+"""Counts a transformer's operations as texts get longer, per part of a layer, forward and backward.
 
-The products with weights grow with the length, those of attention with its square: on short texts a feed-forward network
-with a little attention, on long ones the other way round. Nothing is run: tensors on the meta device have shapes only.
+The products with weights grow with the length, those of attention with its square. On short texts the model is a
+feed-forward network with a little attention, on long ones the other way round. Nothing is run: tensors on the meta
+device have shapes only.
 """
 
 import amanda

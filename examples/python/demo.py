@@ -1,7 +1,7 @@
 """The main job, `make demo`: profiles two real models without changing a bit of what they compute, then edits one.
 
-1. A sentence encoder with its real weights and ResNet-50 run under `Profile`: a table per operator type and one per
-   module, a Chrome trace each in build/demo/, and the proof that the outputs are bit-equal with and without the tool.
+1. A sentence encoder with its real weights and ResNet-50 run under `Profile`. Each model gets a table per operator
+   type and one per module, and a Chrome trace in build/demo/. The outputs are bit-equal with and without the tool.
 2. A second tool silences one attention block of the encoder: the scores change inside the scope, and change back.
 
 Each claim printed is checked; a claim that fails makes the exit status 1.
@@ -34,7 +34,7 @@ claims: list[bool] = []
 
 
 class SilenceAttention(amanda.Tool):
-    """Zeroes what the attention block of one encoder layer adds to the layer's input."""
+    """Zeroes the result that the attention block of one encoder layer adds to the layer's input."""
 
     def __init__(self, layer):
         super().__init__()
@@ -86,7 +86,7 @@ def check(claim, holds):
 
 
 def profile(title, run, op, module_type):
-    """Profiles `run` and checks that nothing else changed: `op` is what each module of `module_type` calls once."""
+    """Profiles `run` and checks that nothing else changed. Each module of `module_type` calls the operator `op` once."""
     console.rule(title)
     expected = run()
     tool = Profile()

@@ -1,11 +1,13 @@
-"""Adversarial images, found by the way they take: which synapses led to the prediction, and are they those of its class?
+"""Finds adversarial images by the synapses that led to the prediction, compared with those of the predicted class.
 
-A convolutional network learns to read handwritten digits. The path of a class is what its training images have on their
-effective paths. Images that were changed to be misread (FGSM) reach the predicted class on other ways: less of their path
-is on that of the class. Three detectors, after Qiu et al., CVPR 2019: the Jaccard index of the two paths, the share of the
-image's path that is on that of the class, and a linear model of these shares, for each layer, and for the best and the
-second best class. The linear model sees the adversarial images of one half of the test set, and all are measured on the
-other half. An AUC of 0.5 is chance, and 1 is perfect.
+A convolutional network learns to read handwritten digits. The path of a class is the union of the effective paths of
+its training images. Images that were changed to be misread (FGSM) reach the predicted class on other ways: less of
+their path is on that of the class.
+
+There are three detectors, after Qiu et al., CVPR 2019. The first is the Jaccard index of the two paths, the second the
+share of the image's path that is on that of the class. The third is a linear model of these shares, for each layer, and
+for the best and the second best class. The linear model sees the adversarial images of one half of the test set, and
+all are measured on the other half. An AUC of 0.5 is chance, and 1 is perfect.
 """
 
 import amanda
@@ -52,18 +54,18 @@ def ranked(model, images):
 
 
 def jaccard(paths, classes):
-    """For each image, how similar its path is to that of its class."""
+    """The similarity of each image's path to that of its class."""
     return torch.tensor([path.similarity(class_paths[digit]) for path, digit in zip(paths, classes, strict=True)])
 
 
 def shares(paths, classes):
-    """For each image and layer, how much of its path is on that of its class."""
+    """The share of each image's path, per layer, that is on that of its class."""
     found = [path.similarities(class_paths[k], measure="containment") for path, k in zip(paths, classes, strict=True)]
     return torch.tensor(found)
 
 
 def features(images):
-    """Of each image: the Jaccard index, and the shares for the best and the second best class."""
+    """The Jaccard index of each image, and its shares for the best and the second best class."""
     best, second = ranked(model, images).T
     paths, seconds = tool.extract(model, images, best), tool.extract(model, images, second)
     return jaccard(paths, best), shares(paths, best), shares(seconds, second)

@@ -1,4 +1,4 @@
-"""Which bits of which layers must not flip? A fault injection campaign on a network that reads digits.
+"""Finds the bits and layers that must not flip: a fault injection campaign on a network that reads digits.
 
 A convolutional network learns handwritten digits. Then single bits of its layers' results and weights are flipped, one
 in each run, and the class that it answers is compared with the one it gave before. A flip in the mantissa hardly ever
@@ -42,7 +42,7 @@ def accuracy(model):
 
 
 def corrupted(model, at, bit):
-    """Of each layer, the share of runs in which flipping this bit changes the answer."""
+    """The share of each layer's runs in which flipping this bit changes the answer."""
     campaign = Campaign(BitFlip(bit), at=at, trials=20, seed=bit)
     with torch.no_grad():
         for image in held_out[:5]:

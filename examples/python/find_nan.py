@@ -1,4 +1,4 @@
-"""Why is the loss NaN? A language model gets a batch in which one text is empty, and the tool names the operator.
+"""Finds the cause of a NaN loss: a language model gets a batch with an empty text, and the tool names the operator.
 
 Every position of the empty text is padding, so a mask of -inf leaves its attention nothing to look at: softmax divides
 zero by zero. From there the NaN goes through all layers into the loss, and through the backward pass into all weights.

@@ -1,7 +1,7 @@
-"""Half of the weights gone, and the accuracy back: 2:4 pruning of a small network, and fine-tuning of what is left.
+"""Prunes half of the weights of a small network (2:4), and recovers the accuracy by fine-tuning the others.
 
-A convolutional network learns to read handwritten digits. Then two of every four weights are held at zero, those that
-weigh least: the pattern that sparse tensor cores compute with. Trained on with the zeros in place, it recovers. The
+A convolutional network learns to read handwritten digits. Then two of every four weights, the smallest, are held at
+zero: the pattern that sparse tensor cores compute with. After more training with the zeros in place, it recovers. The
 last layer is a plain `torch.nn.functional.linear`, where `torch.nn.utils.prune` has no module to prune.
 """
 

@@ -1,4 +1,4 @@
-"""Four of five weights gone, step by step, and the model leaves Amanda: gradual pruning of a small network.
+"""Prunes four of five weights of a small network, step by step, and takes the model out of Amanda.
 
 A convolutional network learns to read handwritten digits. While it trains on, a cubic schedule raises the share of its
 weights that are held at zero from 0 to 80%, and the network adapts between the changes. Pruned at once, without training,

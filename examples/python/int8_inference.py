@@ -1,8 +1,8 @@
-"""A sentence encoder on int8 kernels: what it costs in accuracy, and what it gains in size and time.
+"""Runs a sentence encoder on int8 kernels: the cost in accuracy, and the gain in size and time.
 
-MiniLM's real weights, and two tools that change no module: DynamicQuantization finds the range of each input when it
-arrives, StaticQuantization on sample sentences beforehand. Fixed ranges cost most in the layers behind GELU, so the last
-row leaves these six of 37 layers in floating point.
+MiniLM has its real weights, and two tools change no module: DynamicQuantization finds the range of each input when it
+arrives, StaticQuantization on sample sentences beforehand. Fixed ranges cost most in the layers behind GELU, so the
+last row leaves these six of 37 layers in floating point.
 """
 
 import importlib.resources

@@ -1,4 +1,4 @@
-"""What is in memory at the peak of a train step, and which of it grows with the batch?"""
+"""Shows the memory in use at the peak of a train step, and which kinds of it grow with the batch."""
 
 import amanda
 import torch

@@ -1,7 +1,7 @@
-"""Does the network learn with all its units? Statistics of every operator, over a whole training run.
+"""Finds units of a network that do not learn, by statistics of every operator over a whole training run.
 
-A ReLU unit that never fires gets no gradient and stays dead. The loss does not show it, the share of zeros behind each
-ReLU does. The same network is trained twice, the second time with a learning rate far too large.
+A ReLU unit that never fires gets no gradient and stays dead. The loss does not show this; the share of zeros behind
+each ReLU does. The same network is trained twice, the second time with a learning rate far too large.
 """
 
 import amanda

@@ -1,8 +1,8 @@
-"""Up to which layer is the meaning of a word at the word itself? Activation patching tells.
+"""Finds up to which layer the meaning of a word is at the word itself, by activation patching.
 
-A pretrained sentence encoder, not modified, reads two sentences that differ in one word. The result of one layer, at that
-word only, is put from the run on the first sentence into a run on the second. How much nearer does the embedding of the
-second sentence come to that of the first?
+A pretrained sentence encoder, not modified, reads two sentences that differ in one word. The result of one layer, at
+that word only, is put from the run on the first sentence into a run on the second. The program prints how much nearer
+the embedding of the second sentence comes to that of the first.
 """
 
 import importlib.resources

@@ -1,4 +1,4 @@
-"""Where does a training step of a real sentence encoder go? Per phase, per layer, per operator; on a GPU, per kernel.
+"""Profiles a training step of a real sentence encoder per phase, layer and operator; on a GPU, per kernel.
 
 The encoder is the demo's, with its trained weights. On a GPU, each kernel is attributed to the operator and layer that
 launched it; without one the same tables hold times and allocations on the host. The trace, in build/profile/, opens in
@@ -41,7 +41,7 @@ def step():
 profiler = CuptiProfiler()
 scope = amanda.apply(profiler)
 with scope:
-    step()  # a first one has much to find out
+    step()  # the first step takes longer: each operator is analyzed
 profiler.reset()
 with scope:
     for _ in range(STEPS):

@@ -1,9 +1,9 @@
-"""Which channels does an image need? A network that reads digits with half of its channels, others for each image.
+"""Finds the channels that an image needs: a network reads digits with half of its channels, others for each image.
 
-Feature boosting and suppression: a gate for each convolution looks at its input and keeps half of the channels. A trained
-network gets gates, and is trained on with them. Beside it, with as many epochs: the whole network, and one that has half of
-the channels from the start. Per image, both halves need the same number of multiplications, if one skips the zeros. This
-is one seed on 597 test images: a difference of a percent may be chance.
+Feature boosting and suppression: a gate for each convolution looks at its input and keeps half of the channels. A
+trained network gets gates, and is trained on with them. It is compared with the whole network, and with one that has
+half of the channels from the start, each trained for as many epochs. Per image, both halves need the same number of
+multiplications, if one skips the zeros. This is one seed on 597 test images: a difference of a percent may be chance.
 """
 
 import amanda

@@ -1,8 +1,8 @@
-"""Which words does a sentence encoder need? Attention itself tells, layer by layer, and the others are left out.
+"""Finds the words that a sentence encoder needs by its attention, layer by layer, and leaves the others out.
 
 Cascade token pruning, as in SpAtten: the tokens that got least attention so far do not take part in the layers that
 follow. The encoder is a pretrained one, not modified. Its sentence embeddings, averages over the tokens that stay, are
-compared to those of all tokens; beside it, those of as many tokens from the start of each sentence.
+compared to those of all tokens. So are those of as many tokens from the start of each sentence.
 """
 
 import importlib.resources

@@ -1,4 +1,4 @@
-"""Attention on 3 bits: what rounding costs a trained network, and what training with the rounding in place wins back.
+"""Attention on 3 bits: the cost of rounding for a trained network, and the gain of training with the rounding in place.
 
 A small transformer learns to read handwritten digits, each row of pixels a token. Then every product in it computes
 with 8 levels, the products of activations inside attention included, which are no modules that could be replaced.
@@ -66,7 +66,7 @@ tool = FakeQuantization(
 )
 with amanda.apply(tool):
     for batch in training[0].split(64):
-        model(batch)  # the ranges of what it computes
+        model(batch)  # finds the ranges of the values
     tool.observe = False
     print(f"3 bits            {accuracy(model, *test):6.1%}")
     tool.observe = True

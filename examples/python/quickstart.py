@@ -1,7 +1,7 @@
-"""A first tool, on a real model: how large do the activations get that each linear layer must take?
+"""A first tool, on a real model: it measures how large the inputs of each linear layer get.
 
-It is what one asks before quantising a model: 8 bits must cover the largest value, and a few outliers cost all others
-their precision. The tool finds the layers concerned, in any model, without touching it.
+This is the first question before quantising a model: 8 bits must cover the largest value, and a few outliers cost all
+others their precision. The tool finds the layers concerned, in any model, without touching it.
 """
 
 import importlib.resources

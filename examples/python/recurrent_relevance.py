@@ -1,4 +1,4 @@
-"""Which steps of a recurrent network matter? Gradient times activation of each state, on one cell that runs 16 times.
+"""Finds the steps of a recurrent network that matter, by gradient times activation, on one cell that runs 16 times.
 
 One place of the program runs many times here, so a value must meet the gradient of its own execution: both are in the
 `run` of that execution.
@@ -44,7 +44,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 cell = Cell()
 optimizer = torch.optim.Adam(cell.parameters(), lr=0.02)
-for _ in range(100):  # learn to repeat what came in six steps before the end
+for _ in range(100):  # learn to repeat the input of six steps before the end
     x = torch.randn(16, 64, 1)
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(cell(x), x[10]).backward()

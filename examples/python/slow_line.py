@@ -1,4 +1,4 @@
-"""Which line of a training step is slow? A recurrent network reads handwritten digits pixel by pixel.
+"""Finds the slow line of a training step: a recurrent network reads handwritten digits pixel by pixel.
 
 The step spends its time in `backward()`, and that line says nothing about the cause. Backward operators count for the line
 that created them, so the listing names it: `x[:, t]` is free forward, but its gradient is as large as all of `x`.

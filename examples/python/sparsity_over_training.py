@@ -1,4 +1,4 @@
-"""When do the ReLUs of a network die? The share of zeros behind each of them, and their values, over training.
+"""Shows when the ReLUs of a network die: the share of zeros behind each of them, and their values, over training.
 
 Zeros behind a ReLU are useful: they can be skipped. A layer of zeros is not, because nothing is learned through it. A
 network learns handwritten digits with a good learning rate, and with one that is far too large. The plots are written

@@ -1,7 +1,7 @@
-"""How many convolutions does a train step of ResNet-50 run, forward and backward, and what do they cost?
+"""Counts the convolutions in a train step of ResNet-50, forward and backward, and their cost.
 
 The counter is that of the original tutorial. It is the same in a v1 session and in a function of TensorFlow 2; the session
-runs what its fetches need, the function what its results need.
+runs the operators that its fetches need, the function those that its results need.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What do the heads of a transformer look at while it learns? A tool in TensorFlow's graphs, around Keras' `fit`.
+"""Measures the attention of a transformer while it learns, by a tool in TensorFlow's graphs, around Keras' `fit`.
 
 A transformer of two layers learns to read handwritten digits; each row of pixels is a token. The tool sees the softmax
 of each attention layer, in each step of the training, and the gradient that comes back to it. It reports their entropy: 1

@@ -1,4 +1,4 @@
-"""Where are the outliers of a sentence encoder, and how sharp is its attention? Two expressions tell, without a tool.
+"""Finds the outliers of a sentence encoder, and how sharp its attention is, by two expressions and without a tool.
 
 The encoder is a pretrained one, not modified. Its attention is computed operator by operator, so that there is a softmax.
 """

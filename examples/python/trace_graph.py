@@ -1,8 +1,8 @@
-"""The graph of a real model, and a question that only a graph answers: which matrix products could be one?
+"""Records the graph of a real model, and finds the matrix products that could be merged, which only a graph shows.
 
 Linear layers that take the very same tensor can be computed by a single, larger product: one pass over the input, one
-kernel instead of three. Which layers these are no module tree tells, but the data edges do. Nothing is known about the
-model in advance; the graph goes into build/encoder.dot for Graphviz, too.
+kernel instead of three. A module tree does not show which layers these are, but the data edges do. Nothing is known
+about the model in advance; the graph goes into build/encoder.dot for Graphviz, too.
 """
 
 import collections

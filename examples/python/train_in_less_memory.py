@@ -1,4 +1,4 @@
-"""How little memory does a transformer train in, and what does it cost? DTR beside checkpointing, on the same model.
+"""Measures in how little memory a transformer can train, and the cost: DTR and checkpointing on the same model.
 
 Each line is a training step of a BERT: as it is, with `torch.utils.checkpoint` around each layer, and under budgets of
 a part of the memory that the step takes as it is. The gradients are compared bit for bit.

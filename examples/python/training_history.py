@@ -1,8 +1,8 @@
-"""What changed when? Three training runs on handwritten digits: a plain one, one with a high rate, and a deep one.
+"""Keeps the history of three training runs on handwritten digits: a plain one, one with a high rate, and a deep one.
 
-Of every tenth step a history is kept: statistics of operators, gradients and parameters, as Parquet files and for
-TensorBoard, in the folder `runs`. The loss alone does not tell what goes wrong; the alarms tell what, where, and
-since when.
+The history has every tenth step: statistics of operators, gradients and parameters, as Parquet files and for
+TensorBoard, in the folder `runs`. The loss alone does not show the problem; the alarms name it, with its place and its
+first step.
 """
 
 import itertools
@@ -38,7 +38,7 @@ def train(name, model, learning_rate, steps=300):
 
 
 torch.set_num_threads(1)  # the tensors are small
-shutil.rmtree("runs", ignore_errors=True)  # of the last time
+shutil.rmtree("runs", ignore_errors=True)  # those of the last time
 digits = sklearn.datasets.load_digits()  # 1797 images of 8 x 8 pixels, a part of scikit-learn
 images, labels = torch.tensor(digits.data, dtype=torch.float32) / 8 - 1, torch.tensor(digits.target)
 for name, activation, depth, learning_rate in (

@@ -1,4 +1,4 @@
-"""How far does each step of the optimizer move each parameter, relative to its size?
+"""Measures how far each step of the optimizer moves each parameter, relative to its size.
 
 A rule of thumb is one part in a thousand: far less, and a layer hardly learns; far more, and training is unstable. The tool
 looks at the optimizer's operators. `context.parameter_names` says which parameters they write to, so it needs neither the

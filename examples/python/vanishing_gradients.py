@@ -1,7 +1,7 @@
-"""Where does the gradient get lost? The norm of each parameter's gradient over a training run, layer by layer.
+"""Finds where the gradient gets lost, by the norm of each parameter's gradient over a training run, layer by layer.
 
 Behind a sigmoid a gradient shrinks to a quarter at best. Eight of them leave next to nothing for the first layer, and
-the loss alone does not tell. The same network is trained with sigmoids and with ReLUs.
+the loss alone does not show it. The same network is trained with sigmoids and with ReLUs.
 """
 
 import amanda
