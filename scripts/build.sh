@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configures and builds the release preset with one line of progress, and stages the package as a wheel would hold it.
-# Arguments go to CMake's configure step. What the tools print is in build/build.log; warnings and errors are shown, too.
+# Arguments go to CMake's configure step. The tools' output is in build/build.log; warnings and errors are shown, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

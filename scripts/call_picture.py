@@ -1,4 +1,4 @@
-"""Draws what happens to one operator call from the code's own names: `python scripts/call_picture.py`.
+"""Draws the path of one operator call from the code's own names: `python scripts/call_picture.py`.
 
 Each line of the picture is a function and the file that defines it, indented under the function that calls it. The
 program looks both up in the sources, and fails if a function is gone or does not call the next one. It writes
@@ -18,7 +18,7 @@ PICTURE = ROOT / "docs" / "images" / "one_call.svg"
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A function at a depth of the call tree. `call`: how its caller writes the call, if it is not `name(`."""
+    """A function at a depth of the call tree. `call` is the text of the call in its caller, if it is not `name(`."""
 
     depth: int
     file: str
@@ -87,13 +87,13 @@ def _closing(text: str, start: int, pair: str) -> int:
 
 
 def _body(text: str, parameters_end: int) -> int | None:
-    """Where a definition's body begins, or None: it is a call or a declaration."""
+    """The position where a definition's body begins, or None for a call or a declaration."""
     match = re.compile(r"\)\s*(const|noexcept|override|\s)*\{").match(text, parameters_end)
     return match.end() - 1 if match else None
 
 
 def faults(steps: tuple[Step, ...]) -> list[str]:
-    """Where the picture and the sources differ."""
+    """The places where the picture and the sources differ."""
     found, callers = [], list[Step]()
     for step in steps:
         del callers[step.depth :]
@@ -121,7 +121,7 @@ WIDTH, LINE, INDENT, TOP = 560, 40, 18, 70
 def column(title: str, steps: tuple[Step, ...], left: int) -> str:
     """One call tree."""
     drawn = [f'<text class="head" x="{left}" y="30">{html.escape(title)}</text>\n']
-    rows = [0] * 8  # of the last step, by depth
+    rows = [0] * 8  # the row of the last step, by depth
     for row, step in enumerate(steps):
         x, y = left + step.depth * INDENT, TOP + row * LINE
         rows[step.depth] = row

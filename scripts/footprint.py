@@ -1,4 +1,4 @@
-"""What Amanda takes on disk, and what its import adds to that of torch: `python scripts/footprint.py dist/amanda-*.whl`.
+"""Measures Amanda's size and the time of its import: `python scripts/footprint.py dist/amanda-*.whl`.
 
 The wheel is installed into a folder of its own; torch is that of this Python. Times are medians over fresh processes: in
 turn, one imports torch alone, and one torch and then amanda. `--write` puts the figures into docs/installation.md. The exit
@@ -39,7 +39,7 @@ class Import(NamedTuple):
 
 
 def install(wheel: Path, folder: Path) -> None:
-    """As pip does, with bytecode."""
+    """Installs as pip does, with bytecode."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", folder, wheel], check=True)
 
@@ -59,7 +59,7 @@ def imports(folder: Path, rounds: int) -> list[Import]:
     environment = {**os.environ, "PYTHONPATH": str(folder)}
 
     def run(program: str) -> tuple[str, float]:
-        """What it prints, and its CPU time."""
+        """The output of the program, and its CPU time."""
         process = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         printed = process.stdout.read()

@@ -1,8 +1,8 @@
 """Puts the builds of several wheels into one: `python scripts/merge_wheels.py FOLDER WHEEL...`.
 
 Each wheel comes from scripts/wheel.sh, in an environment with another minor version of torch. All must be of the same
-sources, for the same Python, by the same compiler: what does not link LibTorch is taken from one of them. The extra `torch`
-of the wheel that is written requires a version that it has a build for.
+sources, for the same Python, by the same compiler: files that do not link LibTorch are taken from one of them. The
+extra `torch` of the wheel that is written requires a version that it has a build for.
 """
 
 import argparse
@@ -14,15 +14,15 @@ from zipfile import ZipFile
 from auditwheel.wheeltools import InWheel
 from packaging.utils import parse_wheel_filename
 
-# What a wheel has for one minor version of torch.
+# The files of a wheel for one minor version of torch.
 OF_BUILD = re.compile(r"amanda/(?:_torch_(\d+)_(\d+)/|lib/cmake/amanda/amanda-torch-(\d+)\.(\d+)-targets)")
-# What differs between two compilations of the same sources, and what says which files there are.
+# The files that differ between two compilations of the same sources, and those that list the files.
 DIFFERING = re.compile(r".*\.(?:so|a)|[^/]*\.dist-info/(?:METADATA|RECORD|WHEEL)")
 TORCH_EXTRA = re.compile(r'^Requires-Dist: torch\b.*extra == "torch"$', re.MULTILINE)
 
 
 class Wheel:
-    """A wheel, and what it has for which minor version of torch."""
+    """A wheel, and its files for each minor version of torch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -46,7 +46,7 @@ class Wheel:
 
 
 def minor_of(name: str) -> tuple[int, int] | None:
-    """The minor version of torch that a file of a wheel is for; None: for all."""
+    """The minor version of torch that a file of a wheel is for, or None if it is for all."""
     found = OF_BUILD.match(name)
     return (int(found[1] or found[3]), int(found[2] or found[4])) if found else None
 
@@ -86,7 +86,7 @@ def sentence(made_for: set[str]) -> str:
 
 
 def requirement(minors: list[tuple[int, int]]) -> str:
-    """What the extra `torch` requires: one of these minor versions."""
+    """The requirement of the extra `torch`: one of these minor versions."""
     (major, first), (_, last) = minors[0], minors[-1]
     between = [f"!={major}.{minor}.*" for minor in range(first, last) if (major, minor) not in minors]
     return f"torch{','.join([f'>={major}.{first}', *between, f'<{major}.{last + 1}'])}"

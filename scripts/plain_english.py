@@ -24,7 +24,7 @@ MOST_WORDS = 35
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A comment, a docstring or a paragraph. `code`: it describes code, so a question describes nothing."""
+    """A comment, a docstring or a paragraph. `code` is true for text about code, where a question is a finding."""
 
     file: str
     line: int
@@ -62,7 +62,7 @@ SUGGESTIONS = {
 
 
 def findings(text: Text) -> Iterator[Finding]:
-    """What is wrong with the sentences of one text."""
+    """The findings of each rule in the sentences of one text."""
     for sentence in sentences(text.text):
         rules = [name for name, pattern in RULES.items() if pattern.match(sentence)]
         if text.code and sentence.endswith("?"):
@@ -82,7 +82,7 @@ def sentences(text: str) -> list[str]:
 
 
 def texts(path: Path) -> Iterator[Text]:
-    """All that is read of one file."""
+    """The texts of one file."""
     file, source = str(path.relative_to(ROOT)), path.read_text()
     if path.suffix == ".md":
         yield from _of_markdown(file, source)

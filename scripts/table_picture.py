@@ -27,7 +27,7 @@ print(statistics.table("module", sort="max", top=8))
 """
 SENTENCES = ["A child is riding a bicycle.", "A kid rides a bike.", "The stock market fell sharply today."]
 WHITE = TerminalTheme((255, 255, 255), (36, 41, 47), [(36, 41, 47)] * 8)
-FONTS = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)  # from another server; the page has one of its own
+FONTS = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)  # they load from a server; the page has one of its own
 
 
 def encoder():
