@@ -1,1 +1,1 @@
-"""What a scope's tools see of a program, and why the rest is skipped."""
+"""The calls of a program that a scope's tools see, and the reasons why the others are skipped."""

@@ -9,7 +9,8 @@ from amanda.reports.sections import Table, table_of
 
 
 def section_of(report: CoverageReport) -> Table:
-    """What tools saw of each operator type; its caption has the sums, and why the others were not seen."""
+    """The calls of each operator type that tools saw. The caption has the sums, and the reasons why other calls were
+    not seen."""
     phases: tuple[Phase, ...] = ("forward", "backward")
     totals = [report.total(phase) for phase in phases]
     lines = [f"{row.phase}: {row.dispatched:,} dispatched, {row.seen:,} seen" for row in totals]
