@@ -11,15 +11,15 @@ from amanda.distributed.groups import initialized
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-ROUNDS = 20  # of messages, of which the fastest tells the clocks' difference
+ROUNDS = 20  # number of messages; the fastest one determines the difference of the clocks
 
 
 def clock_offset(*, group: ProcessGroup | None = None) -> int:
-    """How many nanoseconds to add to this process's `time.perf_counter_ns` to get rank 0's.
+    """The number of nanoseconds to add to this process's `time.perf_counter_ns` to get rank 0's.
 
-    Every rank of the group must call it, and its backend must send tensors of the CPU, as gloo does. Found by messages to
-    rank 0 and back; half of the fastest one's time is the possible error (F. Cristian, "Probabilistic clock
-    synchronization", 1989).
+    Every rank of the group must call it, and its backend must send tensors of the CPU, as gloo does. The offset is
+    measured with messages to rank 0 and back. Half of the fastest message's time is the possible error (F. Cristian,
+    "Probabilistic clock synchronization", 1989).
 
     Raises:
         RuntimeError: `torch.distributed` is not initialized.

@@ -24,9 +24,9 @@ def initialized() -> Any:
 
 
 def gathered(make: Callable[[], Any], to: int, group: ProcessGroup | None) -> list[Any] | None:
-    """What `make` returns on each rank; None on ranks other than `to`.
+    """The result of `make` on each rank; None on ranks other than `to`.
 
-    If `make` fails, or what it returns cannot be pickled, this rank tells `to` instead of leaving the others waiting.
+    If `make` fails, or its result cannot be pickled, this rank reports the error to `to`: the other ranks do not hang.
 
     Raises:
         RuntimeError: `torch.distributed` is not initialized; on rank `to`, another rank has failed.

@@ -26,11 +26,12 @@ def gather(
     Every rank of the group must call it. Tools do not see its communication.
 
     Arguments:
-        rows: of a tool, by what is to be compared; each rank may have others.
-        value: the field to compare; None: the first that the rows have of device_ns, total_ns, host_ns, flops,
-            calls, value. A missing value and NaN count as 0.
-        to: the rank of the group that gets them.
-        group: None: all ranks. On a backend for devices, such as NCCL, set the current device first.
+        rows: the rows of a tool, grouped by what is to be compared. Ranks may have different rows.
+        value: the field to compare. By default, the first field that the rows have of device_ns, total_ns, host_ns,
+            flops, calls, value. A missing value and NaN count as 0.
+        to: the rank of the group that gets the rows.
+        group: the process group; all ranks by default. On a backend for devices, such as NCCL, set the current device
+            first.
 
     Returns:
         The rows of all ranks; None on the other ranks.

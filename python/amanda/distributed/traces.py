@@ -47,7 +47,7 @@ def gather_trace(
 
 
 def _events_of(tool: HasTrace, rank: int, offset: int) -> list[dict[str, Any]]:
-    """Of its trace, with the times of rank 0."""
+    """The events of the tool's trace, with the times of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         own = os.path.join(folder, "trace.json")
         tool.export_chrome_trace(own)

@@ -50,7 +50,8 @@ class Collectives(Tool):
         self._recorder.stop()
 
     def started(self) -> list[tuple[str, str, int]]:
-        """Of each collective its operator, as ``c10d::barrier``, the name of its group, and its `time.perf_counter_ns`."""
+        """The operator of each collective, such as ``c10d::barrier``, its group's name, and its
+        `time.perf_counter_ns`."""
         return [(op, group, time_ns) for op, group, time_ns, _ in self._rows()]
 
     def _rows(self) -> list[_Started]:
@@ -78,7 +79,7 @@ class WaitRow:
     waited_ns: int  # all calls together
     longest_ns: int
     last: int  # calls that this rank was the last one to start: others waited for it
-    blocked_ns: int | None  # of `waited_ns`, what the program spent in calls and waits; None: no wait is known
+    blocked_ns: int | None  # the part of `waited_ns` in calls and waits of the program; None if no wait is known
     blocked_calls: int  # calls whose wait is known
 
 
@@ -160,7 +161,8 @@ class _Call(NamedTuple):
 
 
 def waiting(collectives: Collectives, *, to: int = 0, group: ProcessGroup | None = None) -> WaitRows | None:
-    """How long the collectives of each rank waited for other ranks, which rank came last, and who was blocked meanwhile.
+    """The time that each rank's collectives waited for other ranks, the rank that came last, and who was blocked
+    meanwhile.
 
     The n-th collective of a group is the same one in all of its ranks. Their starts are compared, with clocks aligned by
     `clock_offset`: a rank waits from its own start until the last one's. If the program does other work meanwhile, as DDP's
@@ -172,9 +174,9 @@ def waiting(collectives: Collectives, *, to: int = 0, group: ProcessGroup | None
     of other groups are compared between those ranks that have them; all of these must be in `group`.
 
     Arguments:
-        collectives: of this rank.
+        collectives: those of this rank.
         to: the rank of the group that gets the rows.
-        group: None: all ranks. Ranks in rows are those of this group.
+        group: the process group; all ranks by default. Ranks in rows are those of this group.
 
     Returns:
         `WaitRows`; None on the other ranks.

@@ -12,7 +12,7 @@ _wait_of_torch: Any = None
 
 
 def note_in(recorder: Any) -> None:
-    """From now on, each wait is told to the recorder: `waited(work, start_ns, end_ns)`. Calls nest."""
+    """From now on, the recorder is notified of each wait with `waited(work, start_ns, end_ns)`. Calls nest."""
     global _wait_of_torch
     import torch.distributed as dist
 
