@@ -34,7 +34,7 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 @functools.cache
 def is_ours(filename: str) -> bool:
-    """Is the file Amanda's? The tools' files count as the program's."""
+    """True if the file is Amanda's. The tools' files count as the program's."""
     return filename.startswith(_PACKAGE) and not filename.startswith(_TOOLS)
 
 

@@ -34,7 +34,7 @@ def caller() -> tuple[int, CodeType]:
 
 
 def enter(entry: int, by: tuple[int, CodeType] | None = None) -> Callable[[], object]:
-    """Records the frame that enters a scope, as `caller` tells it; None: the calling one.
+    """Records the frame that enters a scope, as `caller` returns it. By default, this is the calling frame.
 
     Returns a function that removes it.
     """
@@ -62,9 +62,9 @@ def _is_contextlib(filename: str) -> bool:
 
 
 class Mark(NamedTuple):
-    """On a frame at which call paths begin."""
+    """The mark of a frame at which call paths begin."""
 
-    place: tuple[object, ...]  # what the frame counts as in them; empty: as any frame does
+    place: tuple[object, ...]  # the frame's place in these paths; empty if it counts as any other frame does
 
 
 class Block(NamedTuple):
@@ -76,7 +76,7 @@ class Block(NamedTuple):
     offset: int  # of the instruction that entered it
 
 
-# Of a function's code, its last constant: it costs the function's calls nothing, and goes where the code goes.
+# A mark is the last constant of a function's code: it costs the function's calls nothing, and goes where the code goes.
 _MARK = "amanda.root"
 
 _marked: dict[tuple[int, str], CodeType] = {}  # by the address of the original, while that lives, and the name
@@ -135,7 +135,7 @@ def _manages_context(frame: FrameType) -> bool:
 
 
 def listen(tell: Callable[[int, int], object]) -> None:
-    """Calls `tell(frame's address, what tells its innermost block from others; 0: none)`, now and at each change."""
+    """Calls `tell(frame's address, tag)`, now and at each change; `tag_of` returns the tag."""
     _listeners.append(tell)
     for frame in list(_blocks):
         tell(frame, tag_of(frame))
@@ -152,13 +152,15 @@ def blocks() -> Collection[int]:
 
 
 def tag_of(frame: int) -> int:
-    """What tells the innermost block of the frame at this address from others; 0: it is in none."""
+    """A number that distinguishes the innermost block of the frame at this address from others; 0 if it is in no
+    block."""
     blocks = _blocks.get(frame)
     return hash((blocks[-1].name, blocks[-1].offset)) % (1 << 63) * 2 + 1 if blocks else 0
 
 
 def mark_of(frame: FrameType) -> Mark | None:
-    """What makes call paths begin at this frame: a block that it is in, or else its function. None: nothing."""
+    """The mark that makes call paths begin at this frame: of a block that it is in, or else of its function. None if
+    there is no mark."""
     code = frame.f_code
     for block in reversed(_blocks.get(id(frame), ())):
         if block.code is code:
@@ -167,7 +169,8 @@ def mark_of(frame: FrameType) -> Mark | None:
 
 
 def mark_of_function(code: CodeType, offset: int) -> Mark | None:
-    """What makes call paths begin at a function of this code that is at this instruction."""
+    """The mark that makes call paths begin at a function of this code, at this instruction. None if there is no
+    mark."""
     name = _name_in(code)
     if name is None:
         return None
