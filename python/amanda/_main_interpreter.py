@@ -11,7 +11,7 @@ from typing import Any
 
 
 def _interpreters() -> Any:
-    """CPython's own module; None: this Python has none."""
+    """CPython's own module, or None if this Python has none."""
     for name in ("_interpreters", "_xxsubinterpreters"):  # from Python 3.13 on; before
         try:
             return importlib.import_module(name)

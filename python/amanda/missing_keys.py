@@ -1,4 +1,4 @@
-"""Why a context has no such key, as a note beside the KeyError."""
+"""The reason why a context has no such key, as a note of the KeyError."""
 
 from __future__ import annotations
 

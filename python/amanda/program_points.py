@@ -22,15 +22,16 @@ def points(program: Callable[..., Any], /, *inputs: Any, backward: bool = False,
     it ran. Operators inside models have the ids that they have in any other scope. Backward operators are listed, too,
     below their forward operators: those that the program runs, and with `backward` those of its result.
 
-    The program runs as it is: a model in training mode does what it does in training. What that changes is put back
-    afterwards: PyTorch's random states (of the CPU, and of CUDA devices in use), and the buffers of the model if `program`
-    is a module or a method of one, such as the running statistics of batch normalization. The model's buffers are in memory
-    twice meanwhile. In eager TensorFlow: the seeds after `tf.random.set_seed`, and the model's non-trainable variables.
-    What else a program does is done: a function that takes an optimizer step has taken it.
+    The program runs as it is: a model in training mode does what it does in training. Some changes are undone
+    afterwards. In PyTorch, these are the random states of the CPU and of CUDA devices in use. If `program` is a
+    module or a method of one, its buffers are restored, too, such as the running statistics of batch normalization.
+    The model's buffers are in memory twice meanwhile. In eager TensorFlow, the seeds after `tf.random.set_seed` and
+    the model's non-trainable variables are restored. Other effects of the program remain: a function that takes an
+    optimizer step has taken it.
 
     Arguments:
         program: a model, or anything else that can be called.
-        inputs, keywords: what it is called with.
+        inputs, keywords: the program's arguments.
         backward: also differentiates the sum of all tensors in the result that require a gradient, with
             `torch.autograd.grad`. No ``.grad`` changes, so no AccumulateGrad runs. In TensorFlow: with a `tf.GradientTape`,
             for the trainable variables that the program uses.
@@ -83,7 +84,7 @@ class PointsTool(Tool):
         self.add_inst_for_op(self._look_at_grad_inputs, backward=True, require_outputs=True, ops=names)
 
     def points(self) -> PointTable:
-        """What was seen so far."""
+        """The operators seen so far."""
         with self._lock:
             rows = [
                 Point(**{field.name: getattr(seen, field.name) for field in _FIELDS}) for seen in self._seen.values()
@@ -116,7 +117,7 @@ class PointsTool(Tool):
             module_path=context.module_path,
             source=context.source,
         )
-        key = dataclasses.astuple(seen)  # operators without an id are told apart by the rest
+        key = dataclasses.astuple(seen)  # the other fields distinguish operators without an id
         with self._lock:
             return self._seen.setdefault(key, seen)
 

@@ -14,7 +14,7 @@ from amanda.scope import apply
 
 
 class _Results(NamedTuple):
-    """What the tools found in one process. Of plain values: pytest-xdist sends it from its workers."""
+    """The tools' findings in one process. They are plain values, because pytest-xdist sends them from its workers."""
 
     operators: int
     tests: int
@@ -58,7 +58,8 @@ class TestsInScope:
             return (yield)
 
     def _note(self, found: Sequence[_core.Unmatched], counts: unmatched.Counts) -> None:
-        """It is told at the end: other tests may run what this one did not. And a test may make warnings errors."""
+        """Unmatched filters are reported at the end: other tests may run what this one did not, and a test may make
+        warnings errors."""
         self._unmatched += found
 
     # ---- results ----------------------------------------------------------------------------------------------------
@@ -106,7 +107,8 @@ def _counted(number: int, what: str) -> str:
 
 
 def _has_run(one: _core.Unmatched, types: Iterable[str]) -> bool:
-    """Have tests run what a routine asks for? Where it asks for modules, that is not known, and assumed."""
+    """True if tests have run what a routine asks for. If it asks for modules, that is unknown, and assumed to be
+    true."""
     patterns = [pattern.partition(".")[0] for pattern in one.ops]  # without overloads, as `types`
     return bool(one.modules) or any(
         fnmatch.fnmatchcase(name if "::" in pattern else name.rpartition("::")[2], pattern)

@@ -44,12 +44,12 @@ def report(
 
     Arguments:
         source: with columns `rank` and, if it is known, `host`, and a row for each name or for many of them. A folder is a
-            dataset as `Results.to_dataset` writes it. In the folder of a run, it is the first that `amanda run` wrote: a
-            tool's own order. A folder that has several is refused otherwise.
-        by: columns whose values name what is compared. None: `name`, and `op_id` where there is one.
-        value: the column to compare. None: the first that there is of device_ns, total_ns, host_ns, flops, calls, value.
-            Missing values and NaN count as 0.
-        combine: "sum", or "mean" of the rows that have a value, for values that no sum makes sense of, such as norms.
+            dataset as `Results.to_dataset` writes it. In the folder of a run, it is the first one that `amanda run`
+            wrote: the tool's default grouping. Any other folder with several datasets is an error.
+        by: columns whose values name what is compared. By default, `name`, and `op_id` if there is one.
+        value: the column to compare. By default, the first that exists of device_ns, total_ns, host_ns, flops, calls,
+            value. Missing values and NaN count as 0.
+        combine: "sum", or "mean" of the rows that have a value, for values whose sum makes no sense, such as norms.
         progress: a bar on standard error while DuckDB reads, if that is a terminal; see `amanda.reports.progress.Progress`.
 
     Returns:

@@ -55,9 +55,9 @@ def root(function_or_name: Any) -> Any:
             optimizer.step()
 
     The call path in `OpContext.op_id` begins at the innermost root. A decorated function counts by its name and file. A
-    root that has a name counts by this name alone, and calls in it by their position from the root's first line on: blocks
-    of one name with the same lines have the same ids, wherever they are. Inside a module that has state, the path
-    begins at that module, with or without roots.
+    root that has a name counts by this name alone. Calls in it count by their position relative to the root's first
+    line. Blocks with the same name and the same lines therefore have the same ids, wherever they are. Inside a module
+    that has state, the path begins at that module, with or without roots.
 
     As a decorator it returns a copy of the function, whose calls cost no more. Methods, generators and coroutine functions
     can be roots, too. A root covers what its function or block calls on the same thread: not the threads and tasks that

@@ -52,8 +52,8 @@ def check(
     keywords: Mapping[str, Any],
     shown: tuple[Sequence[str], Sequence[int | str] | None] = ((), ()),
 ) -> None:
-    """Checks the arguments of `method` of an OpContext. `names`: of the positions it selects from; empty: unknown.
-    `shown`: the names and positions of what it selects only to look at.
+    """Checks the arguments of `method` of an OpContext. `names`: the names of the positions that it selects from, or
+    empty if they are unknown. `shown`: the names and positions of what it selects only to look at.
 
     Raises:
         TypeError: the routine cannot take what it will be given, or a keyword is meant for `method`.
@@ -76,7 +76,7 @@ def check(
 
 
 def _selected(where: str, option: str, names: Sequence[str], positions: Sequence[int | str] | None) -> list[str] | None:
-    """The operands that the routine gets, by name where names are known; None: unknown."""
+    """The operands that the routine gets, by name where names are known; None if the operands are unknown."""
     if positions is None:
         return list(names) or None
     found: list[str] = []
@@ -89,7 +89,7 @@ def _selected(where: str, option: str, names: Sequence[str], positions: Sequence
 
 
 def _signature(fn: Any) -> inspect.Signature | None:
-    """The signature; None: it is uncertain. A wrapper may take other arguments than the function it wraps."""
+    """The signature, or None if it is uncertain. A wrapper may take other arguments than the function it wraps."""
     if hasattr(fn, "__signature__"):
         return None
     try:
@@ -145,7 +145,7 @@ def _check_arguments(
 
 
 def _takes(signature: inspect.Signature, keywords: Iterable[str]) -> tuple[int, int]:
-    """How many positional arguments it takes, beside these keywords."""
+    """The least and the largest number of positional arguments that it takes in addition to these keywords."""
     fewest = most = 0
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -159,7 +159,7 @@ def _takes(signature: inspect.Signature, keywords: Iterable[str]) -> tuple[int, 
 
 
 def returns_nothing(fn: Any) -> bool:
-    """Is it certain that a routine returns None only, as a function without a value in its return statements does?"""
+    """True if a routine certainly returns only None, as a function without a value in its return statements does."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if inspect.ismethod(fn):

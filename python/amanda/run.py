@@ -11,9 +11,9 @@ from amanda import _core
 class Run(dict[str, Any]):
     """One execution of an operator: a dict that a tool's routines share, those of its backward operators included.
 
-    ``with_run=True`` passes it to a routine as ``run``. What a forward routine puts in, the routines of the backward
-    operators that this very execution created find there, in loops and shared layers too. It lives as long as the
-    graph that autograd records, and where no backward routine asks for it, until the operator returns.
+    ``with_run=True`` passes it to a routine as ``run``. A forward routine can store values in it. The routines of the
+    backward operators that this same execution created find them there, in loops and shared layers, too. The run lives
+    as long as the graph that autograd records. If no backward routine asks for it, it lives until the operator returns.
 
     At the end of the operator a tensor in it that autograd recorded, in a list, tuple or dict too, is replaced by its
     ``detach()``: otherwise the graph would keep itself alive.
@@ -33,7 +33,7 @@ class Run(dict[str, Any]):
 
         Raises:
             amanda.Error: it is not known which execution this is: the routine was scheduled when the forward operator
-                had run, or a graph does not tell.
+                had run, or a graph does not have this information.
         """
         if self._index is None:
             raise _core.Error(

@@ -25,9 +25,9 @@ class Schedule:
         warmup: open, but what tools find is forgotten. Only the first cycle warms up, because a scope analyzes each
             operator once; in later cycles these steps are off.
         active: open.
-        repeat: how many cycles; 0: without end.
+        repeat: the number of cycles; 0 means that they never end.
         skip_first: off, once, before the first cycle.
-        every: the length of a cycle; None: `wait` + `warmup` + `active`.
+        every: the length of a cycle; `wait` + `warmup` + `active` by default.
 
     Raises:
         TypeError: an argument is not an integer.

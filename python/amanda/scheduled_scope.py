@@ -51,7 +51,7 @@ class ScheduledScope(Scope):
 
     @property
     def phase(self) -> Phase:
-        """Of this step: "active", "warmup", or "wait", in which the scope is closed."""
+        """The phase of this step: "active", "warmup", or "wait", in which the scope is closed."""
         phase = self.schedule(self._number)
         return "wait" if phase == "warmup" and self._has_been_active else phase
 
@@ -176,10 +176,11 @@ def scheduled(
 
     Arguments:
         tools, on_error, compiled, coverage: as for `apply`.
-        schedule: the steps in which it is open; None: all.
-        steps: what ends a step. None: the program calls `step()`. An optimizer: each call of its ``step()`` does. For all
-            optimizers of the process: ``register_optimizer_step_post_hook`` of ``torch.optim.optimizer``, or another
-            function that registers a hook to be called after each step, and returns a handle with ``remove()``.
+        schedule: the steps in which the scope is open; all steps by default.
+        steps: what ends a step. By default, the program calls `step()`. If an optimizer is given, each call of its
+            ``step()`` ends a step. For all optimizers of the process, give ``register_optimizer_step_post_hook`` of
+            ``torch.optim.optimizer``. Other functions of this kind can be given, too: they register a hook that is
+            called after each step, and return a handle with ``remove()``.
         first_step: the number of the first step, where training is resumed from a checkpoint.
 
     Raises:

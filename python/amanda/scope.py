@@ -41,7 +41,7 @@ class Scope:
     ) -> None:
         self._tools = tools
         self.options = options  # drivers' options, by name
-        self._entered_by: tuple[int, CodeType] | None = None  # a frame; None: the one that calls __enter__
+        self._entered_by: tuple[int, CodeType] | None = None  # a frame, or None for the one that calls __enter__
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
         self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
@@ -161,7 +161,8 @@ class Scope:
         return report_of(row for counter in self._counters for row in counter.rows())
 
     def evidence(self) -> list[Evidence]:
-        """What each of its tools has looked at, and what ran that it did not look at. See `Tool.evidence`."""
+        """The operators that each of its tools has looked at, and those that ran and were not looked at. See
+        `Tool.evidence`."""
         return [tool.evidence() for tool in self._tools]
 
 

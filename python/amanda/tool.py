@@ -25,7 +25,7 @@ ON_DEMAND: Final = _OnDemand()
 
 
 class _Ask(NamedTuple):
-    """What an analysis routine asks for."""
+    """The operators that an analysis routine asks for."""
 
     backward: bool
     operators: str
@@ -56,7 +56,7 @@ MAX_NAMES_SHOWN = 6
 
 
 class _Unread(Protocol):
-    """What a tool could not read."""
+    """The values that a tool could not read."""
 
     def unread(self) -> list[Unseen]: ...
 
@@ -162,14 +162,16 @@ class Tool:
             callback: called as ``callback(context)``, once per operator.
             backward: if True, the routine analyzes backward operators, and is called once for each of them.
             require_outputs: if True, the routine is called after the operator has run, when outputs are available.
-            ops: the operators to analyse: one name or several; shell globs are allowed. Always names forward operators.
-                ``"conv2d"`` matches in any namespace, ``"aten::conv2d"`` in one, ``"add.Tensor"`` one overload.
-                None: every operator. `ON_DEMAND`: the operators that dependent tools ask for. A name without globs must be
-                known: name an operator that is registered later with its namespace. `amanda.ops` has groups of names.
+            ops: the operators to analyse: one name or several; shell globs are allowed. The names are always those of
+                forward operators. ``"conv2d"`` matches in any namespace, ``"aten::conv2d"`` in one, ``"add.Tensor"``
+                one overload. By default, every operator. With `ON_DEMAND`, the operators that dependent tools ask for.
+                A name without globs must be known: name an operator that is registered later with its namespace.
+                `amanda.ops` has groups of names.
             modules: only operators that run inside these modules: one path or several, as in `named_modules()`, such as
                 ``"encoder.layer.0"``. Shell globs are allowed, and ``*`` also matches dots: ``"encoder.*.attention"``. A
-                path stands for the module and everything inside it. None: everywhere, also outside modules.
-            nested: also analyse operators inside an operator that this tool sees. By default, only the outermost.
+                path stands for the module and everything inside it. By default, everywhere, also outside modules.
+            nested: also analyse operators inside an operator that this tool sees. By default, only the outermost
+                operators are analysed.
             optional: do not warn if nothing matches `ops` and `modules` while another routine of this tool, or of one that
                 it depends on, has work, or if other tools depend on this one. By default, leaving a scope in which
                 operators ran warns once (`UnmatchedFilterWarning`).
@@ -223,7 +225,7 @@ class Tool:
         called twice, both restrictions hold. Call it before `apply`.
 
         Arguments:
-            ops, modules: as in `add_inst_for_op`. None: no restriction.
+            ops, modules: as in `add_inst_for_op`. By default, there is no restriction.
 
         Raises:
             TypeError: `ops` or `modules` contains something other than names.
@@ -286,7 +288,7 @@ class Tool:
         return skips.unread() if skips is not None else []
 
     def _values_read(self) -> int | None:
-        """How many tensors and arrays it has read. None: it does not count them."""
+        """The number of tensors and arrays that the tool has read. None if it does not count them."""
         return None
 
     def _asked_text(self) -> str:
@@ -359,7 +361,7 @@ def _counted(asks: list[_Ask], backward: bool) -> str:
 
 
 def _meant(value: object, function: str) -> str:
-    """What to write where `function` takes tools and `value` is none."""
+    """A hint for messages: the correct argument of `function`, which takes tools, where `value` is no tool."""
     if isinstance(value, type) and issubclass(value, Tool):
         return f"; did you mean {value.__name__}()?"
     if isinstance(value, list | tuple | set) and value and all(isinstance(each, Tool) for each in value):

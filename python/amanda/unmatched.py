@@ -30,7 +30,7 @@ def warn(unmatched: Sequence[_core.Unmatched], counts: Counts) -> None:
 
 
 def texts(unmatched: Sequence[_core.Unmatched], counts: Counts) -> list[str]:
-    """What to tell of them. Routines of one tool whose operators did not run are one text."""
+    """The texts that report them. Routines of one tool whose operators did not run are one text."""
     absent: dict[str, list[_core.Unmatched]] = {}
     for one in unmatched:
         if not one.ops_matched:
