@@ -60,7 +60,7 @@ def environment() -> str:
 
 
 def _thread_local_storage() -> str:
-    """Is there room for libraries whose thread-local variables have to be placed when they are loaded?"""
+    """Whether there is room for libraries whose thread-local variables must be placed when they are loaded, as text."""
     own = "amanda's is allocated when it is used"
     try:
         ctypes.CDLL(os.path.join(os.path.dirname(_core.__file__), "libamanda_initial_exec_probe.so"))

@@ -78,7 +78,7 @@ def run(program: Program, files: Mapping[str, str], given: argparse.Namespace, o
 
 
 def summary(tool: Flops) -> str:
-    """The sums, and the operators in which nothing was counted. What multiplies among them is below the table."""
+    """The sums, and the operators in which nothing was counted. Those of them that multiply are below the table."""
     rows = tool.rows("op")
     backward = sum(row.flops for row in rows if row.backward)
     forward = sum(row.flops for row in rows) - backward

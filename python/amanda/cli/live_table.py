@@ -20,8 +20,8 @@ def live(table: Callable[[], Any]) -> Iterator[None]:
     """Shows what `table` returns, a renderable of rich, on standard error, if that is a terminal and rich is installed.
 
     If standard output is not, the table stays in its place, and is gone at the end. If it is, the program's own lines
-    and such a table would overwrite each other: then it is printed below what is there, after 1, 2, 4, ... seconds. Of
-    several ranks, the first shows its table.
+    and such a table would overwrite each other: then it is printed below what is there, after 1, 2, 4, ... seconds. If
+    there are several ranks, the first one shows its table.
     """
     with progress.claimed_terminal() as claimed:
         if not claimed:

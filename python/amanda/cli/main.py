@@ -14,7 +14,7 @@ COMMANDS = (run, report, doctor, ls, profile, flops, memory, nan, diff, trace, w
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command line; None: this process's.
+    """Runs a command line; by default, this process's.
 
     Raises:
         SystemExit: the program that it runs has raised it, or has failed; or the command line has a mistake.

@@ -1,4 +1,4 @@
-"""`amanda profile` runs a program, and prints what its lines cost, beside its source code."""
+"""`amanda profile` runs a program, and prints its source code with what each line costs."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ class Program:
 
 
 class _Entered:
-    """A scope whose warnings at its end are told as text if they are errors: the program, which made them so, has ended."""
+    """A scope that prints warnings at its end as text if they are errors: the program, which made them so, has
+    ended."""
 
     def __init__(self, scope: Scope, prepare: Callable[[], object]) -> None:
         self._scope, self._prepare = scope, prepare
@@ -141,7 +142,7 @@ def _new_main() -> types.ModuleType:
 
 
 def _is_the_commands(main: types.ModuleType) -> bool:
-    """Is it `python -m amanda`, or the script that pip has installed?"""
+    """True if it is `python -m amanda`, or the script that pip has installed."""
     name = main.__spec__.name if main.__spec__ is not None else os.path.basename(getattr(main, "__file__", None) or "")
     return name in ("amanda.__main__", "amanda")
 

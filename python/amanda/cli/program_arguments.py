@@ -1,4 +1,4 @@
-"""What all commands that run a program take: the program, and the options of scopes."""
+"""The arguments of all commands that run a program: the program, and the options of scopes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def program_of(command: argparse.ArgumentParser, given: argparse.Namespace) -> Program | None:
-    """The program of a command line; None: there is none. Ends the command where it cannot be read."""
+    """The program of a command line, or None if there is none. Ends the command where it cannot be read."""
     if given.module == []:
         command.error("argument -m: expected a module")
     if given.top is not None and given.top < 0:
@@ -55,7 +55,7 @@ def options(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def output_file(command: argparse.ArgumentParser, path: str | None) -> IO[str] | None:
-    """The file that is named; None: none is. Ends the command where it cannot be written."""
+    """The named file, or None if none is named. Ends the command where it cannot be written."""
     try:
         return open(path, "w", encoding="utf-8") if path else None
     except OSError as error:

@@ -32,12 +32,12 @@ def printed(error: BaseException) -> object:
 
 
 def is_success(status: object) -> bool:
-    """Of what `sys.exit` takes: None and 0."""
+    """True for None and 0 among the arguments that `sys.exit` takes."""
     return status is None or (isinstance(status, int) and status == 0)
 
 
 def leave(status: object) -> None:
-    """Ends this process with a program's status; None: returns.
+    """Ends this process with a program's status. If the status is None, it returns.
 
     Raises:
         KeyboardInterrupt: the status is `INTERRUPTED`. Python prints nothing of it.

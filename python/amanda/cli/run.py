@@ -225,7 +225,8 @@ def _write_page(path: str, run: SavedRun) -> None:
 
 
 def _of_this_rank(path: str | None) -> str | None:
-    """As a launcher tells it, before the program runs: what the program starts itself prints and writes nothing."""
+    """The path with the rank that the launcher sets before the program runs. Processes that the program itself starts
+    print and write nothing."""
     stem, extension = os.path.splitext(path or "")
     return f"{stem}{this_rank().suffix}{extension}" if path is not None else None
 

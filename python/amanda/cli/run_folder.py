@@ -26,7 +26,7 @@ NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes
 
 
 def begun(command: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
-    """What run.json says of a process that runs."""
+    """The content of run.json while the process runs."""
     rank = this_rank()
     return {
         "schema": SCHEMA,
@@ -44,11 +44,11 @@ def begun(command: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
 
 
 def ended(status: object, operators: int) -> dict[str, Any]:
-    """What it says beside that afterwards.
+    """The content that run.json has in addition after the end.
 
     Arguments:
         status: the program's exit status.
-        operators: how many ran.
+        operators: the number of operators that ran.
     """
     number = status if isinstance(status, int) else int(status is not None)  # as Python does with sys.exit's argument
     return {
@@ -120,7 +120,7 @@ class RunFolder:
         self._write_run()
 
     def write(self, name: str, tool: Results[Any, Any]) -> None:
-        """Writes the rows of a tool, for each of its groupings; beside JSON what a page shows of it. Raises `OSError`."""
+        """Writes a tool's rows for each of its groupings, and the tool's part of a page as JSON. Raises `OSError`."""
         files = [(kind, by) for kind in self._formats for by in tool.groupings()]
         with Progress(f"writing the results of {name}", len(files) + 1) as progress:  # and those of a page
             for kind, by in files:
@@ -164,7 +164,7 @@ class RunFolder:
         return os.path.join(self.path, f"run{self._rank.suffix}.json")
 
     def _of_other_ranks(self) -> list[str]:
-        """Of an earlier run with another number of processes: its run files that this run does not replace."""
+        """The run files of an earlier run with another number of processes that this run does not replace."""
         own = (
             {"run.json"} if self._rank.world_size == 1 else {f"run.rank{i}.json" for i in range(self._rank.world_size)}
         )

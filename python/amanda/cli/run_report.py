@@ -1,4 +1,4 @@
-"""What a command hands out when its program has ended, whatever has ended it."""
+"""The results that a command prints and writes when its program has ended, for whatever reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amanda.scope import Scope
 
 
 class Report:
-    """Parts of a report; one that fails is told of on standard error, and does not stop the others."""
+    """Parts of a report. A part that fails is reported on standard error, and does not stop the others."""
 
     def __init__(self) -> None:
         self.status: int | None = None  # of the process, if the program has ended well
@@ -49,7 +49,7 @@ def run_and_report(
 ) -> None:
     """Runs a program in a scope, and then `report`, which prints and writes what was found.
 
-    `report` is called with the program's exit status. What it prints goes to the standard output of this call, also if the
+    `report` is called with the program's exit status. Its output goes to the standard output of this call, also if the
     program has replaced it. Processes that the program forks report nothing.
 
     Arguments:
@@ -83,7 +83,7 @@ def run_and_report(
 
 
 def program_failed(command: str, script: str, status: object, own: int = statuses.PROGRAM_FAILED) -> object:
-    """`own`, of a command that judges a program that has not ended well by itself: tells the program's status."""
+    """Prints the status of a program that has not ended well, and returns `own`. For commands with own statuses."""
     if status is program_end.INTERRUPTED:
         return status
     if not isinstance(status, int):  # as Python does with a text
@@ -94,7 +94,7 @@ def program_failed(command: str, script: str, status: object, own: int = statuse
 
 
 def _told_unseen(scope: Scope) -> bool:
-    """Tells what the tools did not look at, on standard error. Was there any?"""
+    """Prints on standard error what the tools did not look at, and returns True if there was any."""
     found = [evidence for evidence in scope.evidence() if not evidence.is_complete]
     for evidence in found:
         program_end.tell(f"amanda: --strict: {evidence.tool} did not look at {evidence.not_looked_at}")
@@ -117,7 +117,7 @@ def _report(report: Callable[[Report, object], object], status: object, stdout: 
 
 
 def _report_suddenly(report: Callable[[Report, object], object], status: int) -> int | None:
-    """What the program has not flushed stays so: it ends without."""
+    """The report of a program that ends suddenly. The program's own output is not flushed."""
     try:
         stdout: IO[str] | None = os.fdopen(1, "w", encoding=getattr(sys.stdout, "encoding", None), closefd=False)
     except OSError:
@@ -137,7 +137,7 @@ def _prints_anything() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError, ValueError):  # it is flushed; the report has told of that
+        with contextlib.suppress(OSError, ValueError):  # it is flushed; the report has said so
             stdout.reconfigure(errors=errors)
 
 

@@ -1,4 +1,4 @@
-"""What a folder holds of a run: one part for each process that has written there."""
+"""A run in a folder: one part for each process that has written there."""
 
 from __future__ import annotations
 

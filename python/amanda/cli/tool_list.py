@@ -22,7 +22,7 @@ class NamedTool(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a TOML file may say; a command line adds to it."""
+    """The settings that a TOML file may have; a command line adds to them."""
 
     tools: list[str] = []
     ops: list[str] = []

@@ -88,7 +88,7 @@ class ToolSpec(NamedTuple):
             raise
         except (Exception, SystemExit) as error:
             if self.place in SHIPPED.values() and isinstance(error, (ValueError, TypeError, ImportError)):
-                raise  # tells all
+                raise  # the message says all
             kind = type(error).__name__
             raise ValueError(f"{self.name} of {self._module()} can't be made: {kind}: {error}{_line(error)}") from error
 
