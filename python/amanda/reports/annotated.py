@@ -1,4 +1,4 @@
-"""AnnotatedResults: the methods by which tools show what the lines of a program cost, beside its source code."""
+"""AnnotatedResults: the methods by which tools show the source code of a program with the cost of each line."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class AnnotatedResults(Results[RowT, ByT]):
     def annotate(
         self, file: str | os.PathLike[str] | None = None, *, context: int | None = 3, libraries: bool = False
     ) -> SourceListing:
-        """The source code of the program beside what each line costs, for `print`, `rich.print` and notebooks.
+        """The source code of the program with the cost of each line, for `print`, `rich.print` and notebooks.
 
         A line has the operators that it calls itself; in tools with rows by "user_line", also those that libraries call for
         it. Then library files list a part of the same time again.
 
         Arguments:
-            file: a file, by its path or the end of one. None: all files of the user that have rows, longest time first.
-            context: how many lines to show around those with rows. None: whole files.
+            file: a file, by its path or the end of its path. By default, all files of the user that have rows, longest
+                time first.
+            context: the number of lines to show around those with rows. None shows whole files.
             libraries: list all files, those of installed packages, too, each line with what it calls itself. They are
                 listed anyway if no other file has rows.
 
@@ -73,8 +74,8 @@ class AnnotatedResults(Results[RowT, ByT]):
         One file that needs no network. It is written as a whole or not at all.
 
         Arguments:
-            title: of the page. "": what each line costs.
-            files: how many files of source code: the user's first, then those of libraries, each of the longest time.
+            title: the title of the page; "Cost by line" by default.
+            files: the number of source files: the user's first, then those of libraries, the longest time first.
 
         Raises:
             ImportError: jinja2 or plotly is not installed.
@@ -116,15 +117,15 @@ class AnnotatedResults(Results[RowT, ByT]):
     # ---- what subclasses define -------------------------------------------------------------------------------------
 
     def _listing_columns(self, lines: Sequence[Any]) -> Sequence[Column]:
-        """What to show of each of these rows by line, beside its number and its code."""
+        """The columns for each of these rows by line, in addition to its number and its code."""
         raise NotImplementedError
 
     def _costs(self, lines: Sequence[Any], all_lines: Sequence[Any]) -> str:
-        """What some of all lines cost together, as text: "12.30 ms"."""
+        """The cost of some of all lines together, as text: "12.30 ms"."""
         raise NotImplementedError
 
     def _charts(self) -> Sequence[Section]:
-        """For a page, above the source code."""
+        """The charts of a page, above the source code."""
         return []
 
     def _user_lines(self) -> Sequence[Any]:

@@ -11,7 +11,7 @@ Event = dict[str, Any]
 
 
 def write(path: str | os.PathLike[str], events: Iterable[Event], **head: Any) -> None:
-    """Writes the events, and the items of `head` beside them."""
+    """Writes the events, and the items of `head` next to them."""
     trace = {"traceEvents": list(events), "displayTimeUnit": "ms", **head}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(trace, file)

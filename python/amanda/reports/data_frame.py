@@ -16,7 +16,7 @@ def data_frame(speaker: str, rows: Sequence[Any], fields: Mapping[str, str | Non
 
     Arguments:
         speaker: the tool's name in messages.
-        fields: the attributes with their dtypes, as `fields_of` finds them. None: as pandas finds.
+        fields: the attributes with their dtypes, as `fields_of` finds them. If a dtype is None, pandas finds it.
 
     Raises:
         ImportError: pandas is not installed.

@@ -63,7 +63,7 @@ def _write_parquet(
     fields: Fields,
     about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes row groups, each of which is made when the one before is written: beside `rows`, one is in memory."""
+    """Writes row groups. Each is made after the previous one is written: memory holds `rows` and one group."""
     try:
         import pandas  # noqa: F401
         import pyarrow
@@ -94,7 +94,7 @@ def _write_parquet(
 
 
 def _as_text(value: Any) -> Any:
-    """What a cell holds: JSON for what has parts."""
+    """The content of a cell: JSON for a value that has parts."""
     return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 

@@ -40,10 +40,10 @@ class HtmlPage:
         page.add_table("Causes", columns, rows)
         page.write("report.html")
 
-    A browser is told to load nothing for the page from anywhere else.
+    The page forbids the browser to load anything from elsewhere.
 
     Arguments:
-        title: of the page.
+        title: the title of the page.
         summary: a sentence or two below the title.
     """
 
@@ -56,8 +56,8 @@ class HtmlPage:
         """Adds a section below the others.
 
         Arguments:
-            rank: of the process that it is about; None: it is not about one. A page of several ranks lets the reader
-                choose one of them, or all.
+            rank: the rank of the process that the section is about; None if it is not about one process. On a page of
+                several ranks, the reader chooses one of them, or all.
         """
         if rank is not None:
             section = section.under(f"rank {rank}")

@@ -49,7 +49,7 @@ def as_html(columns: Sequence[Column], rows: Sequence[Any], caption: str = "") -
 
 
 def terminal_width() -> int | None:
-    """Of the terminal that print() writes to; None: it writes to something else."""
+    """The width of the terminal that print() writes to; None if it writes to something else."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 

@@ -25,7 +25,7 @@ def library() -> str:
 
 
 def chart_of(section: Section) -> Chart | None:
-    """The chart of a section; None: it is none."""
+    """The chart of a section; None if the section is no chart."""
     draw = _CHARTS.get(type(section))
     return draw(section) if draw is not None else None
 

@@ -24,7 +24,7 @@ class Operand:
     name: str  # of the position, as the schema has it; ""
     kind: Literal["none", "tensor", "tensors", "number", "numbers", "other"]
     dtype: str  # "float32"; "" where it is not known, or differs among numbers
-    shape: tuple[int | None, ...] | None  # of a tensor; None: not known
+    shape: tuple[int | None, ...] | None  # of a tensor; None if it is not known
     device: str
     elements: tuple[Operand, ...]  # of a list of tensors
 
@@ -48,7 +48,7 @@ class Point:
     module_path: str
     source: str
     inputs: tuple[Operand, ...]  # of the first run; of a backward operator: its grad_outputs
-    outputs: tuple[Operand, ...] | None  # grad_inputs; None: the first run raised
+    outputs: tuple[Operand, ...] | None  # of a backward operator: grad_inputs. None if the first run raised
     runs: int
 
 
@@ -71,9 +71,9 @@ class PointTable:
 
         Arguments:
             sort: "order": as `rows`; "runs": what ran most often first; "operator", "module": by name.
-            top: how many rows; None: all.
-            width: of the table, in characters; long names are shortened from the left, with an ellipsis. None: as wide as
-                it takes.
+            top: the number of rows; all by default.
+            width: the width of the table, in characters. Long names are shortened from the left, with an ellipsis. By
+                default, the table is as wide as its content.
 
         Raises:
             ValueError: there is no such order.

@@ -23,7 +23,7 @@ _drawing = threading.Lock()  # held by what draws on the terminal: two displays 
 
 
 def is_terminal() -> bool:
-    """Is standard error one?"""
+    """True if standard error is a terminal."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # there is none, or it is closed
@@ -32,10 +32,11 @@ def is_terminal() -> bool:
 
 @contextlib.contextmanager
 def claimed_terminal() -> Iterator[bool]:
-    """May the block draw on standard error?
+    """Yields True if the block may draw on standard error.
 
-    It may if that is a terminal, rich is installed, and no other block draws there: in this process, or in one that this
-    one belongs to, as the first rank or as what `multiprocessing` has started it from. Nothing is imported otherwise.
+    The block may draw if standard error is a terminal, rich is installed, and no other block draws there. Other blocks
+    are those of this process, of the first rank, and of the process that has started this one by `multiprocessing`.
+    Nothing is imported otherwise.
     """
     if not is_terminal() or not _is_first() or not _drawing.acquire(blocking=False):
         yield False
@@ -112,26 +113,25 @@ def bar(what: str, total: float | None) -> Any:
 
 
 class Progress:
-    """Shows a bar on standard error while a block runs: how much is done, of how much, and the time that is left::
+    """Shows a bar on standard error while a block runs: the part of the work that is done, and the time that is left::
 
         with Progress("injecting faults", total=300) as progress:
             for trial in range(300):
                 run(trial)
                 progress.advance()
 
-    It is erased when the block ends, whatever ends it. If standard error is not a terminal, or rich is not installed,
-    nothing is written. Of several processes, ranks and blocks, one has a bar: the first. What the program writes stays as
-    it is: a line of it may stand behind what is left of a bar.
+    The bar is erased when the block ends, also by an exception. If standard error is not a terminal, or rich is not
+    installed, nothing is written. Among several processes, ranks and blocks, only the first has a bar. The program's
+    output is not changed: a line of it may follow the rest of a bar.
 
-    The bar is drawn by `advance`, at most ten times a second, and not in the first half second: no thread runs beside the
-    work.
+    `advance` draws the bar, at most ten times a second, and not in the first half second. This needs no other thread.
 
     Arguments:
-        what: is being done: "injecting faults".
-        total: how much `advance` is going to count; None: it is not known.
-        show: False: there is never a bar.
-        done: is called for what is done, in place of `advance`, on a thread that draws twice a second.
-        ticks: such a thread draws what `advance` counts: where one part of the work takes seconds.
+        what: the work, such as "injecting faults".
+        total: the amount that `advance` is going to count; None if it is not known.
+        show: if False, there is never a bar.
+        done: returns the work that is done, in place of `advance`; called on a thread that draws twice a second.
+        ticks: if True, such a thread draws what `advance` counts, for work of which one part takes seconds.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Progress:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._left = contextlib.ExitStack()
-        self._process, self._began = 0, 0.0  # 0: nothing is shown
+        self._process, self._began = 0, 0.0  # a process of 0 means that nothing is shown
 
     def __enter__(self) -> Progress:
         if self._show and self._left.enter_context(claimed_terminal()) and terminal().is_interactive:

@@ -21,7 +21,7 @@ Combine = Literal["sum", "mean"]
 
 @dataclasses.dataclass(frozen=True)
 class SpreadRow:
-    """What ranks have under one name: an operator type, a module, a line.
+    """The values of the ranks under one name: an operator type, a module, a line.
 
     A rank that has no such row counts as 0.
     """
@@ -160,5 +160,5 @@ def part_of(row: Any, rank: int, value: str) -> Part:
 
 
 def first_value(columns: Sequence[str], value: str | None = None) -> str | None:
-    """The value if it is among these columns; of None, the first of `VALUES` that is. None: there is none."""
+    """The value if it is one of these columns. For None, the first of `VALUES` that is one. Else None."""
     return next((name for name in ((value,) if value else VALUES) if name in columns), None)

@@ -22,15 +22,15 @@ ByT = TypeVar("ByT", bound=str)
 
 
 class Grouping(NamedTuple):
-    """What rows of one `by=` look like."""
+    """The form of the rows of one `by=`."""
 
     columns: Sequence[Column]  # of tables
-    fields: Mapping[str, str | None]  # the columns of data frames, with their dtypes; None: as pandas finds
+    fields: Mapping[str, str | None]  # the columns of data frames, with their dtypes; pandas finds a dtype of None
     summed: Callable[[Sequence[Any]], Any] | None = None  # makes one row of many: tables have a total then
 
 
 class Results(Generic[RowT, ByT]):
-    """What tools with results have in common: `rows`, `table`, `to_pandas`, `reset`, and files for programs::
+    """The common methods of tools with results: `rows`, `table`, `to_pandas`, `reset`, and files for programs::
 
         profile = Profile()
         with amanda.apply(profile):
@@ -47,11 +47,11 @@ class Results(Generic[RowT, ByT]):
     _groupings: ClassVar[Mapping[str, Grouping]]  # the first is the default
 
     def rows(self, by: ByT | None = None) -> list[RowT]:
-        """What the tool has found so far, as a list of dataclasses.
+        """The tool's results so far, as a list of dataclasses.
 
         Arguments:
-            by: what a row stands for, such as "op", "module", "line" or "id" (one operator at its place in the program).
-                None: the tool's first.
+            by: the object of each row, such as "op", "module", "line" or "id" (one operator at its place in the
+                program). By default, the tool's first grouping.
 
         Raises:
             ValueError: the tool has no such grouping; the message lists those it has.
@@ -67,9 +67,9 @@ class Results(Generic[RowT, ByT]):
 
         Arguments:
             by: as in `rows`.
-            sort: the column to sort by, as `to_pandas` names it: numbers largest first, names from A to Z, missing values
-                last. None: the order of `rows`.
-            top: how many rows to show; one more line stands for the others. None: all.
+            sort: the column to sort by, as `to_pandas` names it: numbers largest first, names from A to Z, missing
+                values last. By default, the order of `rows`.
+            top: the number of rows to show; one more line stands for the others. By default, all rows are shown.
 
         Raises:
             ImportError: rich is not installed.
@@ -141,7 +141,8 @@ class Results(Generic[RowT, ByT]):
 
         Arguments:
             by: as in `rows`.
-            rank: of this process. None: that of `torch.distributed`, or of the environment variable RANK; else 0.
+            rank: the rank of this process. By default, that of `torch.distributed`, or of the environment variable
+                RANK, or else 0.
 
         Errors: as `to_parquet`.
         """
@@ -149,15 +150,16 @@ class Results(Generic[RowT, ByT]):
         exports.write_dataset(self._speaker, folder, self._rows(by), self._groupings[by].fields, rank)
 
     def groupings(self) -> list[ByT]:
-        """What `by` can be; the first is the default."""
+        """The possible values of `by`; the first is the default."""
         return typing.cast(list[ByT], list(self._groupings))
 
     def figures(self) -> Sequence[Section]:
-        """What a page shows of the tool above its tables: charts and listings, as `amanda.reports.sections` has them."""
+        """The tool's charts and listings, which a page shows above its tables. They are those of
+        `amanda.reports.sections`."""
         return []
 
     def sortable(self, by: ByT | None = None) -> list[str]:
-        """What `sort` of `table` can be.
+        """The possible values of `sort` of `table`.
 
         Raises:
             ValueError: there is no such grouping.

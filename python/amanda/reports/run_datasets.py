@@ -36,7 +36,7 @@ def _ranks(folder: Path) -> list[int]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What `amanda run` has written, in its order."""
+    """The datasets that `amanda run` has written, in its order."""
     for run in sorted(folder.glob("run*.json")):
         names = json.loads(run.read_text(encoding="utf-8"))["files"]
         return list(dict.fromkeys(folder / Path(name).parents[1] for name in names if "/rank=" in name))

@@ -32,11 +32,11 @@ class ScheduledRoutine:
     when: Literal["before", "replace", "after"]
     tool: str
     routine: str
-    operands: tuple[str | int, ...] | None  # what the routine gets, by name or by position; None: all
+    operands: tuple[str | int, ...] | None  # those that the routine gets, by name or by position; None means all
 
 
 class ScopeDescription:
-    """What the analyses of a scope have scheduled. From `Scope.describe`.
+    """The routines that the analyses of a scope have scheduled. From `Scope.describe`.
 
     ``print(description)`` shows it as a table; so do notebooks. It does not change any more.
     """
@@ -48,17 +48,17 @@ class ScopeDescription:
 
     def rows(self) -> list[ScheduledRoutine]:
         """One row for each routine: operators in the order in which they were first analyzed, and the routines of an
-        operator in the order in which they run. Of several replacements, each wraps the ones before it."""
+        operator in the order in which they run. If there are several replacements, each wraps the ones before it."""
         return list(self._rows)
 
     def table(self, sort: Sort = "order", top: int | None = None, width: int | None = None) -> str:
         """The rows as text, with an operator's name and place on its first line only.
 
         Arguments:
-            sort: by which column; "order": as `rows`.
-            top: how many rows; None: all.
-            width: of the table, in characters; long names are shortened from the left, with an ellipsis. None: as wide as
-                it takes.
+            sort: the column to sort by; "order" is the order of `rows`.
+            top: the number of rows; all by default.
+            width: the width of the table, in characters. Long names are shortened from the left, with an ellipsis. By
+                default, the table is as wide as its content.
 
         Raises:
             ValueError: there is no such order.

@@ -23,7 +23,7 @@ MOST_BARS = 5_000
 @dataclasses.dataclass(frozen=True)
 class Section:
     heading: str
-    caption: str = ""  # what is left out, and why; "": nothing to say
+    caption: str = ""  # what is left out, and why; "" if there is nothing to say
 
     def as_json(self) -> dict[str, Any]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -44,15 +44,15 @@ class Table(Section):
     """Rows to sort and to filter, column by column."""
 
     headings: Sequence[str] = ()
-    numbers: Sequence[bool] = ()  # per column: are they numbers? They are aligned right, and sorted from the largest
+    numbers: Sequence[bool] = ()  # per column: true for numbers. They are aligned right, and sorted from the largest
     texts: Sequence[Sequence[str]] = ()  # per column and row: what is shown
-    keys: Sequence[Sequence[float | str | None] | None] = ()  # what is sorted by; None for a column: its texts
+    keys: Sequence[Sequence[float | str | None] | None] = ()  # the values to sort by; None to sort by texts
     total: int = 0  # rows of the tool; the table has the first of them
 
 
 @dataclasses.dataclass(frozen=True)
 class Listing(Section):
-    """Source code beside what its lines cost."""
+    """Source code with what its lines cost."""
 
     headings: Sequence[str] = ()
     cells: Sequence[Sequence[str]] = ()  # per line and column
@@ -66,7 +66,7 @@ class Icicle(Section):
 
     unit: str = ""
     labels: Sequence[str] = ()
-    parents: Sequence[int | None] = ()  # positions; None: of the root
+    parents: Sequence[int | None] = ()  # positions; None for the root
     values: Sequence[float] = ()  # of a node with all its children
 
 

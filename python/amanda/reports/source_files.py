@@ -12,7 +12,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 @functools.cache
 def is_library(path: str) -> bool:
-    """Is the file one of an installed package or of Python itself, and not the user's?"""
+    """True if the file is one of an installed package or of Python itself, and not the user's."""
     folders = path.replace("\\", "/").split("/")
     if any(name in folders for name in _INSTALLED):
         return True
@@ -21,7 +21,7 @@ def is_library(path: str) -> bool:
 
 
 def split_line(source: str) -> tuple[str, int] | None:
-    """The path and the number of "path:12"; None: it is no such line."""
+    """The path and the number of "path:12"; None if it is no such line."""
     path, colon, number = source.rpartition(":")
     return (path, int(number)) if colon and number.isdigit() else None
 

@@ -1,4 +1,4 @@
-"""Source code beside numbers about its lines, as line_profiler prints it."""
+"""Source code with numbers about its lines, as line_profiler prints it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ListedLine(NamedTuple):
     """A line of a file; `code` is None where lines are left out."""
 
     number: int
-    row: Any  # None: nothing is known about the line
+    row: Any  # None if nothing is known about the line
     code: str | None
 
     def cell(self, column: Column) -> str:
@@ -31,17 +31,17 @@ class ListedFile(NamedTuple):
     path: str
     heading: str
     lines: list[ListedLine]
-    readable: bool  # is there source code?
+    readable: bool  # true if there is source code
 
 
 class SourceListing:
     """Shows itself to `print`, to `rich.print` and in notebooks. `files` has what is shown.
 
     Arguments:
-        columns: of a row.
+        columns: the columns of a row.
         files: each path with its rows by line number, and a heading.
         heat: how hot a row is, 0 to 1.
-        context: how many lines to show around those with rows; None: whole files.
+        context: the number of lines to show around those with rows; None shows whole files.
         remark: lines of text below everything.
     """
 

@@ -81,7 +81,7 @@ def _shortened_at_a_part(text: str, width: int) -> str:
 class Table(rich.table.Table):  # type: ignore[misc]
     """A `rich.table.Table`. Notebooks show it as an HTML table, ``print(table)`` as `rich.print` does, without colors.
 
-    A console that is too narrow for all columns gets fewer, and is told which ones are missing.
+    A console that is too narrow for all columns gets fewer, and a line names the missing ones.
 
     Attributes:
         keeps: positions of the columns that are left out last.

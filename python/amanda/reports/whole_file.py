@@ -12,8 +12,8 @@ from collections.abc import Iterator
 def whole_file(path: str | os.PathLike[str]) -> Iterator[str]:
     """The path of an empty file, which becomes `path` at the end of the block; until then, what was there stays.
 
-    If the block raises, nothing has changed. A symbolic link stays one. What is no file, such as /dev/stdout, is written to
-    directly.
+    If the block raises, nothing has changed. A symbolic link stays one. A path that is no file, such as /dev/stdout, is
+    written to directly.
 
     Raises:
         OSError: it cannot be written.
