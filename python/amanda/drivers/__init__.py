@@ -29,9 +29,9 @@ class Option(NamedTuple):
 class Origin(NamedTuple):
     """Where a value of a graph comes from."""
 
-    op_id: int | None  # of the operator that makes it; None: it comes from outside
-    key: Hashable = None  # from outside: the same for the same value
-    is_parameter: bool = False  # from outside: does it outlive a run, as a variable?
+    op_id: int | None  # the operator that makes it; None if it comes from outside
+    key: Hashable = None  # of a value from outside: the same for the same value
+    is_parameter: bool = False  # of a value from outside: true if it outlives a run, as a variable does
 
 
 class Access(NamedTuple):
@@ -43,7 +43,7 @@ class Access(NamedTuple):
 
 
 class CoverageCounter(Protocol):
-    """Counts the calls that the framework dispatches. `rows`: (operator or node, is it a node, times seen, times
+    """Counts the calls that the framework dispatches. A row is (operator or node, true for a node, times seen, times
     skipped by reason)."""
 
     def open(self) -> None: ...
@@ -52,7 +52,8 @@ class CoverageCounter(Protocol):
 
 
 class Driver(Protocol):
-    """What the Python package needs from a driver. Those down to `make_coverage_counter` are also used before `load`."""
+    """A driver, as the Python package uses it. The methods down to `make_coverage_counter` are also used before
+    `load`."""
 
     @property
     def framework(self) -> str:
@@ -60,26 +61,26 @@ class Driver(Protocol):
 
     @property
     def loaded_with(self) -> str | None:
-        """The module with which the driver is loaded when the program imports it. None: `import amanda` loads the driver,
-        and imports the framework, if that is installed."""
+        """The module with which the driver is loaded when the program imports it. If it is None, `import amanda` loads
+        the driver, and imports the framework if that is installed."""
 
     @property
     def options(self) -> Mapping[str, Option]:
         """The driver's keywords of `amanda.apply`, by name. Scopes hold what they were given in `Scope.options`."""
 
     def is_available(self) -> bool:
-        """Is the framework installed, and does this build have the driver?"""
+        """True if the framework is installed, and this build has the driver."""
 
     def describe(self) -> list[tuple[str, str]]:
-        """What is installed, as titles and texts, for `amanda doctor`."""
+        """The installed parts, as titles and texts, for `amanda doctor`."""
 
     def could_name(self, name: str) -> bool:
-        """Could an operator of the framework have this name, by the way it is written? Asked before `load`, when no
-        other driver knows the name."""
+        """True if an operator of the framework could have this name, judging by its spelling. Called before `load`,
+        when no other driver knows the name."""
 
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
-        """A counter for a scope with these tools, given as numbers from `_core.Scope.tools`. None: this driver does not
-        count. It may be loaded while the counter is open."""
+        """A counter for a scope with these tools, given as numbers from `_core.Scope.tools`. None if this driver does
+        not count. The driver may be loaded while the counter is open."""
 
     def load(self) -> None:
         """Imports the framework and attaches the driver.
@@ -90,15 +91,15 @@ class Driver(Protocol):
         """
 
     def operators(self) -> Iterable[str] | None:
-        """The operators that can run now, as "aten::add.Tensor"; None: they cannot be listed."""
+        """The operators that can run now, such as "aten::add.Tensor"; None if they cannot be listed."""
 
     def has_operator(self, name: str) -> bool:
-        """Is it quick to find that an operator of this name, as `ops=` takes it and without wildcards, can run now? False:
-        `operators` has to be searched."""
+        """True if an operator of this name can run now, and finding it is quick. False if `operators` must be searched.
+        The name is one that `ops=` takes, without wildcards."""
 
     def operators_named_by(self, value: object) -> Sequence[str]:
-        """The names of the operators that `value` represents in the framework, for instance of those that a function
-        calls; empty: none."""
+        """The names of the operators that `value` represents in the framework, for instance those that a function
+        calls; empty if there are none."""
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
@@ -116,10 +117,11 @@ class Driver(Protocol):
         """No scope of the process is open any more."""
 
     def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
-        """Around a run of `program`: puts back what that changes beside its results. See `amanda.points`."""
+        """A context of a run of `program`; restores what the run changes in addition to its results. See
+        `amanda.points`."""
 
     def recorded(self) -> contextlib.AbstractContextManager[Callable[[object], bool]]:
-        """Around a run of a program: makes its result differentiable.
+        """A context of a run of a program; makes its result differentiable.
 
         The function, called inside with the result, runs its backward operators, and changes no gradient that somebody
         keeps. It returns False where nothing in the result requires a gradient.
@@ -127,7 +129,8 @@ class Driver(Protocol):
 
     def origins(self, symbol: object) -> Sequence[Origin] | None:
         """Where a symbol of a graph comes from: one origin; several, if a loop or a conditional passes on one of them;
-        none, if it is a number that the program wrote. None: it is no symbol of this framework. Asked in analyses."""
+        none, if it is a number that the program wrote. The result is None if it is no symbol of this framework. Called
+        in analyses."""
 
     def access(self, namespace: str, operator: str) -> Access | None:
         """To the results of an operator, as `OpContext.namespace` and `Operator.__name__` have them. None: the namespace
@@ -135,10 +138,10 @@ class Driver(Protocol):
 
     @property
     def requires_gradient(self) -> str:
-        """What has a result that requires a gradient, for messages: "call a model with ..."."""
+        """A call whose result requires a gradient, for messages: "call a model with ..."."""
 
     def remarks(self) -> list[str]:
-        """What users should know about the scopes so far, as lines for `amanda doctor`."""
+        """Remarks for users about the scopes so far, as lines for `amanda doctor`."""
 
 
 _registered: list[Driver] = []
@@ -193,7 +196,8 @@ def waiting() -> Sequence[Driver]:
 
 
 def refusal() -> str | None:
-    """Why tools see nothing: a framework is imported that does not fit, and no other driver is loaded. None: they may."""
+    """The reason why tools see nothing: an imported framework does not fit, and no other driver is loaded. Otherwise
+    None."""
     return str(_refused[-1]) if _refused and not _loaded else None
 
 
@@ -234,7 +238,7 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
 
 @contextlib.contextmanager
 def preserved(program: object) -> Iterator[None]:
-    """Around a run of `program`: puts back what that changes beside its results."""
+    """A context of a run of `program`; restores what the run changes in addition to its results."""
     with contextlib.ExitStack() as kept:
         for driver in loaded():
             kept.enter_context(driver.preserved(program))
@@ -243,8 +247,8 @@ def preserved(program: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Callable[[object], None]]:
-    """Around a run of a program: makes its result differentiable. The function, called inside with the result, runs its
-    backward operators.
+    """A context of a run of a program; makes its result differentiable. The function, called inside with the
+    result, runs its backward operators.
 
     The function raises:
         ValueError: nothing in the result requires a gradient.
@@ -266,7 +270,7 @@ def recorded() -> Iterator[Callable[[object], None]]:
 
 
 def origins_of(symbol: object) -> Sequence[Origin] | None:
-    """Where a symbol of a graph comes from, as `Driver.origins`; None: no driver can tell."""
+    """The origins of a symbol of a graph, as in `Driver.origins`; None if no driver knows them."""
     found = (driver.origins(symbol) for driver in loaded())
     return next((origins for origins in found if origins is not None), None)
 

@@ -29,15 +29,16 @@ def awaited() -> Set[str]:
 
 
 def tell() -> None:
-    """Calls the callbacks of the modules that are there. For those that no import told of: it was under way when the
-    callback was registered, its loader cannot be changed, or somebody has replaced `sys.meta_path`."""
+    """Calls the callbacks of the modules that are imported. This is for modules whose import was not noticed: the
+    import was under way when the callback was registered, its loader cannot be changed, or somebody has replaced
+    `sys.meta_path`."""
     for module in list(_awaited):
         if _is_imported(sys.modules.get(module)):
             _told(module)
 
 
 def _is_imported(module: ModuleType | None) -> bool:
-    """Not if its code still runs, or if it only stands for a module that is not installed."""
+    """False if the module's code still runs, or if it only stands for a module that is not installed."""
     spec = getattr(module, "__spec__", None)
     return spec is not None and not getattr(spec, "_initializing", False)
 

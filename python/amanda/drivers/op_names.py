@@ -13,7 +13,7 @@ _BACKWARD = re.compile(r"_?Backward\d*$")
 
 
 class _Known:
-    """The operators of these drivers in every spelling; None: a driver cannot list its operators."""
+    """The operators of these drivers in every spelling, or None if a driver cannot list its operators."""
 
     def __init__(self, of: list[drivers.Driver]) -> None:
         self.drivers = of
@@ -33,10 +33,10 @@ _known: _Known | None = None
 
 
 def complaint(pattern: str) -> str | None:
-    """Why no operator can match a pattern; None: one can, or that is not certain.
+    """The reason why no operator can match a pattern; None if one can, or if that is not certain.
 
-    Certain only for names without wildcards. In a namespace to which programs add operators, a matching one may be
-    registered later, or by a driver without a `Driver`.
+    It is certain only for names without wildcards. In a namespace to which programs add operators, a matching one may
+    be registered later, or by a driver without a `Driver`.
     """
     loaded = list(drivers.loaded())
     if not pattern or _GLOB.search(pattern) or not loaded:

@@ -14,8 +14,8 @@ from amanda.drivers.torch.builds import Builds
 
 
 class CompiledFunctions(Protocol):
-    """What the driver asks of the part that instruments compiled functions as graphs. See `amanda.drivers.Driver`, whose
-    methods these are."""
+    """The part that instruments compiled functions as graphs, as the driver calls it. The methods are those of
+    `amanda.drivers.Driver`."""
 
     def is_built(self) -> bool: ...
     def load(self) -> None: ...

@@ -46,8 +46,8 @@ class Path(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Of an operator: its id, the name of the module that runs, the source line, and whether the first two are the same
-    wherever the outermost module is called."""
+    """The identity of an operator: its id, the name of the module that runs, the source line, and whether the first two
+    are the same wherever the outermost module is called."""
 
     id: int
     module_path: str
@@ -69,8 +69,8 @@ def identify(
 ) -> Identity:
     """Identifies an operator on a path, inside naming().
 
-    Arguments: name_hash: of the operator's name. tensors: for each tensor operand: (position, tensor, does it count as a
-        parameter by its type). recomputing: is a backward operator recomputing a checkpointed region?
+    Arguments: name_hash: of the operator's name. tensors: for each tensor operand: (position, tensor, true if it counts
+    as a parameter by its type). recomputing: true if a backward operator is recomputing a checkpointed region.
     """
     found, module_path = _torch.identify(path.places, path.modules, name_hash, tensors, recomputing)
     return Identity(found, module_path, path.source, path.in_model)
@@ -154,10 +154,11 @@ def original_of(code: CodeType, offset: int) -> tuple[CodeType, int]:
 def path_of(steps: list[Step]) -> Path:
     """The steps from the operator to the root, each as its function and the source position of the call in it.
 
-    A step that runs a module is represented by the module's name in its model. The root is a `torch.utils.checkpoint`
-    boundary, so that a recomputation has the ids of the first run; otherwise the outermost module that has state, so
-    that ids do not depend on the loop around a model; otherwise the innermost frame that `amanda.root` marks; otherwise
-    the innermost frame that entered a scope, so that ids do not depend on frames further out.
+    A step that runs a module is represented by the module's name in its model. The root is the first of these that
+    exists. First, a `torch.utils.checkpoint` boundary, so that a recomputation has the ids of the first run. Second,
+    the outermost module that has state, so that ids do not depend on the loop around a model. Third, the innermost
+    frame that `amanda.root` marks. Last, the innermost frame that entered a scope, so that ids do not depend on frames
+    further out.
     """
     modules = _torch.modules_of(steps)
     settle(modules)
@@ -189,8 +190,8 @@ def running_modules() -> list[Any]:
 
 @functools.cache
 def is_machinery(filename: str) -> bool:
-    """Is it a frame between a module or a compiled function and its code, or one of Amanda's, such as its replacements
-    of torch's functions?"""
+    """True if it is a file of frames between a module or a compiled function and its code, or one of Amanda's, such as
+    its replacements of torch's functions."""
     return filename == _MODULE_FILE or filename.startswith(_COMPILER) or frames.is_ours(filename)
 
 

@@ -73,7 +73,8 @@ _lock = _fork.rlock()
 _run_eagerly: dict[str, None] = {}  # the functions that a warning was about, in order
 _said: set[str] = set()  # the policies that a log line has named
 _callback_of_torch: Any = None
-# Answers for it, under "graph": given the function's callback and torch's own _callback_from_stance; None: run it eagerly.
+# Replaces torch's own _callback_from_stance under "graph". It gets the function's callback and torch's own function. It
+# returns None if the function is to run eagerly.
 _graphs: Callable[[Any, Callable[[Any], Any]], Any]
 
 
@@ -84,7 +85,7 @@ def instrument_graphs_with(callback_for: Callable[[Any, Callable[[Any], Any]], A
 
 
 def _policy() -> str | None:
-    """The policy of this thread's scopes for the compiled function that is about to run; None: no scope.
+    """The policy of this thread's scopes for the compiled function that is about to run; None if there is no scope.
 
     If any open scope asks for eager, eager wins; then graph.
     """
@@ -103,8 +104,8 @@ def _called_by_torch() -> bool:
 
 
 def _frame_of_compiled(frame: Any) -> Any:
-    """The frame of the innermost wrapper of a compiled function, from this one outwards; None: a block is compiled, not a
-    function."""
+    """The frame of the innermost wrapper of a compiled function, from this one outwards. None if a block is
+    compiled."""
     while frame and frame.f_code.co_name != port.COMPILED_FUNCTION:
         frame = frame.f_back
     return frame

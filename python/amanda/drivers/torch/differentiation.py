@@ -12,7 +12,7 @@ from amanda import switches
 
 
 def differentiate(result: Any) -> bool:
-    """Runs the backward operators of the tensors in `result`. False: none requires a gradient."""
+    """Runs the backward operators of the tensors in `result`. Returns False if no tensor requires a gradient."""
     with switches.disabled():
         roots = [tensor for tensor in _tensors(result) if tensor.grad_fn is not None]
         ones = [torch.ones_like(tensor) for tensor in roots]

@@ -42,7 +42,7 @@ be there by then."""
 
 
 def _path_in(module: Any, tensor: Any) -> str | None:
-    """The parameter's name in a module and the modules in it; None: it is not there."""
+    """The parameter's name in a module and the modules in it; None if it is not there."""
     for path, part in models.named_parts(module):
         for name, parameter in models.held(part, "_parameters"):
             if parameter is tensor:
@@ -51,12 +51,12 @@ def _path_in(module: Any, tensor: Any) -> str | None:
 
 
 def has_buffers_of(outermost: Any) -> bool:
-    """Do the buffers of a registered model count as parameters?"""
+    """True if this is a registered model, whose buffers count as parameters."""
     return id(outermost) in registered
 
 
 def register_buffers(parts: list[tuple[str, Any]]) -> None:
-    """Makes the buffers of a registered model count as parameters. `parts`: as models.named_parts has them."""
+    """Makes the buffers of a registered model count as parameters. `parts` are those of models.named_parts."""
     _patch_exchanges()
     _torch.register_buffers(parts)
 
@@ -69,7 +69,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _numbers_of(module: Any) -> dict[str, int] | None:
-    """Of a module's buffers that count as parameters, by name; None: the module is not registered."""
+    """The numbers of a module's buffers that count as parameters, by name; None if the module is not registered."""
     kept = registered.get(id(module))
     return kept.numbers if kept is not None and kept.module() is module else None
 

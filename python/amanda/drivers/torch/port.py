@@ -46,7 +46,8 @@ FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)
 
 CHECKPOINT = _get("utils.checkpoint.checkpoint.__wrapped__.__code__", _missing)
 
-# What runs the engine for Python, and what recomputes a checkpointed region that is not reentrant.
+# The class and the object that run the engine for Python, and the function that recomputes a checkpointed region that
+# is not reentrant.
 Variable = _get("autograd.variable.Variable", _missing)
 engine = _get("autograd.variable.Variable._execution_engine", _missing)
 recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled", _missing)
@@ -60,7 +61,7 @@ FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
 HigherOrderOperator = _get("_ops.HigherOrderOperator", _missing)
 higher_order_operators = _get("_ops._higher_order_ops", _missing)
 
-# The program's (pack, unpack) that are in use; None: none.
+# Returns the program's (pack, unpack) that are in use, or None if there are none.
 saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks", _missing)
 # The wrapper of Python methods of torch.Tensor that turn a TypeError into NotImplemented.
 ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
@@ -130,7 +131,7 @@ FUNCTION = "fn"  # and its variable that holds the compiled function
 
 
 def eval_frame() -> Any:
-    """The module that runs compiled functions; None: not imported yet, which takes seconds.
+    """The module that runs compiled functions. None if it is not imported yet; its import takes seconds.
 
     `_TorchDynamoContext` is the class of the wrapper of a compiled function. `_callback_from_stance` turns the wrapper's
     callback into the one that runs; None runs the function's own code.
@@ -145,12 +146,12 @@ def eval_frame() -> Any:
 
 
 def is_resumed(code: CodeType) -> bool:
-    """Is it the code of what follows a graph break in a function?"""
+    """True if it is the code of what follows a graph break in a function."""
     return code.co_name.startswith(_RESUMES)
 
 
 def resumed_code(code: CodeType) -> CodeType | None:
-    """The code of the function that this code continues, where the compiler has split it; None: it is no such code."""
+    """The code of the function that this code continues after a graph break; None if it is no such code."""
     if not is_resumed(code):
         return None
     transformed = sys.modules[f"{DYNAMO}.utils"].orig_code_map
@@ -161,7 +162,7 @@ def resumed_code(code: CodeType) -> CodeType | None:
 
 
 def compilers_wrapper() -> type | None:
-    """The class of torch.compile's wrappers around modules; None: there can't be any."""
+    """The class of torch.compile's wrappers around modules; None if there can't be any."""
     frames = sys.modules.get(_EVAL_FRAME)
     return getattr(frames, "OptimizedModule", None) if frames else None
 
@@ -183,7 +184,7 @@ def _has(module: Any, name: str) -> bool:
 
 
 def runs_eagerly() -> bool:
-    """Does torch.compiler.set_stance let compiled functions run eagerly here?"""
+    """True if torch.compiler.set_stance lets compiled functions run eagerly here."""
     return bool(eval_frame()._stance.stance == "force_eager")
 
 
@@ -200,8 +201,8 @@ def leave_untraced(function: Any) -> None:
 
 
 def leave_uncompiled(function: F) -> F:
-    """Has Dynamo run the function's frames as they are, and compile what it calls as it would without the function: for
-    what stands in the place of a function that is no frame, or that Dynamo leaves alone. Returns the function."""
+    """Makes Dynamo run the function's frames as they are, and compile its callees as it would without the function. It
+    is for replacements of a function that is no frame, or that Dynamo leaves alone. Returns the function."""
     return _left_uncompiled(function, _Frames.DEFAULT)
 
 
@@ -220,8 +221,9 @@ def _left_uncompiled(function: F, callees: Any) -> F:
 
 
 def checkpointed_regions() -> list[tuple[object, int | None]]:
-    """The checkpointed regions that this thread runs, outermost first: what stands for the region in its first run and in
-    recomputations, and the number of the backward pass that recomputes it; None: it runs for the first time."""
+    """The checkpointed regions that this thread runs, outermost first. The first item is an object that stands for the
+    region in its first run and in recomputations. The second is the number of the backward pass that recomputes it, or
+    None in the first run."""
     found: list[tuple[object, int | None]] = []
     frame = sys._getframe(1)
     while frame is not None:

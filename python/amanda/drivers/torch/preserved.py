@@ -1,4 +1,4 @@
-"""Puts back what a run of a program changes beside its results: random states, and buffers of the model that runs."""
+"""Restores what a run of a program changes in addition to its results: random states, and the model's buffers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Buffer(NamedTuple):
     name: str
     tensor: Any
     copy: Any
-    version: int | None  # None: it has none
+    version: int | None  # None if it has no version
 
     def put_back(self) -> None:
         if self.module._buffers.get(self.name) is not self.tensor:
@@ -69,7 +69,7 @@ def _buffers_of(program: Any) -> list[_Buffer]:
 
 
 def _model_of(program: Any) -> Any:
-    """The module that is called, itself or through a method; None: it is something else."""
+    """The module that is called, itself or through a method; None if it is something else."""
     while isinstance(program, functools.partial):
         program = program.func
     for value in (program, getattr(program, "__self__", None)):

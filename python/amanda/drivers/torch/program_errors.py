@@ -15,7 +15,7 @@ from amanda.drivers.torch import port
 
 
 def is_programs(error: BaseException) -> bool:
-    """Does the exception belong to the program: an interrupt, or raised inside one of its saved-tensor hooks?"""
+    """True if the exception is the program's: an interrupt, or raised inside one of its saved-tensor hooks."""
     if not isinstance(error, Exception):
         return True
     hooks = set(_codes_of_hooks())
