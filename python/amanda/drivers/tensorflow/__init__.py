@@ -94,7 +94,7 @@ class TensorFlowDriver:
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
-        """None: operators of `tf.load_op_library` are in the same registry."""
+        """Empty, because operators of `tf.load_op_library` are in the same registry."""
         return frozenset()
 
     def operators(self) -> Iterator[str]:

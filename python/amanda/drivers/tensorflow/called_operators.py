@@ -16,7 +16,8 @@ _SIMILAR = 0.6
 
 
 def called_by(value: Any) -> list[str]:
-    """Those of a function of TensorFlow, the most similar by name first; empty: it is none, or calls none."""
+    """The operators that a function of TensorFlow calls, the most similar by name first. Empty if it is no such
+    function, or calls none."""
     function = _function(value)
     if function is None or not function.__module__.startswith("tensorflow."):
         return []
@@ -49,12 +50,12 @@ def _called(function: FunctionType, deepest: int) -> Iterator[str]:
 
 
 def _is_generated(module: str) -> bool:
-    """Is it one of the modules with a function for each operator?"""
+    """True if it is one of the modules with a function for each operator."""
     return module.rpartition(".")[2].startswith("gen_")
 
 
 def _function(value: Any) -> FunctionType | None:
-    """What decorators have wrapped."""
+    """The function that decorators have wrapped."""
     if not isinstance(value, FunctionType):
         return None
     innermost = inspect.unwrap(value)

@@ -69,14 +69,14 @@ class Changed:
                     work += self._loops.members(loop)
 
     def _keep_streams(self) -> None:
-        """Operators that draw random numbers are not copied: a copy would draw others. What they need of the original runs
-        beside its copies, for a shape; so there must be no effects in that."""
+        """Operators that draw random numbers are not copied: a copy would draw others. The originals that they need,
+        for a shape, run in addition to their copies. So these must have no effects."""
         for op in [op for op in self.found if op_types.draws(op)]:
             if not self._loops.around(op) and not any(map(op_types.has_effects, self._needed(op))):
                 self.found.remove(op)
 
     def _needed(self, op: tf.Operation) -> set[tf.Operation]:
-        """What is copied and the original of this operator needs."""
+        """The operators that are copied and that the original of this operator needs."""
         needed: set[tf.Operation] = set()
         work = [op]
         while work:

@@ -1,4 +1,4 @@
-"""Puts taps into a v1 graph, beside the original: what they change is built a second time.
+"""Puts taps into a v1 graph, next to the original operators: operators that taps change are built a second time.
 
 Operators that no edit reaches are shared with the original, as are variables. So a program's own runs notice nothing.
 """
@@ -21,13 +21,13 @@ class _Late(NamedTuple):
     """An input of a copy that is made after it: by a loop's back edge, or a control input that was added later."""
 
     copy: tf.Operation
-    input: int | None  # None: a control input
+    input: int | None  # None for a control input
     before: tf.Operation
     value_index: int
 
 
 class Cone:
-    """What runs instead of some fetches and targets."""
+    """The operators that run instead of some fetches and targets."""
 
     def __init__(self, site: GraphSite, plans: Plans, fed: Collection[int]) -> None:
         self._graph = site.operators[0].graph
@@ -70,11 +70,12 @@ class Cone:
                 port.set_input(late.copy, late.input, before.outputs[late.value_index])
 
     def operation(self, op: tf.Operation) -> tf.Operation:
-        """What runs in place of an operator."""
+        """The operator that runs in place of another."""
         return self._copies.get(op, op)
 
     def value(self, tensor: tf.Tensor, user: tf.Operation | None = None) -> tf.Tensor:
-        """What an operator gets for one of its inputs, before its own taps; without `user`: what is fetched."""
+        """The value of an operator's input before the operator's own taps. Without `user`, the value that is
+        fetched."""
         key = id(tensor)
         gradient = self._gradients.get(user) if user is not None else None
         saved = self._saved.get((gradient.forward, key)) if gradient is not None else None
@@ -160,7 +161,7 @@ class Cone:
             saved = self._invariant[key]
             stack = stacks.Stack(self._create, forward, saved.dtype)
             push = stack.push(saved, self._entrances(forward))
-            # What does not run, because it is in a branch that is not taken, must not pop.
+            # An operator in a branch that is not taken does not run, and must not pop.
             beside = [self.value(tensor, user).op for tensor in user.inputs if stacks.entered(tensor) is None]
             pop = stack.pop(self._entrances(user), beside)
             for node, counter in zip((push, pop), found, strict=True):
@@ -224,7 +225,7 @@ class Cone:
         return node_def
 
     def _colocated(self, place: str) -> str:
-        """The same for copies: "loc:@operator"; "": it is copied later."""
+        """The same place for copies: "loc:@operator"; "" if that operator is copied later."""
         start, _, name = place.partition("@")
         if start != "loc:":
             return place

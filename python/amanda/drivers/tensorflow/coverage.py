@@ -53,12 +53,12 @@ _here = _Here()
 
 
 def is_open() -> bool:
-    """Does somebody count what runs, or is built, on this thread?"""
+    """True if a counter counts what runs, or is built, on this thread."""
     return bool(_here.counters)
 
 
 def shown(backend: _core.GraphBackend, name: str, forward_type: int, is_backward: bool) -> None:
-    """An operator that tools are shown if they ask for it. `name`: as TensorFlow's, "Conv2D"."""
+    """An operator that tools are shown if they ask for it. `name` is TensorFlow's, such as "Conv2D"."""
     for counter in _here.counters:
         counter.count(backend, f"tensorflow::{name}", forward_type, is_backward)
 

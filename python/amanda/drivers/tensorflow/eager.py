@@ -1,7 +1,7 @@
 """Eager operators, by TensorFlow's callbacks for operators that have run: tools look at them, and cannot edit them.
 
-Before and after routines both run after the operator. What a function or a session runs is not eager: the callbacks of
-graphs are ignored.
+Before and after routines both run after the operator. Operators that a function or a session runs are not eager: the
+callbacks of graphs are ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _OneOperator:
 
 
 class Observer:
-    """Of one thread: TensorFlow calls it after each operator there, while a scope is open."""
+    """The observer of one thread. TensorFlow calls it after each operator there, while a scope is open."""
 
     def __init__(self) -> None:
         self._is_registered = False

@@ -1,7 +1,8 @@
-"""Backward operators of eager operators: what runs while TensorFlow calls the gradient function of one.
+"""Backward operators of eager operators: those that run while TensorFlow calls the gradient function of an operator.
 
 A tape hands a gradient function the very tuple of attributes that the operator's callback got: that is the link, and it
-is exact. What runs in `tape.gradient` outside of gradient functions adds gradients up, or begins them: no operators.
+is exact. Operators that run in `tape.gradient` outside of gradient functions add gradients up, or begin them. They do
+not count as operators.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _folded(operands: list[Any]) -> list[Any]:
 def arrays_for(
     tap: _core.Tap, selected: Sequence[Any], shown: Sequence[Any] = ()
 ) -> tuple[list[Any], list[Any]] | None:
-    """What a tap gets of its own side, and of the other; None: it selects operands, and none of them is there."""
+    """The arrays that a tap gets of its own side, and of the other side. None if it selects operands, and none of them
+    exists."""
     mine = eager_operands.arrays_of(selected, tap.selects)
     if any(tap.selects(position) for position in range(len(selected))) and all(array is None for array in mine):
         return None

@@ -17,7 +17,7 @@ _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
 class OperatorType(NamedTuple):
     name: str
     number: int
-    inputs: tuple[str, ...]  # of each position: the attribute with the length of its list; "": it is none
+    inputs: tuple[str, ...]  # per position, the attribute with the length of its list; "" if it is no list
     outputs: tuple[str, ...]
 
     def grouped_inputs(self, operands: Any, attributes: Sequence[Any]) -> list[Any]:
@@ -33,7 +33,7 @@ _known: dict[str, OperatorType | None] = {}
 
 
 def type_named(backend: _core.GraphBackend, name: str) -> OperatorType | None:
-    """None: it is no operator, but a function, or something that only connects."""
+    """The type of an operator. None for a function, or for a node that only connects."""
     if name not in _known:
         definition = None if name in op_types.PLUMBING or name in op_types.CALLS else port.find_op_def(name)
         if definition is None:
@@ -66,19 +66,19 @@ def _count(length: Any) -> int:
 
 
 def is_value(operand: Any) -> bool:
-    """Can routines have it, as an array? Not resources, variants and strings."""
+    """True if routines can get it as an array. Resources, variants and strings cannot be arrays."""
     return port.is_eager(operand) and operand.dtype not in _OPAQUE
 
 
 def symbol_of(operand: Any) -> Any:
-    """What analyses are shown: the tensor, where routines will have its values."""
+    """The operand that analyses are shown: the tensor, if routines will get its values."""
     if isinstance(operand, list):
         return [symbol_of(member) for member in operand]
     return operand if is_value(operand) else None
 
 
 def array_of(operand: Any) -> Any:
-    """What routines have: the tensor's values, as a view that cannot be written to; of a list, the list of these."""
+    """The operand that routines get: the tensor's values, as a read-only view; for a list, the list of these."""
     if isinstance(operand, list):
         return [array_of(member) for member in operand]
     if not is_value(operand):
@@ -89,7 +89,7 @@ def array_of(operand: Any) -> Any:
 
 
 def arrays_of(operands: Sequence[Any], needed: Callable[[int], bool]) -> list[Any]:
-    """Of the positions that are needed; None elsewhere."""
+    """The arrays of the positions that are needed; None elsewhere."""
     return [array_of(operand) if needed(position) else None for position, operand in enumerate(operands)]
 
 
@@ -101,7 +101,7 @@ def describe(value: Any) -> dict[str, Any] | None:
 
 
 def attribute(attributes: Sequence[Any], name: str) -> str | None:
-    """One of `attributes`, names and values in turn, as text; None: it is not there."""
+    """One of `attributes`, names and values in turn, as text; None if it does not exist."""
     for key, value in zip(attributes[::2], attributes[1::2], strict=True):
         if _text(key) == name:
             return _text(value)

@@ -20,15 +20,16 @@ _watched: set[int] = set()  # addresses of code objects that are alive
 
 
 class Places:
-    """What one thread has found out. An operator is found by the addresses of its frames' code and the offsets in them."""
+    """The places that one thread knows. An operator's place is found by the addresses of its frames' code and the
+    offsets in them."""
 
     def __init__(self) -> None:
         # With the code of the frames, so that its address stays its own.
         self._known: dict[tuple[object, ...], tuple[places.Place, list[CodeType]]] = {}
 
     def place_of(self, operator: str, frame: FrameType | None) -> places.Place:
-        """Of the operator that `frame` runs: by the name scope, and the calls up to the frame that entered the scope, or
-        that `amanda.root` marks."""
+        """The place of the operator that `frame` runs. It consists of the name scope, and the calls up to the frame
+        that entered the scope, or that `amanda.root` marks."""
         entered, blocks = roots.entered_here(), roots.blocks()
         scope = port.name_scope()
         key: list[object] = [operator, scope]
@@ -64,7 +65,7 @@ def _resolve(operator: str, scope: str, stack: list[FrameType]) -> places.Place:
 
 
 def _is_machinery(filename: str) -> bool:
-    """Is it between an operator and the function that asks for it? TensorFlow has two ways between these."""
+    """True if the file is between an operator and the function that calls it. TensorFlow has two ways between these."""
     return filename.startswith(_GENERATED) or filename == _EXECUTE or frames.is_ours(filename)
 
 

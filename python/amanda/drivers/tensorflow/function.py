@@ -55,7 +55,7 @@ _here = _Thread()
 
 
 class building:
-    """What is built inside belongs to `build`."""
+    """Functions that are built inside belong to `build`."""
 
     def __init__(self, build: Build) -> None:
         self._build = build
@@ -94,7 +94,7 @@ def unpatch() -> None:
 
 
 def _patch_for_ever() -> None:
-    """What concerns graphs that have taps already, whose gradients may be built when no scope is open."""
+    """Patches for graphs that have taps already: their gradients may be built when no scope is open."""
     if _transform in port.graph_transforms:
         return
     port.graph_transforms.append(_transform)

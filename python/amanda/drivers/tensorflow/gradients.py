@@ -18,7 +18,7 @@ _ORIGINAL = "_amanda_original"
 
 
 def passes_through(tap: tf.Operation, new: tf.Tensor, old: tf.Tensor) -> None:
-    """Of a tap that edits: `new` is what became of `old`."""
+    """Notes that a tap edits: `new` is the edited value of `old`."""
     edits = getattr(tap, _EDITS, None)
     if edits is None:
         edits = {}
@@ -27,17 +27,17 @@ def passes_through(tap: tf.Operation, new: tf.Tensor, old: tf.Tensor) -> None:
 
 
 def replaces(tap: tf.Operation, original: tf.Operation, given: list[int]) -> None:
-    """`given`: which of the original's inputs the tap's are."""
+    """Notes that a tap replaces an operator. `given`: the indices of the original's inputs that the tap gets."""
     setattr(tap, _ORIGINAL, (original, given))
 
 
 def edited_by(tap: tf.Operation) -> dict[int, int]:
-    """Of each of the tap's results: which of its arguments it was made of."""
+    """For each of the tap's results, the argument that it was made of."""
     return getattr(tap, _EDITS, {})
 
 
 def original_of(tap: tf.Operation) -> tf.Operation | None:
-    """What the tap replaces."""
+    """The operator that the tap replaces."""
     original: tf.Operation | None = getattr(tap, _ORIGINAL, (None,))[0]
     return original
 

@@ -15,8 +15,8 @@ from amanda.drivers.tensorflow.op_types import Operand
 
 
 class Shown(NamedTuple):
-    """An operator that tools were shown. Of a backward operator, inputs are its grad_outputs, and outputs its
-    grad_inputs: operands that it does not take or give are nowhere."""
+    """An operator that tools were shown. The inputs of a backward operator are its grad_outputs, and its outputs are
+    its grad_inputs. Operands that it does not take or return are nowhere."""
 
     op: tf.Operation
     place: places.Place
@@ -28,7 +28,7 @@ class Shown(NamedTuple):
     site: _core.OpSite
 
 
-#: What `lower` is given: the operators that have taps, with them.
+#: The argument of `lower`: the operators that have taps, with their taps.
 Plans = list[tuple[Shown, list[_core.Tap]]]
 
 
@@ -134,7 +134,7 @@ def _forward_first(
 
 
 def attribute(op: tf.Operation, name: str) -> str | None:
-    """An attribute as text; None: it has none of that name."""
+    """An attribute as text; None if the operator has none of that name."""
     try:
         value = op.get_attr(name)
     except ValueError:
@@ -198,7 +198,7 @@ class Joins:
         self._found: set[tf.Operation] = set()
 
     def has(self, op: tf.Operation, gradient: links.Gradient | None) -> bool:
-        """Is it one? Operands are asked for before their users."""
+        """True if the operator is one. Operands are asked for before their users."""
         if gradient is not None:
             # A loop sums the gradients of what enters it.
             joins = not op_types.computes(gradient.forward) or (

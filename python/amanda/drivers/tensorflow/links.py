@@ -30,11 +30,11 @@ class Gradient(NamedTuple):
     returned: tuple[tf.Tensor | None, ...]
 
     def grad_outputs(self, op: tf.Operation) -> tuple[Operand, ...]:
-        """Of each output of the forward operator: where this operator takes its gradient."""
+        """For each output of the forward operator, the position where this operator takes its gradient."""
         return _positions(op_types.outputs_of(self.forward), self.incoming, op.inputs)
 
     def grad_inputs(self, op: tf.Operation) -> tuple[Operand, ...]:
-        """Of each input of the forward operator: where this operator gives its gradient."""
+        """For each input of the forward operator, the position where this operator returns its gradient."""
         return _positions(op_types.inputs_of(self.forward), self.returned, op.outputs)
 
 

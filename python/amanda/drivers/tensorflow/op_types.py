@@ -9,13 +9,13 @@ import tensorflow as tf
 from amanda import _core
 from amanda.drivers.tensorflow import port
 
-#: Where a position's value is in `op.inputs` or `op.outputs`: an index; the indices of a list's members, of which None is
-#: not there; None: nowhere.
+#: The place of a position's value in `op.inputs` or `op.outputs`: an index, or the indices of a list's members. None
+#: means that the value, or the member, does not exist.
 Operand: TypeAlias = "int | tuple[int | None, ...] | None"
 
 NAMESPACE = "tensorflow"
 
-# They connect, name or hold values, and compute none.
+# These operators connect, name or hold values, and compute none.
 _HOLDS = {"Const", "Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "FakeParam", "_Arg", "_Retval"}
 _VARIABLES = {"VarHandleOp", "VariableV2", "Variable", "ReadVariableOp"}
 _FRAMES = {"Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"}
@@ -26,7 +26,7 @@ PLUMBING = _HOLDS | _VARIABLES | _FRAMES | _STACKS | {"NoOp", "ControlTrigger", 
 _CALLS = {"If", "While", "Case", "PartitionedCall"}
 CALLS = _CALLS | {f"Stateless{name}" for name in _CALLS} | {"StatefulPartitionedCall", "SymbolicGradient"}
 _IDENTITIES = {"Identity", "IdentityN"}
-# What an identity after them only reads or passes on.
+# An identity after one of these only reads or passes on its value.
 _PASSED_ON = _VARIABLES | {"Switch", "RefSwitch", "Merge", "RefMerge", "Exit", "RefExit"}
 
 # Their only input is a shape, which edits cannot change; copies of them would draw other numbers.
@@ -97,24 +97,25 @@ def members(operand: Operand) -> list[tuple[int, int]]:
 
 
 def is_value(tensor: tf.Tensor) -> bool:
-    """Can routines have it, as an array? Handles, strings and v1 variables themselves they cannot."""
+    """True if routines can get it as an array. They cannot get handles, strings and v1 variables themselves."""
     return tensor.dtype not in (tf.resource, tf.variant, tf.string) and not port.is_reference(tensor.dtype)
 
 
 def computes(op: tf.Operation) -> bool:
-    """Is it an operator, as far as it alone can tell? Sums of gradients are told apart by `links`."""
+    """True if the node is an operator, judging by this node alone. `links` distinguishes sums of gradients."""
     if op.type in PLUMBING or op.type in CALLS:
         return False
     return op.type not in _IDENTITIES or not _only_passes_on(op)
 
 
 def draws(op: tf.Operation) -> bool:
-    """Does it give random numbers, of a stream of its own, and of a shape that is its input?"""
+    """True if it returns random numbers of a stream of its own, in a shape that is its input."""
     return op.type in _RANDOM
 
 
 def must_be_constant(op: tf.Operation, operand: Operand) -> bool:
-    """Is it a scalar that stands for a shape? TensorFlow must know its value when it builds the graph."""
+    """True if the operand is a scalar that stands for a shape. TensorFlow must know its value when it builds the
+    graph."""
     names = [argument.name for argument in definition_of(op).input_arg]
     return operand in [at for at, name in zip(inputs_of(op), names, strict=True) if name == "element_shape"] and all(
         op.inputs[index].shape.rank == 0 for _, index in members(operand)
@@ -122,7 +123,7 @@ def must_be_constant(op: tf.Operation, operand: Operand) -> bool:
 
 
 def has_effects(op: tf.Operation) -> bool:
-    """Does it change something, so that it must not run twice?"""
+    """True if it changes something, so that it must not run twice."""
     return definition_of(op).is_stateful and op.type not in _VARIABLES and not draws(op)
 
 

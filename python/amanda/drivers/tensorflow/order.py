@@ -9,7 +9,8 @@ import tensorflow as tf
 
 
 def to_run(roots: Iterable[tf.Operation], fed: Collection[int]) -> list[tf.Operation]:
-    """What must run for these operators to run, operands before users. `fed`: the ids of tensors that are given.
+    """The operators that must run for these operators to run, operands before users. `fed`: the ids of tensors that are
+    fed.
 
     Operators are not created in this order: the gradients of a loop change it afterwards. Back edges of loops are
     ignored, except that they lead to the loops' bodies.
@@ -42,7 +43,7 @@ class Loops:
 
     def __init__(self, operators: Sequence[tf.Operation]) -> None:
         """`operators`: operands before users."""
-        self._outer: dict[str, str] = {}  # "": none
+        self._outer: dict[str, str] = {}  # "" if there is none
         self._members: dict[str, list[tf.Operation]] = {}
         self._of: dict[tf.Operation, str] = {}
         self._conditions: dict[tf.Operation, frozenset[tuple[int, int]]] = {}
@@ -64,7 +65,7 @@ class Loops:
                 loop = self._outer[loop]
 
     def around(self, op: tf.Operation) -> list[str]:
-        """The loops that it is in, the innermost first. What enters and leaves a loop is in it."""
+        """The loops that it is in, the innermost first. Operators that enter and leave a loop are in it."""
         found, loop = [], self._of.get(op, "")
         while loop:
             found.append(loop)
@@ -75,11 +76,11 @@ class Loops:
         return self._members[loop]
 
     def nexts(self, loop: str) -> list[tf.Operation]:
-        """What carries values to the loop's next iteration."""
+        """The operators that carry values to the loop's next iteration."""
         return [op for op in self._members[loop] if op.type.endswith("NextIteration") and self._of[op] == loop]
 
     def is_conditional(self, op: tf.Operation) -> bool:
-        """Is it in a branch of a conditional, so that it may not run?"""
+        """True if it is in a branch of a conditional, so that it may not run."""
         return bool(self._conditions[op])
 
     def _conditions_of(self, op: tf.Operation) -> frozenset[tuple[int, int]]:

@@ -47,7 +47,7 @@ def _function_of(graph: tf.Graph) -> str:
 
 
 def _passed_on(tensor: tf.Tensor) -> Sequence[tf.Tensor] | None:
-    """The values of which it is one; None: its operator makes it, or the outside."""
+    """The values of which it is one; None if its operator makes it, or if it comes from outside."""
     op = tensor.op
     if op_types.computes(op):
         return None
@@ -65,7 +65,7 @@ def _passed_on(tensor: tf.Tensor) -> Sequence[tf.Tensor] | None:
 
 
 def _returned(op: tf.Operation, index: int) -> list[tf.Tensor] | None:
-    """What the functions of a call return there; a loop that does not run returns what it was given."""
+    """The values that the functions of a call return there. A loop that does not run returns its input."""
     graphs = [port.graph_of(found) for name in port.function_names(op) if (found := port.find_function(op.graph, name))]
     returned = [graph.outputs[index] for graph in graphs if graph is not None and index < len(graph.outputs)]
     if op.type in ("While", "StatelessWhile"):
@@ -74,7 +74,7 @@ def _returned(op: tf.Operation, index: int) -> list[tf.Tensor] | None:
 
 
 def _carried(tensor: tf.Tensor) -> list[tf.Tensor]:
-    """Of what a loop carries, what the last round made; the first one gets it from outside."""
+    """The value of the last iteration, if the loop carries this one. The first iteration gets it from outside."""
     graph = tensor.graph
     if not port.is_loop_body(graph):
         return []
@@ -82,7 +82,7 @@ def _carried(tensor: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _captured(graph: tf.Graph, tensor: tf.Tensor) -> list[tf.Tensor] | None:
-    """What a function's graph takes from the graph around it."""
+    """The value that a function's graph takes from the graph around it."""
     for external, internal in graph.captures:
         if internal is tensor and not port.is_eager(external):
             return [external]

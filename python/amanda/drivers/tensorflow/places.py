@@ -48,7 +48,7 @@ def source_of(op: tf.Operation) -> str:
 
 @functools.cache
 def is_library(filename: str) -> bool:
-    """Is it a file of a library that builds graphs for the program?"""
+    """True if it is a file of a library that builds graphs for the program."""
     if frames.is_ours(filename):
         return True
     return any(filename.startswith(os.path.join(path, library) + os.sep) for path in _SITES for library in _LIBRARIES)

@@ -61,7 +61,7 @@ def _check() -> None:
 # Graphs.
 Operation = _get("python.framework.ops", "Operation")
 FuncGraph = _get("python.framework.func_graph", "FuncGraph")
-find_op_def = _get("python.framework.op_def_registry", "get")  # by an operator's name; None: it is a function
+find_op_def = _get("python.framework.op_def_registry", "get")  # by an operator's name; None for a function
 gradient_function = _patchable("python.framework.ops", "get_gradient_function")
 as_graph_def = _patchable("python.framework.ops", "Graph._as_graph_def")
 _create_c_op = _get("python.framework.ops", "_create_c_op")
@@ -130,7 +130,7 @@ _context = _get("python.eager.context", "context")
 _EagerTensor = _get("python.framework.ops", "EagerTensor")
 _clear_kernels = _get("python.pywrap_tfe", "TFE_ContextClearCaches")
 
-# What is not supported.
+# Calls that are not supported.
 run_replicas = _patchable("python.distribute.distribute_lib", "StrategyBase.run")
 _default_strategies = (
     _get("python.distribute.distribute_lib", "_DefaultDistributionStrategy"),
@@ -146,7 +146,7 @@ _check()
 
 
 def original_op(op: Any) -> Any:
-    """The forward operator whose gradient function created this one; None: it is not known, or there is none."""
+    """The forward operator whose gradient function created this one; None if it is not known, or there is none."""
     return op._original_op
 
 
@@ -156,7 +156,7 @@ def creation(op: Any) -> int:
 
 
 def is_reference(dtype: tf.DType) -> bool:
-    """Is it the type of a tensor that is a v1 variable itself?"""
+    """True if it is the type of a tensor that is a v1 variable itself."""
     return bool(dtype._is_ref_dtype)
 
 
@@ -164,24 +164,24 @@ def is_reference(dtype: tf.DType) -> bool:
 
 
 def add_op_callback(callback: Callable[..., object]) -> None:
-    """Of this thread. `execute_with_callbacks` must be in place. (The public function also puts it there, and takes it away
-    when this thread has no callback any more, though other threads may have some.)"""
+    """Adds a callback to this thread. `execute_with_callbacks` must be in place. (The public function also puts it in
+    place, and removes it when this thread has no callback any more, though other threads may have some.)"""
     _context().add_op_callback(callback)
 
 
 def remove_op_callback(callback: Callable[..., object]) -> None:
-    """If the program has not removed all of its thread's."""
+    """Removes the callback, if the program has not removed all callbacks of its thread."""
     if callback in _context().op_callbacks:
         _context().remove_op_callback(callback)
 
 
 def op_callbacks() -> list[Any]:
-    """Of this thread."""
+    """The callbacks of this thread."""
     return list(_context().op_callbacks)
 
 
 def name_scope() -> str:
-    """That of eager operators: "encoder/dense/"."""
+    """The name scope of eager operators: "encoder/dense/"."""
     return str(_context().scope_name)
 
 
@@ -195,12 +195,13 @@ def array_of(tensor: Any) -> Any:
 
 
 def seeds() -> Any:
-    """What the seeds of eager random operators are made of; None: `tf.random.set_seed` was not called."""
+    """The state from which the seeds of eager random operators are made; None if `tf.random.set_seed` was not
+    called."""
     return None if _context()._seed is None else _context()._rng.getstate()
 
 
 def restore_seeds(state: Any) -> None:
-    """Kernels that have a seed continue their own sequence, so that they must go."""
+    """Restores the state. Kernels that have a seed continue their own sequence, so they are removed."""
     if state is None or _context()._seed is None or _context()._rng.getstate() == state:
         return
     _context()._rng.setstate(state)
@@ -211,7 +212,7 @@ def restore_seeds(state: Any) -> None:
 
 
 def is_default_strategy(strategy: Any) -> bool:
-    """Does it run a function as it is?"""
+    """True if the strategy runs a function as it is."""
     return isinstance(strategy, _default_strategies)
 
 
@@ -317,12 +318,12 @@ def is_function(graph: Any) -> bool:
 
 
 def is_body(graph: Any) -> bool:
-    """Is it the graph of a loop's condition or body, or of a branch?"""
+    """True if it is the graph of a loop's condition or body, or of a branch."""
     return isinstance(graph, _BODIES)
 
 
 def is_loop(graph: Any) -> bool:
-    """Is it the graph of a loop's condition or body?"""
+    """True if it is the graph of a loop's condition or body."""
     return isinstance(graph, _BODIES[1:])
 
 
@@ -331,12 +332,12 @@ def is_loop_body(graph: Any) -> bool:
 
 
 def created_variables(function: Any) -> bool:
-    """Has its first trace created variables?"""
+    """True if its first trace has created variables."""
     return bool(function._created_variables)
 
 
 def concrete_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As Function.get_concrete_function(), of which it is the part that looks for a trace."""
+    """The part of Function.get_concrete_function() that looks for a trace."""
     found = function._get_concrete_function_garbage_collected(*args, **kwargs)
     if found._garbage_collector is not None:
         found._garbage_collector.release()
@@ -344,17 +345,17 @@ def concrete_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def inference_function(function: Any) -> Any:
-    """What a concrete function runs without gradients."""
+    """The function that a concrete function runs without gradients."""
     return function._inference_function
 
 
 def graph_of(function: Any) -> Any:
-    """The graph that an AtomicFunction was made of; None: it was made of something else."""
+    """The graph that an AtomicFunction was made of; None if it was made of something else."""
     return function._cached_graph
 
 
 def vectorized(conversion: Any, tensor: Any) -> Any:
-    """What a tensor of the body of a loop becomes, in the conversion of one of the body's operators."""
+    """The vectorized form of a tensor of a loop's body, in the conversion of one of the body's operators."""
     return conversion.pfor._convert_helper(tensor)
 
 
@@ -363,7 +364,7 @@ def runs_eagerly(function: Any) -> bool:
 
 
 def function_names(op: Any) -> list[str]:
-    """Of the functions that a node runs."""
+    """The names of the functions that a node runs."""
     functions = []
     for attribute in op.node_def.attr.values():
         functions += [attribute.func.name, *(each.name for each in attribute.list.func)]
@@ -371,7 +372,7 @@ def function_names(op: Any) -> list[str]:
 
 
 def find_function(graph: Any, name: str) -> Any:
-    """A function that nodes of this graph may run, by its name; None: it is not there."""
+    """A function that nodes of this graph may run, by its name; None if there is none."""
     while graph is not None:
         found = graph._get_function(name)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Puts back what a run of a program changes beside its results: variables of the model that runs, and seeds."""
+"""Restores what a run of a program changes in addition to its results: the model's variables, and seeds."""
 
 from __future__ import annotations
 

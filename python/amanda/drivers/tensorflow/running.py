@@ -14,7 +14,7 @@ _ATTRIBUTE = "_amanda_instrumented"
 
 
 class Instrumented(NamedTuple):
-    """What became of a function's graph, or of a body's."""
+    """The instrumented form of a function's graph, or of a body's."""
 
     toolset: _core.Toolset
     shown: dict[tf.Operation, graph_site.Shown]

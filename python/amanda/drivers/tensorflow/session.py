@@ -20,7 +20,7 @@ _OPTIONS = "_amanda_options"  # of a callable that was made from options
 
 
 class Lowered(NamedTuple):
-    """What runs instead."""
+    """The operators that run instead."""
 
     fetches: list[Any]  # as TensorFlow's C API takes them
     targets: list[tf.Operation]  # in the C API's form they would keep the graph alive
@@ -28,7 +28,7 @@ class Lowered(NamedTuple):
 
 
 class SessionSite(GraphSite):
-    """What a session runs for some fetches and targets."""
+    """The operators that a session runs for some fetches and targets."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ def lowered(
     targets: Sequence[tf.Operation],
     feeds: Sequence[tf.Tensor],
 ) -> Lowered | None:
-    """What runs instead under these tools; None: the original."""
+    """The operators that run instead under these tools; None if the original runs."""
     cache: _core.ArtifactCache | None = getattr(graph, _CACHE, None)
     if cache is None:
         with nodes.of(graph).lock:

@@ -1,7 +1,7 @@
-"""What a loop's operators get, saved for the loop of their gradients.
+"""The inputs of a loop's operators, saved for the loop of their gradients.
 
-TensorFlow saves what is computed in a loop, on stacks. Values that are the same in each iteration it does not save; after a
-tap they may differ, and need a stack of their own.
+TensorFlow saves values that are computed in a loop on stacks. It does not save values that are the same in each
+iteration. After a tap these may differ, and need a stack of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Counter(NamedTuple):
 
 
 def entered(tensor: tf.Tensor) -> tf.Tensor | None:
-    """What enters a loop, and those around it, and is the same in each iteration; None: this does not."""
+    """The value outside of the loops that enters them as this one, and is the same in each iteration. None if this one
+    does not enter a loop so."""
     outside = tensor
     while outside.op.type == "Enter" and outside.op.get_attr("is_constant"):
         outside = outside.op.inputs[0]
@@ -34,7 +35,8 @@ def entered(tensor: tf.Tensor) -> tf.Tensor | None:
 
 
 def counters(gradient_loop: list[tf.Operation]) -> tuple[Counter, Counter] | None:
-    """Of a loop, and of that of its gradients, which are these operators. None: it is no loop of gradients."""
+    """The counters of a loop, and of the loop of its gradients, which consists of these operators. None if it is no
+    loop of gradients."""
     for op in gradient_loop:
         if op.type == "LoopCond" and op.inputs[0].op.type == "GreaterEqual":
             merge = op.inputs[0].op.inputs[0].op
@@ -45,7 +47,8 @@ def counters(gradient_loop: list[tf.Operation]) -> tuple[Counter, Counter] | Non
 
 
 def _counted(source: tf.Operation) -> tf.Operation | None:
-    """What gives the number of iterations: it leaves the loop, and is on a stack if that is in another loop."""
+    """The operator that returns the number of iterations. The number leaves the loop, and is on a stack if the loop is
+    in another loop."""
     if source.type == "StackPopV2":
         outside = entered(source.inputs[0])
         handles = [source.inputs[0] if outside is None else outside]

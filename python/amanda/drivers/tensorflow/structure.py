@@ -32,7 +32,7 @@ def gradients_of(operators: Iterable[tf.Operation]) -> dict[tf.Operation, links.
 
 
 def scope_of(op: tf.Operation, forward: tf.Operation) -> str:
-    """The name scope of the gradients of which this is one: "gradients/"; "": unknown."""
+    """The name scope of the gradients of which this is one: "gradients/"; "" if it is unknown."""
     start = op.name.find(f"{forward.name}_grad")
     return op.name[:start] if start > 0 else ""
 

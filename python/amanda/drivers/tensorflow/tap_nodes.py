@@ -23,14 +23,15 @@ _ATTRIBUTE = "_amanda_operator"
 
 
 class Wiring(NamedTuple):
-    """What a tap gets and gives. Indices are those in `op.inputs` and `op.outputs`."""
+    """The arguments and results of a tap. Indices are those in `op.inputs` and `op.outputs`."""
 
     args: list[tuple[Address, int]]
     results: list[tuple[tuple[int, int], int]]  # (position, member), index; of inputs if it is before, else of outputs
 
 
 def wiring(shown: Shown, tap: _core.Tap) -> Wiring | None:
-    """None: it is a backward operator's, and none of the gradients that the tap selects is there."""
+    """The wiring of a tap. None if it is a backward operator's, and none of the gradients that the tap selects
+    exists."""
     if tap.point == "replace":
         return Wiring(_addresses(shown, "input", all_of(shown.inputs)), _results(shown.op.outputs, shown.outputs))
     side, tensors = ("input", shown.op.inputs) if tap.point == "before" else ("output", shown.op.outputs)
@@ -91,8 +92,8 @@ class TapNodes:
         outputs: Sequence[tf.Tensor],
         after: Sequence[tf.Operation] = (),
     ) -> Emitted | None:
-        """`inputs`, `outputs`: of the operator, as they are where the tap is. It runs when all of `after` have run. None:
-        it has nothing to look at."""
+        """`inputs`, `outputs`: those of the operator, as they are where the tap is. The tap runs when all of `after`
+        have run. Returns None if the tap has nothing to look at."""
         wired = wiring(shown, tap)
         if wired is None:
             return None

@@ -40,7 +40,7 @@ def gradient(
     skipped: Any,
     scope: Any,
 ) -> Any:
-    """What a tape calls for each operator."""
+    """The function that a tape calls for each operator."""
 
     def call(attributes: tuple[Any, ...]) -> Any:
         return port.tape_gradient(op_name, attributes, number_of_inputs, inputs, outputs, incoming, skipped, scope)

@@ -1,4 +1,4 @@
-"""What tools do not see of TensorFlow: it runs as without a scope, after one warning."""
+"""The calls of TensorFlow that tools do not see: they run as without a scope, after one warning."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def warn_of_strategy(strategy: Any) -> None:
 
 
 def is_distributed(graph: Any) -> bool:
-    """Does a strategy run in this function's graph?"""
+    """True if a strategy runs in this function's graph."""
     return getattr(graph, _DISTRIBUTED, False)
 
 
 @functools.wraps(port.run_replicas.original)
 def _run_replicas(strategy: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of the default strategy it is a call of the function."""
+    """With the default strategy, it is a call of the function."""
     if port.is_default_strategy(strategy) or not switches.is_enabled():
         return port.run_replicas.original(strategy, *args, **kwargs)
     warn_of_strategy(strategy)

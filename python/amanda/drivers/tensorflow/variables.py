@@ -19,16 +19,17 @@ MOVES = _ALL_ELEMENTS | {"ReadVariableOp"}
 
 
 class VariableValue(NamedTuple):
-    """What a symbol is the value of."""
+    """The variable whose value a symbol is."""
 
-    key: object  # of the variable, in all graphs that read it
+    key: object  # identifies the variable in all graphs that read it
     name: str  # "dense/kernel"
-    variable: weakref.ref[Any] | None  # tf.Variable; None: of a graph, or not known
+    variable: weakref.ref[Any] | None  # tf.Variable; None if it is a graph's, or not known
     in_order: bool  # the elements come in the variable's order, whatever the shape
 
 
 def variable_of(symbol: Any) -> VariableValue | None:
-    """The variable whose value a symbol is, perhaps in another shape or dtype; None: it is computed, or no variable's."""
+    """The variable whose value a symbol is, perhaps in another shape or dtype. None if it is computed, or no
+    variable's."""
     in_order = True
     while isinstance(symbol, tf.Tensor) and hasattr(symbol, "graph"):
         op = symbol.op
@@ -75,7 +76,7 @@ def _of_resource(resource: Any, in_order: bool) -> VariableValue | None:
 
 
 def _captured(symbol: Any) -> Any:
-    """What a function's graph took this placeholder for; None: it is none of its captures."""
+    """The value outside of a function's graph that this placeholder stands for; None if it is no capture."""
     if symbol.op.type != "Placeholder":
         return None
     for outer, inner in getattr(symbol.graph, "captures", ()):

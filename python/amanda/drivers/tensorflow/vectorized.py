@@ -13,7 +13,7 @@ from amanda.drivers.tensorflow import gradients, links, op_types, port
 
 
 def body_operator(op: tf.Operation) -> tf.Operation | None:
-    """The operator of a loop's body that this one was made of; None: it is in no loop that was vectorized."""
+    """The operator of a loop's body that this one was made of; None if it is in no loop that was vectorized."""
     found = None
     for found in _body_operators(op):  # noqa: B007
         pass
@@ -21,16 +21,17 @@ def body_operator(op: tf.Operation) -> tf.Operation | None:
 
 
 def _body_operators(op: tf.Operation) -> Iterator[tf.Operation]:
-    """A body may have been vectorized itself: several, of which the program's is the last."""
+    """A body may have been vectorized itself. Then there are several operators; the program's is the last."""
     while (original := port.original_op(op)) is not None and op.name.startswith(f"{original.name}/pfor/"):
         yield original
         op = original
 
 
 def gradients_of(operators: Iterable[tf.Operation]) -> dict[tf.Operation, links.Gradient]:
-    """Of what was made of backward operators. It takes and gives the gradients of all iterations, which do not have the
-    shapes of the forward operator's operands, and are shown as none of these."""
-    made: dict[tf.Operation, tf.Operation] = {}  # of operators of a body: what stands for them
+    """The gradients of operators that were made of backward operators. Such an operator takes and returns the gradients
+    of all iterations. They do not have the shapes of the forward operator's operands, and are shown as none of
+    these."""
+    made: dict[tf.Operation, tf.Operation] = {}  # operators of a body, with the operators that stand for them
     backward: dict[tf.Operation, links.Gradient] = {}
     for op in operators:
         body = body_operator(op)
