@@ -75,7 +75,8 @@ class _Holders:
                     self._inputs.add(storage)
 
     def sees(self, storage: int, at: int) -> bool:
-        """Does anything but the node with this number, and what uses its value, see what it writes?"""
+        """True if something other than the node with this number, and the users of its value, sees what the node
+        writes."""
         if storage in self._inputs:
             return True
         known = self._holders.get(storage, [])

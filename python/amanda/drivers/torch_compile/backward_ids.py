@@ -9,7 +9,8 @@ _BITS = (1 << 64) - 1
 
 
 def form_of(node: Any, before: Iterable[Any]) -> tuple[int, int]:
-    """What tells a node from others of its operator: its number among them, and how many gradients it takes and returns.
+    """The features that distinguish a node from others of its operator: its number among them, and the numbers of
+    gradients that it takes and returns.
 
     Arguments: before: the operator's inputs.
     """

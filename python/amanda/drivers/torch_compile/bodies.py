@@ -31,12 +31,12 @@ class Body:
 
 
 def name_of(node: fx.Node) -> str:
-    """Of a higher-order operator."""
+    """The name of a higher-order operator."""
     return str(getattr(node.target, "_name", None) or getattr(node.target, "__name__", node.target))
 
 
 def is_loop(node: fx.Node) -> bool:
-    """Does the higher-order operator run a graph more than once?"""
+    """True if the higher-order operator runs a graph more than once."""
     return name_of(node) == "while_loop"
 
 
@@ -55,7 +55,7 @@ def bodies_of(gm: fx.GraphModule, node: fx.Node) -> list[Body]:
 
 
 def unseen(gm: fx.GraphModule, body: Body) -> str:
-    """Why tools are not shown the operators of a body; "": they are."""
+    """The reason why tools are not shown the operators of a body; "" if they are shown."""
     what = name_of(body.node)
     if what not in _PASSED:
         return f"it is inside {what}, which runs its graphs in a way that the driver does not know"

@@ -12,7 +12,8 @@ from amanda.drivers.torch_compile.backend import InstrumentingBackend
 
 
 class InstrumentingCallback:
-    """Compiles frames as `compile`, a callback with our backend, does. What runs meanwhile is out of the tools' sight."""
+    """Compiles frames as `compile`, a callback with our backend, does. Tools do not see operators that run
+    meanwhile."""
 
     def __init__(self, compile: Any) -> None:
         self._compile = compile

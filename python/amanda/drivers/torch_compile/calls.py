@@ -49,25 +49,26 @@ class Call:
     node: fx.Node
     index: int  # among the calls of its node
     op: port.OpOverload
-    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None: one could not
-    #: be traced to a symbol, and `unseen` says which.
+    #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None if one could
+    #: not be traced to a symbol; `unseen` says which.
     args: tuple[Any, ...] | None
-    #: What analyses see. Fake tensors; parameters and buffers are themselves.
+    #: The operands that analyses see: fake tensors, except that parameters and buffers are themselves.
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    #: As `inputs`, but fake also for parameters.
+    #: Like `inputs`, but parameters are fake, too.
     fakes: tuple[Any, ...]
-    #: As `fakes`, but what the operator has written to is as it was left.
+    #: Like `fakes`, but operands that the operator has written to are as it has left them.
     run_inputs: tuple[Any, ...]
-    #: Python frames, as code and f_lasti, from the call outwards to the node. Empty: the node itself is the call.
+    #: Python frames, as code and f_lasti, from the call outwards to the node. Empty if the node itself is the call.
     frames: tuple[tuple[CodeType, int], ...]
-    #: The autograd node of the first differentiable result, as "AddmmBackward0". "": nothing is recorded.
+    #: The autograd node of the first differentiable result, such as "AddmmBackward0"; "" if nothing is recorded.
     backward: str = ""
     #: See backward_ids.form_of().
     backward_form: tuple[int, int] = (0, 0)
     #: The inputs of the graph among the operands, in bodies, too: parts of ids.
     origins: tuple[Origin, ...] = ()
-    #: For each result, the argument that it is, because the operator writes to it; None: it is new, or a view.
+    #: For each result, the argument that it is, because the operator writes to it; None if the result is new, or a
+    #: view.
     result_is: tuple[int | None, ...] = ()
     #: A result shares memory with an argument that the operator does not write to.
     result_is_view: bool = False
@@ -75,20 +76,20 @@ class Call:
     differentiable: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     #: Positions of arguments, and of results, whose memory is written to by later operators.
     written_later: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-    #: Of the arguments that it writes to, those through which others see that: inputs of the graph, and tensors that are
-    #: used again, not as a result of this operator. If there are none, it may run on a copy.
+    #: Those of the arguments that it writes to through which others see the change: inputs of the graph, and tensors
+    #: that are used again, not as a result of this operator. If there are none, it may run on a copy.
     writes_seen: frozenset[int] = frozenset()
     #: The graph returns its result, or a view of it; if it is a view itself, as a view that shares memory with others.
     returned: bool = False
     returned_as_view: bool = False
-    #: Why tools cannot be shown it at all; "": they can.
+    #: The reason why tools cannot be shown the call at all; "" if they can.
     unseen: str = ""
-    #: Why tools cannot be shown its backward operator; "": they can, if there is one.
+    #: The reason why tools cannot be shown its backward operator; "" if they can, provided that there is one.
     backward_unseen: str = ""
 
     @property
     def name(self) -> str:
-        """As "aten::linear"."""
+        """The operator's name, such as "aten::linear"."""
         return str(self.op._schema.name)
 
     @property

@@ -22,8 +22,8 @@ from amanda.identity import frames
 
 
 class Module:
-    """An nn.Module whose call was inlined. `source`: the expression by which Dynamo finds it from the compiled frame;
-    "": it was made in there."""
+    """An nn.Module whose call was inlined. `source` is the expression by which Dynamo finds it from the compiled frame,
+    or "" if it was made in that frame."""
 
     def __init__(self, module: Any, source: str) -> None:
         self._made = None if source else module  # without parameters: Dynamo refuses to make them
@@ -31,7 +31,7 @@ class Module:
         self.source = source
 
     def traced(self) -> Any:
-        """The one that was traced; None: it has died."""
+        """The module that was traced; None if it has died."""
         return self._known() if self._made is None else self._made
 
 
@@ -60,25 +60,27 @@ class _Steps:
 
 _KEY = "amanda_steps"
 _NONE = _Steps(())
-# What the traced frames call and Dynamo shows no frame of: the translator of the calling frame, and the step; None: a step
-# that counts as none; and is it a step only where `Module.__call__` runs? One thread traces at a time.
+# Calls in traced frames for which Dynamo shows no frame. An item is the translator of the calling frame, the step, and
+# a flag. The step is None if it does not count. The flag is true if it is a step only where `Module.__call__` runs. One
+# thread traces at a time.
 _calls: list[tuple[Any, Traced | None, bool]] = []
-# The generators that run, and what has resumed them: Dynamo takes what has made them for their caller.
+# The generators that run, and the frames that have resumed them. Dynamo mistakes the frames that have made them for
+# their callers.
 _resumed: list[tuple[Any, Any]] = []
 _lock = threading.Lock()
 _capturing = 0
 
 
 def place_data(node: fx.Node) -> tuple[Traced, ...]:
-    """The calls around a node of Dynamo's, innermost first; the last one is the compiled frame. Empty: Dynamo has added
-    the node by itself."""
+    """The calls around a node of Dynamo's, innermost first; the last one is the compiled frame. Empty if Dynamo has
+    added the node by itself."""
     found: _Steps = node.meta.get(_KEY, _NONE)
     return found.steps
 
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Around Dynamo's callback."""
+    """A context of Dynamo's callback, in which calls are captured."""
     global _capturing
     with _lock:
         _capturing += 1
@@ -242,7 +244,7 @@ def _caller_of(tx: Any) -> Any:
 
 
 def _offset(tx: Any) -> int:
-    """Of the instruction that is traced, which Dynamo has numbered anew."""
+    """The offset of the instruction that is traced. Dynamo has renumbered it."""
     index = tx.instructions.index(tx.current_instruction)
     while index > 0 and tx.instructions[index].positions is None:  # added by Dynamo
         index -= 1

@@ -22,13 +22,13 @@ class _Built:
     """The graph for one toolset, and one instance of the modules that it takes from outside."""
 
     function: Callable[..., Any]
-    extra: tuple[Any, ...]  # what it gets after the program's own inputs
+    extra: tuple[Any, ...]  # its inputs after the program's own inputs
     keep: Any = None
-    unseen: tuple[tuple[str, str], ...] = ()  # what each run tells its scopes; see scope.note_unseen
+    unseen: tuple[tuple[str, str], ...] = ()  # what each run reports to its scopes; see scope.note_unseen
 
 
 class CompiledFunction:
-    """What a backend returns to Dynamo is `run`.
+    """A compiled function. The backend returns its method `run` to Dynamo.
 
     It is built for each toolset and each instance when it first runs under them. Where the lowered graphs are alike,
     their code is compiled once.
@@ -97,7 +97,7 @@ class CompiledFunction:
         return self._vanilla
 
     def _instrumented(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built | None:
-        """None: as it was."""
+        """The function with taps; None if the original is to run."""
         if self._program is None:
             self._program = SharedProgram(self._gm, args)
         with self._program.on(args) as program:

@@ -1,4 +1,4 @@
-"""What one run of an operator on fake tensors tells about it."""
+"""The facts that one run of an operator on fake tensors shows about it."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ _SHAPING = ("ViewBackward0", "UnsafeViewBackward0")
 
 
 def backward_of(seen: Seen) -> Any:
-    """The autograd node of the first result that has one; None: nothing is recorded.
+    """The autograd node of the first result that has one; None if nothing is recorded.
 
-    An operator that computes may give its result another shape at its end, as linear does: it is known by what it
-    computes.
+    An operator that computes may give its result another shape at its end, as linear does. It is then identified by the
+    node that computes.
     """
     node: Any = next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
     outside = {known.grad_fn for known in tensors_in(seen.inputs)}
@@ -75,7 +75,7 @@ def backward_of(seen: Seen) -> Any:
 
 
 def unshowable(seen: Seen) -> str:
-    """Why nothing can be put beside it; "": it can."""
+    """The reason why no tap can be put next to it; "" if one can."""
     if seen.in_transform:
         return "it runs inside a transform of torch.func, such as vmap, for which taps have no rule"
     operands = (*tensors_in(seen.args), *tensors_in(seen.outputs))

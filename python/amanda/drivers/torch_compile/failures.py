@@ -6,7 +6,7 @@ import threading
 
 
 class Failure:
-    """What an analysis raised while a frame was compiled."""
+    """The exception that an analysis raised while a frame was compiled."""
 
     error: Exception | None = None
 

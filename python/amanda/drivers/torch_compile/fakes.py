@@ -59,7 +59,7 @@ def _fresh_tensor(example: torch.Tensor) -> torch.Tensor:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Is it a strided tensor without anything special?"""
+    """True if it is a strided tensor without special properties."""
     return (
         tensor.layout == torch.strided
         and not tensor.is_nested
@@ -72,7 +72,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def has_unbacked(value: Any) -> bool:
-    """Does it contain symbols that stand for data?"""
+    """True if it contains symbols that stand for data."""
     if isinstance(value, torch.Tensor):
         return is_plain(value) and bool(port.free_unbacked_symbols(value))
     if isinstance(value, tuple | list):

@@ -21,7 +21,7 @@ def callback_for(callback: Callback, from_stance: Callable[[Callback], Callback]
     """Dynamo's callback for a compiled function that runs on this thread now. `from_stance`: what Dynamo does with the
     function's own callback, by torch.compiler.set_stance.
 
-    None: the function runs eagerly.
+    None if the function runs eagerly.
     """
     module = _callbacks()
     if module is not None:
@@ -49,7 +49,7 @@ _refusals: list[str] = []
 
 @functools.cache
 def _callbacks() -> ModuleType | None:
-    """None: there is no driver, or it does not fit this torch."""
+    """The module of the driver's callbacks. None if there is no driver, or it does not fit this torch."""
     if not is_built():
         _refusals.append(_NOT_BUILT)
         return None

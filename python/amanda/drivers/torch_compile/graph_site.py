@@ -31,7 +31,7 @@ class Shown:
         return self.forward_site is not None
 
 
-#: What `lower` is given: the operators that have taps, with them.
+#: The argument of `lower`: the operators that have taps, with their taps.
 Plans = list[tuple[Shown, list[_core.Tap]]]
 
 

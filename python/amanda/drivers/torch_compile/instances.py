@@ -38,7 +38,7 @@ class Instance:
         return [step if runs is None else step._replace(runs=runs()) for step, runs in self._callers]
 
     def module(self, traced: capture.Module) -> Any:
-        """Its module in the place of one that was traced; None: not found."""
+        """The instance's module in the place of one that was traced; None if it was not found."""
         known = self._modules.get(traced.source)
         return traced.traced() if known is None else known()
 
@@ -100,7 +100,7 @@ class Instances:
 
 
 def _is_lasting(example: Any) -> bool:
-    """Is it a parameter or a buffer? Other inputs are others in each run."""
+    """True if it is a parameter or a buffer. Other inputs are others in each run."""
     return isinstance(example, torch.nn.Parameter) or hasattr(example, port.STATIC_INPUT)
 
 
@@ -136,7 +136,7 @@ def _compiled_from(code: CodeType) -> CodeType | None:
 
 
 def _evaluate(source: str, frame: FrameType) -> Any:
-    """What one of Dynamo's expressions is in a compiled frame; None: that cannot be told."""
+    """The value of one of Dynamo's expressions in a compiled frame; None if it cannot be evaluated."""
     try:
         return eval(source, dict(port.names_in_sources()), {"L": frame.f_locals, "G": frame.f_globals})
     except Exception:  # whatever the program's own items and attributes raise

@@ -22,7 +22,7 @@ class Inputs:
             return port.preserve_global_state(build)(*args)
 
     def compile(self, backend: Any, gm: Any, args: Sequence[Any], extra: Sequence[Any]) -> Callable[..., Any]:
-        """What the program's backend makes of a graph with these inputs."""
+        """The result of the program's backend for a graph with these inputs."""
         if self.fake_mode is None:
             return backend(gm, [*args, *extra])  # type: ignore[no-any-return]
         inputs = [*self._symbols, *(self.fake_mode.from_tensor(value, static_shapes=True) for value in extra)]

@@ -16,8 +16,8 @@ Layout = Any
 
 
 class Values:
-    """What a node gets: tensors and numbers, in the order in which they are added. One that is added again keeps its
-    place."""
+    """The operands of a node: tensors and numbers, in the order in which they are added. An operand that is added again
+    keeps its place."""
 
     def __init__(self) -> None:
         self.tensors: list[fx.Node] = []

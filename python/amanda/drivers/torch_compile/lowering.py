@@ -64,7 +64,7 @@ class _Lowering:
         return found if any(self._has_taps(body.gm) for body in found) else []
 
     def share_run(self, found: list[bodies.Body]) -> bool:
-        """Do taps in these graphs share what belongs to an execution?"""
+        """True if taps in these graphs share the state of an execution."""
         nodes = [node for body in found for node in body.gm.graph.nodes]
         calls = (call for node in nodes for call in self.program.calls_of(node))
         return any(call in self.planned and self.planned[call].shares_run for call in calls) or any(
@@ -79,7 +79,8 @@ class _Lowering:
 
 
 class _GraphCopy:
-    """Of one graph of the program, with the table as one more input. `gets_run`: and an execution, too."""
+    """A copy of one graph of the program, with the table as one more input. With `gets_run`, an execution is also an
+    input."""
 
     def __init__(self, lowering: _Lowering, gm: fx.GraphModule, is_body: bool) -> None:
         self._lowering, self._gm, self._is_body = lowering, gm, is_body
@@ -139,7 +140,7 @@ class _GraphCopy:
         return copy
 
     def _stand_in(self, node: fx.Node) -> Any:
-        """What stands for a node's value in the copy."""
+        """The value in the copy that stands for a node's value."""
         lowering = self._lowering
         if node.op == "output":
             return self._output(node)

@@ -1,4 +1,4 @@
-"""The operators of lowered graphs, as the compiler has to know them beside what amanda._torch_compile says of them."""
+"""The operators of lowered graphs: facts for the compiler in addition to those that amanda._torch_compile declares."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ EDGE = torch.ops.amanda.edge_v1.default
 OPAQUE = torch.ops.amanda.opaque_v1.default
 BEGIN = torch.ops.amanda.begin_v1.default
 
-# Runs once, where it is, though nothing takes a result of it.
+# It runs once, at its place, though nothing uses a result of it.
 port.register_effectful_op("amanda::look_v1", port.EffectType.ORDERED)
 
 _originals: dict[str, tuple[port.OpOverload, list[Layout]]] = {}
 
 
 def name_original(op: port.OpOverload, inputs: list[Layout]) -> str:
-    """A name that tells a node's results: those of `op` on the node's operands. The same for the same."""
+    """A name that determines a node's results, which are those of `op` on the node's operands. Equal arguments have the
+    same name."""
     name = f"{op}{inputs}"
     _originals[name] = op, inputs
     return name

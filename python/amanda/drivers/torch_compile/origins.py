@@ -16,7 +16,7 @@ from amanda.drivers.torch_compile.program import Program
 
 
 class _Here(threading.local):
-    known: Mapping[int, Origin] | None = None  # by the symbol's address; None: no program is instrumented
+    known: Mapping[int, Origin] | None = None  # by the symbol's address; None if no program is instrumented
 
 
 _here = _Here()

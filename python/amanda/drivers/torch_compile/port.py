@@ -50,8 +50,8 @@ def is_export(callback: Any) -> bool:
 
 
 def skipped_by_caller() -> Any:
-    """What Dynamo answers if @torch._dynamo.disable(recursive=False) has called the frame that is to be compiled, which it
-    tells by the frame that has called its own callback; None: it is to be compiled."""
+    """Dynamo's answer if @torch._dynamo.disable(recursive=False) has called the frame that is to be compiled; None if
+    the frame is to be compiled. Dynamo recognizes this case by the frame that has called its own callback."""
     caller = sys._getframe(2)
     if caller.f_code is not _nonrecursively_disabled:
         return None
@@ -72,7 +72,7 @@ is_traceable_wrapper_subclass = _get("torch.utils._python_dispatch", "is_traceab
 # A context: no tensor's own __torch_function__, nor that of any mode.
 WithoutTorchFunctions = _get("torch._C", "DisableTorchFunction")
 shares_memory = _get("torch._C", "_is_alias_of")
-# Does an operator of this name take a number where its schema has a tensor?
+# True if an operator of this name takes a number where its schema has a tensor.
 takes_numbers_as_tensors = _get("torch._C", "_should_allow_numbers_as_tensors")
 functorch_level = _get("torch._C._functorch", "maybe_current_level")
 is_functorch_wrapper = _get("torch._C._functorch", "is_functorch_wrapped_tensor")
@@ -95,11 +95,11 @@ UserDefinedClassVariable = _get("torch._dynamo.variables.user_defined", "UserDef
 GeneratorVariable = _get("torch._dynamo.variables.functions", "LocalGeneratorObjectVariable")
 CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "CheckpointHigherOrderVariable")
 RegionVariable = _get("torch._dynamo.variables.invoke_subgraph", "InvokeSubgraphHigherOrderVariable")
-# In eager mode, what calls a function under @torch.compiler.nested_compile_region.
+# The code that calls a function under @torch.compiler.nested_compile_region in eager mode.
 RUN_REGION = _get("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder.__code__")
 # The code of a compiled frame, by the code that Dynamo has made of it.
 original_codes = _get("torch._dynamo.utils", "orig_code_map")
-# What the expressions that Dynamo finds things by may call.
+# Returns the names that may occur in the expressions by which Dynamo finds values.
 names_in_sources = _get("torch._dynamo.guards", "_get_closure_vars")
 STATIC_INPUT = "_dynamo_static_input_type"  # an attribute of parameters and buffers that are inputs of a graph
 RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.__code__")

@@ -45,12 +45,14 @@ class Program:
         copies: Mapping[fx.Node, Any],
         emit: Callable[[Call, tuple[Any, ...]], Sequence[Any]],
     ) -> Any:
-        """Adds the calls that a node makes, instead of the node, to a copy of its graph, and returns what stands for the
-        node's value there.
+        """Adds the calls that a node makes, instead of the node, to a copy of its graph. Returns the new value of the
+        node, which stands for its value there.
 
-        Arguments: graph: the copy, whose nodes are added at its insert point. copies: what stands for the value of each
-            node of Dynamo's graph. emit: adds a call, given what stands for its arguments, by schema position, and
-            returns what stands for its results, by schema position; `emit_call` is the plain one.
+        Arguments:
+            graph: the copy, whose nodes are added at its insert point.
+            copies: the new values of the nodes of Dynamo's graph.
+            emit: adds a call with the new values of its arguments, and returns the new values of its results, both by
+                schema position. `emit_call` is the plain one.
         """
         results: dict[Call, Sequence[Any]] = {}
 
@@ -81,8 +83,8 @@ class Program:
 
 
 def private_copies(graph: fx.Graph, call: Call, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments for an in-place operator that has taps: copies of what it writes to, so that its results are new
-    tensors, which edits can replace. What others are to see of them, `publish` assigns."""
+    """The arguments for an in-place operator that has taps: copies of the tensors that it writes to. So its results are
+    new tensors, which edits can replace. `publish` assigns those of them that others are to see."""
     copy = torch.ops.aten.clone.default
     return tuple(graph.call_function(copy, (arg,)) if i in call.result_is else arg for i, arg in enumerate(args))
 
@@ -119,7 +121,7 @@ def _fake_mode_of(gm: fx.GraphModule) -> Any:
 
 
 def _is_state(node: fx.Node, tensor: Any) -> bool:
-    """Is it a parameter, or held by a module?"""
+    """True if it is a parameter, or held by a module."""
     if not isinstance(tensor, torch.Tensor) or isinstance(tensor, port.FakeTensor):
         return False
     source = getattr(node, "_dynamo_source", None)

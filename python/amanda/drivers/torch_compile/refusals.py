@@ -75,7 +75,7 @@ class Refusal:
 
 
 def unshown_gradients(call: Call, taps: list[_core.Tap]) -> str:
-    """Why a routine after the backward operator cannot be given what it asks for; "": it can."""
+    """The reason why a routine after the backward operator cannot get what it asks for; "" if it can."""
     after = (tap for tap in taps if tap.is_backward and tap.point == "after")
     if not any(tap.shows_input(i) for tap in after for i in range(len(call.outputs))):
         return ""
@@ -93,7 +93,7 @@ def viewed(call: Call) -> int | None:
 
 
 def backward_unseen(call: Call) -> str:
-    """Why the backward operator is not shown; "": it is."""
+    """The reason why the backward operator is not shown; "" if it is shown."""
     if call.writes_seen:
         return "its forward operator writes in place to a tensor that others use, and gradients come to it through them"
     if call.returned_as_view:

@@ -1,4 +1,4 @@
-"""What a graph returns: its caller may write to that in place, and relies on what shares memory."""
+"""The values that a graph returns. Its caller may write to them in place, and relies on which of them share memory."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def _is_view(call: Call) -> bool:
 
 
 def _can_be_copied(value: Any) -> bool:
-    """With the same strides?"""
+    """True for a tensor whose copy has the same strides."""
     return isinstance(value, torch.Tensor) and torch.empty_like(value).stride() == value.stride()

@@ -35,7 +35,7 @@ class Numbers:
 
 
 class Symbols:
-    """What the values are that a node meets: operands of its own, and results of the operators that it calls."""
+    """The symbols of the values that a node meets: its own operands, and results of the operators that it calls."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers, self._results = numbers, Numbers()
@@ -61,7 +61,7 @@ class Symbols:
     def ref_of(self, value: Any, takes_numbers: bool = False) -> Any:
         """Refs instead of tensors and symbolic numbers. Raises UntracedError.
 
-        takes_numbers: may a number stand for a tensor?
+        takes_numbers: true if a number may stand for a tensor.
         """
         if isinstance(value, torch.Tensor):
             return self._ref_of_tensor(value, takes_numbers)
@@ -97,7 +97,7 @@ class Symbols:
 
 
 def is_number(value: Any) -> bool:
-    """Is it what PyTorch makes of a number among an operator's operands?"""
+    """True if it is a tensor that PyTorch makes of a number among an operator's operands."""
     if not isinstance(value, torch.Tensor) or isinstance(value, port.FakeTensor):
         return False
     return bool(value.dim() == 0 and value.device.type == "cpu")

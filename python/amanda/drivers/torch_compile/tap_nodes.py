@@ -79,7 +79,7 @@ class TapNodes:
 
     @property
     def is_body(self) -> bool:
-        """Of a higher-order operator: effects cannot be compiled there."""
+        """True for a body of a higher-order operator: effects cannot be compiled there."""
         return self._is_body
 
     def constant(self, tensor: torch.Tensor) -> fx.Node:
@@ -91,7 +91,7 @@ class TapNodes:
         return made
 
     def begin(self, origin: fx.Node) -> list[fx.Node]:
-        """What stands for one execution."""
+        """The nodes that stand for one execution."""
         return [self.run or self.node(origin, operators.BEGIN, self._table, self.num_slots)]
 
     def look(self, call: Call, values: Values, run: list[fx.Node], slot: int) -> None:

@@ -33,11 +33,12 @@ def inline(
 ) -> list[Any] | None:
     """Adds nodes that do what the tap's routines do, at the graph's insert point.
 
-    Returns what stands for the operands after the tap: the inputs before the operator, otherwise the outputs. None: the
-    routines cannot become nodes, and are to be called each time.
+    Returns the values of the operands after the tap: the inputs if it is before the operator, otherwise the outputs.
+    Returns None if the routines cannot become nodes, and must be called each time.
 
-    Arguments: inputs, outputs: what stands for the operator's operands, by schema position; before it, or in its place,
-    there are no outputs. constant: what stands for a tensor that the routines read beside their operands.
+    Arguments: inputs, outputs: the values of the operator's operands, by schema position. Before the operator, or in
+    its place, there are no outputs. constant: returns the node of a tensor that the routines read in addition to their
+    operands.
     """
     if shown.is_backward:
         return None
@@ -60,7 +61,7 @@ def inline(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What the program has set where a node is."""
+    """The modes that the program has set where a node is."""
 
     grad: bool
     autocasts: tuple[tuple[Any, ...], ...]  # arguments of those that are entered
@@ -223,7 +224,8 @@ def _example(value: Any) -> Any:
 
 
 def _check(new: Any, old: Any) -> None:
-    """Is it what stands in the place of an operand? If not, what calls the routine says so."""
+    """Checks that a value can stand in the place of an operand. If it cannot, the caller of the routine reports
+    this."""
     if isinstance(old, list | tuple):
         if not isinstance(new, list | tuple) or len(new) != len(old):
             raise _UntraceableError("it returns another number of values")
