@@ -34,26 +34,28 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
             model(x)
         capture["encoder.layer.0.attention.query"]
 
-    It is a mapping; see `Captured` for names, and for results of several runs. What is kept is a copy, without its graph.
-    With ``grad=True``, `grad` has the gradient that autograd computes for a result, as `torch.Tensor.retain_grad` keeps it,
-    but as the result was when its operator returned, also if it is modified in place later. If there are several backward
-    passes through one run, it is that of the last. It is kept also if the backward pass runs after the scope was left.
+    It is a mapping; see `Captured` for names, and for results of several runs. Kept results are copies, without their
+    graphs. With ``grad=True``, `grad` has the gradient that autograd computes for a result, as
+    `torch.Tensor.retain_grad` keeps it. It is the gradient of the result as its operator returned it, also if the
+    result is modified in place later. If there are several backward passes through one run, it is that of the last. It
+    is kept also if the backward pass runs after the scope was left.
 
-    `rows` and `table` tell what was kept, by "name", "op", "module" or "line", with shapes, bytes and where it is.
+    `rows` and `table` list the kept results, by "name", "op", "module" or "line", with their shapes, bytes and places.
 
     Results that are not tensors are left out; those whose elements cannot be read count in `skipped`.
 
     Arguments:
-        ops: operators, as of `amanda.Tool.add_inst_for_op`. None: those that `names` needs, or all.
-        modules: only operators inside these modules, as there. None: everywhere.
+        ops: operators, as of `amanda.Tool.add_inst_for_op`. By default, those that `names` needs, or all.
+        modules: only operators inside these modules, as there. By default, everywhere.
         names: only results with these names: "module:operator", "module:operator[1]", the path of a module, which stands
-            for all results of operators that it calls itself, or names of `naming`. ``*`` and ``?`` are globs. None: all.
+            for all results of operators that it calls itself, or names of `naming`. ``*`` and ``?`` are globs. By
+            default, all results are kept.
         grad: keeps gradients, too.
-        device: where results are kept, such as "cpu". None: where they are.
-        dtype: of kept floating-point results. None: their own.
+        device: the device on which results are kept, such as "cpu". By default, the device of each result.
+        dtype: the dtype of kept floating-point results. By default, their own.
         runs: "last" keeps the last execution of each operator, "all" every one; a number or several keep those. Executions
-            of an operator are counted from 0 on, over all scopes, until `reset`. What a checkpoint recomputes is no
-            execution if autograd recorded the first one; after a reentrant checkpoint's it is one.
+            of an operator are counted from 0 on, over all scopes, until `reset`. A recomputation by a checkpoint is no
+            execution if autograd recorded the first run. With a reentrant checkpoint it is one.
         folder: each result is written to a file there at once, and not kept in memory. See `load`.
         naming: other names for results, such as `TRANSFORMER_LENS_GPT2`. Then a name without a colon in `names` is one of
             these.
@@ -86,7 +88,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         self._grad, self._device, self._dtype = grad, device, dtype
         self._numbering, self._skips = Numbering(), _reading.Skips("capture")
         self._counts: collections.Counter[str] = collections.Counter()  # executions, by name
-        self._recorded: dict[str, bool] = {}  # did autograd record the last execution outside a backward pass?
+        self._recorded: dict[str, bool] = {}  # true if autograd recorded the last one outside a backward pass
         self._places: dict[str, Place] = {}  # by name
         self._kept_sizes: dict[tuple[Kind, str, int], _Size] = {}  # by kind, name and run
         self._lock = _fork.lock()  # guards the fields above
@@ -125,7 +127,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         return grouped([row for row in rows if row is not None], by)
 
     def _row(self, name: str) -> Row | None:
-        """None: another thread has dropped it meanwhile."""
+        """The row of a name. None if another thread has dropped it meanwhile."""
         kept = {kind: self._store.runs(kind, name) for kind in KINDS}
         try:
             where = self._store.where("result", name, kept["result"][-1])
@@ -245,7 +247,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
 
 class _Size(NamedTuple):
-    """Of a result or a gradient that was kept."""
+    """The size of a result or a gradient that was kept."""
 
     shape: str
     dtype: str

@@ -124,7 +124,7 @@ class Pattern:
         return not self._has_op and self._naming is None and not set("*?") & set(self.text)
 
     def ops(self) -> list[str] | None:
-        """The operators to ask for; None: all."""
+        """The operators to ask for; None means all."""
         if self._has_op:
             return [self.text.rpartition(":")[2].partition("[")[0] or "*"]
         return None if self._naming is None else list(self._naming.ops)
@@ -159,7 +159,7 @@ class Numbering:
 
 
 def ops_of(patterns: Sequence[Pattern]) -> list[str] | None:
-    """The operators that a tool with these patterns asks for; None: all."""
+    """The operators that a tool with these patterns asks for; None means all."""
     asked: dict[str, None] = {}
     for pattern in patterns:
         ops = pattern.ops()

@@ -31,20 +31,20 @@ class Patch(Tool):
 
     Gradients are those of a forward hook with ``y = y.clone(); y[positions] = transform(y[positions], value); return y``:
     zero where a value has taken the place of the result, and passed on elsewhere. A value that requires a gradient gets
-    one. What an in-place operator returns is changed in place, for all its users. A result that is a view is replaced by
-    a tensor of its own, as by a hook.
+    one. The result of an in-place operator is changed in place, for all its users. A result that is a view is replaced
+    by a tensor of its own, as by a hook.
 
     Arguments:
-        values: by name, as for `Capture`: what is put in the place of the result. A tensor, a number, or a function that is
-            called with the result (with ``positions=``, that part of it). A tensor is converted to the result's dtype and
-            device. A `Capture` is such a mapping: its latest runs.
-        where: which of the names to take from `values`. None: all.
-        transform: called as ``transform(result, value)``; what it returns is put there. None: the value itself. With a
-            value that is a function, leave it out.
+        values: by name, as for `Capture`: the values that replace the results. A value is a tensor, a number, or a
+            function that is called with the result (with ``positions=``, that part of it). A tensor is converted to the
+            result's dtype and device. A `Capture` is such a mapping: its latest runs.
+        where: the names to take from `values`. By default, all.
+        transform: called as ``transform(result, value)``; its result is the new value. By default, the value itself is
+            used. Leave it out with a value that is a function.
         positions: an index into the result; only these elements are replaced. A value with the shape of the whole
-            result is indexed, too. None: all elements.
-        runs: the executions of each operator that are changed, counted from 0 on in each scope. None: all. What a
-            checkpoint recomputes is an execution.
+            result is indexed, too. By default, all elements are replaced.
+        runs: the executions of each operator that are changed, counted from 0 on in each scope. By default, all. A
+            recomputation by a checkpoint is an execution.
         naming: other names, as for `Capture`.
 
     Raises:

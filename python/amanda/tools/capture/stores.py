@@ -31,7 +31,7 @@ class Store(Protocol):
 
 
 class _Index:
-    """What both stores have in common: the table of entries. Subclasses say what an entry is."""
+    """The common part of both stores: the table of entries. Subclasses define what an entry is."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[Kind, str], Entries] = collections.defaultdict(dict)
