@@ -1,4 +1,4 @@
-"""Totals of a CuptiProfiler's operators by line, forward and backward beside each other."""
+"""Totals of a CuptiProfiler's operators by line, with forward and backward next to each other."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ BACKWARD = "backward"
 
 @dataclasses.dataclass
 class LineRow:
-    """What a line of the program costs. Backward operators count for the line that called their forward operator.
+    """The cost of a line of the program. Backward operators count for the line that called their forward operator.
 
-    Times, bytes and kernels are counted once: what runs inside an operator of another line counts for its own line. Times
-    are in nanoseconds, on the host and on the device, as in `OperatorRow`. The fields with `backward` are the part of
-    backward operators; the rest is the forward pass, what is recomputed, and the optimizer.
+    Times, bytes and kernels are counted once: an operator that runs inside an operator of another line counts for its
+    own line. Times are in nanoseconds, on the host and on the device, as in `OperatorRow`. The fields with `backward`
+    are the part of backward operators; the rest is the forward pass, recomputation, and the optimizer.
     """
 
     name: str  # file:line
-    source: str = ""  # the same; "": no line
+    source: str = ""  # the same; "" if there is no line
     calls: int = 0  # of outermost operators that are not backward
     backward_calls: int = 0
     failed: int = 0  # runs that raised an exception; not measured

@@ -32,7 +32,7 @@ class OptimizerPhase(Tool):
 
 
 def in_optimizer(frame: FrameType | None) -> bool:
-    """Does an optimizer call what runs in this frame?"""
+    """True if an optimizer calls the code in this frame."""
     inner: set[CodeType] = set()
     for outer in outwards(frame):
         if _is_optimizers(outer):

@@ -59,11 +59,12 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
     An operator that raises is counted in `failed`, and its kernels still belong to it. The tool subtracts its own time
     from the times of enclosing operators, where it can measure it; it cannot measure the framework's dispatch to it.
 
-    Rows are by "op" (the default: operator type and phase), "id" (one operator at its place in the program; "operator" is
-    the same), "module" (fields without "self" include the submodules), "line" (see `LineRow`), "phase", or "kernel" (every
-    kernel, and every kind of copy and memset). Longest time first: device time if the device did anything. See `Results`
-    for `rows`, `table`, `to_pandas`, files and `reset`, and `AnnotatedResults` for `annotate` and `write_html`; inside a
-    scope, `reset` waits for pending device work and discards it.
+    Rows are by "op" (the default: operator type and phase), "id" (one operator at its place in the program; "operator"
+    is the same), "module", "line" (see `LineRow`), "phase", or "kernel". Fields of modules without "self" include the
+    submodules. "kernel" has every kernel, and every kind of copy and memset. Rows have the longest time first: device
+    time if the device did anything. See `Results` for `rows`, `table`, `to_pandas`, files and `reset`, and
+    `AnnotatedResults` for `annotate` and `write_html`; inside a scope, `reset` waits for pending device work and
+    discards it.
 
     Arguments:
         gpu: collect kernels. If None, where CUPTI can. If True the same, and tables say why if it cannot; else they say
@@ -72,9 +73,9 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
         nested: also measure inner operators. If False, only the outermost, which costs less.
         operand_bytes: sum the sizes of what each operator reads and writes, for `roofline`. In backward, only the
             gradients are included.
-        ops: the operators to measure, as in `Tool.add_inst_for_op`; None: all.
-        max_events: how many operator runs, and how many device activities, to keep for the trace: the first ones, about
-            100 bytes each. Tables include all.
+        ops: the operators to measure, as in `Tool.add_inst_for_op`; all by default.
+        max_events: the number of operator runs, and that of device activities, to keep for the trace: the first ones,
+            about 100 bytes each. Tables include all.
 
     Raises:
         ValueError: `max_events` is negative.
@@ -122,8 +123,8 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
 
     @property
     def notes(self) -> list[str]:
-        """What is missing from the figures, one sentence each: dropped records, activities without an operator, bytes
-        that were reported to another profiler. Empty if nothing was lost."""
+        """The data that is missing from the figures, one sentence each: dropped records, activities without an
+        operator, bytes that were reported to another profiler. Empty if nothing was lost."""
         return self._profile.notes()
 
     def reset(self) -> None:
@@ -238,7 +239,7 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
         what is missing.
 
         Arguments:
-            rank: the rank of this process; None: that of torch.distributed, the environment's RANK, or 0.
+            rank: the rank of this process; by default, that of torch.distributed, the environment's RANK, or 0.
         """
         trace.write(path, self._profile, rank, [remark for remark in [self.gpu_status, *self.notes] if remark])
 

@@ -22,7 +22,7 @@ class RooflineRow:
     flops: int
     bytes: int | None  # None without `operand_bytes=True`
     time_ns: int
-    on_device: bool  # True: device time; False: host time
+    on_device: bool  # true for device time, false for host time
     flops_per_second: float | None
     bytes_per_second: float | None
     intensity: float | None  # operations per byte

@@ -36,7 +36,7 @@ def line_columns(rows: Sequence[LineRow], *, listing: bool = False) -> list[Colu
     """The columns of a table by "line"; those of the device only if it did something.
 
     Arguments:
-        listing: beside source code: without the name, and with the time that counts alone.
+        listing: the columns are next to source code: they have no name, and only the time that counts.
     """
     columns = [number_column("calls", "calls")] if listing else [name_column("line"), number_column("calls", "calls")]
     share = percentage_column("share", "share")
