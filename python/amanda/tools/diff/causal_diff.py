@@ -27,22 +27,24 @@ class CausalDiff(Differences, Watching):
 
     Operators are matched by their ids. Where the program was changed, and with it the ids, an operator is matched with
     one of its type in the same module and at a line with the same text: that whose first inputs agree most. Executions
-    of a place are compared in order. What an operator changes in place is compared and replaced as its results are.
+    of a place are compared in order. Operands that an operator changes in place are compared and replaced as its results
+    are.
 
-    What could not be replaced is followed by its contents: results of operators that only this run has, and views. What
-    reads it differs as a consequence, and is not listed.
+    Some results cannot be replaced: those of operators that only this run has, and views. They are followed by their
+    contents. An operator that reads them differs as a consequence, and is not listed.
 
     Rows are causes in the order in which they were found, then the operators that only one run has. See `Results` for
     `rows`, `table`, `to_pandas` and `reset`.
 
     Arguments:
         record: the folder that a `Recorder` has written.
-        rtol, atol: differences up to ``atol + rtol * abs(reference)`` are no cause, but replaced, too. None: 0, bit for
-            bit; where dtypes differ, what `torch.testing.assert_close` tolerates between them.
+        rtol, atol: differences up to ``atol + rtol * abs(reference)`` are no cause, but replaced, too. By default, they
+            are 0, bit for bit. Where dtypes differ, they are the tolerances of `torch.testing.assert_close` between
+            them.
         close: tolerates what `torch.testing.assert_close` does for each dtype, unless `rtol` or `atol` is given.
-        float64: runs each operator that is a cause, although it got the same as in the reference, once more with float64
-            copies of its inputs; rows tell how far both results are from that, in units of the last place. Copies the
-            inputs of all operators. Operators that draw random numbers are left out.
+        float64: runs once more each operator that is a cause, although it got the same inputs as in the reference. This
+            run has float64 copies of the inputs. Rows have the distances of both results from its result, in units of
+            the last place. The inputs of all operators are copied. Operators that draw random numbers are left out.
         progress: a bar on standard error while the record is read, if that is a terminal; see
             `amanda.reports.progress.Progress`.
 

@@ -32,14 +32,14 @@ class Change:
 
     @property
     def dtypes(self) -> set[str]:
-        """Of both sides, where they differ."""
+        """The dtypes of both sides, where they differ."""
         pairs = [] if self.is_number else [{texts.dtype_in(one), texts.dtype_in(other)} for one, other in self.pairs]
         return set().union(*(pair for pair in pairs if len(pair) > 1))
 
     @property
     def comparable(self) -> list[tuple[str, str]]:
-        """Without those of two dtypes: they have different bits anyway; their values were compared where they were
-        made."""
+        """The pairs without those of two dtypes: these have different bits anyway, and their values were compared where
+        they were made."""
         return [(one, other) for one, other in self.pairs if texts.dtype_in(one) == texts.dtype_in(other)]
 
     @property
@@ -77,7 +77,7 @@ def changes_of(station: Station, theirs: Sequence[str], ours: Sequence[str]) -> 
 
 
 def _short(text: str) -> str:
-    """Hashes tell a reader nothing."""
+    """The text without hashes, which do not help a reader."""
     for tensor in texts.tensors_in(text):
         text = text.replace(tensor, texts.number_in(tensor) or texts.without_hash(tensor))
     return text

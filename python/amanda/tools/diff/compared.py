@@ -34,7 +34,8 @@ class Compared:
                 self.unreadable[reason] += 1
 
     def hide(self, *, is_view: bool) -> None:
-        """One of the results that were added cannot be compared. Of a view, what it shows is compared where it was made."""
+        """One of the results that were added cannot be compared. The contents of a view are compared where they were
+        made."""
         self.results -= 1
         self.hidden += not is_view
 
@@ -43,7 +44,7 @@ class Compared:
         return not self.results
 
     def missing(self) -> list[str]:
-        """What was not compared, as sentences."""
+        """The parts that were not compared, as sentences."""
         found = []
         if self.unreadable:
             reasons = "; ".join(f"{count:,}: {REASONS[reason]}" for reason, count in self.unreadable.most_common())

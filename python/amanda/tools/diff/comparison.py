@@ -1,4 +1,4 @@
-"""Comparison: executions of operators against those of a record; which are causes, which only follow from them?"""
+"""Comparison compares executions of operators with those of a record, and separates causes from consequences."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Comparison:
     Arguments:
         record: the reference.
         tolerances: of results.
-        heal: results that differ are replaced by the reference's. Else what reads them is told from causes by their
-            contents.
+        heal: results that differ are replaced by the reference's. Otherwise, operators that read them are distinguished
+            from causes by the contents of these results.
     """
 
     def __init__(self, record: Record, tolerances: Tolerances, *, heal: bool) -> None:
@@ -143,11 +143,11 @@ class Comparison:
         return self._record.result(reference, i)
 
     def _difference(self, tensor: Any, other: Any, ours: str, theirs: str, changes: Sequence[Change]) -> Any:
-        """None: within the tolerances, as far as it is known."""
+        """The difference of two results. None if it is within the tolerances, as far as it is known."""
         dtypes = sorted(set().union(*(change.dtypes for change in changes)))
         if tensor is None or other is None:
             if dtypes or texts.dtype_in(ours) != texts.dtype_in(theirs):
-                return None  # hashes can't tell
+                return None  # hashes can't show it
             shapes = texts.without_hash(ours), texts.without_hash(theirs)
             note = "" if shapes[0] == shapes[1] else " instead of ".join(shapes).replace("tensor ", "")
             return _no_difference(note)
@@ -159,7 +159,8 @@ class Comparison:
     def _explain(
         self, station: Station, run: int, seen: Seen, output: int, found: Any, changes: Sequence[Change]
     ) -> Hashable | None:
-        """Why does a result differ? Adds a cause, unless it is a consequence. Returns what it follows from."""
+        """Finds the reason why a result differs. Adds a cause, unless it is a consequence. Returns the cause that it
+        follows from."""
         if self._reads_saved(station, seen.forward):
             return ("saved", station.op_id)
         if not station.backward_op:
@@ -181,7 +182,7 @@ class Comparison:
             if cause is not None and cause.kind == "input" and cause.station.id == station.id:
                 cause.add(station, run, found)  # it reads the same once more
         if others and seen.are_views:
-            return None  # that which computes with it tells
+            return None  # the operator that computes with it is compared
         if others:
             return self._add_inputs(station, run, output, found, others)
         if sources and not arguments:
@@ -192,7 +193,7 @@ class Comparison:
     def _judge(
         self, source: Hashable, seen: Seen, changes: Sequence[Change], tensor: Any, other: Any, output: int
     ) -> None:
-        """How far from the float64 result are they? Only where the operator got the same in both runs."""
+        """Notes how far both results are from the float64 result, if the operator got the same inputs in both runs."""
         cause = self.causes.get(source)
         if seen.exact is None or cause is None or cause.ulps is not None or changes or tensor is None or other is None:
             return
@@ -203,7 +204,7 @@ class Comparison:
             cause.ulps = float64.ulps(other, exact[output]), float64.ulps(tensor, exact[output])
 
     def _reads_saved(self, station: Station, forward: int | None) -> bool:
-        """Does it read what its forward operator saved in a run that differed?"""
+        """True if it reads values that its forward operator saved in a run that differed."""
         return bool(station.backward_op) and (station.op_id, forward) in self._tainted
 
     def _add_inputs(self, station: Station, run: int, output: int, found: Any, changes: Sequence[Change]) -> Hashable:

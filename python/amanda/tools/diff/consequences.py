@@ -36,6 +36,6 @@ class Consequences:
             self._sources[gradient] = self._of_leaves[without_hash(gradient)] = source
 
     def source(self, tensor: str, *, backward: bool) -> Hashable | None:
-        """What it follows from. `backward`: a backward operator reads it."""
+        """The cause that a tensor follows from. `backward`: a backward operator reads the tensor."""
         sums = self._gradients if backward else self._of_leaves
         return self._sources.get(tensor) or sums.get(without_hash(tensor))

@@ -38,21 +38,21 @@ class Differences(Results[Row, GroupBy]):
 
     @property
     def recorded(self) -> int:
-        """How many the record has."""
+        """The number of executions in the record."""
         return len(self._record.executions)
 
     def _unseen(self) -> list[str]:
-        """What ran, and was not seen as it runs without tools, as sentences."""
+        """The parts that ran, and were not seen as they run without tools, as sentences."""
         raise NotImplementedError
 
     @property
     def differs(self) -> bool:
-        """Is there a row?"""
+        """True if there is a row."""
         return bool(self.rows())
 
     @property
     def summary(self) -> str:
-        """How many differences there are, in how much, and what was not compared, in sentences for a user. It says "0
+        """The number of differences, what was compared, and what was not, in sentences for a user. It says "0
         differences" if all was compared."""
         count, missing = len(self.rows()), self.not_compared
         what = f"{count:,} difference{'s' * (count != 1)} in {self._comparison.compared}"
@@ -63,13 +63,13 @@ class Differences(Results[Row, GroupBy]):
 
     @property
     def not_compared(self) -> list[str]:
-        """What of the programs was not compared, in words; empty: all was."""
+        """The parts of the programs that were not compared, in words; empty if all was compared."""
         with self._lock:
             return list(self._missing())
 
     @property
     def stopped(self) -> Stop | None:
-        """Where the comparison has ended before the programs; None: it has not."""
+        """The place where the comparison has ended before the programs; None if it has not."""
         matching, why = self._comparison.matching, self._damage
         if not why and matching.has_ended_early:
             why = self._early
@@ -77,12 +77,13 @@ class Differences(Results[Row, GroupBy]):
 
     @property
     def damage(self) -> str:
-        """What ended the comparison: a file of a record that has changed since it was written; "": nothing did."""
+        """The reason why the comparison ended: a file of a record that has changed since it was written. "" if there is
+        none."""
         return self._damage
 
     @property
     def parting(self) -> Parting | None:
-        """The operators from which on nearly none has a counterpart; None: the two programs match up to the end."""
+        """The operators after which nearly none has a counterpart; None if the two programs match up to the end."""
         with self._lock:
             return self._comparison.matching.parting()
 
@@ -112,8 +113,9 @@ class RecordDiff(Differences):
 
         print(RecordDiff("reference/rank0", "reference/rank1").table())
 
-    Nothing is replaced here, so an operator that reads what differs is not compared: it is told by the contents of its
-    inputs that it follows from another one. So fewer causes are found than by `CausalDiff`, where one hides another.
+    Nothing is replaced here, so an operator that reads a result that differs is not compared. The contents of its
+    inputs show that it follows from another one. So fewer causes are found than by `CausalDiff`, where one hides
+    another.
 
     Arguments:
         reference, record: folders that a `Recorder` has written.

@@ -1,5 +1,5 @@
-"""What an operator returns for float64 copies of its inputs: which of two results is closer to it? Imports torch: import it
-where an operator ran."""
+"""The results of an operator for float64 copies of its inputs, to see which of two results is closer. Imports torch:
+import it where an operator ran."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDER = {
 def results(op: Callable[..., Any], inputs: Sequence[Any], written: Sequence[int]) -> list[torch.Tensor] | None:
     """Its results for wider copies of `inputs`, then the inputs at the positions `written`, which it changes.
 
-    None: it has no float64 implementation, or draws random numbers.
+    None if the operator has no float64 implementation, or draws random numbers.
     """
     with torch.random.fork_rng():
         first, second = (_run(op, inputs, written) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What only one of two runs has: rows for it, and what follows from it."""
+"""Operators that only one of two runs has: rows for them, and their consequences."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Matching:
         self._reached = 0  # how many of the record's executions came before, or are, the last counterpart
 
     def next(self, station: Station, inputs: Sequence[str]) -> tuple[int, Execution | None]:
-        """The number of this run of the operator, and the reference's run; None: there is none."""
+        """The number of this run of the operator, and the reference's run; None if there is none."""
         match, number = self._match(station, inputs), self.counts[station.id]
         self.counts[station.id] += 1
         self.last = station

@@ -55,7 +55,7 @@ def is_equal(array: Array, reference: Array) -> bool:
 
 
 def _same(array: Array, reference: Array) -> Array:
-    """Which elements of two arrays of one dtype are equal?"""
+    """The mask of the equal elements of two arrays of one dtype."""
     if of_numpy.is_complex(array):
         parts = _same(of_numpy.as_reals(array), of_numpy.as_reals(reference))
         return np.asarray(parts.all(-1))

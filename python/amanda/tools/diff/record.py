@@ -36,7 +36,7 @@ class Station:
 
     @property
     def accumulates(self) -> bool:
-        """Does it add a gradient to that of a leaf? Then it has no results."""
+        """True if it adds a gradient to that of a leaf. Then it has no results."""
         return self.backward_op == "AccumulateGrad"
 
     @property
@@ -45,7 +45,7 @@ class Station:
 
     @property
     def look(self) -> tuple[str, ...]:
-        """What a place has in common with its counterpart in a changed program, whose ids are others."""
+        """The features that a place has in common with its counterpart in a changed program, whose ids are others."""
         names = (name for parameters in self.parameters for name in parameters if name)
         return self.operator, self.backward_op, self.module_path, self.line, *names
 
@@ -54,7 +54,7 @@ class Station:
 class Execution:
     """One run of an operator. Results are its tensors, then those that it changes in place and does not return."""
 
-    results: list[int | None]  # numbers of tensors; None: it is not stored
+    results: list[int | None]  # numbers of tensors; None if a tensor is not stored
     told: list[str]  # what they are, with a hash: see `texts`
     inputs: list[str]  # the same of all inputs
     forward: int | None = None  # of a backward operator: which run of the forward operator it belongs to
@@ -99,15 +99,15 @@ class Record:
                 raise error if isinstance(error, DamagedRecord) else self._damaged(_line(number)) from None
 
     def positions(self, station: int) -> list[int]:
-        """In `executions`: of the runs of the station at this position of `stations`, in order."""
+        """The positions in `executions` of the runs of the station at this position of `stations`, in order."""
         return self._runs[station]
 
     def runs(self, station: int) -> list[Execution]:
-        """Of the station at this position of `stations`, in order."""
+        """The runs of the station at this position of `stations`, in order."""
         return [self.executions[i][1] for i in self._runs[station]]
 
     def result(self, execution: Execution, i: int) -> Any:
-        """None: it is not stored.
+        """A result of an execution; None if it is not stored.
 
         Raises:
             DamagedRecord: the file has changed.

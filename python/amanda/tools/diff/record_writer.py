@@ -64,7 +64,7 @@ class RecordWriter:
         return self._next
 
     def flush(self) -> None:
-        """Writes what was added. What a full disk refused is forgotten; the record stays readable up to there."""
+        """Writes what was added. Data that a full disk refused is dropped; the record stays readable up to there."""
         lines, tensors = self._lines, self._tensors
         self._lines, self._tensors, self._bytes = [], {}, 0
         complete, self._is_complete = self._is_complete, False
@@ -74,11 +74,11 @@ class RecordWriter:
 
     @property
     def is_writing(self) -> bool:
-        """Is `flush` under way, or has it failed?"""
+        """True if `flush` is running, or has failed."""
         return not self._is_complete
 
     def close(self, *, interrupted: bool = False, unseen: Sequence[str] = ()) -> None:
-        """`unseen`: what else ran, as sentences."""
+        """`unseen`: the operators that ran and were not seen, as sentences."""
         try:
             self._lines += [["unseen", text] for text in unseen]
             self.flush()

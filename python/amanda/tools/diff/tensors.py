@@ -65,7 +65,7 @@ def is_equal(tensor: torch.Tensor, reference: torch.Tensor) -> bool:
 
 
 def _same(tensor: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Which elements of two tensors of one dtype are equal?"""
+    """The mask of the equal elements of two tensors of one dtype."""
     if tensor.is_complex():
         return _same(torch.view_as_real(tensor), torch.view_as_real(reference)).all(-1)
     if not tensor.is_floating_point():

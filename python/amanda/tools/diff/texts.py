@@ -1,4 +1,5 @@
-"""What a value is, as a text: a hash of a tensor's elements, the text of anything else. Equal values have equal texts."""
+"""Texts that identify values: a hash of a tensor's elements, the text of anything else. Equal values have equal
+texts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _TELLING = 6  # digits: a number with fewer is the same as another one by chance
 
 
 def text_of(value: Any, *, is_overwritten: bool = False) -> str:
-    """Of an input. `is_overwritten`: the operator does not read it."""
+    """The text of an input. `is_overwritten`: the operator does not read it."""
     if arrays_of(value) is not None:
         if is_overwritten and values.why_unreadable(value) is None:
             return f"{_described(value)} {OVERWRITTEN}"
@@ -37,7 +38,7 @@ def text_of_array(array: Any, *, is_kept: bool = False) -> str:
 
 
 def why_unreadable(tensor: str) -> str | None:
-    """A key of `amanda.tools._arrays.REASONS`; None: it was read."""
+    """A key of `amanda.tools._arrays.REASONS`; None if it was read."""
     _, found, reason = tensor.rpartition(" ")[2].partition(f"{UNREADABLE}-")
     return reason if found else None
 
@@ -49,7 +50,7 @@ def number_in(tensor: str) -> str | None:
 
 
 def is_telling(tensor: str) -> bool:
-    """Are its contents hardly those of another one by chance?"""
+    """True if it is unlikely that another tensor has the same contents by chance."""
     number = number_in(tensor)
     return is_readable(tensor) and (number is None or len(number) > _TELLING)
 

@@ -1,11 +1,11 @@
-"""Tolerances: how far a result may be from the reference's. Difference: how far one is. Of any framework."""
+"""Tolerances: how far a result may be from the reference's. Difference: how far one is. They are for any framework."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
 
-# Of torch.testing.assert_close: rtol and atol.
+# The rtol and atol of torch.testing.assert_close.
 _DEFAULTS = {
     "bfloat16": (1.6e-2, 1e-5),
     **dict.fromkeys(("float16", "complex32"), (1e-3, 1e-5)),
@@ -22,15 +22,15 @@ class Difference:
     dtype: str
     shape: tuple[int, ...] | None  # None, as the next ones: its elements are not known
     elements: int | None  # that differ by more than is tolerated
-    max_abs: float | None  # None: shapes differ
+    max_abs: float | None  # None if shapes differ
     max_rel: float | None
     note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tolerances:
-    """Differences up to ``atol + rtol * abs(reference)`` are tolerated. None: 0 within a dtype; between dtypes what
-    `torch.testing.assert_close` tolerates for the coarser one; with `close` that within a dtype, too."""
+    """Differences up to ``atol + rtol * abs(reference)`` are tolerated. By default, they are 0 within a dtype. Between
+    dtypes, they are those of `torch.testing.assert_close` for the coarser one; with `close`, within a dtype, too."""
 
     rtol: float | None = None
     atol: float | None = None

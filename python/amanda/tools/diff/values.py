@@ -1,4 +1,4 @@
-"""What a diff does with the values of a program, of whichever framework: tensors of PyTorch, arrays of numpy."""
+"""The functions of a diff for the values of a program in any framework: tensors of PyTorch, arrays of numpy."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Values(Protocol):
     """The values of one framework. A module implements it."""
 
     def dtype_of(self, array: Any) -> str:
-        """As "float32"."""
+        """The dtype's name, such as "float32"."""
 
     def shape_of(self, array: Any) -> Sequence[int] | None:
-        """None: it has none that may be read."""
+        """The shape. None if it has none that may be read."""
 
     def number_in(self, array: Any) -> str | None:
         """The text of its value, if it may be a number of the program; equal values have equal texts."""
 
     def kept(self, array: Any) -> Any:
-        """A contiguous copy on the CPU, of an array that can be read; None: files have no such dtype."""
+        """A contiguous copy on the CPU, of an array that can be read; None if files have no such dtype."""
 
     def data(self, array: Any, *, is_kept: bool) -> memoryview:
         """The bytes of its elements. `is_kept`: it is what `kept` returns."""
@@ -33,15 +33,16 @@ class Values(Protocol):
         """The array again."""
 
     def memory(self, array: Any) -> int | None:
-        """Where it has its elements; None: it has none."""
+        """The address of its elements; None if it has none."""
 
     def is_equal(self, array: Any, reference: Any) -> bool:
-        """Bit for bit, but that NaN equals NaN. Of two that `kept` has returned, as below."""
+        """True if they are equal bit for bit, except that NaN equals NaN. Here and below, `kept` has returned both."""
 
     def difference(
         self, array: Any, reference: Any, tolerances: Tolerances, dtypes: Sequence[str]
     ) -> Difference | None:
-        """None: they agree within the tolerances. `dtypes`: of inputs, where those of the two operators differ."""
+        """The difference; None if they agree within the tolerances. `dtypes`: of inputs, where those of the two
+        operators differ."""
 
     def healed(self, array: Any, reference: Any) -> Any:
         """The reference's elements, as `kept` has returned them, in the array's dtype and on its device."""
@@ -51,7 +52,7 @@ class Values(Protocol):
 
 
 class _Unshown:
-    """In the place of a value that routines do not get."""
+    """It stands for a value that routines do not get."""
 
 
 UNSHOWN = _Unshown()
@@ -86,18 +87,18 @@ def arrays_in(value: Any) -> Iterator[Any]:
 
 
 def why_unreadable(array: Any) -> str | None:
-    """A key of `amanda.tools._arrays.REASONS`; None: it can be read."""
+    """A key of `amanda.tools._arrays.REASONS`; None if it can be read."""
     if array is UNSHOWN:
         return "unshown"
     arrays = arrays_of(array)
     if arrays is None:
         return None
-    # What a transformation returns is compared where it is used; inside, an element stands for many.
+    # The result of a transformation is compared where it is used; inside, an element stands for many.
     return arrays.why_unreadable(array) or ("transformed" if arrays.is_transformed(array) else None)
 
 
 def kept(array: Any) -> Any:
-    """A copy on the CPU; None: it cannot be read, or files have no such dtype."""
+    """A copy on the CPU; None if it cannot be read, or files have no such dtype."""
     return None if why_unreadable(array) is not None else values_of(array).kept(array)
 
 
@@ -108,7 +109,7 @@ def memory(values: Any) -> set[int]:
 
 
 def healed(value: Any, references: Iterator[Any]) -> Any:
-    """The value with the references' elements. None: nothing changes."""
+    """The value with the references' elements; None if nothing changes."""
     if arrays_of(value) is not None:
         reference = next(references)
         if reference is None or reference.shape != value.shape:
