@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Skips:
-    """What a tool has skipped, by reason. Each reason is logged once, but for memory without values: most programs have
-    some for a while.
+    """The numbers of values that a tool has skipped, by reason. Each reason is logged once, except for memory without
+    values: most programs have some for a while.
 
-    `memory`: the tool depends on it, and does not read what has no values yet.
+    `memory`: the tool depends on it, and does not read memory that has no values yet.
     """
 
     def __init__(self, tool: str, memory: UnwrittenMemory | None = None) -> None:
@@ -44,7 +44,7 @@ class Skips:
             logging.getLogger("amanda").warning("[%s] skips what it can't read: %s (said once)", self._tool, why)
 
     def reset(self) -> None:
-        """Sets all counts to zero. What was logged is not logged again."""
+        """Sets all counts to zero. Reasons that were logged are not logged again."""
         with self._lock:
             self._counts.clear()
 

@@ -1,4 +1,4 @@
-"""What an operator's schema says about its operands: which it writes to, and whether results are views."""
+"""The facts in an operator's schema about its operands: which it writes to, and whether results are views."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ MOVES_GRADIENTS = {
 @dataclasses.dataclass(frozen=True)
 class Sides:
     """`read`: inputs that are the same after the operator; `changed`: inputs that it reads and writes to, so they can
-    only be read before it. What it only writes to is in neither. `written`: all inputs that it writes to. `unreturned`:
-    those that are no results. `may_be_view`: a result may share memory with an input that it doesn't write to, if it does
-    not copy."""
+    only be read before it. Inputs that it only writes to are in neither. `written`: all inputs that it writes to.
+    `unreturned`: those of them that are no results. `may_be_view`: a result may share memory with an input that it
+    doesn't write to, if it does not copy."""
 
     read: list[str | int]
     changed: list[str | int]

@@ -35,8 +35,9 @@ class Unwritten(NamedTuple):
 class UnwrittenMemory(Tool):
     """Follows memory without values while scopes with tools that read values are open, in programs of PyTorch.
 
-    What is written by code that calls no operator is not seen: by NumPy, by C++, by another process. Where NumPy has an
-    array of the memory, it counts as written. It never holds a tensor, and has an entry for each memory that is alive.
+    Writes by code that calls no operator are not seen: by NumPy, by C++, by another process. If NumPy has an array of
+    the memory, the memory counts as written. The tool never holds a tensor, and has an entry for each memory block that
+    is alive.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,8 @@ class UnwrittenMemory(Tool):
                 self._native.clear()
 
     def find(self, value: Any) -> Unwritten | None:
-        """None: all elements of the tensor have values, as far as is known; or it is no tensor."""
+        """The unwritten memory of a tensor. None if all its elements have values, as far as is known, or if it is no
+        tensor."""
         native = self._native
         if native is None or native.is_empty:
             return None
@@ -69,7 +71,7 @@ class UnwrittenMemory(Tool):
         return Unwritten(self._places[found[0]], found[1]) if found is not None else None
 
     def native(self, module: Any) -> Any:
-        """What follows it in C++, for routines in C++."""
+        """The object that follows the memory in C++, for routines in C++."""
         with self._lock:
             self._native = self._native or module.UnwrittenMemory()
             return self._native
@@ -122,12 +124,12 @@ def _never(*operands: Any, **keywords: Any) -> None:
 
 
 def allocates(context: OpContext) -> bool:
-    """Are the operator's results memory without values?"""
+    """True if the operator's results are memory without values."""
     return context.namespace.startswith("pytorch/") and context.op.__name__ in ALLOCATES
 
 
 def may_pass_on(context: OpContext) -> bool:
-    """May a result of the operator be in memory that had no values before, and has none after it?"""
+    """True if a result of the operator may be in memory that had no values before, and has none after it."""
     if not context.namespace.startswith("pytorch/"):
         return False
     name = context.op.__name__
@@ -135,12 +137,12 @@ def may_pass_on(context: OpContext) -> bool:
 
 
 def overwrites(context: OpContext) -> bool:
-    """May inputs have no values, because it writes to them?"""
+    """True if inputs may have no values, because the operator writes to them."""
     return context.namespace.startswith("pytorch/") and bool(Sides.of(context).written)
 
 
 def may_be_met(ops: str | Iterable[str] | None) -> bool:
-    """May operators that these filters select have results in such memory?"""
+    """True if operators that these filters select may have results in such memory."""
     names = [ops] if isinstance(ops, str) else ops
     return names is None or any(set(name) & set("*?[!") or _plain(name) in _MEETING for name in names)
 

@@ -28,7 +28,7 @@ class Where:
 
     @property
     def refuses_all(self) -> bool:
-        """Was it asked, and has it selected nothing?"""
+        """True if it was called, and has selected nothing."""
         return self._refuses and not self._selects
 
     def __call__(self, context: OpContext) -> bool:

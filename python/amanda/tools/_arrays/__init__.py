@@ -25,16 +25,17 @@ class Arrays(Protocol):
         """In it, reading an array runs no code of the program, and warns of no overflow."""
 
     def why_unreadable(self, array: Any) -> str | None:
-        """Why the array has no elements that a tool could compute with, a key of `REASONS`; None if it has."""
+        """The reason why the array has no elements that a tool could compute with, a key of `REASONS`; None if it
+        has."""
 
     def is_symbolic(self, array: Any) -> bool:
-        """Is the array being traced?"""
+        """True if the array is being traced."""
 
     def plain(self, array: Any) -> Any:
         """The array without wrappers of transformations."""
 
     def is_transformed(self, array: Any) -> bool:
-        """Has it such wrappers?"""
+        """True if the array has such wrappers."""
 
     def detached(self, array: Any) -> Any:
         """The same memory, of which nothing is recorded for a gradient."""
@@ -58,7 +59,7 @@ class Arrays(Protocol):
         """The smallest and the largest element, of a floating-point array that has some."""
 
     def mean_and_variance(self, array: Any) -> tuple[float, float]:
-        """Of all elements; the variance divides by their number."""
+        """The mean and the variance of all elements. The variance divides by their number."""
 
     def norm(self, array: Any) -> float:
         """The Euclidean norm of all elements, accumulated in float64."""
@@ -142,7 +143,7 @@ _known: list[tuple[type, Arrays]] = []  # those seen so far
 
 
 def arrays_of(value: object) -> Arrays | None:
-    """The framework whose array this is; None: it is no array. Imports no framework."""
+    """The framework whose array this is; None if it is no array. Imports no framework."""
     for kind, arrays in _known:
         if isinstance(value, kind):
             return arrays
@@ -156,7 +157,7 @@ def arrays_of(value: object) -> Arrays | None:
 
 
 def array_in(result: object) -> Any:
-    """The array that a program's result holds: itself, or that of a tensor of TensorFlow; None: it holds none."""
+    """The array that a program's result holds: itself, or that of a tensor of TensorFlow; None if it holds none."""
     if arrays_of(result) is not None:
         return result
     tensorflow = sys.modules.get("tensorflow")
@@ -166,7 +167,7 @@ def array_in(result: object) -> Any:
 
 
 def known(array: object) -> Arrays:
-    """As `arrays_of`, of what is an array."""
+    """As `arrays_of`, for a value that is certainly an array."""
     arrays = arrays_of(array)
     assert arrays is not None
     return arrays

@@ -66,7 +66,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """Is it a wrapper of a transformation of torch.func?"""
+    """True if it is a wrapper of a transformation of torch.func."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 

@@ -1,7 +1,7 @@
 """Which parameters operators use, and which of them a tool leaves as they are.
 
-A tool that knows some operators sees nothing of the others. So that it can say what it left out, it builds on a tool that
-looks at each operator once, and tells it what it has handled.
+A tool that knows some operators sees nothing of the others. To report what it left out, it depends on a tool that looks
+at each operator once. It notifies that tool of what it has handled.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Covered(NamedTuple):
 
 
 class ParameterUse:
-    """Of one tool, over all its scopes: `reset` of a tool does not change what the program computes with.
+    """The parameters that operators use, for one tool over all its scopes. `reset` of a tool does not clear them.
 
-    It is to be made in the tool's constructor.
+    The tool makes it in its constructor.
     """
 
     def __init__(self, tool: Tool, speaker: str) -> None:
         self._speaker = speaker
         self._uses: dict[tuple[int | None, Hashable], Use] = {}
         self._handled: set[tuple[Hashable, int | None]] = set()  # parameters, and operators
-        self._whole: set[int | None] = set()  # operators of which all is handled that they multiply
-        self._computed: set[str] = set()  # modules in which an operand is handled that is computed of parameters
+        self._whole: set[int | None] = set()  # operators whose factors are all handled
+        self._computed: set[str] = set()  # modules with a handled operand that is computed from parameters
         self._was_asked = self._has_told = False
         self._lock = _fork.lock()  # guards the fields above
         self._thread = _Thread()
@@ -207,8 +207,8 @@ class TellsParameters:
 class Use(NamedTuple):
     parameter: Parameter
     place: Place
-    reads_data: bool  # False: it computes with nothing but parameters
-    inner: frozenset[int | None]  # operators inside that the tool knows
+    reads_data: bool  # false if it computes only with parameters
+    inner: frozenset[int | None]  # inner operators that the tool knows
 
 
 class _Thread(threading.local):
@@ -227,7 +227,7 @@ class _Looking(Tool):
 
 
 def _framework(context: OpContext) -> Any:
-    """The module here for what it is an operator of; None: there is none."""
+    """The module of this package for the operator's framework; None if there is none."""
     if context.namespace.startswith("pytorch/"):
         return importlib.import_module(f"{__name__}.of_torch")
     if context.namespace.startswith("tensorflow/") and context.is_symbolic:

@@ -20,9 +20,9 @@ _OF_OPTIMIZERS = re.compile(
 
 
 def used(context: OpContext) -> tuple[list[Parameter], bool]:
-    """What an operator computes with, and whether it reads anything else.
+    """The parameters that an operator computes with, and whether it reads anything else.
 
-    Nothing if it moves or converts its operand, or writes to it, or if an optimizer made it, as for weight decay.
+    There are none if it moves or converts its operand, or writes to it, or if an optimizer made it, as for weight decay.
     """
     from amanda.drivers.tensorflow import variables
 

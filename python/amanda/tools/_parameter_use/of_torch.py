@@ -20,10 +20,10 @@ _keys: Any = WeakIdKeyDictionary()  # they outlive their parameters
 
 
 def used(context: OpContext) -> tuple[list[Parameter], bool]:
-    """What an operator that has run computes with, and whether it reads anything else.
+    """The parameters that an operator that has run computes with, and whether it reads anything else.
 
-    Nothing if it moves, converts or updates parameters; or if it reads nothing else and runs outside of the modules in a
-    model, as a regularization term or a copy for a checkpoint does.
+    There are none if it moves, converts or updates parameters. There are also none if it reads nothing else and runs
+    outside of the modules in a model, as a regularization term or a copy for a checkpoint does.
     """
     found = [(position, each) for position in range(len(context.inputs)) for each in parameters(context, position)]
     if not found:
