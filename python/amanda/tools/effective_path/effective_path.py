@@ -76,9 +76,10 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         print(tool.table("module"))
 
     Y. Qiu, J. Leng, C. Guo, Q. Chen, C. Li, M. Guo, Y. Zhu: Adversarial Defense Through Network Profiling Based Path
-    Extraction, CVPR 2019. The predicted class's score is on the path. Of a neuron on the path, so is the smallest set of
-    synapses whose contributions, input times weight, sum up to theta of the neuron's value; and so are the inputs of
-    these synapses, the neurons of the layer before. The union of the paths of a class's samples is the path of the class.
+    Extraction, CVPR 2019. The predicted class's score is on the path. For each neuron on the path, the smallest set of
+    synapses whose contributions sum up to theta of the neuron's value is on it, too. A contribution is input times
+    weight. The inputs of these synapses, which are neurons of the layer before, are also on the path. The union of the
+    paths of a class's samples is the path of the class.
 
     The tool runs the model's own backward pass with other backward operators: gradients there are masks of the neurons on
     the path. So it works for any model that consists of these operators, called as modules or as functions:
@@ -89,13 +90,13 @@ class EffectivePath(Results[Row, GroupBy], Tool):
     - activations and batch normalization: neurons map to neurons. An activation that is zero ends the path;
     - views, permutations, concatenation, padding, indexing: the mask moves with the elements.
 
-    A neuron's value is taken without its bias, and with its sign: of a negative neuron, the negative contributions are
-    critical. A batch normalization with a negative weight turns that around. If bias or normalization gave a neuron a sign
-    that its contributions do not sum up to, the critical ones reach theta of those that have that sign.
+    A neuron's value is taken without its bias, and with its sign: the negative contributions of a negative neuron are
+    critical. A batch normalization with a negative weight turns that around. If bias or normalization gave a neuron a
+    sign that its contributions do not sum up to, the critical ones reach theta of those that have that sign.
 
     In a scope of its own the tool does nothing until `extract` is called; inside such a scope, `extract` analyzes each
-    operator once for all calls. Rows say how much of each operator was on the paths of all samples, by "id" (the
-    default), "op", "module" or "line". See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+    operator once for all calls. Rows have the parts of each operator that were on the paths of all samples, by "id"
+    (the default), "op", "module" or "line". See `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
     Arguments:
         theta: the share of a neuron's value that its critical synapses must reach, above 0 and up to 1.
@@ -138,10 +139,11 @@ class EffectivePath(Results[Row, GroupBy], Tool):
             model: returns the scores of the classes, (samples, classes), or an object that has them in `logits`. It must
                 be in evaluation mode if it has batch normalization or dropout.
             x: samples, (samples, ...), of a floating-point type.
-            classes: whose path to extract, one for all samples or one for each; None: that of the highest score.
+            classes: the classes whose paths to extract, one for all samples or one for each. By default, the class with
+                the highest score.
 
         Raises:
-            TypeError, ValueError: `x`, `classes` or what the model returns is not as above.
+            TypeError, ValueError: `x`, `classes` or the model's result is not as above.
             amanda.Error: the path leads through an operator for which there is no rule, or that runs as in training. The
                 message names it, its module and line.
         """

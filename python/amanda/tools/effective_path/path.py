@@ -25,7 +25,7 @@ class Layer:
         Tensor  # of all that the outputs have, the numbers of those on the path, ascending: output * fan_in + input
     )
     fan_in: int  # synapses that an output has
-    weights: Tensor | None  # bool, in the weight's shape: weights of synapses on the path; None: the operator has none
+    weights: Tensor | None  # bool, in the weight's shape: weights of synapses on the path; None if there are no weights
 
     def active(self, part: Part) -> int:
         if part == "synapses":
@@ -48,7 +48,8 @@ class Layer:
 
 @dataclasses.dataclass(eq=False, frozen=True)
 class Path:
-    """What `EffectivePath.extract` finds in one sample; ``path | other`` is the union, such as the path of a class.
+    """The effective path of one sample, from `EffectivePath.extract`; ``path | other`` is the union, such as the path
+    of a class.
 
     `layers` are in the order of the program, by operator id and the number of the execution. `inputs` is a bool mask in the
     sample's shape: the inputs on the path. Do not change its tensors.
@@ -85,7 +86,7 @@ class Path:
         return sum(weight * value for weight, value in zip(layer_weights, found, strict=True))
 
     def similarities(self, other: Path, part: Part = "synapses", measure: Measure = "jaccard") -> list[float]:
-        """For each layer how similar the two paths are, 0 to 1.
+        """The similarity of the two paths in each layer, 0 to 1.
 
         Arguments:
             part: what is compared. Without weights, an operator is left out of "weights".
@@ -111,7 +112,7 @@ class Path:
 
     @staticmethod
     def union(paths: Sequence[Path]) -> Path:
-        """What is on any of these paths: faster than ``|`` for many.
+        """The union of these paths; faster than ``|`` for many.
 
         Raises:
             ValueError: there is none, or they are paths of different programs or of samples of different shapes.

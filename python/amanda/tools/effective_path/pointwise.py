@@ -13,7 +13,7 @@ from amanda.tools.effective_path.synapses import Inputs
 Slope = tuple[str, Tensor | float]
 """The name of the input, and a number of the sign with which the output depends on it."""
 
-# Of an activation, the sign of the output is that of the input, or constant; where it is zero, nothing passes.
+# The sign of an activation's output is that of the input, or constant; where it is zero, nothing passes.
 activations = frozenset(
     name
     for name in ops.activation

@@ -50,7 +50,7 @@ def moves(node: str) -> bool:
 
 
 def carry(mask: Tensor | None, node: str, execution: Execution) -> tuple[Tensor | None, ...]:
-    """What the node returns in place of its gradients.
+    """The masks that the node returns in place of its gradients.
 
     Raises:
         amanda.Error: the operator has no rule.

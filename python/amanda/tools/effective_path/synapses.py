@@ -36,7 +36,8 @@ class Synapses:
     largest: Tensor | None = None  # of each output the one input that it takes: it is a maximum, not a sum
 
     def contributions(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Of these outputs: the inputs of their synapses, and what each adds to the output. Both (outputs, fan_in)."""
+        """The inputs of these outputs' synapses, and the amount that each adds to the output. Both are (outputs,
+        fan_in)."""
         index, inside = self.sources(outputs)
         if self.largest is not None:
             return index, ((index == self.largest[outputs, None]) & inside).double()
@@ -58,7 +59,8 @@ class Synapses:
 def critical(contributions: Tensor, theta: float) -> Tensor:
     """For each row the smallest set of positive contributions that reaches `theta` of the sum of all.
 
-    If that sum is not positive, of the sum of the positive ones. Of equal contributions the first ones are taken.
+    If that sum is not positive, the sum of the positive ones is used. Among equal contributions, the first ones are
+    taken.
     """
     ranked, order = contributions.clamp(min=0).sort(dim=1, descending=True, stable=True)
     reached = ranked.cumsum(1)
