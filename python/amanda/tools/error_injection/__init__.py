@@ -1,4 +1,4 @@
-"""Error injection: operators run with hardware faults in their values, and campaigns tell what these do to results."""
+"""Error injection: operators run with hardware faults in their values, and campaigns show the effects on results."""
 
 from amanda.tools.error_injection.campaign import Campaign, CampaignBy, CampaignRow, Trial, top1_changed
 from amanda.tools.error_injection.error_injection import ErrorInjection, GroupBy, Row, Side

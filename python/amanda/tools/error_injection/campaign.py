@@ -34,10 +34,10 @@ class Trial:
     module_path: str
     source: str
     seed: int  # ErrorInjection(fault, seed=seed, execution=execution, ...) at that operator injects the same again
-    execution: int | None  # of the layer, that was hit; None: all
+    execution: int | None  # the layer's execution that was hit; None if all were
     faults: tuple[error_injection.Row, ...]
     outcome: Outcome
-    identical: bool  # is the result bit-equal to that without a fault?
+    identical: bool  # true if the result is bit-equal to that without a fault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,8 @@ class CampaignRow:
 
 
 def top1_changed(golden: Any, faulty: Any) -> bool:
-    """Is another class on top? The largest along the last dimension, for any sample of the batch: "SDC-1" of Li et al.
+    """True if another class is on top for any sample of the batch: "SDC-1" of Li et al. The class on top has the
+    largest score along the last dimension.
 
     Scores are the first floating-point tensor in a result that has dimensions, so a loss in front of them is no score.
 
@@ -99,7 +100,7 @@ def _scores(result: Any) -> Any:
 
 
 class Campaign(Results[CampaignRow, CampaignBy]):
-    """Runs a program many times, each time with a fault in one layer, and counts what became of its result::
+    """Runs a program many times, each time with a fault in one layer, and counts the outcomes of its results::
 
         campaign = Campaign(BitFlip(), trials=100, seed=0)
         campaign.run(model.eval(), images)
@@ -111,7 +112,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
 
     Each trial hits one execution of one layer, an operator at its place in the program; if there are several executions
     in a run, a random one. All layers have the same number of trials, so the rate of the whole network is the mean over
-    its layers weighted by what is exposed, not that of all trials together.
+    its layers, weighted by their exposure. It is not the rate of all trials together.
 
     Each run starts from the same random state and the same buffers of the model, and leaves both as they were; see
     `amanda.points`. Random numbers come from a generator of the campaign.
@@ -122,8 +123,8 @@ class Campaign(Results[CampaignRow, CampaignBy]):
     Arguments:
         fault: as of `ErrorInjection`, as are `ops`, `modules` and `where`, which select the layers.
         trials: per layer and call of `run`.
-        sdc: called as ``sdc(golden, faulty)`` with the results without and with faults if they differ; true: silent data
-            corruption.
+        sdc: called as ``sdc(golden, faulty)`` with the results without and with faults if they differ. It returns true
+            for a silent data corruption.
         nonfinite_crashes: a result with a NaN or an infinity is a crash, because a check in the program would find it.
         seed: of the random numbers.
         progress: a bar on standard error while `run` runs, if that is a terminal; see `amanda.reports.progress.Progress`.

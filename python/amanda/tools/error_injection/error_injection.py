@@ -56,7 +56,7 @@ class Row:
     elements: int | None = None  # those that could be hit, in all executions
     execution: int | None = None  # which one was hit, from 0 on; this and what follows only by "fault"
     index: Index | None = None  # of the element in the tensor
-    bit: int | None = None  # None: the fault concerns the whole element
+    bit: int | None = None  # None if the fault concerns the whole element
     before: float | None = None
     after: float | None = None
 
@@ -96,20 +96,21 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
         at: "output", "input" or "weight" of an operator, "grad_output" or "grad_input" of a backward operator. A weight
             is the input of that name, or in a matrix product the factor that is a parameter of the model; products
             without one are not hit.
-        position: which output, input or gradient; an input may be named. Of gradients it is the autograd node's.
+        position: the output, input or gradient to hit; an input may be named. Gradients have the positions of the
+            autograd node.
         backward_op: the name of that node, such as "ConvolutionBackward0" or a shell glob; needed with gradients, and
             only there.
         index: the element to hit, as a tuple with an index for each dimension; or a list of such tuples.
-        count: how many random elements to hit in each execution. At most one of `index`, `count` and `rate` is given;
-            by default, `count` is 1.
+        count: the number of random elements to hit in each execution. At most one of `index`, `count` and `rate` is
+            given; by default, `count` is 1.
         rate: the probability with which each element is hit, 0 to 1.
         execution: hit only this execution of each operator, or these (``range(10, 20)``), counted from 0 on since the
             tool was made or reset. A gradient belongs to the execution that it is a gradient of.
         permanent: an operator is hit in the same way in each execution, elements, bits and values, as long as the shape
             is the same. By default, faults are transient: each execution is hit in its own way.
-        seed: of the random numbers.
-        max_rows: how many faults to keep as rows: the first ones. The others are counted in `dropped`, and in the rows
-            of all other groupings.
+        seed: the seed of the random numbers.
+        max_rows: the number of faults to keep as rows: the first ones. The others are counted in `dropped`, and in the
+            rows of all other groupings.
 
     Raises:
         TypeError: `fault` is no `Fault`, or `where` is not callable.
@@ -366,7 +367,7 @@ class _Target(NamedTuple):
 
 
 def _returns_view(context: OpContext) -> bool:
-    """Does the result share memory with an operand that the operator does not write to?"""
+    """True if the result shares memory with an operand that the operator does not write to."""
     return re.search(r"\w\([a-z]\)", context.op.schema.rpartition("->")[2]) is not None
 
 

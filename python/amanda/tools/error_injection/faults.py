@@ -11,15 +11,15 @@ from amanda.tools._arrays import Arrays, arrays_of
 
 
 class Fault:
-    """What a fault does. To add one of your own, subclass it and define `corrupt`."""
+    """The effect of a fault on values. To add one of your own, subclass it and define `corrupt`."""
 
     def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[int] | list[None]]:
-        """Returns what becomes of `values`, and for each of them the bit that is concerned, or None.
+        """Returns the faulty values in place of `values`, and for each of them the bit that is concerned, or None.
 
         Arguments:
-            values: the elements that are hit, in one dimension, on the CPU: a `torch.Tensor`, of TensorFlow a
+            values: the elements that are hit, in one dimension, on the CPU: a `torch.Tensor`, or in TensorFlow a
                 `numpy.ndarray`. The result has their shape and dtype.
-            generator: the source of anything random: a `torch.Generator`, of TensorFlow a `numpy.random.Generator`.
+            generator: the source of anything random: a `torch.Generator`, or in TensorFlow a `numpy.random.Generator`.
 
         Raises:
             NotImplementedError: the subclass does not define it.
@@ -33,7 +33,7 @@ class BitFlip(Fault):
 
     Arguments:
         bit: 0 is the least significant bit; of a float32, 31 is the sign and 23 to 30 are the exponent. If there are
-            several (``range(23, 31)``), one of them is drawn for each element; None: one of all bits.
+            several (``range(23, 31)``), one of them is drawn for each element. By default, one of all bits is drawn.
 
     Raises:
         ValueError: a bit is negative, or there is none.
