@@ -51,7 +51,7 @@ class GraphTracing(Results[Row, GroupBy], Tool):
     does in evaluation, counts as its maker.
 
     Nodes are places in the program: a loop body has one node per operator, and an edge from one round to the next is a
-    cycle. An iteration that repeats the same operators adds nothing: if an operator has read a tensor from outside,
+    cycle. An iteration that repeats the same operators adds nothing. If an operator has read a tensor from outside,
     that tensor stays the source, even if an optimizer or a batch norm writes to it between iterations. If one iteration
     makes a tensor and the next reads it, such as Adam's averages, the second iteration adds the edges.
 
@@ -66,11 +66,11 @@ class GraphTracing(Results[Row, GroupBy], Tool):
     `Results` for `rows`, `table`, `to_pandas` and `reset`. `reset` empties `graph`; tensors that were made before then
     come from outside.
 
-    In a graph of TensorFlow, the edges are those of the graph, and a node is there when its operator has run. What only
-    passes a value on, such as a loop's own nodes, is none. Constants that are numbers or sizes are no nodes; a variable is
-    one node, and what is written to it no edge. In a tf.function, what a loop carries from round to round also comes from
-    outside, and so do the arguments of functions that it calls. What TensorFlow runs eagerly has nodes, but no edges; see
-    `skipped`.
+    In a graph of TensorFlow, the edges are those of the graph, and a node is there when its operator has run. Operators
+    that only pass a value on, such as a loop's own, are no nodes. Constants that are numbers or sizes are no nodes,
+    either. A variable is one node, and writes to it are no edges. In a tf.function, a value that a loop carries from
+    iteration to iteration also comes from outside, and so do the arguments of functions that it calls. Operators that
+    TensorFlow runs eagerly have nodes, but no edges; see `skipped`.
 
     Arguments:
         once: trace each operator in its first run only. Later runs cost nothing, and add no edges.
@@ -105,7 +105,8 @@ class GraphTracing(Results[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many operands could not be tracked, by reason: their storage cannot be read, or who made them is not told."""
+        """The number of operands that could not be tracked, by reason: their storage cannot be read, or their maker is
+        not known."""
         return self._skips.counts()
 
     def _analyze(self, context: OpContext) -> None:

@@ -68,8 +68,8 @@ class Edges:
             run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
 
     def _after(self, *results: Any, run: dict[str, Any], node: Node, done: list[_core.Action]) -> None:
-        # What an in-place operator wrote is looked up through its arguments, not its result: the first run that
-        # autograd records happens on a copy.
+        # The tensors that an in-place operator wrote to are looked up through its arguments, not its result: the first
+        # run that autograd records happens on a copy.
         with self._lock, port.WithoutTorchFunction():
             node = self._add(node)
             reads = run["reads"] if "reads" in run else self._storages.declined_reads()
@@ -84,7 +84,7 @@ class Edges:
             action.remove()
 
     def _read(self, tensor: torch.Tensor, consumer: Node, position: int, member: int, name: str) -> Any:
-        """Connects the producers of `tensor` with its consumer. None: it is not tracked."""
+        """Connects the producers of `tensor` with its consumer. Returns None if it is not tracked."""
         tracked = self._tracked(tensor)
         if tracked is None:
             return None
@@ -111,7 +111,7 @@ class Edges:
         return node
 
     def _tracked(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The tensor without the wrappers of vmap and grad; None: it has no storage that can be read."""
+        """The tensor without the wrappers of vmap and grad; None if it has no storage that can be read."""
         tensor = torch.func.debug_unwrap(tensor)
         if of_torch.is_symbolic(tensor):
             self._skips.add("symbolic")
@@ -144,5 +144,5 @@ def _is_number(tensor: torch.Tensor) -> bool:
 
 
 def is_written(argument: Any) -> bool:
-    """Does an operator write to this argument, or result, of its schema?"""
+    """True if an operator writes to this argument, or result, of its schema."""
     return bool(argument.alias_info and argument.alias_info.is_write)
