@@ -26,18 +26,19 @@ class HistoryWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """When `History` raises an alarm. Steps are those that are observed. What was reported is reported again only if it was
-    not so in `window` steps.
+    """The limits at which `History` raises an alarm. Steps are those that are observed. A condition that was reported
+    is reported again only if it did not hold in `window` steps.
 
     Arguments:
-        patience: how many steps in a row a condition must hold; NaNs in results and in losses count at once.
+        patience: the number of steps in a row for which a condition must hold; NaNs in results and in losses count at
+            once.
         growth: "divergence": a loss, or the norm of all gradients, is further from 0 than this factor times the median
             of the last `window` steps in which it was not.
         window: see `growth`. Nothing is judged as divergence before there are five.
         vanishing: "vanishing gradient": the root mean square of a weight's gradient is less than this fraction of that of
             the weight that the backward pass reaches first, the one next to the loss.
         exploding: "exploding gradient": it is more than this multiple of that of the parameters reached up to there.
-        dead: "dead units": a unit of a ReLU is zero for all samples of so many steps in a row.
+        dead: "dead units": a unit of a ReLU is zero for all samples of this number of steps in a row.
 
     Raises:
         ValueError: a number has no meaning here.
@@ -90,7 +91,7 @@ class Alarm:
 
 
 class Detectors:
-    """What is to be noticed, step by step."""
+    """The detectors of conditions that raise alarms, step by step."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -165,7 +166,8 @@ class Detectors:
         return [_alarm("nonfinite", first.parameter, began, step, first.place, first.norm, None, text)]
 
     def _sizes(self, step: int, gradients: Sequence[Gradient]) -> list[Alarm]:
-        """Of weights: biases may have no gradient for good reasons, as those before a normalization."""
+        """Alarms about the gradients of weights. Biases may have no gradient for good reasons, as those before a
+        normalization."""
         sizes = [(each, each.norm / math.sqrt(each.elements)) for each in gradients if each.elements]
         sizes = [(each, size) for each, size in sizes if math.isfinite(size)]
         first = next((i for i, (each, _) in enumerate(sizes) if each.dimensions >= 2), None)

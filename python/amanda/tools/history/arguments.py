@@ -1,4 +1,4 @@
-"""What a History is made with, checked."""
+"""Checks of the arguments of a History."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class DeadUnits(Tool):
     """Finds units of ReLUs that are zero for all samples of `steps` active steps in a row; for `History`.
 
     A unit is a channel: an index of dimension 1 of a result with two, four or five dimensions. If there are three, both
-    dimension 1 and the last one count, because the operator does not tell which of them are channels. A dimension whose
+    dimension 1 and the last one count, because the operator does not show which of them are channels. A dimension whose
     size changes has no units.
     """
 

@@ -42,33 +42,34 @@ class History(Results[Row, GroupBy], StepTool):
                 history.log(loss=loss)
                 run.step()
 
-    At the end of each active step it takes the figures of `tools`, and resets them. Beside these it has series of its
-    own: of each parameter the norm of its weight before the step (``norm``), of what the step added (``update_norm``),
-    their ratio (``update_ratio``), and the norm of its gradient as it is accumulated, before any clipping
-    (``gradient_norm``); the norm of all gradients together; and what is logged. Norms are Euclidean, and are
-    accumulated in float64. Where a `torch.amp.GradScaler` scales the loss, these are norms of the gradients without that
-    factor, and ``scaled_gradient_norm`` is that of the gradients as they are.
+    At the end of each active step it takes the figures of `tools`, and resets them. In addition to these it has series
+    of its own. Each parameter has the norm of its weight before the step (``norm``), the norm of the change in the step
+    (``update_norm``), and their ratio (``update_ratio``). It also has the norm of its gradient as it is accumulated,
+    before any clipping (``gradient_norm``). Other series are the norm of all gradients together, and the values that
+    are logged. Norms are Euclidean, and are accumulated in float64. Where a `torch.amp.GradScaler` scales the loss,
+    these are norms of the gradients without that factor, and ``scaled_gradient_norm`` is that of the gradients as they
+    are.
 
     Parameters are copied at the beginning of an active step: their memory is used twice in these steps. Operators of
     optimizers, and memory without values (``torch.empty``), are left out.
 
     Rows are by "series" (the default), or by "step" (each value). They cover the last `keep` active steps; files have all.
-    See `Results` for `rows`, `table`, `to_pandas` and `reset`. What was written to files stays there.
+    See `Results` for `rows`, `table`, `to_pandas` and `reset`. `reset` does not change files.
 
     Arguments:
-        model: a module, or an optimizer, whose parameters are compared; more by `watch`. None: gradients of all parameters,
-            but no norms of weights and updates.
-        tools: with results. `OpStatistics` gives mean, std, min, max, norm, sparsity, nans and infs of every operator's
-            result, `GradientStatistics` the norm of its gradient; of other tools, all numbers are kept.
-        parquet: a folder for Parquet files: ``pandas.read_parquet(f"{folder}/series")``, and ``alarms``. Of several ranks,
-            each adds its part, ``series/rank=3``; `amanda.report` compares them.
-        tensorboard: a folder for TensorBoard. Of several ranks, each has one inside.
-        resume: the folders have a run, which goes on. What they have of the first active step, and of later ones, is
+        model: a module, or an optimizer, whose parameters are compared; `watch` adds more. Without it, there are
+            gradients of all parameters, but no norms of weights and updates.
+        tools: tools with results. `OpStatistics` gives mean, std, min, max, norm, sparsity, nans and infs of every
+            operator's result, `GradientStatistics` the norm of its gradient. All numbers of other tools are kept.
+        parquet: a folder for Parquet files: ``pandas.read_parquet(f"{folder}/series")``, and ``alarms``. Each of
+            several ranks adds its part, ``series/rank=3``; `amanda.report` compares them.
+        tensorboard: a folder for TensorBoard. Each of several ranks has a folder inside.
+        resume: the folders have a run, which goes on. Their data of the first active step, and of later steps, is
             dropped.
-        limits: when alarms are raised; None: never.
-        on_alarm: called with each `Alarm`. None: a `HistoryWarning` for the alarms of a step.
-        keep: active steps that are kept in memory.
-        flush_seconds: files are written when so much time has passed, and when the scope is left.
+        limits: the limits at which alarms are raised. With None, there are no alarms.
+        on_alarm: called with each `Alarm`. By default, there is a `HistoryWarning` for the alarms of a step.
+        keep: the number of active steps that are kept in memory.
+        flush_seconds: files are written each time that so many seconds have passed, and when the scope is left.
 
     Raises:
         TypeError: one of the tools has no results, or an argument has the wrong type.
@@ -163,7 +164,7 @@ class History(Results[Row, GroupBy], StepTool):
     def watch(self, model: Any) -> None:
         """Compares the parameters of another module, or of an optimizer, too, from now on.
 
-        Each parameter is compared once. Of two that have the same name, the second gets a number: "0.weight #2".
+        Each parameter is compared once. If two have the same name, the second gets a number: "0.weight #2".
 
         Raises:
             TypeError: it is neither.

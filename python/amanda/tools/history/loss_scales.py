@@ -35,7 +35,7 @@ class LossScales:
         self._has_unscaled = False
 
     def of(self, parameter: str) -> float | None:
-        """None: no scaler had to do with it."""
+        """The factor of a parameter's gradient. None if no scaler had to do with it."""
         known = self._scalers.get(parameter)
         scaler = None if known is None else known()
         if scaler is not None:
@@ -46,7 +46,7 @@ class LossScales:
 
     @property
     def common(self) -> float:
-        """Of all gradients of the step; 1 if losses were scaled in different ways."""
+        """The common factor of all gradients of the step; 1 if losses were scaled in different ways."""
         values = set(self._scales.values())
         return values.pop() if len(values) == 1 else 1.0
 

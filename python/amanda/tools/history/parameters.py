@@ -30,11 +30,11 @@ class Watched:
         self._others: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # that are not watched
 
     def add(self, model: Any) -> None:
-        """A module or an optimizer. Raises TypeError: it is neither."""
+        """Adds a module or an optimizer. Raises TypeError: it is neither."""
         self._sources.append(parameters_of(model))
 
     def named(self) -> dict[str, Any]:
-        """What they have now, without lazy parameters that have no values yet."""
+        """Their parameters now, without lazy parameters that have no values yet."""
         from torch.nn.parameter import is_lazy
 
         named: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Watched:
         return named
 
     def name_of(self, parameter: Any) -> str:
-        """Also of one that is not watched, after its model; "": it has none."""
+        """The name of a parameter; one that is not watched is named after its model. "" if it has no name."""
         for named in (self._named, self.named()):
             for name, other in named.items():
                 if other is parameter:
@@ -117,7 +117,7 @@ def _norms(before: Any, array: Any, arrays: Arrays) -> tuple[float, float]:
 
 
 class Gradient(NamedTuple):
-    """Of one parameter, in one step."""
+    """The gradient of one parameter, in one step."""
 
     parameter: str
     place: Place  # of an operator that reads the parameter
@@ -126,12 +126,12 @@ class Gradient(NamedTuple):
     dimensions: int
 
     def unscaled(self, loss_scale: float | None) -> Gradient:
-        """As if the loss had not been multiplied; None: it was not."""
+        """The gradient as if the loss had not been multiplied. `loss_scale` is None if it was not."""
         return self if loss_scale is None else self._replace(norm=self.norm / loss_scale)
 
 
 def norms_of(gradients: Sequence[Gradient], name: str) -> Iterator[Point]:
-    """Of each parameter, and of all of them together."""
+    """The norm of each parameter's gradient, and that of all gradients together."""
     for each in gradients:
         yield of_parameter(each.parameter, name), each.norm
     if gradients:

@@ -19,7 +19,7 @@ from amanda.tools.history.write_errors import explained
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 SERIES = pa.schema(
     [("step", pa.int64())]
-    + [(name, pa.uint64() if name == "op_id" else _TEXT) for name in Series._fields]  # 0: it belongs to no operator
+    + [(name, pa.uint64() if name == "op_id" else _TEXT) for name in Series._fields]  # 0 if it belongs to no operator
     + [("value", pa.float64()), ("host", _TEXT)]
 )
 _TYPES = {

@@ -33,7 +33,7 @@ class Row:
     steps: int  # that have a value
     value: float  # by "series" the last one
     first: float
-    min: float | None  # of the finite values; None: there is none
+    min: float | None  # of the finite values; None if there are none
     max: float | None
 
     @classmethod

@@ -17,19 +17,19 @@ from amanda.tools.statistics import Row as OutputRow
 
 
 class Series(NamedTuple):
-    """What is measured, and where."""
+    """A measured quantity, and its place."""
 
     tool: str  # "statistics", "gradients", "parameters", "scalars", or another tool's name
     name: str  # the operator, "aten::linear"; the parameter, "0.weight"; the scalar, "loss"
     op_id: int | None
     module_path: str
     source: str
-    detail: str  # "output 1"; what else tells it from others of that operator
+    detail: str  # "output 1"; it distinguishes the series from others of that operator
     quantity: str  # "mean"
 
     @property
     def label(self) -> str:
-        """What is measured, in words; several operators of a module may have the same."""
+        """The measured thing, in words; several operators of a module may have the same label."""
         if self.tool in ("parameters", "scalars"):
             return self.name
         parts = [self.module_path, self.name.partition("::")[2] or self.name, self.detail.replace("output 0", "")]
@@ -98,7 +98,7 @@ def _norm(row: OutputRow) -> float | None:
 
 
 def _of_gradients(rows: Sequence[GradientRow], left_out: set[int | None], loss_scale: float) -> Iterator[Point]:
-    """Of each operator, the gradients of its results: those that its first backward operator receives."""
+    """For each operator, the gradients of its results: those that its first backward operator receives."""
     first: dict[int | None, int | None] = {}
     for row in rows:
         if row.side != "grad_output" or row.backward_op == "AccumulateGrad" or row.op_id in left_out:

@@ -1,4 +1,4 @@
-"""What an error says where a file cannot be written."""
+"""The text of an error where a file cannot be written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """An `OSError` inside says what could not be written."""
+    """A context in which an `OSError` names the file that could not be written."""
     try:
         yield
     except OSError as error:
