@@ -16,7 +16,7 @@ def channels_last(rank: int) -> str | None:
 
 
 def factor(rank: int, on_the_left: bool, transposed: bool) -> str:
-    """Of a weight that is a factor of a product: the sum is over the last dimension of the left one."""
+    """The layout of a weight that is a factor of a product. The sum is over the last dimension of the left factor."""
     if rank < 2:
         return "I" * rank
     return "N" * (rank - 2) + ("OI" if on_the_left != transposed else "IO")

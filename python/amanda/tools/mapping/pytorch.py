@@ -54,7 +54,8 @@ def rule(context: OpContext) -> None:
 
 
 def keys(context: OpContext) -> dict[str, Any]:
-    """What the rule writes into the context of a forward operator: nothing, if it has no word."""
+    """The keys that the rule writes into the context of a forward operator; empty if there is no word for the
+    operator."""
     word, roles = _OPERATORS.get(context.op.__name__, ("", {}))
     if not word or not context.op.name.startswith("aten::"):
         return {}
