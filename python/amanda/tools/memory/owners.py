@@ -1,4 +1,4 @@
-"""What modules and optimizers hold. Imports torch: import it where an operator has run."""
+"""The tensors that modules and optimizers hold. Imports torch: import it where an operator has run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from amanda.tools.memory.rows import Kind
 class Owned(NamedTuple):
     tensor: torch.Tensor
     kind: Kind
-    name: str  # of the parameter that it belongs to, or of the buffer; "": it has none
+    name: str  # of the parameter that it belongs to, or of the buffer; "" if it has none
     what: str  # "exp_avg" of an optimizer; "" where the name says all
 
 
 class Watch:
-    """Calls `note` with what optimizers hold, around each of their steps, until `remove`."""
+    """Calls `note` with the tensors that optimizers hold, around each of their steps, until `remove`."""
 
     def __init__(self, note: Callable[[Iterator[Owned]], None]) -> None:
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # by the parameter's address

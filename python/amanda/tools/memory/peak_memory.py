@@ -33,7 +33,7 @@ class _Site(NamedTuple):
     """An operator, or one of its backward operators."""
 
     place: Place  # of the forward operator
-    backward_op: str  # "AddmmBackward0"; "": it is the forward operator
+    backward_op: str  # "AddmmBackward0"; "" for the forward operator
 
     def __str__(self) -> str:
         line = os.path.basename(self.place.source)
@@ -54,7 +54,7 @@ class _Block(NamedTuple):
 
 
 class PeakMemory(Results[Row, GroupBy], Tool):
-    """Tells what was in memory when most of it was in use: which operator, module and line made it, and what kept it::
+    """Lists the tensors in memory at the peak: the operator, module and line that made them, and what kept them::
 
         memory = PeakMemory()
         with amanda.apply(memory):
@@ -62,18 +62,19 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         print(memory.table())  # by kind: parameters, gradients, saved activations, ...
         print(memory.table("line", top=10))
 
-    It hears what PyTorch's allocators hand out and get back on the thread that enters the scope, and in backward passes
-    that it starts, on the CPU and on CUDA. The peak of each device is a moment of its own. What was allocated before the
-    scope is not known: make the model inside it to see its parameters. On CUDA, memory that the caching allocator keeps
-    without using it is not counted.
+    PyTorch's allocators notify it of memory that they hand out and get back on the thread that enters the scope, and in
+    backward passes that it starts, on the CPU and on CUDA. The peak of each device is a moment of its own. Memory that
+    was allocated before the scope is not known: make the model inside it to see its parameters. On CUDA, memory that
+    the caching allocator keeps without using it is not counted.
 
     Rows are by "kind" (the default), "id", "op", "module" or "line" of the operator that made it, largest first. See `Row`
     for the kinds, and `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
-    `torch.profiler` hears of memory at the same place, so it cannot be on at the same time.
+    `torch.profiler` is notified of memory at the same place, so it cannot be on at the same time.
 
     Arguments:
-        model: whose parameters, gradients and buffers have names; None: all modules that exist when the scope is left.
+        model: the model whose parameters, gradients and buffers have names. By default, all modules that exist when the
+            scope is left.
 
     Raises:
         amanda.Error: when a scope is entered, and PyTorch's profiler is on, or another PeakMemory.
@@ -180,17 +181,17 @@ class PeakMemory(Results[Row, GroupBy], Tool):
 
     @property
     def live_bytes(self) -> dict[str, int]:
-        """What is in use now, of what was allocated in the scope, by device."""
+        """The bytes in use now that were allocated in the scope, by device."""
         return {device: live for device, _, live, *_ in self._devices()}
 
     @property
     def allocated_bytes(self) -> dict[str, int]:
-        """All that was allocated in the scope, by device, also what has been freed."""
+        """All bytes that were allocated in the scope, by device, also those that have been freed."""
         return {device: allocated for device, _, _, _, allocated, _ in self._devices()}
 
     @property
     def at_error(self) -> MemorySnapshot | None:
-        """What was in memory when an operator failed to get some, and the program left the scope with its error."""
+        """The memory in use when an operator failed to get more, and the program left the scope with its error."""
         return self._at_error
 
     def timeline(self, device: str = "cpu") -> list[tuple[float, int]]:

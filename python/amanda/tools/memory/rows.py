@@ -32,7 +32,7 @@ class Row:
     bytes: int
     blocks: int  # that the allocator has handed out
     share: float  # of the bytes of this device, 0 to 1
-    kept_by: str  # "encoder.0.weight", "AddmmBackward0 (train.py:12)"; "": not known
+    kept_by: str  # "encoder.0.weight", "AddmmBackward0 (train.py:12)"; "" if not known
     op_id: int | None = None  # by "id"; else None
     module_path: str = ""  # by "id" and "module"
     source: str = ""  # file:line, by "id" and "line"

@@ -9,11 +9,11 @@ from amanda.tools.memory.rows import GROUPINGS, GroupBy, Held, Row, rows_of
 
 
 class MemorySnapshot(Results[Row, GroupBy]):
-    """What was in memory at one moment. Rows are by "kind" (the default), "id", "op", "module" or "line", largest first;
+    """The memory in use at one moment. Rows are by "kind" (the default), "id", "op", "module" or "line", largest first;
     see `amanda.reports.Results` for `rows`, `table` and `to_pandas`.
 
     Attributes:
-        when: what happened then.
+        when: the event at that moment.
     """
 
     _speaker = "memory"
