@@ -22,7 +22,7 @@ class Allowed:
         self._lines = _patterns("allow_lines", lines)
 
     def has(self, context: OpContext) -> bool:
-        """Is this operator on one of them?"""
+        """True if one of the lists has this operator."""
         name = context.op.name  # "aten::div.Tensor"
         plain = name.partition("::")[2]
         path = context.module_path.split(".")

@@ -26,9 +26,9 @@ Named = Sequence[tuple[str, Any]]
 
 
 def cause_of(name: str, outputs: Named, inputs: Named, inf: bool, again: Callable[[Sequence[Any]], Any] | None) -> str:
-    """In words; "": none is confirmed.
+    """The cause in words; "" if none is confirmed.
 
-    `again` computes the operator with other values for all `inputs`; None: that is not possible.
+    `again` computes the operator with other values for all `inputs`; None if that is not possible.
     """
     if not _are_plain(value for _, value in (*outputs, *inputs)):
         return ""
@@ -68,7 +68,7 @@ def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:
 
 
 def _by_infinities(bad: torch.Tensor, inputs: Named, again: Callable[[Sequence[Any]], Any]) -> str:
-    """Is the result finite if the infinite elements of its inputs are zero?"""
+    """The cause, if the result is finite when the infinite elements of its inputs are set to zero."""
     infinite = [name for name, value in inputs if any(bool(torch.isinf(one).any()) for one in _tensors(value))]
     if not infinite:
         return ""
@@ -132,7 +132,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _elements(operand: Any, like: torch.Tensor) -> torch.Tensor | None:
-    """The real operand in float64, an element for each of `like`; None: it has another shape."""
+    """The real operand in float64, an element for each of `like`; None if it has another shape."""
     if isinstance(operand, (int, float)) and not isinstance(operand, bool):
         operand = torch.tensor(float(operand), dtype=torch.float64)
     if not isinstance(operand, torch.Tensor) or operand.is_complex():

@@ -23,7 +23,7 @@ class Operand:
     nans: int | None
     infs: int | None
     zeros: int | None
-    min: float | None  # of the finite elements of a real operand; None: there is none
+    min: float | None  # of the finite elements of a real operand; None if there are none
     max: float | None
 
     def __str__(self) -> str:
@@ -49,14 +49,14 @@ class Finding:
     phase: Literal["forward", "backward"]
     op_id: int
     name: str  # "aten::div"; in the backward pass the forward operator's
-    backward_op: str  # "DivBackward0"; "": forward
+    backward_op: str  # "DivBackward0"; "" in forward
     module_path: str
     source: str  # file:line of the forward call
     parameter: str  # by "given": the parameter or buffer that held it, if it was one
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]  # in the backward pass the incoming gradients, and what the forward operator saved
-    infinity: str = ""  # in TensorFlow and compiled functions: what made an infinity last, if an input has some
-    cause: str = ""  # by "produced": why, in words, as far as computing it again confirms it
+    infinity: str = ""  # in TensorFlow and compiled functions: the last maker of an infinity, if an input has some
+    cause: str = ""  # by "produced": the reason in words, as far as computing it again confirms it
     memory: str = ""  # by "given": "memory that aten::empty allocated (model.py:3), and ...", if no operator filled it
 
     @property
@@ -120,7 +120,7 @@ def place_fields(place: Place) -> dict[str, Any]:
 
 
 def flattened(values: Any) -> Iterator[Any]:
-    """What is in nested lists and tuples."""
+    """The values in nested lists and tuples."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from flattened(value)

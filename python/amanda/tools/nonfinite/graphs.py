@@ -1,7 +1,7 @@
-"""What NaNSentinel looks at where PyTorch does not run operators itself: TensorFlow's, and those of compiled functions.
+"""NaNSentinel's routines for operators that PyTorch does not run itself: TensorFlow's, and those of compiled functions.
 
-Routines get arrays of any framework there, and a backward operator does not say what its forward operator saved. So each
-run of an operator notes for its backward operators what it had and made.
+Routines get arrays of any framework there, and a backward operator does not show the values that its forward operator
+saved. So each run of an operator notes its inputs and results for its backward operators.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Named = list[tuple[str, Any]]
 
 
 class _Elements(NamedTuple):
-    """What an array has that is not finite."""
+    """The kinds of elements that an array has and that are not finite."""
 
     nan: bool
     infinite: bool
 
 
 class GraphOperators:
-    """Schedules and runs the routines. `found(sighting, given)` is told of results that are not finite."""
+    """Schedules and runs the routines. `found(sighting, given)` is called with results that are not finite."""
 
     def __init__(self, inf: bool, skips: _reading.Skips, found: Callable[[Sighting, bool], None]) -> None:
         self._inf, self._skips, self._found = inf, skips, found
-        self._infinity = ""  # where the latest one was made
+        self._infinity = ""  # the place where the latest one was made
         self._lock = _fork.lock()  # guards the field below
         self.results = 0  # arrays that were read
 
@@ -133,7 +133,7 @@ class GraphOperators:
         self._found(sighting, given)
 
     def _note(self, values: Sequence[Any], run: Any) -> _Elements:
-        """What the run has been given, these included."""
+        """Notes these values, and returns the kinds of elements that the run has been given so far."""
         found = self._elements(values)
         for name, is_there in found._asdict().items():
             if is_there:
@@ -201,7 +201,7 @@ def _described(named: Named) -> Iterator[Operand]:
 
 
 def _operand(name: str, value: Any) -> Operand | None:
-    """None: it is no array and no number."""
+    """A description of an operand. None if it is no array and no number."""
     if "torch" in sys.modules and not type(value).__module__.startswith("numpy"):
         from amanda.tools.nonfinite import tensors
 

@@ -19,17 +19,17 @@ class At(NamedTuple):
 
     place: Place
     backward_op: str
-    sides: Sides | None  # None: backward
+    sides: Sides | None  # None in backward
     allowed: bool
-    op: Any = None  # computes it again; None: backward
+    op: Any = None  # computes it again; None in backward
 
 
 class Sighting(NamedTuple):
     """A run, and flags that are still where its tensors are."""
 
     at: At
-    output: Any  # a bool on the device: is there a NaN?
-    given: Any  # in an input?
+    output: Any  # a bool on the device: true if there is a NaN
+    given: Any  # true if an input has one
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
     parameter: str
@@ -64,7 +64,7 @@ class Ledger:
             return self._propagated
 
     def begin(self) -> None:
-        """What was found before is new again."""
+        """Earlier findings count as new again."""
         with self._lock:
             self._told.clear()
             self._seen = False

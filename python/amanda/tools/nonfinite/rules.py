@@ -1,4 +1,4 @@
-"""For which elements of their operands operators have no finite result. Of the arrays of any framework."""
+"""Rules: the elements of operands for which operators have no finite result. They are for arrays of any framework."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ RULES: dict[str, list[Rule]] = {
 
 
 def told(text: str, holds: Any, bad: Any) -> str:
-    """`holds`: where the rule does; `bad`: where the result is not finite. "": nowhere both."""
+    """The text of a cause. `holds`: where the rule holds; `bad`: where the result is not finite. "" if there is no such
+    place."""
     confirmed, count = int((holds & bad).sum()), int(bad.sum())
     if not confirmed:
         return ""

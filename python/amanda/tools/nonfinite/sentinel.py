@@ -37,15 +37,16 @@ class NaNSentinel(Tool):
         with amanda.apply(NaNSentinel()):
             train_one_epoch(model)  # raises NonfiniteError at that operator, forward or backward
 
-    The error says module, line, shapes, dtypes, how many elements are NaN, and which operand was extreme. Where the NaN
-    was in the data, or in a parameter, it says that. Operators that got a NaN and passed it on are only counted.
+    The error has the module, line, shapes, dtypes, the number of NaN elements, and the operand that was extreme. If the
+    NaN was in the data, or in a parameter, the error says so. Operators that got a NaN and passed it on are only
+    counted.
 
     In TensorFlow, and in functions that stay compiled (``compiled="graph"``), each result is read in Python when its
-    operator has run, on all devices. What a backward operator saved is not shown there; a finding says which operator
-    has made an infinity before, if it was given some.
+    operator has run, on all devices. Values that a backward operator saved are not shown there. If the operator was
+    given infinities, a finding names the operator that has made one before.
 
-    On the CPU each result is read in C++ when the operator returns; operands are read only if it is not finite. Of
-    other devices nothing waits: each operator leaves a flag there, and the flags are read by `check()`, when the scope
+    On the CPU each result is read in C++ when the operator returns; operands are read only if it is not finite. Other
+    devices are not waited for: each operator leaves a flag there, and the flags are read by `check()`, when the scope
     is left, and after every 4096 operators. Results that are views are not read, neither is memory without values
     (``torch.empty``) until it is written. Tensors without plain elements are skipped, and counted in `skipped`; so are
     tangents of forward-mode differentiation.
@@ -56,9 +57,9 @@ class NaNSentinel(Tool):
     Arguments:
         inf: infinities count, too. Masks of -inf in attention then need an `allow_...`.
         backward: gradients, too. A finding has the module and line of the forward operator.
-        action: "raise": a `NonfiniteError` out of the model's call or `backward()`, for each operator once; again when
-            the scope is entered again. "warn": a `NonfiniteWarning` for each operator that produced some, once, and the
-            program goes on.
+        action: "raise": a `NonfiniteError` out of the model's call or `backward()`, once for each operator, and again
+            after the scope is entered again. "warn": a `NonfiniteWarning` for each operator that produced some, once,
+            and the program goes on.
         allow_ops: operators that may produce some, with wildcards: "softmax", "aten::log*".
         allow_modules: modules that may, with those inside them: "encoder.layer.*.attention".
         allow_lines: files, or lines of files, that may: "masks.py", "model.py:12".
@@ -83,7 +84,7 @@ class NaNSentinel(Tool):
             raise ValueError(f'[nan] action= is "raise" or "warn", got {action!r}')
         self.inf, self.action = inf, action
         self._allowed = Allowed(ops=allow_ops, modules=allow_modules, lines=allow_lines)
-        self._waits = True  # False: as on devices that are not waited for; for tests
+        self._waits = True  # False as on devices that are not waited for; for tests
         self._skips = _reading.Skips("nan", MEMORY)
         self._ledger = Ledger()
         self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
@@ -102,16 +103,16 @@ class NaNSentinel(Tool):
 
     @property
     def first(self) -> Finding | None:
-        """The first of `findings()`; None: there is none."""
+        """The first of `findings()`; None if there is none."""
         return next(iter(self.findings()), None)
 
     def runs(self, finding: Finding) -> int:
-        """How many runs of that operator produced some."""
+        """The number of runs of that operator that produced some."""
         return self._ledger.runs(finding)
 
     @property
     def propagated(self) -> int:
-        """How many runs of operators got some and passed it on."""
+        """The number of runs of operators that got some and passed it on."""
         self._ledger.drain()
         return self._ledger.propagated
 
@@ -220,8 +221,8 @@ class NaNSentinel(Tool):
         self._look([(f"grad_input {i}", value) for i, value in enumerate(gradients)], named, at)
 
     def _flags(self, values: Sequence[Any], *, unwritten: bool = True) -> list[Any]:
-        """Of each tensor that can be read and may have some, a bool where it is. `unwritten`: of memory without values,
-        too."""
+        """For each tensor that can be read and may have some, a bool on its device. `unwritten`: for memory without
+        values, too."""
         from amanda.tools.nonfinite import tensors
 
         floating = [value for value in flattened(values) if hasattr(value, "dtype") and hasattr(value, "device")]
@@ -285,7 +286,7 @@ class NaNSentinel(Tool):
 
 
 def _runs_in_torch(context: OpContext) -> bool:
-    """Does PyTorch run the operator when the program calls it?"""
+    """True if PyTorch runs the operator when the program calls it."""
     return context.namespace.startswith("pytorch/") and not context.is_symbolic
 
 

@@ -1,4 +1,4 @@
-"""What a finding tells of PyTorch's tensors. Imports torch: import it where an operator ran."""
+"""The facts in a finding about PyTorch's tensors. Imports torch: import it where an operator ran."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from amanda.tools._arrays import Arrays, of_torch
 from amanda.tools.nonfinite.finding import Operand, flattened
 
-MOST_SAVED = 8  # operands that a backward operator's finding lists beside the gradients
+MOST_SAVED = 8  # operands that a backward operator's finding lists in addition to the gradients
 
 
 def nonfinite(array: Any, inf: bool) -> Any:
-    """A tensor of one bool, where the array is: does it have a NaN (with `inf` an infinity, too)?"""
+    """A tensor of one bool, on the array's device: true if it has a NaN, or with `inf` an infinity."""
     if not (array.is_floating_point() or array.is_complex()):
         return torch.zeros((), dtype=torch.bool, device=array.device)
     values = array if array.is_complex() or array.element_size() > 1 else array.to(torch.float32)  # float8
@@ -24,7 +24,7 @@ def nonfinite(array: Any, inf: bool) -> Any:
 
 
 def described(name: str, value: Any, elements: bool) -> Operand | None:
-    """None: it is no tensor and no float. Of a tensor that can't be read there are no counts."""
+    """A description of a value. None if it is no tensor and no float. A tensor that can't be read has no counts."""
     if isinstance(value, float):
         finite = value if math.isfinite(value) else None
         counts = int(math.isnan(value)), int(math.isinf(value)), int(value == 0)
@@ -62,8 +62,8 @@ def _counts(values: torch.Tensor) -> tuple[int, int, int, float | None, float | 
 
 
 def saved() -> Iterator[tuple[str, Any]]:
-    """What the autograd node that runs on this thread has saved, by name. What the program packs by hooks of its own, as
-    checkpointing does, is left out: these hooks must not run once more."""
+    """The tensors that the autograd node running on this thread has saved, by name. Tensors that the program packs by
+    hooks of its own, as checkpointing does, are left out: these hooks must not run once more."""
     node = torch._C._current_autograd_node()
     for name in [name for name in dir(node) if name.startswith("_raw_saved_")][:MOST_SAVED]:
         kept = getattr(node, name)
@@ -80,7 +80,7 @@ def is_on_cpu(values: Any) -> bool:
 
 
 def is_view(result: Any, inputs: Sequence[tuple[str, Any]]) -> bool:
-    """Is it in the memory of an input? Of wrappers: is it the same object?"""
+    """True if it is in the memory of an input. A wrapper must be the same object."""
     for _, value in inputs:
         if value is result:
             return True
@@ -116,12 +116,12 @@ def all_flags(flags: Sequence[Any]) -> list[bool]:
 
 
 def kept(flag: Any) -> Any:
-    """What `all_flags` can read later: what `torch.func.functionalize` has wrapped must be read inside."""
+    """A flag that `all_flags` can read later. Flags that `torch.func.functionalize` has wrapped must be read inside."""
     return bool(flag) if torch._is_functional_tensor(flag) else flag
 
 
 def either(flags: Sequence[Any]) -> Any:
-    """On the device of the first."""
+    """True if one flag is; on the device of the first."""
     result = flags[0]
     for flag in flags[1:]:
         result = result | flag.to(result.device, non_blocking=True)
