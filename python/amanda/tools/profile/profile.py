@@ -68,19 +68,20 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
     `annotate` and `write_html`.
 
     With ``backward=True`` backward operators are measured, too, and count for the operator, the module and the line that
-    created them: see the fields of `Row`. Where an operator runs inside another one, as when a checkpoint recomputes its
-    region inside a backward operator, the outer one's time excludes the inner one's, which counts as a forward run of its
-    own place. Sums count no time twice. What the Python code of a `torch.autograd.Function` does in its `backward` counts
+    created them: see the fields of `Row`. An operator may run inside another one, as when a checkpoint recomputes its
+    region inside a backward operator. Then the outer one's time excludes the inner one's, which counts as a forward run
+    of its own place. Sums count no time twice. The Python code of a `torch.autograd.Function` in its `backward` counts
     for the line that called the function.
 
     Arguments:
         backward: measure backward operators, too. Without it they cost nothing.
-        max_events: how many runs to keep for the trace, about 40 bytes each: the first ones. Further runs are counted
-            in `dropped_events`. Tables include every run.
-        skip: leave out so many first executions of each operator, because they take longer: PyTorch allocates memory and
-            chooses algorithms, and this tool finds out what there is. Counted for each place in the program, since the
-            tool was made or reset: with 1, a layer loses its first run, and an operator in a loop its first pass, not the
-            whole first step. What is left out is in no table and no trace, and counted in `left_out`.
+        max_events: the number of runs to keep for the trace, about 40 bytes each: the first ones. Further runs are
+            counted in `dropped_events`. Tables include every run.
+        skip: leave out this number of first executions of each operator. They take longer: PyTorch allocates memory and
+            chooses algorithms, and this tool analyzes operators. They are counted for each place in the program, since
+            the tool was made or reset. With 1, a layer loses its first run, and an operator in a loop its first pass,
+            not the whole first step. Executions that are left out are in no table and no trace, and are counted in
+            `left_out`.
 
     Raises:
         TypeError: `skip` is not an integer.

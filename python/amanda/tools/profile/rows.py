@@ -59,7 +59,7 @@ class Measured:
 
 
 def row_of(place: Place, group: Sequence[Measured], all_ns: int) -> Row:
-    """What they have in common. `all_ns`: the time of all operators."""
+    """The row of a group. `all_ns`: the time of all operators."""
     forward = [measured for measured in group if not measured.is_backward]
     backward = [measured for measured in group if measured.is_backward]
     durations = Durations.all_of(measured.durations for measured in forward)

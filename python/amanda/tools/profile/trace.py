@@ -16,7 +16,7 @@ class Site(NamedTuple):
 
     place: Place  # of the forward operator
     user_line: str
-    backward_op: str  # "AddmmBackward0"; "": it is the forward operator
+    backward_op: str  # "AddmmBackward0"; "" for the forward operator
 
     def group(self, by: str) -> Place:
         """The group to which it belongs."""

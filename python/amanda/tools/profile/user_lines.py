@@ -30,5 +30,5 @@ def user_line(context: OpContext) -> str:
 
 
 def _is_written(path: str) -> bool:
-    """Is it code that somebody wrote, and not a library has generated?"""
+    """True if somebody wrote the code, and no library has generated it."""
     return not path.startswith("<") or (not path.startswith("<eval_with_key>") and bool(linecache.getlines(path)))
