@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class ActivationRow:
-    """What one operator handed on; or all operators of a type, a module or a line."""
+    """The activations of one operator, or of all operators of a type, a module or a line."""
 
     op_id: int | None  # by "id"; else None
     name: str  # "aten::relu"; by "module" or "line" that module's path, or that line
@@ -72,7 +72,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
     `skipped`.
 
     Rows are by "id" (the default: one operator at its place in the program), "op", "module" or "line", in the order in
-    which they first ran; what a checkpoint recomputes is a call of its own. See `Results` for `rows`, `table`,
+    which they first ran. A recomputation by a checkpoint is a call of its own. See `Results` for `rows`, `table`,
     `to_pandas` and `reset`.
 
     Arguments:
@@ -80,12 +80,12 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
             pattern as in `Tool.add_inst_for_op`.
         sparsity: the fraction of each sample's activations to prune, 0 to 1, or a `SparsitySchedule`; or one for each
             operator, as for `threshold`.
-        where: called as ``where(context)`` once per operator; False leaves it alone. If it is never True, leaving the scope
-            warns (`UnmatchedFilterWarning`).
+        where: called as ``where(context)`` once per operator; False leaves the operator unchanged. If it is never True,
+            leaving the scope warns (`UnmatchedFilterWarning`).
 
     Raises:
         TypeError: neither or both of `threshold` and `sparsity` are given, or `where` is not callable.
-        ValueError: one of them is not in its range, or there is no such operator.
+        ValueError: an argument is out of range, or there is no such operator.
     """
 
     _speaker = "pruning"

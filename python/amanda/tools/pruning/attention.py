@@ -25,7 +25,7 @@ LayerBy = Literal["layer"]
 
 @dataclasses.dataclass(frozen=True)
 class LayerRow:
-    """What one layer of attention kept; all numbers are sums over the samples of all passes."""
+    """The tokens and heads that one layer of attention kept. All numbers are sums over the samples of all passes."""
 
     layer: int  # the number of the attention operator in a pass, from 0 on
     name: str  # "aten::scaled_dot_product_attention", or "aten::matmul" where attention is written out
@@ -47,10 +47,10 @@ class Layer:
 
 
 class Kept(NamedTuple):
-    """What a layer keeps."""
+    """The heads and tokens that a layer keeps."""
 
-    heads: torch.Tensor | None  # True for those that stay, (batch, heads) or (heads,); None: all
-    tokens: torch.Tensor | int  # how many there are in the batch, without padding
+    heads: torch.Tensor | None  # True for those that stay, (batch, heads) or (heads,); None if all do
+    tokens: torch.Tensor | int  # their number in the batch, without padding
     tokens_kept: torch.Tensor | int
 
 
@@ -61,9 +61,9 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
     """Base class of tools that prune attention. A subclass decides in `before` and `after`.
 
     Attention is `scaled_dot_product_attention`, or a `softmax` over the last dimension of four, (batch, heads, queries,
-    keys), and the next `matmul` that takes what has the shape of its result. Each of these is one layer. Layers count
-    from 0 on in each pass of the model, so a layer that a model shares (ALBERT) is a new one each time it runs. A pass is
-    one call of the outermost module, or of `model`. What checkpointing recomputes is the same layer again.
+    keys), and the next `matmul` with an operand that has the shape of its result. Each of these is one layer. Layers
+    count from 0 on in each pass of the model, so a layer that a model shares (ALBERT) is a new one each time it runs. A
+    pass is one call of the outermost module, or of `model`. A recomputation by checkpointing is the same layer again.
 
     Attention over other shapes is not found; a scope that saw no attention warns (`amanda.UnmatchedFilterWarning`).
 
@@ -113,11 +113,11 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         return self._skips.counts()
 
     def before(self, state: LayerT, scores: Callable[[], torch.Tensor]) -> torch.Tensor | None:
-        """Called before a layer attends. Returns the keys to attend to, True in (batch, keys); None: all.
+        """Called before a layer attends. Returns the keys to attend to, True in (batch, keys), or None for all.
 
         Arguments:
-            state: of the pass.
-            scores: computes what goes into the softmax, (batch, heads, queries, keys), in float32 at least.
+            state: the state of the pass.
+            scores: computes the input of the softmax, (batch, heads, queries, keys), in float32 at least.
         """
         return None
 
@@ -125,8 +125,8 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         """Called after a layer has attended.
 
         Arguments:
-            state: of the pass.
-            output: what the heads return, (batch, heads, queries, features).
+            state: the state of the pass.
+            output: the result of the heads, (batch, heads, queries, features).
 
         Raises:
             NotImplementedError: the subclass does not define it.
@@ -273,7 +273,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 def _scores(
     query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float | None
 ) -> torch.Tensor:
-    """What `scaled_dot_product_attention` takes the softmax of."""
+    """The scores of which `scaled_dot_product_attention` takes the softmax."""
     key = _wide(key).repeat_interleave(query.shape[1] // key.shape[1], 1)  # enable_gqa
     scores = _wide(query) @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if causal:

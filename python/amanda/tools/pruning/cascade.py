@@ -17,17 +17,17 @@ MASKED = -1000.0
 
 @dataclasses.dataclass
 class _Cascade(Layer):
-    """What a pass has pruned, and why."""
+    """The tokens and heads that a pass has pruned, and their importance."""
 
     real: torch.Tensor | None = None  # (batch, tokens): not padding
-    tokens: torch.Tensor | None = None  # (batch, tokens): which the layer attends to
+    tokens: torch.Tensor | None = None  # (batch, tokens): those that the layer attends to
     attended: torch.Tensor | None = None  # (batch, tokens): the importance of tokens, this layer's share included
-    heads: torch.Tensor | None = None  # (batch, heads): which stay; None: all
+    heads: torch.Tensor | None = None  # (batch, heads): those that stay; None if all do
     magnitudes: torch.Tensor | int = 0  # (batch, heads): the importance of heads
 
 
 class CascadePruning(AttentionPruning[_Cascade]):
-    """Cascade token and head pruning, SpAtten: what has mattered least so far is left out of all later layers::
+    """Cascade token and head pruning, SpAtten: all later layers leave out the least important tokens and heads so far::
 
         pruning = CascadePruning(tokens=[1, 1, 0.8, 0.6, 0.4], heads=0.75)
         with amanda.apply(pruning):
@@ -42,8 +42,8 @@ class CascadePruning(AttentionPruning[_Cascade]):
     - A head's importance is the sum of the magnitudes of its output, over tokens, features and the layers so far. After
       layer i the ``ceil(heads[i] * h)`` most important ones of h heads stay.
 
-    What was pruned stays pruned, and adds to no importance. Of equal ones, the first stays. Probabilities are those before
-    dropout, computed in float32 or float64.
+    Pruned tokens and heads stay pruned, and add to no importance. Among equal ones, the first stays. Probabilities are
+    those before dropout, computed in float32 or float64.
 
     Nothing gets smaller, as the program runs its own operators: a pruned token is masked as a key, so its
     probability is 0, and a pruned head returns 0. For tokens that stay this equals removing the others. The rows of pruned
@@ -57,15 +57,15 @@ class CascadePruning(AttentionPruning[_Cascade]):
         tokens: the share of a sample's tokens that stays after each layer, in (0, 1]: one for all layers, or a sequence
             with one for each, whose last one holds for the others.
         heads: the same for heads.
-        model: the module of which one call is one pass. None: the outermost one. Name it if a program calls a model twice
-            inside another module, as siamese networks do.
-        modules: paths of the modules whose attention is pruned, as in `Tool.add_inst_for_op`. None: all.
+        model: the module of which one call is one pass. By default, the outermost one. Name it if a program calls a
+            model twice inside another module, as siamese networks do.
+        modules: paths of the modules whose attention is pruned, as in `Tool.add_inst_for_op`. By default, all.
 
     Raises:
         TypeError: `model` is not a module.
         ValueError: a share is not in (0, 1].
-        amanda.Error: when attention runs whose queries are not its keys, or over other tokens than before in the pass; when
-            the scope is left, if there are more shares than layers.
+        amanda.Error: attention runs whose queries are not its keys, or with other tokens than before in the pass; or
+            the scope ends with more shares than layers.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CascadePruning(AttentionPruning[_Cascade]):
     def before(self, state: _Cascade, scores: Callable[[], torch.Tensor]) -> torch.Tensor | None:
         assert state.awaits is not None
         batch, _, queries, keys = state.awaits
-        if queries != keys:  # `after` tells whether this is attention
+        if queries != keys:  # `after` finds out whether this is attention
             return None
         values = scores()
         if state.tokens is None or state.attended is None:

@@ -286,7 +286,7 @@ class _Gated(NamedTuple):
 
 
 class _Thread(threading.local):
-    """What this thread has gated."""
+    """The tensors that this thread has gated."""
 
     def __init__(self) -> None:
         self.gated: list[_Gated] = []
@@ -296,7 +296,7 @@ class _Thread(threading.local):
         self.gated.append(gated)
 
     def find(self, x: torch.Tensor) -> _Gated | None:
-        """What `x` is; None: something else, or changed in place."""
+        """The gated tensor that `x` is; None if it is none of them, or has changed in place."""
         for each in self.gated:
             if each.storage.cdata == _storage(x)._cdata and each.version == _version(x):
                 return each if each.output.shape == x.shape else None

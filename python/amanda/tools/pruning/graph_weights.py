@@ -20,9 +20,9 @@ class GraphWeight:
     position: int  # among the operator's inputs
     layout: str  # "HWIO"
     shape: tuple[int | None, ...]
-    value: Any  # drivers.tensorflow.variables.VariableValue; None: it is computed
+    value: Any  # drivers.tensorflow.variables.VariableValue; None if it is computed
 
-    is_part = False  # what indexes a variable computes a value
+    is_part = False  # an operator that indexes a variable computes a value
 
     @property
     def dim(self) -> int:

@@ -37,16 +37,17 @@ class Masked:
     place: Place
     dim: int  # over which it sums
     groups: int  # of a convolution
-    weight: Any  # ParameterView, in graphs GraphWeight; None: it is computed, or no parameter
-    mask: Any = None  # of the weight's kind; None: not made yet
+    weight: Any  # ParameterView, in graphs GraphWeight; None if it is computed, or no parameter
+    mask: Any = None  # of the weight's kind; None if not made yet
     version: Version = (0, 0.0)  # when the mask was made
-    runs: int = -1  # which of the tool's resets it last ran after
+    runs: int = -1  # the tool's reset after which it last ran
     like: Masked | None = None  # the operator that makes the mask, if it has the same weight
     others: dict[object, Masked] = dataclasses.field(default_factory=dict)  # of other parts of its parameter, by key
 
     @property
     def id(self) -> object:
-        """Of the operator with this weight. One that runs on parts of a parameter, such as experts, has several."""
+        """The id of the operator with this weight. An operator on parts of a parameter, such as experts, has
+        several."""
         is_part = self.weight is not None and self.weight.is_part
         return (self.place.op_id, self.key) if is_part else self.place.op_id
 
@@ -80,7 +81,7 @@ class Use:
 
     place: Place
     weight: Any  # as of Masked
-    mask: Any  # None: the operator runs dense
+    mask: Any  # None if the operator runs dense
 
 
 def text_of(place: Place) -> str:

@@ -23,12 +23,12 @@ class Passes(Generic[T]):
     """The states of a tool, one for each pass on each thread.
 
     A pass is one call of a module that is called outside all other modules; or, if a model is given, of that. Outside such
-    calls, a pass begins when the scope is entered. What a checkpoint recomputes continues with the state in which the first
-    run of the region began.
+    calls, a pass begins when the scope is entered. A recomputation by a checkpoint continues with the state in which
+    the first run of the region began.
 
     Arguments:
         make: creates the state of a pass, which `copy.copy` must separate from later changes.
-        model: the module whose calls are passes. None: the outermost one.
+        model: the module whose calls are passes. By default, the outermost one.
 
     Raises:
         TypeError: `model` is not a module.

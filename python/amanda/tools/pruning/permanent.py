@@ -92,7 +92,7 @@ def _mask_of(
 
 
 def _check_holders(model: torch.nn.Module, parameter: torch.Tensor, uses: list[Use]) -> None:
-    """Are there modules with this parameter whose operators were not pruned?"""
+    """Raises an error if there are modules with this parameter whose operators were not pruned."""
     holders = {
         f"{path}.{name}" if path else name: module
         for path, module in model.named_modules()

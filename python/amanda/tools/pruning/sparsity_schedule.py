@@ -81,7 +81,7 @@ class SparsitySchedule(Tool):
         self._listeners.append(listener)
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint needs: the number of steps."""
+        """The state that a checkpoint needs: the number of steps."""
         return {"steps": self._steps}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -31,11 +31,12 @@ class TilewisePruning(WeightPruning):
     until `sparsity` of all weights is reached: ``round(sparsity * weights)``, and at most one row more. Equal scores go
     in the order in which the operators first ran. A weight that several operators use counts once, and has one mask.
 
-    The ranking needs all weights. So an operator runs dense the first time, with a mask of ones, and all operators that
-    have run so far are ranked when one of them runs again; again if operators came to them, or the sparsity changed. (In
-    a pass that runs a layer several times, its later runs may be ranked before the rest of the model was seen. From the
-    second pass on everything is.) `rank` does it at once, at any time. The masks belong to the tool, not to the scope:
-    another scope goes on with them, until `reset`. See `WeightPruning` for what is pruned, rows, and more arguments.
+    The ranking needs all weights. So an operator runs dense the first time, with a mask of ones. All operators that
+    have run so far are ranked when one of them runs again. They are ranked again if there are new operators, or if the
+    sparsity changed. (In a pass that runs a layer several times, its later runs may be ranked before the rest of the
+    model was seen. From the second pass on, all operators are ranked.) `rank` ranks them at once, at any time. The
+    masks belong to the tool, not to the scope: another scope goes on with them, until `reset`. See `WeightPruning` for
+    what is pruned, rows, and more arguments.
 
     With ``importance="taylor"``, as in the paper, the importance of a weight is ``|weight * gradient|``, the change of
     the loss to first order if it were zero, with the gradients in ``parameter.grad``; otherwise ``|weight|``. Gradients
@@ -57,7 +58,7 @@ class TilewisePruning(WeightPruning):
     Raises:
         TypeError: `tile` is not an integer.
         ValueError: `sparsity` is not in its range, `tile` is not positive, or there is no such importance.
-        amanda.Error: when an operator runs whose weight is computed, or no parameter: it cannot be read in a ranking.
+        amanda.Error: an operator runs whose weight is computed, or no parameter, so a ranking cannot read it.
     """
 
     def __init__(

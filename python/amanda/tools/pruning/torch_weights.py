@@ -19,10 +19,10 @@ from amanda.tools.pruning.parameter_view import ParameterView
 @dataclasses.dataclass(frozen=True)
 class Weight:
     position: int  # among the inputs
-    element: int | None  # which one of the list there; None: it is no list
+    element: int | None  # its index in the list there; None if it is no list
     dim: int  # of input channels
     value: torch.Tensor
-    view: ParameterView | None  # None: it is computed, or no parameter
+    view: ParameterView | None  # None if it is computed, or no parameter
 
     def routine(self, edit: Callable[..., Any]) -> Callable[..., Any]:
         """For this input; `edit` gets the weight."""

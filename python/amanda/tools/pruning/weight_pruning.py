@@ -54,9 +54,9 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
             evaluate(model)
 
     A new `apply` creates new masks. If a subclass has a `sparsity`, a number or a `SparsitySchedule`, and it changes, masks
-    are made anew, of the weights as they are then. The parameter itself is not changed until `apply_to`: what an
-    optimizer does to a pruned weight (weight decay, earlier momentum) has no effect in the scope, and
-    `model.state_dict()` is dense.
+    are made anew, of the weights as they are then. The parameter itself is not changed until `apply_to`: changes of a
+    pruned weight by an optimizer (weight decay, earlier momentum) have no effect in the scope, and `model.state_dict()`
+    is dense.
 
     The weight is the argument named `weight`. In a matrix product it is the factor that is an `nn.Parameter` or a view
     of one (``x @ weight.t()``); if both are, the right one. So it is in `torch.einsum`, of operands over whose last common
@@ -97,10 +97,10 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
 
     In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
     backward operator is linked to the input whose gradient it computes. An analysis sees symbols, so the mask is made when
-    the operator first runs, and `context` has none. It belongs to the tool and to the variable: operators that use the
-    variable in the same layout share it, such as those of the functions that train and evaluate a model; `reset` makes
-    new ones. The weight is the filter of a convolution, or the factor of a product that is a variable's value, perhaps
-    cast, reshaped or transposed.
+    the operator first runs, and `context` has none. The mask belongs to the tool and to the variable. Operators that
+    use the variable in the same layout share the mask, such as those of the functions that train and evaluate a model.
+    `reset` makes new masks. The weight is the filter of a convolution, or the factor of a product that is a variable's
+    value, perhaps cast, reshaped or transposed.
     """
 
     _speaker = "pruning"
@@ -136,7 +136,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
 
     @property
     def sparsity(self) -> float | SparsitySchedule | None:
-        """Of subclasses that take one."""
+        """The sparsity, in subclasses that take one."""
         return self._sparsity
 
     @sparsity.setter
@@ -148,7 +148,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many operators were left dense because their weight cannot be read, by reason."""
+        """The number of operators that were left dense because their weight cannot be read, by reason."""
         return self._skips.counts()
 
     def apply_to(self, model: Any) -> None:
@@ -161,13 +161,13 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         Nothing is written if there is an error.
 
         Arguments:
-            model: the model that ran in the scope, or a module around it; several in a `torch.nn.ModuleList`. Of
+            model: the model that ran in the scope, or a module around it; several in a `torch.nn.ModuleList`. In
                 TensorFlow: a model or module with `variables`, or a list of variables.
 
         Raises:
             TypeError: `model` is not a module.
-            amanda.Error: nothing has been pruned; a weight is computed, or is no parameter of the model; or it is used
-                several times, with different masks, or by an operator or a module that is not pruned.
+            amanda.Error: nothing has been pruned; a weight is computed, or no parameter of the model, or has several
+                masks; or an unpruned operator or module uses it.
         """
         with self._lock:
             in_graphs = any(isinstance(masked.weight, GraphWeight) for masked in self._masked.values())
@@ -261,7 +261,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
 
     @property
     def _is_fixed(self) -> bool:
-        """Do masks stay until `reset`, or until the sparsity is set?"""
+        """True if masks stay until `reset`, or until the sparsity is set."""
         return not isinstance(self.sparsity, SparsitySchedule)
 
     def _masked_before(self, masked: Masked) -> Masked:
@@ -353,7 +353,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
 
 
 def _follower(tool: WeightPruning) -> Callable[[], None]:
-    """What a schedule calls, without keeping the tool alive."""
+    """The function that a schedule calls; it does not keep the tool alive."""
     known = weakref.ref(tool)
 
     def follow() -> None:
