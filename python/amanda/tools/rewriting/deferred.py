@@ -43,14 +43,14 @@ class Modes(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What the size and dtype of an operator's result depend on."""
+    """The facts on which the size and dtype of an operator's result depend."""
 
     modes: Modes
     operands: tuple[Any, ...]
 
     @classmethod
     def of(cls, inputs: Iterable[Any]) -> Key | None:
-        """None: these operands cannot be deferred."""
+        """The key of these operands. None if they cannot be deferred."""
         tensors = _tensors(inputs)
         transformed = port.functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
         if transformed or not tensors or not all(map(_is_plain, tensors)):
@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Result:
-    """What an operator returned for operands of one kind, when it ran as the program wrote it."""
+    """The result of an operator for operands of one kind, when it ran as the program wrote it."""
 
     shape: torch.Size
     strides: tuple[int, ...]
@@ -212,7 +212,7 @@ class Pending:
         return self._value
 
     def gradients(self, gradient: torch.Tensor) -> list[torch.Tensor | None]:
-        """Of the sources, those of the parts included."""
+        """The gradients of the sources, those of the parts included."""
         value, again = self.value(), torch.is_grad_enabled()
         aliases = [alias for each in self._all() for alias in each._aliases]
         options = {"retain_graph": True, "create_graph": again, "allow_unused": True}

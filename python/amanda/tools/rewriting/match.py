@@ -33,7 +33,7 @@ class Rule:
     function: Callable[..., Any]
     found: bool = False
     warned: bool = False
-    nearest: tuple[int, str] = (0, "")  # of what is no match: how many operators are right, and why it is none
+    nearest: tuple[int, str] = (0, "")  # of the best candidate: how many operators fit, and why it is no match
 
     def __str__(self) -> str:
         return " > ".join(map(str, self.steps))
@@ -55,7 +55,7 @@ class Match:
         self.why = self.why or why
 
     def can_rewrite(self, number: int, result: Result) -> bool:
-        """May this operator be skipped, or replaced, where it returns such a result?"""
+        """True if this operator may be skipped, or replaced, when it returns such a result."""
         possible = not self.why and result.pure and result.shares <= self.inside(number)
         if number == len(self.sites) - 1:
             self.pauses = not possible
@@ -66,7 +66,7 @@ class Match:
         return {position for position, made in enumerate(self.rule.steps[number].inputs) if made is not None}
 
     def parts(self, number: int, inputs: Sequence[Any]) -> dict[int, Pending] | None:
-        """The pending operators behind an operator's inputs; None: the inputs are not those of one execution."""
+        """The pending operators behind an operator's inputs; None if the inputs are not those of one execution."""
         parts: dict[int, Pending] = {}
         for value, made in zip(inputs, self.rule.steps[number].inputs, strict=False):
             if made is None:
@@ -79,7 +79,7 @@ class Match:
         return parts
 
     def rewrite(self, last: Pending, expected: Result) -> Any:
-        """What the function returns for the match that ends in this operator."""
+        """The function's result for the match that ends in this operator."""
         pending = {**last.parts, last.number: last}
         steps = enumerate(self.rule.steps)
         operands = [Operands(pending[at].op, pending[at].inputs, self.inside(at)) for at, _ in steps]
@@ -124,7 +124,7 @@ def find(rule: Rule, last: Node, graph: Graph, sites: Mapping[Any, Site]) -> lis
 def _bind(
     rule: Rule, number: int, node: Node, graph: Graph, sites: Mapping[Any, Site], bound: dict[int, Node]
 ) -> str | None:
-    """Takes `node` for a step of the pattern, and its producers for those before; or tells why not."""
+    """Takes `node` for a step of the pattern, and its producers for those before. Returns the reason if it cannot."""
     step = rule.steps[number]
     if number in bound or node in bound.values():
         return None if bound.get(number) is node else f"{_text(node)} would be two operators of the pattern"
@@ -144,7 +144,7 @@ def _bind(
 
 
 def _leak(rule: Rule, graph: Graph, bound: Mapping[int, Node]) -> str | None:
-    """Which result inside the match is used in another way than the pattern has it; None: none is."""
+    """The result inside the match that is used in another way than in the pattern; None if there is none."""
     for number, node in bound.items():
         inside = {
             bound[taker]: [position for position, made in enumerate(step.inputs) if made == number]

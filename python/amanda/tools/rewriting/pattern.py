@@ -78,7 +78,7 @@ def _step(label: str | int, entry: Any, earlier: list[str | int]) -> Step:
 
 
 class Operands(types.SimpleNamespace):
-    """What one operator of a match was called with: its inputs from outside the match, by the names of the schema.
+    """The inputs of one operator of a match that come from outside the match, by the names of the schema.
 
     ``op`` is the operator: ``op.__name__`` is "div", and calling it runs the original.
     """

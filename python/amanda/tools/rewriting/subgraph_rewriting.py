@@ -42,7 +42,7 @@ class Row:
     op_ids: tuple[int, ...]  # of all its operators, in the order of the pattern
     rewritten: int  # executions in which the function ran
     kept: int  # executions, after the traced ones, in which the operators ran as written
-    why: str  # why it is not rewritten any more; "": it is
+    why: str  # why it is not rewritten any more; "" if it is
 
 
 class SubgraphRewriting(Results[Row, GroupBy], Tool):
@@ -60,9 +60,9 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
     function, and the others are not computed. The gradient is that of the function.
 
     A pattern is a chain, in which each operator takes the previous one's result as its first input, or a dict for other
-    graphs. Its values are an operator, or a tuple of an operator and the labels of what it takes, by position; None is
-    an input from outside, and inputs that are left out are from outside, too. Where an operator is expected, a tuple of
-    names stands for any of them; names are those of `Tool.add_inst_for_op`::
+    graphs. Its values are an operator, or a tuple of an operator and the labels of its inputs, by position. None is an
+    input from outside, and inputs that are left out are from outside, too. Where an operator is expected, a tuple of
+    names stands for any of them. Names are those of `Tool.add_inst_for_op`::
 
         ["matmul", ("mul", "div"), "softmax", "matmul"]
         {"gate": "linear", "act": ("silu", "gate"), "up": "linear", "product": ("mul", "act", "up")}
@@ -70,8 +70,8 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
     The function gets one argument per operator, in the order of the pattern. It has the inputs that come from outside
     the match as attributes, named as in the schema (``linear.weight``, ``scaled.other``), and ``.op``, the operator. The
     function runs in the program's modes (gradients, autocast). If it returns NotImplemented, the operators run as
-    written. What it returns must have the shape, dtype and device of what the program computed, must have a gradient if
-    that had one, and must share no memory with the inputs. Strides may differ.
+    written. Its result must have the shape, dtype and device of the program's result, must have a gradient if that had
+    one, and must share no memory with the inputs. Strides may differ.
 
     **Which operators match.** The results inside a match are consumed by its operators alone. No operator writes in
     place, returns several values, or returns a view of a tensor from outside. Each operator is in one match: rules are
@@ -83,12 +83,12 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
     scope. So results are right whatever the program does; but if a result is read, the match runs as written from then
     on, and its row says why. Before an operator writes to an input of a skipped one, that one is computed.
 
-    Sizes are remembered by the operands' sizes, dtypes, and modes; operators run as written where these are new, and
-    where an operator writes to an operand (batch normalization in training), or is called under `torch.func` or
-    `torch.autograd.forward_ad`. Operators that draw random numbers may draw them at another time.
+    Sizes are remembered by the operands' sizes, dtypes, and modes. Operators run as written where these are new. They
+    also run as written if an operator writes to an operand (batch normalization in training), or is called under
+    `torch.func` or `torch.autograd.forward_ad`. Operators that draw random numbers may draw them at another time.
 
-    Rows are by "id", one for each match. See `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset`, what
-    is found next is as in a first run.
+    Rows are by "id", one for each match. See `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset`,
+    matches are found as in a first run.
 
     Arguments:
         pattern: a list or a dict, see above.
@@ -97,7 +97,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
     Raises:
         TypeError: `pattern` is neither a list nor a dict, or `function` cannot take one argument per operator.
         ValueError: the pattern can match nothing: it is empty, not connected, works in place, or names no operator.
-        amanda.Error: when the function's result cannot replace what the program computed.
+        amanda.Error: when the function's result cannot replace the program's result.
 
     Warns:
         amanda.UnmatchedFilterWarning: when a scope is left in which a pattern matched nothing.
@@ -146,7 +146,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
                 f"one for each operator of the pattern {rule}"
             ) from None
         except ValueError:
-            pass  # a builtin does not tell
+            pass  # a builtin has no signature
         self._rules.append(rule)
 
     def reset(self) -> None:
@@ -247,7 +247,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
         return made, result
 
     def _rewrite(self, match: Match, number: int, key: Key, result: Result, inputs: tuple[Any, ...]) -> Any:
-        """What stands for an operator's result in a match; NotImplemented: it must run."""
+        """The value that stands for an operator's result in a match; NotImplemented if the operator must run."""
         parts, inside = match.parts(number, inputs), match.inside(number)
         if parts is None:
             return NotImplemented
