@@ -41,10 +41,10 @@ _MODULES = ("math", "torch")
 class Expression:
     """A filter, and a Python expression over the operands of the operators that it selects.
 
-    Names in the expression are inputs by their schema names (``input``, ``weight``; ``input`` also stands for an input
-    that the schema calls ``self``), ``inputs``, ``output`` (the first result), ``outputs``; or gradients:
-    ``grad_output`` (of the first result), ``grad_outputs``, ``grad_input``, ``grad_inputs``, as the autograd node has
-    them. Other names are `torch`, `math` and common built-in functions.
+    Names in the expression are inputs by their schema names (``input``, ``weight``), ``inputs``, ``output`` (the first
+    result) and ``outputs``. ``input`` also stands for an input that the schema calls ``self``. Names of gradients are
+    ``grad_output`` (of the first result), ``grad_outputs``, ``grad_input`` and ``grad_inputs``, as the autograd node
+    has them. Other names are `torch`, `math` and common built-in functions.
     """
 
     text: str
@@ -96,7 +96,7 @@ class Expression:
         return self.operators == ("*",)
 
     def is_exact(self, operator: str) -> bool:
-        """Does the filter name this operator, other than by a glob? `operator`: "linear", without namespace."""
+        """True if the filter names this operator, other than by a glob. `operator`: "linear", without namespace."""
         return any(name.rpartition("::")[2].partition(".")[0] == operator for name in self.operators)
 
     def unknown(self, name: str, operator: str, known: Sequence[str]) -> ValueError:

@@ -72,7 +72,7 @@ class Row:
 
 
 def columns(by: str, aggregate: Sequence[Aggregate], several: bool) -> list[Column]:
-    """Of tables. `several`: there is more than one expression."""
+    """The columns of tables. `several`: there is more than one expression."""
     first = (
         name_column(by) if by in ("id", "op", "module", "line") else Column(by, lambda row: str(row.name), field="name")
     )

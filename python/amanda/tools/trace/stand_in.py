@@ -16,7 +16,7 @@ _KNOWN = {
 
 
 class StandIn:
-    """Of a tensor all but the elements. No subclass of Tensor: where routines run, operators ignore its
+    """A tensor without its elements. It is no subclass of Tensor: where routines run, operators ignore its
     `__torch_dispatch__`, and would read memory that it does not have."""
 
     def __init__(self, tensor: torch.Tensor) -> None:

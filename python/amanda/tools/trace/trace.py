@@ -100,7 +100,7 @@ class Trace(Results[Row, GroupBy], Tool):
             routines.backward(context)
 
     def _is_of_result(self, expression: Expression, context: OpContext) -> bool:
-        """Is this the backward operator that gets the gradient of the forward operator's result? The first to run is."""
+        """True if this backward operator gets the gradient of the forward operator's result. It is the first to run."""
         if context.backward_op.__name__ == "AccumulateGrad":
             return False
         with self._lock:
@@ -116,7 +116,8 @@ class Trace(Results[Row, GroupBy], Tool):
 
     @property
     def errors(self) -> list[str]:
-        """What went wrong where, once for each text: "'linear: ...' at aten::linear (model.py:3): RuntimeError: ..."."""
+        """The errors and their places, once for each text: "'linear: ...' at aten::linear (model.py:3): RuntimeError:
+        ..."."""
         with self._lock:
             sites = list(self._sites.values())
         texts = [
@@ -147,7 +148,7 @@ class Trace(Results[Row, GroupBy], Tool):
             self._unfit.clear()
 
     def groupings(self) -> list[GroupBy]:
-        """What `by` can be: "step" only of a trace that was made with it."""
+        """The possible values of `by`; "step" only for a trace that was made with it."""
         return [by for by in super().groupings() if by != "step" or self._by == "step"]
 
     def _rows(self, by: GroupBy) -> list[Row]:

@@ -88,7 +88,8 @@ class Values:
         self.seen += other.seen
 
     def quantile(self, q: float) -> float | None:
-        """Of the finite values, between the two nearest ones linearly, as `torch.quantile`."""
+        """A quantile of the finite values, interpolated linearly between the two nearest ones, as in
+        `torch.quantile`."""
         if not self.kept:
             return None
         ordered = sorted(self.kept)
