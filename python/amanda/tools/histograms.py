@@ -62,13 +62,13 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
         histograms.plot("layer1.relu")  # values over steps
         histograms.plot_sparsity()
 
-    *Step* i of an operator is its i-th execution, counted from 0 on since the tool was made or reset, over all scopes: in
-    training a layer that runs once per iteration has a step per iteration. A layer in a loop, or one that checkpointing
-    recomputes, has several.
+    *Step* i of an operator is its i-th execution, counted from 0 on since the tool was made or reset, over all scopes.
+    In training, a layer that runs once per iteration has a step per iteration. A layer in a loop, or one that
+    checkpointing recomputes, has several.
 
     Bins are those of `numpy.histogram`: closed on the left, and the last one on both sides. By default they are powers of
     two for the magnitudes of values, 2^-32 to 2^32, as fits a floating-point format: bin i is that of one exponent.
-    With `bins`, values are counted with their signs. Of complex values it is always the magnitudes.
+    With `bins`, values are counted with their signs. For complex values, the magnitudes are always counted.
 
     No tensor is kept. If an operator has more than `max_steps` steps, each two neighboring steps of all operators become
     one. So memory grows with the program, not with its length: about 1 kB per output and step.
@@ -82,9 +82,10 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
 
     Arguments:
         ops, modules: as in `Tool.add_inst_for_op`.
-        bins: the edges of the bins, ascending; None: powers of two, for magnitudes.
-        every: look at one of so many executions of each operator, the first one included; the others cost little.
-        max_steps: how many steps of each operator to keep apart, an even number.
+        bins: the edges of the bins, ascending. By default, powers of two, for magnitudes.
+        every: look at one out of this number of executions of each operator, starting with the first; the others cost
+            little.
+        max_steps: the number of steps of each operator to keep apart, an even number.
 
     Raises:
         ValueError: there are fewer than two edges, or they do not ascend; `every` is not positive; `max_steps` is not
@@ -297,7 +298,7 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
 
 @dataclasses.dataclass(eq=False)
 class _Counts:
-    """What was counted in some executions."""
+    """The counts of some executions."""
 
     bins: array.array[int]  # the first and the last one are those below and above
     calls: int = 0

@@ -67,7 +67,7 @@ class OpStatistics(Results[Row, GroupBy], Tool):
     For integer, boolean and complex outputs, only elements and zeros are counted. Only calls are counted for sparse,
     quantized and nested tensors, tensors without data (``device="meta"``), types that torch cannot convert (int4), and
     subclasses with a `__torch_dispatch__` of their own; these count as `skipped`. So do views and copies of memory that
-    no operator has filled yet. What ``torch.empty`` returns has no elements to count. Inside `torch.vmap` the elements
+    no operator has filled yet. Results of ``torch.empty`` have no elements to count. Inside `torch.vmap` the elements
     are those of all samples.
 
     An operator that raises is not counted. An operator that checkpointing recomputes is counted again.
@@ -114,13 +114,13 @@ class OpStatistics(Results[Row, GroupBy], Tool):
             self._operators.setdefault(place.op_id, _Operator(place)).add(1, found)
 
     def _record_run(self, *outputs: Any, place: Place) -> None:
-        """Of an operator whose results have no values."""
+        """Counts a run of an operator whose results have no values."""
         with self._lock:
             self._operators.setdefault(place.op_id, _Operator(place)).add(1, [_Summary() for _ in outputs])
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many outputs could not be read, by reason."""
+        """The number of outputs that could not be read, by reason."""
         return self._skips.counts()
 
     def reset(self) -> None:

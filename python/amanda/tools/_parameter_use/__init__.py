@@ -50,7 +50,8 @@ class Covered(NamedTuple):
 
 
 class ParameterUse:
-    """The parameters that operators use, for one tool over all its scopes. `reset` of a tool does not clear them.
+    """The parameters that operators use, for one tool over all its scopes. `reset` of a tool does not clear them: the
+    program still uses them.
 
     The tool makes it in its constructor.
     """
