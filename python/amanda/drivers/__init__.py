@@ -27,7 +27,7 @@ class Option(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a value of a graph comes from."""
+    """The origin of a value of a graph."""
 
     op_id: int | None  # the operator that makes it; None if it comes from outside
     key: Hashable = None  # of a value from outside: the same for the same value
@@ -128,7 +128,7 @@ class Driver(Protocol):
         """
 
     def origins(self, symbol: object) -> Sequence[Origin] | None:
-        """Where a symbol of a graph comes from: one origin; several, if a loop or a conditional passes on one of them;
+        """The origins of a symbol of a graph: one; several, if a loop or a conditional passes on one of them;
         none, if it is a number that the program wrote. The result is None if it is no symbol of this framework. Called
         in analyses."""
 
@@ -191,7 +191,7 @@ def loaded() -> Sequence[Driver]:
 
 
 def waiting() -> Sequence[Driver]:
-    """Those that are loaded when the program imports their framework."""
+    """The drivers that are loaded when the program imports their framework."""
     return [driver for driver in _registered if driver.loaded_with in imports.awaited()]
 
 

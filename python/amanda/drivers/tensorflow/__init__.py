@@ -156,7 +156,7 @@ def _is_built() -> bool:
 
 
 def _installed_version() -> str:
-    """Without an import of tensorflow, which takes seconds."""
+    """The installed version of TensorFlow, without an import, which takes seconds."""
     imported = getattr(sys.modules.get("tensorflow"), "__version__", None)
     if isinstance(imported, str):
         return imported

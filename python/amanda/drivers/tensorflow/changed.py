@@ -1,4 +1,4 @@
-"""Which operators of a v1 graph edits reach."""
+"""The operators of a v1 graph that edits reach."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Cone:
         return list(emitted.results.items())
 
     def _popped(self, forward: tf.Operation, invariant: tf.Tensor, user: tf.Operation) -> tf.Tensor:
-        """In the loop of the gradients, what a tap made of a value that is the same in each iteration of the loop."""
+        """The value in the loop of the gradients that a tap made of a value that is the same in each iteration."""
         key = (forward, id(invariant))
         if key not in self._pops:
             loop = self._loops.around(user)

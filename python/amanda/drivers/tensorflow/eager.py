@@ -171,7 +171,7 @@ class Observer:
 
     @contextlib.contextmanager
     def in_gradient(self) -> Iterator[list[Ran]]:
-        """Around what computes gradients: its operators are no forward operators."""
+        """A context in which gradients are computed: its operators are no forward operators."""
         outer, unwanted = self._gradient, self._unwanted
         ran: list[Ran] = []
         self._gradient, self._unwanted = ran, set()
@@ -249,7 +249,7 @@ def _switched() -> None:
 
 
 def patch() -> None:
-    """With the first scope of the process. Each thread with a scope has a callback of its own."""
+    """Patches TensorFlow for the first scope of the process. Each thread with a scope has a callback of its own."""
     port.execute.replace(port.execute_with_callbacks)
     port.imperative_grad.replace(_imperative_grad)
     port.register_tape_gradient(_gradient)
@@ -264,7 +264,7 @@ def unpatch() -> None:
 
 
 def attach() -> None:
-    """Once, when the driver is loaded: scopes may be open."""
+    """Called once, when the driver is loaded: scopes may be open."""
     EAGER.on_switch(_switched)
     _switched()
 
@@ -278,7 +278,7 @@ def _imperative_grad(*args: Any, **kwargs: Any) -> Any:
 def _gradient(
     op_name: str, attributes: Any, count: int, inputs: Any, outputs: Any, incoming: Any, skipped: Any, scope: Any
 ) -> Any:
-    """In place of the function that tapes call for each operator."""
+    """Replaces the function that tapes call for each operator."""
     observer = _here.observer
     with observer.in_gradient() as ran:
         returned = tapes.gradient(op_name, attributes, count, inputs, outputs, incoming, skipped, scope)

@@ -76,7 +76,7 @@ class Gradient(NamedTuple):
     returned: Any
 
     def forward_operands(self) -> tuple[list[Any], list[Any]]:
-        """By position; None where the tape holds none."""
+        """The operands of the forward operator, by position; None where the tape holds none."""
         return self._inputs(self.inputs), self._outputs(self.outputs)
 
     def grad_outputs(self, ran: Ran) -> list[Any]:

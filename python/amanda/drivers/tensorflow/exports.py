@@ -11,7 +11,7 @@ from amanda.drivers.tensorflow import nodes, port
 
 
 def patch() -> None:
-    """From now on."""
+    """From now on, exported graphs do not have our nodes."""
     export = port.as_graph_def.original
 
     @functools.wraps(export)

@@ -183,7 +183,7 @@ def _get_concrete_function(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _specs(arguments: Any) -> Any:
-    """Without the values of tensors, which would be kept."""
+    """The arguments without the values of tensors, which would be kept."""
     return tf.nest.map_structure(
         lambda value: tf.type_spec_from_value(value) if tf.is_tensor(value) else value, arguments
     )

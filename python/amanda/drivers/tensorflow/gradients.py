@@ -43,7 +43,7 @@ def original_of(tap: tf.Operation) -> tf.Operation | None:
 
 
 def register() -> None:
-    """Once: TensorFlow keeps the registration for ever."""
+    """Called once: TensorFlow keeps the registration for ever."""
     tf.RegisterGradient("AmandaTap")(_gradient)
 
 

@@ -154,7 +154,7 @@ def symbols(tensors: Sequence[tf.Tensor], operands: Iterable[Operand]) -> tuple[
 
 
 class Refusal:
-    """Why an operator cannot be replaced, or an operand not be edited."""
+    """The reasons why an operator cannot be replaced, or an operand cannot be edited."""
 
     def __init__(
         self, op: tf.Operation, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...], is_backward: bool

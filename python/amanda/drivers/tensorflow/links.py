@@ -1,4 +1,4 @@
-"""Which forward operator a backward operator belongs to, and which gradients it takes and gives.
+"""The links from backward operators to their forward operators, and to the gradients that they take and return.
 
 Gradient functions are watched from the time this module is loaded: the operators that one creates are the backward
 operators of the operator that it is for. Graphs that are older have only what TensorFlow itself notes in v1 graphs,

@@ -48,6 +48,6 @@ def of(graph: tf.Graph) -> Nodes:
 
 
 def count(graph: tf.Graph) -> int:
-    """How many nodes of ours are in the graph."""
+    """The number of our nodes in the graph."""
     known: Nodes | None = getattr(graph, _ATTRIBUTE, None)
     return known.count if known else 0

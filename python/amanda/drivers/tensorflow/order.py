@@ -1,4 +1,4 @@
-"""Which operators of a v1 graph run, in which order, and in which loops."""
+"""The operators of a v1 graph that run, their order, and their loops."""
 
 from __future__ import annotations
 

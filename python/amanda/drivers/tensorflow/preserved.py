@@ -16,7 +16,7 @@ from amanda.drivers.tensorflow import port
 
 @contextlib.contextmanager
 def preserved(program: Any) -> Iterator[None]:
-    """Around a run of `program` in eager mode. See `amanda.points`."""
+    """A context of a run of `program` in eager mode. See `amanda.points`."""
     if not tf.executing_eagerly():
         yield
         return
@@ -34,8 +34,8 @@ def preserved(program: Any) -> Iterator[None]:
 
 
 def _variables_of(program: Any) -> list[Any]:
-    """Those of the model that is called, itself or through a method, which are not trained: statistics, and the state of
-    its random numbers."""
+    """The variables of the model that is called, itself or through a method, that are not trained: statistics, and the
+    state of its random numbers."""
     while isinstance(program, functools.partial):
         program = program.func
     for value in (program, getattr(program, "__self__", None)):

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Callable[[object], bool]]:
-    """Around a run of a program, which uses trainable variables. In a v1 graph nothing is recorded: it has its gradients
-    as operators, if it has them."""
+    """A context of a run of a program that uses trainable variables. Nothing is recorded in a v1 graph: its gradients,
+    if it has some, are operators of the graph."""
     if not tf.executing_eagerly():
         yield lambda result: False
         return

@@ -105,7 +105,7 @@ def lowered(
 
 
 def watch() -> None:
-    """From now on, remembers of what callables are made: they may be called in scopes later."""
+    """From now on, the options of callables are remembered when these are made: they may be called in scopes later."""
     make = port.make_callable.original
 
     @functools.wraps(make)

@@ -151,7 +151,7 @@ class TapNodes:
 
 @functools.cache
 def load() -> None:
-    """Once: what nodes need of TensorFlow."""
+    """Loads what nodes need of TensorFlow, once."""
     modules = (tf.dtypes, tf.dtypes.experimental)  # the latter has those of 8 bits and less
     named = (getattr(module, name) for module in modules for name in dir(module))
     types = [dtype for dtype in named if isinstance(dtype, tf.DType)]

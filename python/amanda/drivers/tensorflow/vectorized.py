@@ -68,7 +68,7 @@ def _has_effects(op: tf.Operation) -> bool:
 
 
 def register() -> None:
-    """Once: TensorFlow keeps the registration for ever."""
+    """Called once: TensorFlow keeps the registration for ever."""
     port.register_vectorized("AmandaTap")(_convert)
 
 

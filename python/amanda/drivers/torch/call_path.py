@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class Path(NamedTuple):
-    """From an operator outwards to its root."""
+    """The path from an operator outwards to its root."""
 
     places: str  # the text of a tuple of them
     modules: list[Any]  # the running modules, innermost first
@@ -59,7 +59,7 @@ def resolve(
     frame: FrameType | None, name_hash: int, tensors: Sequence[tuple[int, Any, bool]], recomputing: bool
 ) -> Identity:
     """Identifies the operator that `frame` calls; see identify()."""
-    with _lock, port.WithoutTorchFunctions(), _untraced():  # naming(), of which a generator is the most expensive part
+    with _lock, port.WithoutTorchFunctions(), _untraced():  # naming(); a generator is its most expensive part
         lifetimes.tell()
         return identify(path_of(steps_from(frame)), name_hash, tensors, recomputing)
 
@@ -78,7 +78,8 @@ def identify(
 
 @contextlib.contextmanager
 def naming() -> Iterator[None]:
-    """Around what names places and parameters: one thread at a time, and nothing in it is recorded or seen."""
+    """A context in which places and parameters are named: one thread at a time, and nothing in it is recorded or
+    seen."""
     with _lock, port.WithoutTorchFunctions(), _untraced():
         lifetimes.tell()
         yield

@@ -120,7 +120,7 @@ def _search(outermost: Iterable[Any]) -> None:
 
 
 def all_outermost() -> list[Any]:
-    """All modules that are in no other."""
+    """All modules that are in no other module."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
     inner = {id(part) for module in modules for _, part in models.held(module, "_modules")}
     return [module for module in modules if id(module) not in inner]

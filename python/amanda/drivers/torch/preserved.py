@@ -15,7 +15,7 @@ from amanda.drivers.torch import models, port
 
 @contextlib.contextmanager
 def preserved(program: Any) -> Iterator[None]:
-    """Around a run of `program`. See `amanda.points`."""
+    """A context of a run of `program`. See `amanda.points`."""
     with switches.disabled():
         random, random_cuda = torch.get_rng_state(), _cuda_states()
         buffers = _buffers_of(program)

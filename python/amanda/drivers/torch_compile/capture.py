@@ -1,4 +1,4 @@
-"""Where the nodes of Dynamo's graphs come from in the program, noted while Dynamo traces it."""
+"""The places in the program from which the nodes of Dynamo's graphs come, noted while Dynamo traces it."""
 
 from __future__ import annotations
 
@@ -213,8 +213,8 @@ def _calling(tx: Any, step: Traced | None, within: bool = False) -> Iterator[Non
 
 
 def _steps(tx: Any) -> tuple[Traced, ...]:
-    """From what Dynamo traces outwards. A module runs where `Module.__call__` would be: inside a `__call__` of its
-    class."""
+    """The steps from the code that Dynamo traces outwards. A module runs where `Module.__call__` would be: inside a
+    `__call__` of its class."""
     steps: list[Traced | None] = []
     running: list[int] = []  # where frames of Module.__call__ are among the steps
     while tx is not None:
@@ -263,7 +263,7 @@ _offsets_of: weakref.WeakKeyDictionary[CodeType, dict[Any, list[int]]] = weakref
 
 
 def _offsets(code: CodeType) -> dict[Any, list[int]]:
-    """By kind and source position, and by source position."""
+    """The offsets of a code's instructions, by kind and source position, and by source position."""
     if code not in _offsets_of:
         found = _offsets_of[code] = collections.defaultdict(list)
         for instruction in dis.get_instructions(code):

@@ -19,7 +19,7 @@ _here = _Here()
 
 
 def expect() -> Failure:
-    """Where the next error of this thread goes."""
+    """The object in which the next error of this thread is noted."""
     _here.expected = Failure()
     return _here.expected
 

@@ -13,7 +13,7 @@ from amanda.drivers.torch_compile import port
 
 @contextlib.contextmanager
 def fake_run(fake_mode: Any) -> Iterator[None]:
-    """Around runs of nodes: they leave no guards, no symbols, and nothing in Dynamo's own tracing context."""
+    """A context of runs of nodes: they leave no guards, no symbols, and nothing in Dynamo's own tracing context."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(port.tracing(None))
         stack.enter_context(port.WithoutTorchFunctions())

@@ -1,4 +1,4 @@
-"""Which of a node's tensors and numbers are which operand of an operator."""
+"""The layout of an operator's operands among a node's tensors and numbers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class OperatorNodes:
         return publish(self._nodes.graph, call, args, results) if in_place else results
 
     def _members(self, values: Sequence[Any], examples: Sequence[Any]) -> Sequence[Any]:
-        """With lists of nodes instead of nodes whose value is a list."""
+        """The values, with lists of nodes instead of nodes whose value is a list."""
         return [
             [member_of(self._nodes.graph, value, i) for i in range(len(example))]
             if isinstance(example, tuple | list) and isinstance(value, fx.Node)

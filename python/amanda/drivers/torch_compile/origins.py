@@ -1,4 +1,4 @@
-"""Which operators the symbols of a compiled program come from."""
+"""The operators from which the symbols of a compiled program come."""
 
 from __future__ import annotations
 

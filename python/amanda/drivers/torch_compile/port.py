@@ -115,7 +115,8 @@ _get("torch._functorch.config", BACKWARD_AT_ONCE)
 
 
 def compiling_backward(at_once: bool) -> Any:
-    """If not `at_once`, the backward graph is compiled when it first runs, in the sight of tools."""
+    """A context in which the backward graph is compiled at once; without `at_once`, when it first runs, in sight of
+    tools."""
     return _patched({BACKWARD_AT_ONCE: True} if at_once else {})
 
 

@@ -1,4 +1,4 @@
-"""Why an operator of a compiled program cannot be replaced, or an operand not be edited."""
+"""The reasons why an operator of a compiled program cannot be replaced, or an operand cannot be edited."""
 
 from __future__ import annotations
 

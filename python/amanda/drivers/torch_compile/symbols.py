@@ -1,4 +1,4 @@
-"""Which node of a graph a value comes from."""
+"""Symbols: the nodes of a graph from which values come."""
 
 from __future__ import annotations
 

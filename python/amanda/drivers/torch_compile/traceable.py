@@ -20,7 +20,7 @@ from amanda.drivers.torch_compile.graph_site import Shown
 
 
 class _UntraceableError(Exception):
-    """Why a routine is called instead."""
+    """The reason why a routine is called instead."""
 
 
 def inline(
@@ -92,7 +92,7 @@ class _Surroundings:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Traced:
     gm: fx.GraphModule
-    operands: list[tuple[bool, int]]  # those that the routines got: of the outputs? and the position
+    operands: list[tuple[bool, int]]  # those that the routines got: true for outputs, and the position
     isolated: bool
 
 
