@@ -27,7 +27,8 @@ class Rank(NamedTuple):
 
 
 def this_rank() -> Rank:
-    """That of `torch.distributed`, where a program has initialized it; else of RANK and WORLD_SIZE, which launchers set."""
+    """The rank in `torch.distributed`, if it is initialized; otherwise that of RANK and WORLD_SIZE, which launchers
+    set."""
     host = socket.gethostname()
     torch_distributed = sys.modules.get("torch.distributed")  # not imported for this
     if torch_distributed is not None and torch_distributed.is_available() and torch_distributed.is_initialized():

@@ -27,7 +27,7 @@ def split_line(source: str) -> tuple[str, int] | None:
 
 
 def matching(paths: Sequence[str], wanted: str | os.PathLike[str]) -> list[str]:
-    """Those that are the wanted path, or else end with its parts."""
+    """The paths that are the wanted one, or else those that end with its parts."""
     wanted = os.fspath(wanted)
     exact = [path for path in paths if path == wanted or os.path.abspath(path) == os.path.abspath(wanted)]
     return exact or [path for path in paths if path.endswith(os.sep + os.path.normpath(wanted))]
