@@ -167,7 +167,7 @@ def _run_module(name: str, *, alter_argv: bool) -> None:
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Without Amanda's frames at its start."""
+    """The traceback without Amanda's frames at its start."""
     while traceback and traceback.tb_frame.f_code.co_filename in (__file__, late_torch.__file__):
         traceback = traceback.tb_next
     return traceback

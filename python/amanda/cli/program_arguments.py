@@ -84,13 +84,13 @@ def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -
 
 
 def check_rich(instead: str = "") -> None:
-    """To be called before a program runs: that may take hours.
+    """Checks that rich is installed. Call it before a program runs, because that may take hours.
 
     Arguments:
-        instead: what hands out results without it.
+        instead: a text that names the option for results without rich.
 
     Raises:
-        ImportError: what prints tables is not installed.
+        ImportError: rich, which prints tables, is not installed.
     """
     if importlib.util.find_spec("rich") is None:
         also = f"; {instead}" if instead else ""

@@ -39,7 +39,7 @@ _BY_CLASS = {place.partition(":")[2]: name for name, place in SHIPPED.items()}
 
 
 class ToolSpec(NamedTuple):
-    """Which class, and the arguments that it is called with.
+    """The class of a tool, and the arguments that it is called with.
 
     Attributes:
         name: for options and files: "profile", "MyTool".
@@ -116,11 +116,11 @@ class ToolSpec(NamedTuple):
 
 
 class _Mistake(ValueError):
-    """In what a command line says of a tool."""
+    """A mistake in a command line's text about a tool."""
 
 
 def _line(error: BaseException) -> str:
-    """Where it was raised, outside Amanda if it was there."""
+    """The innermost place outside Amanda through which an error was raised, as text; "" if there is none."""
     if isinstance(error, SyntaxError):
         return ""  # its text has it
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
