@@ -1,4 +1,4 @@
-"""Which arrays the tools here can read, and which they skip: one rule for all of them."""
+"""The arrays that the tools here can read, and those that they skip: one rule for all tools."""
 
 from __future__ import annotations
 

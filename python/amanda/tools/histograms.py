@@ -204,7 +204,7 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many outputs could not be read, by reason."""
+        """The number of outputs that could not be read, by reason."""
         return self._skips.counts()
 
     def reset(self) -> None:

@@ -22,7 +22,7 @@ class Arrays(Protocol):
     # ---- reading ----------------------------------------------------------------------------------------------------
 
     def quietly(self) -> contextlib.AbstractContextManager[Any]:
-        """In it, reading an array runs no code of the program, and warns of no overflow."""
+        """A context in which reading an array runs no code of the program, and warns of no overflow."""
 
     def why_unreadable(self, array: Any) -> str | None:
         """The reason why the array has no elements that a tool could compute with, a key of `REASONS`; None if it
@@ -67,7 +67,8 @@ class Arrays(Protocol):
     # ---- masks ------------------------------------------------------------------------------------------------------
 
     def lasting(self) -> contextlib.AbstractContextManager[Any]:
-        """In it nothing is recorded for gradients, and arrays are made that may also be used where that is recorded."""
+        """A context in which nothing is recorded for gradients. Arrays that are made in it may also be used where
+        gradients are recorded."""
 
     def matching(self, array: Any, other: Any) -> Any:
         """The array in the other's dtype, where the other one is."""
@@ -112,7 +113,7 @@ class Arrays(Protocol):
         """An array of float64, each 0 or more and less than 1."""
 
     def binomial(self, generator: Any, count: int, rate: float) -> int:
-        """How many of `count` independent draws with this probability are hits."""
+        """The number of hits among `count` independent draws with this probability."""
 
 
 UNWRITTEN = "unwritten"

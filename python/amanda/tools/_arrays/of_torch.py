@@ -145,7 +145,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Without lazy conjugation, too."""
+    """A copy, without lazy conjugation, too."""
     return tensor.clone()
 
 

@@ -1,4 +1,4 @@
-"""Which parameters operators use, and which of them a tool leaves as they are.
+"""The parameters that operators use, and those of them that a tool leaves as they are.
 
 A tool that knows some operators sees nothing of the others. To report what it left out, it depends on a tool that looks
 at each operator once. It notifies that tool of what it has handled.
@@ -38,7 +38,8 @@ class Unhandled:
 
 
 class Covered(NamedTuple):
-    """How many elements of parameters a tool handled, of those that operators computed with. Each counts once."""
+    """The number of parameters' elements that a tool handled, among those that operators computed with. Each counts
+    once."""
 
     handled: int  # in all operators that compute with them
     elements: int
@@ -114,7 +115,7 @@ class ParameterUse:
             self._whole.add(context.op_id)
 
     def handled_operator(self, context: OpContext) -> None:
-        """To be called where the tool handles what an operator computes, whatever with."""
+        """To be called where the tool handles the whole result of an operator, with any operands."""
         self.handled(context, *range(len(context.inputs)), or_computed=False)
         self.handled_factors(context)
 
@@ -198,7 +199,7 @@ class TellsParameters:
 
     @property
     def covered(self) -> Covered:
-        """How many elements of parameters the tool handled, of all that operators computed with."""
+        """The number of parameters' elements that the tool handled, among all that operators computed with."""
         return self._parameters.covered()
 
     def _omissions(self) -> list[Unseen]:
@@ -237,7 +238,7 @@ def _framework(context: OpContext) -> Any:
 
 
 def _listed(rows: Iterable[Unhandled]) -> str:
-    """By operator, those with the most elements first."""
+    """The rows as text, by operator, those with the most elements first."""
     by_operator: dict[str, list[Unhandled]] = collections.defaultdict(list)
     for row in rows:
         by_operator[row.name].append(row)

@@ -37,7 +37,7 @@ def used(context: OpContext) -> tuple[list[Parameter], bool]:
 
 
 def parameters(context: OpContext, position: int, element: int | None = None) -> Iterator[Parameter]:
-    """In one operand, or in an element of a list; a view stands for its parameter."""
+    """The parameters in one operand, or in an element of a list; a view stands for its parameter."""
     value = context.inputs[position]
     for i, tensor in enumerate(value if isinstance(value, (list, tuple)) else [value]):
         if not isinstance(tensor, torch.Tensor) or not of_torch.is_parameter(tensor) or element not in (None, i):
@@ -56,7 +56,7 @@ def _reads_data(context: OpContext) -> bool:
 
 
 def _returns_operand(context: OpContext) -> bool:
-    """As `to` does if there is nothing to convert."""
+    """True if the operator returned an operand, as `to` does if there is nothing to convert."""
     values = [value for value in context.inputs if isinstance(value, torch.Tensor)]
     owners = {id(value if value._base is None else value._base) for value in values}
     outputs = [output for output in context.outputs if isinstance(output, torch.Tensor)]

@@ -104,8 +104,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many tensors were not kept because their elements cannot be read, and how many operators were left out since
-        they are compiled, by reason."""
+        """The number of tensors that were not kept because their elements cannot be read, and of operators that were
+        left out since they are compiled, by reason."""
         return self._skips.counts()
 
     def reset(self) -> None:
@@ -222,7 +222,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         shapes: list[tuple[int, ...]],
         is_list: bool,
     ) -> None:
-        """Those of a list that get none are zeros, as autograd passes them on."""
+        """Keeps gradients of results. Members of a list that get none have zeros, as autograd passes them on."""
         if run not in self._store.runs("result", name):  # a later run has taken its place
             return
         copies = {at: self._copied(each) for at, each in gradients.items() if each is not None}

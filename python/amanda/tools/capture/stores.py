@@ -1,4 +1,4 @@
-"""Where captured results are kept: in memory, or in a folder of safetensors files."""
+"""The stores of captured results: in memory, or in a folder of safetensors files."""
 
 from __future__ import annotations
 

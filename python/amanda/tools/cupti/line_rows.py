@@ -81,7 +81,7 @@ def on_device(rows: Sequence[LineRow]) -> bool:
 
 
 def _sources(operators: Sequence[_cupti.ProfiledOperator]) -> dict[int, str]:
-    """By operator id: what a checkpoint recomputes has the line of its first run."""
+    """The lines by operator id. A recomputation by a checkpoint has the line of its first run."""
     sources: dict[int, str] = {}
     for operator in operators:
         sources.setdefault(operator.op_id, operator.source)

@@ -77,7 +77,7 @@ class CausalDiff(Differences, Watching):
 
     @property
     def compared(self) -> int:
-        """How many runs of operators it has seen so far."""
+        """The number of operators' runs that it has seen so far."""
         return self._compared
 
     def on_enter(self) -> None:

@@ -62,7 +62,7 @@ class Compared:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Where a comparison has ended before the programs have."""
+    """The place where a comparison has ended before the programs have."""
 
     last: Station | None  # the operator that was compared last
     compared: int  # runs of operators

@@ -33,7 +33,7 @@ class Differences(Results[Row, GroupBy]):
 
     @property
     def compared(self) -> int:
-        """How many runs of operators it has seen so far."""
+        """The number of operators' runs that it has seen so far."""
         raise NotImplementedError
 
     @property
@@ -83,7 +83,7 @@ class Differences(Results[Row, GroupBy]):
 
     @property
     def parting(self) -> Parting | None:
-        """The operators after which nearly none has a counterpart; None if the two programs match up to the end."""
+        """The operators from which on nearly none has a counterpart; None if the two programs match up to the end."""
         with self._lock:
             return self._comparison.matching.parting()
 

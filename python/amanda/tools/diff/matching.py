@@ -12,7 +12,7 @@ from amanda.tools.diff.texts import is_telling, tensors_in
 
 Id = tuple[int, int | None]
 
-_PART = 3  # from so many operators on, of which less than a tenth have a counterpart, two programs have parted
+_PART = 3  # two programs have parted if less than a tenth of the last operators, at least this many, have a counterpart
 _SHARE = 0.1
 
 
@@ -70,7 +70,7 @@ class Matching:
         return self._matches[identity]
 
     def counts_of_reference(self) -> dict[int, int]:
-        """How many runs each of the record's operators had in this run."""
+        """The number of runs that each of the record's operators had in this run."""
         return {match: self.counts[identity] for identity, match in self._matches.items() if match is not None}
 
     @property
@@ -85,7 +85,7 @@ class Matching:
         return self.counts if self._record.is_complete else self.counts - self._since
 
     def parting(self) -> Parting | None:
-        """Where this run and the reference have nothing more in common."""
+        """The place from which on this run and the reference have nothing in common."""
         matched = set(self._matches.values())
         counts, reached = self.comparable_counts, {i for i, _ in self.comparable}
         ours = [
@@ -121,7 +121,7 @@ class Matching:
 
     @functools.cached_property
     def _tensors(self) -> set[str]:
-        """All that the reference has."""
+        """The texts of all tensors that the reference has."""
         return {
             tensor
             for _, execution in self._record.executions
@@ -130,7 +130,7 @@ class Matching:
         }
 
     def _agreement(self, match: int, inputs: Sequence[str]) -> tuple[int, int]:
-        """How many inputs of its first run are these: tensors, and all."""
+        """The number of inputs of the match's first run that are these: tensors, and all."""
         runs = self._record.positions(match)[:1]
         theirs = self._record.executions[runs[0]][1].inputs if runs else []
         same = [one for one, other in zip(theirs, inputs, strict=False) if one == other]

@@ -192,7 +192,7 @@ def _line(number: int) -> str:
 
 
 def check_packages() -> None:
-    """Without numpy nothing can be hashed or stored.
+    """Checks that numpy is installed. Without it, nothing can be hashed or stored.
 
     Raises:
         ImportError: it is not installed.

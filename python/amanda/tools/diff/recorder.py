@@ -48,12 +48,12 @@ class Recorder(Watching):
 
     @property
     def executions(self) -> int:
-        """How many runs of operators it has recorded so far."""
+        """The number of operators' runs that it has recorded so far."""
         return self._writer.executions
 
     @property
     def bytes(self) -> int:
-        """How many bytes their results have."""
+        """The number of bytes of their results."""
         return self._writer.bytes
 
     def close(self, *, interrupted: bool = False) -> None:

@@ -46,7 +46,7 @@ class Row:
 
 
 def _what(row: Any) -> str:
-    """In a table; the note has all digits."""
+    """The text of a row in a table; the note has all digits."""
     note = _DIGITS.sub(lambda found: f"{float(found[0]):.6g}", row.note)
     ulps = "" if row.ulps is None else f"{row.ulps:.3g} ulp off, reference {row.reference_ulps:.3g}"
     text = ", ".join(filter(None, [note, ulps]))

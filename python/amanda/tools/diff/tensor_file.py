@@ -122,7 +122,7 @@ def _entries(text: bytes) -> tuple[dict[str, _Entry], str]:
 
 
 def _size(code: str, shape: Sequence[int]) -> int:
-    """In bytes."""
+    """The size of an array, in bytes."""
     return math.prod(shape) * _BITS.get(code, int(code[1:]) if code[1:].isdigit() else 0) // 8
 
 

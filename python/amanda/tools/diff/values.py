@@ -103,7 +103,7 @@ def kept(array: Any) -> Any:
 
 
 def memory(values: Any) -> set[int]:
-    """Where the arrays in it have their elements."""
+    """The addresses at which the arrays in it have their elements."""
     readable = (array for array in arrays_in(values) if why_unreadable(array) is None)
     return {where for array in readable if (where := values_of(array).memory(array)) is not None}
 

@@ -252,7 +252,8 @@ class EffectivePath(Results[Row, GroupBy], Tool):
 
 
 def _place_of(context: OpContext) -> Place:
-    """Without a line where that is `extract`'s, as in a model that consists of PyTorch's modules only."""
+    """The operator's place, without a line if that is `extract`'s, as in a model that consists of PyTorch's modules
+    only."""
     place = Place.of(context)
     return place._replace(source="") if place.source.rpartition(":")[0] == __file__ else place
 

@@ -20,7 +20,8 @@ def start(scores: Tensor, classes: Tensor) -> Tensor:
 
 
 def wanted(mask: Tensor, sign: Tensor) -> Tensor:
-    """In which direction the path wants each neuron to change: 1 or -1. `sign` is that of its value; 0 counts as 1."""
+    """The direction in which the path wants each neuron to change: 1 or -1. `sign` is that of its value; 0 counts as
+    1."""
     own = torch.where(sign < 0, -1.0, 1.0)
     return torch.where(mask >= 1, own, -own)
 

@@ -22,7 +22,7 @@ class UnknownError(Exception):
 
 @dataclasses.dataclass(eq=False)
 class Synapses:
-    """Those of one operator. Outputs, inputs and weights are numbered as in their flat tensors.
+    """The synapses of one operator. Outputs, inputs and weights are numbered as in their flat tensors.
 
     A weighted operator has a weight for each channel and each of its synapses, channels being dimension 1 of `shape`.
     """

@@ -287,7 +287,7 @@ def _wilson(hits: int, trials: int, side: int) -> float:
 
 
 def _identical(expected: Any, found: Any) -> bool:
-    """Bit for bit, also NaNs, the tensors and plain values of two results."""
+    """True if the tensors and plain values of two results are equal bit for bit, also NaNs."""
     leaves = [[*_leaves(result)] for result in (expected, found)]
     return len(leaves[0]) == len(leaves[1]) and all(map(_same, *leaves))
 

@@ -294,13 +294,13 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
 
     @property
     def faults(self) -> int:
-        """How many faults were injected."""
+        """The number of faults that were injected."""
         with self._lock:
             return sum(counts["faults"] for counts in self._counts_of.values())
 
     @property
     def dropped(self) -> int:
-        """How many faults have no row of their own, because there were more than `max_rows`."""
+        """The number of faults that have no row of their own, because there were more than `max_rows`."""
         return self.faults - len(self._injected)
 
     @property

@@ -152,7 +152,7 @@ class Edges(Protocol):
     """One way to find edges."""
 
     def trace(self, context: OpContext, node: Node, once: bool) -> None:
-        """In an analysis: schedules what adds the edges of an operator."""
+        """Called in an analysis; schedules the routines that add the edges of an operator."""
 
     def reset(self) -> None:
         """The graph was emptied."""

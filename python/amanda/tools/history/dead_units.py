@@ -42,7 +42,7 @@ class DeadUnits(Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many results could not be read, by reason."""
+        """The number of results that could not be read, by reason."""
         return self._skips.counts()
 
     def end_step(self, step: int) -> list[Dead]:

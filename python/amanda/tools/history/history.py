@@ -126,7 +126,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._files = Files(parquet, tensorboard, resume)
 
     def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
-        """As in all tools, and its `tools`, too. Series of parameters are not restricted.
+        """Restricts the tool as in all tools, and its `tools`, too. Series of parameters are not restricted.
 
         Raises:
             TypeError, ValueError, amanda.Error: as in all tools.

@@ -14,11 +14,11 @@ Variables = Callable[[], Iterable[tuple[str, Any]]]
 
 
 class LossScales:
-    """In one step. `variables`: the parameters whose gradients are known, with their names."""
+    """The factors of losses in one step. `variables`: the parameters whose gradients are known, with their names."""
 
     def __init__(self, variables: Variables) -> None:
         self._variables = variables
-        self._scalers: dict[str, weakref.ref[Any]] = {}  # by parameter: which one unscales it
+        self._scalers: dict[str, weakref.ref[Any]] = {}  # by parameter: the one that unscales it
         self._scales: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()  # of this step, by scaler
         self._has_unscaled = False
 

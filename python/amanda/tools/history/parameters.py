@@ -86,7 +86,7 @@ class Updates:
         self.copy_new()
 
     def copy_new(self) -> None:
-        """Those that were not watched when the step began."""
+        """Copies the parameters that were not watched when the step began."""
         for name, parameter in self._watched.named().items():
             if name in self._before:
                 continue
@@ -139,7 +139,7 @@ def norms_of(gradients: Sequence[Gradient], name: str) -> Iterator[Point]:
 
 
 class ParameterGradients:
-    """Which AccumulateGrad node belongs to which parameter."""
+    """The parameters of AccumulateGrad nodes."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -168,7 +168,7 @@ class ParameterGradients:
                 yield name, variable
 
     def of(self, rows_by_id: Sequence[Row]) -> list[Gradient]:
-        """In the order in which the backward pass reached them."""
+        """The gradients, in the order in which the backward pass reached them."""
         found: dict[str, list[Any]] = collections.defaultdict(list)
         for row in rows_by_id:
             if row.side == "grad_output" and row.backward_op_id in self._known:

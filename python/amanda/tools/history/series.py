@@ -119,7 +119,7 @@ def norm_of(row: GradientRow) -> float | None:
 
 
 def _of_any(tool: Results[Any, Any], rows: Sequence[Any]) -> Iterator[Point]:
-    """All numbers."""
+    """All numbers in the rows of a tool."""
     (fields, *_) = (grouping.fields for grouping in tool._groupings.values())
     numbers = [name for name, dtype in fields.items() if dtype in ("int64", "Int64", "float64")]
     texts = [name for name, dtype in fields.items() if dtype is None and name not in ("name", "module_path", "source")]

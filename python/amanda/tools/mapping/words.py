@@ -131,5 +131,5 @@ def names_of(*words: str) -> list[str]:
 
 
 def tensorflow_names(*words: str) -> list[str]:
-    """Those of TensorFlow among `names_of`."""
+    """The names of TensorFlow among those of `names_of`."""
     return [f"tensorflow::{name}" for word in words for name in VOCABULARY[word].tensorflow]

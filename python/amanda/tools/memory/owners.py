@@ -70,7 +70,7 @@ def modules(given: torch.nn.Module | None) -> Iterator[Owned]:
 
 
 def tensors() -> list[torch.Tensor]:
-    """All that Python knows."""
+    """All tensors that Python knows."""
     return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
 
 

@@ -41,7 +41,7 @@ class _Site(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """As `_torch_tools.MemoryRecorder.blocks` returns them."""
+    """A block of memory, as `_torch_tools.MemoryRecorder.blocks` returns it."""
 
     serial: int
     bytes: int
@@ -171,7 +171,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many operators were left out, by reason: what they use is made outside operators."""
+        """The number of operators that were left out, by reason. The memory that they use is made outside operators."""
         return self._skips.counts()
 
     @property

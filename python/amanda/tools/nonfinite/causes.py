@@ -1,5 +1,5 @@
-"""Why an operator's result is not finite: only what computing it again confirms. Imports torch: import it where an
-operator ran."""
+"""The reasons why an operator's result is not finite: only those that computing it again confirms. Imports torch:
+import it where an operator ran."""
 
 from __future__ import annotations
 

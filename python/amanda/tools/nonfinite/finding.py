@@ -38,7 +38,7 @@ class Operand:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Where a NaN, or an infinity, came from.
+    """The place from which a NaN, or an infinity, came.
 
     `kind` is "produced" if all inputs of the operator were finite. It is "given" if one was not, and no operator that
     was seen before had produced any: it was in the program's data, in a parameter, or was written by code that calls no
@@ -83,7 +83,7 @@ class Finding:
 
     @property
     def _hint(self) -> str:
-        """Where to look on; with `inf` no input of what produced some is infinite."""
+        """A hint where to look on. With `inf`, no input of an operator that produced some is infinite."""
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
         if self.kind == "given" or self.infinity or not infinite:
             return ""

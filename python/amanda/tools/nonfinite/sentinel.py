@@ -118,7 +118,8 @@ class NaNSentinel(Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many tensors could not be read, by reason. "tangent": a result of forward-mode differentiation had one."""
+        """The number of tensors that could not be read, by reason. "tangent" counts results with a tangent of
+        forward-mode differentiation."""
         counts = self._skips.counts()
         if self._reads is not None and self._reads.tangents:
             counts[TANGENT] = self._reads.tangents

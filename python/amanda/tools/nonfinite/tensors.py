@@ -43,7 +43,7 @@ def described(name: str, value: Any, elements: bool) -> Operand | None:
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """That of a nested tensor has no numbers."""
+    """The shape of a tensor. It is empty for a nested tensor, whose shape has no numbers."""
     try:
         return tuple(map(int, tensor.shape))
     except Exception:

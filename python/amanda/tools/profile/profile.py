@@ -185,17 +185,17 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many outputs had a size that could not be read, by reason."""
+        """The number of outputs whose size could not be read, by reason."""
         return self._skips.counts()
 
     @property
     def left_out(self) -> int:
-        """How many first executions `skip` has left out."""
+        """The number of first executions that `skip` has left out."""
         return self._recorder.left_out()
 
     @property
     def dropped_events(self) -> int:
-        """How many runs are not in the trace."""
+        """The number of runs that are not in the trace."""
         return self._recorder.dropped()
 
     def reset(self) -> None:

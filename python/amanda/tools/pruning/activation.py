@@ -130,7 +130,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many results were left unchanged because their elements cannot be read, by reason."""
+        """The number of results that were left unchanged because their elements cannot be read, by reason."""
         return self._skips.counts()
 
     def on_exit(self, error: BaseException | None) -> None:

@@ -40,7 +40,7 @@ class LayerRow:
 
 @dataclasses.dataclass
 class Layer:
-    """Where a pass is: the attention operator that runs, or will run next."""
+    """The position of a pass: the attention operator that runs, or will run next."""
 
     layer: int = 0
     awaits: torch.Size | None = None  # the shape of the probabilities, until they met the values
@@ -109,7 +109,8 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many attention operators were left alone because their operands cannot be read, by reason."""
+        """The number of attention operators that were left unchanged because their operands cannot be read, by
+        reason."""
         return self._skips.counts()
 
     def before(self, state: LayerT, scores: Callable[[], torch.Tensor]) -> torch.Tensor | None:
@@ -261,7 +262,8 @@ def _hide(scores: torch.Tensor | None, kept: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _exactly(tensor: torch.Tensor) -> Iterator[None]:
-    """Without a graph, and without autocast's fewer digits: nothing of what decides is a part of the program."""
+    """A context without a graph, and without autocast's fewer digits: the computation of decisions is no part of the
+    program."""
     with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
         yield
 

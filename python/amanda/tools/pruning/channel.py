@@ -28,7 +28,8 @@ from amanda.tools.pruning.passes import UNSEEN, Passes
 
 @dataclasses.dataclass(frozen=True)
 class ChannelRow:
-    """How many channels one convolution has kept, or those of a type, a module or a line; sums over all samples."""
+    """The number of channels that one convolution has kept, or those of a type, a module or a line; sums over all
+    samples."""
 
     op_id: int | None  # by "id"; else None
     name: str  # "aten::conv2d"; by "module" or "line" that module's path, or that line
@@ -116,7 +117,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many convolutions were not gated because their input cannot be read, by reason."""
+        """The number of convolutions that were not gated because their input cannot be read, by reason."""
         return self._skips.counts()
 
     def prepare(self, program: Callable[..., object], /, *inputs: Any, **keywords: Any) -> None:

@@ -60,10 +60,10 @@ class GraphWeight:
 
 
 def find(context: OpContext) -> GraphWeight | None:
-    """None if the operator has no weight that can be pruned.
+    """The operator's weight; None if it has none that can be pruned.
 
     Raises:
-        amanda.Error: which input is the weight is not known.
+        amanda.Error: it is not known which input is the weight.
     """
     from amanda.drivers.tensorflow import variables
 

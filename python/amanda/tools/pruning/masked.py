@@ -66,7 +66,7 @@ class Masked:
         return None if self.weight is None else self.weight.key
 
     def current_weight(self) -> Any:
-        """None if it is computed, no parameter, or no longer exists."""
+        """The weight as it is now. None if it is computed, no parameter, or no longer exists."""
         return None if self.weight is None else self.weight.current()
 
     def row(self) -> Row:

@@ -26,7 +26,7 @@ class ParameterView:
 
     @classmethod
     def of(cls, weight: torch.Tensor, name: object) -> ParameterView | None:
-        """None if the weight is computed, or no parameter."""
+        """The view of a weight; None if the weight is computed, or no parameter."""
         parameter = weight if weight._base is None else weight._base
         is_leaf = isinstance(parameter, torch.nn.Parameter) or (parameter.is_leaf and parameter.requires_grad)
         repeats = any(stride == 0 and size > 1 for size, stride in zip(weight.shape, weight.stride(), strict=True))
@@ -40,7 +40,7 @@ class ParameterView:
         return None if other is None or other.key == self.key or other.parameter() is not self.parameter() else other
 
     def parameter(self) -> torch.Tensor | None:
-        """None if it no longer exists."""
+        """The parameter; None if it no longer exists."""
         return self._parameter()
 
     def current(self) -> torch.Tensor | None:

@@ -37,7 +37,7 @@ def _edit_element(edit: Callable[..., Any], element: int, values: Sequence[Any],
 
 
 def find(context: OpContext) -> Weight | None:
-    """None if an operator has no weight that can be pruned."""
+    """The operator's weight; None if it has none that can be pruned."""
     op, inputs, element = context.op, context.inputs, None
     if "weight" in op.input_names:
         position, dim = op.input_names.index("weight"), 0 if "transpose" in op.__name__ else 1

@@ -84,7 +84,7 @@ class Site:
             return [(step, merged([values])) for step, values in self._values.items()]
 
     def unwritten(self) -> int:
-        """How many values are missing, as they would be of memory without values."""
+        """The number of values that are missing because they would be those of memory without values."""
         with self._lock:
             return self._unwritten
 

@@ -129,7 +129,7 @@ class Trace(Results[Row, GroupBy], Tool):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many values are missing, by reason: "unwritten", what no operator has filled yet."""
+        """The number of values that are missing, by reason. "unwritten" is memory that no operator has filled yet."""
         with self._lock:
             count = sum(site.unwritten() for site in self._sites.values())
         return {UNWRITTEN: count} if count else {}

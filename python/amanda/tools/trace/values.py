@@ -99,7 +99,7 @@ class Values:
         return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
     def histogram(self) -> tuple[int, ...] | None:
-        """How many of the kept values lie in each of `BINS` equal parts of the range from `min` to `max`."""
+        """The number of kept values in each of `BINS` equal parts of the range from `min` to `max`."""
         if not self.kept:
             return None
         low, width = min(self.kept), (max(self.kept) - min(self.kept)) / BINS
