@@ -42,7 +42,7 @@ def _what_it_did(tool: Tool, handle: _core.ContextHandle) -> str:
 
 
 def _dependencies(tool: Tool) -> Iterator[Tool]:
-    """All that the tool builds on, each once."""
+    """All tools on which the tool depends, each once."""
     seen: list[Any] = [tool]
     for each in seen:
         for dependency in each._dependencies:

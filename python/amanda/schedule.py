@@ -11,7 +11,7 @@ Phase = Literal["wait", "warmup", "active"]
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Which steps of a loop tools observe, in the words of `torch.profiler.schedule`, for `amanda.scheduled`::
+    """The steps of a loop that tools observe, in the words of `torch.profiler.schedule`, for `amanda.scheduled`::
 
         Schedule(every=100)  # steps 0, 100, 200, ...
         Schedule(wait=10, active=2, every=100)  # steps 10, 11, 110, 111, ...

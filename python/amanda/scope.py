@@ -267,7 +267,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class _Entries(list[_Entry]):
-    """Those of one thread, in the order in which they were entered."""
+    """The entries of one thread, in the order in which they were entered."""
 
     compiled: frozenset[str] = frozenset()  # what their scopes ask for
 

@@ -1,7 +1,7 @@
 """Why no tool of a scope saw a call: the texts of coverage reports and of docs/limitations.md.
 
-In order of precedence. After a change: `python scripts/reasons.py`. Drivers report the names; PyTorch's are `Skipped`
-in its coverage_counter.h.
+They are in order of precedence. After a change: `python scripts/reasons.py`. Drivers report the names; PyTorch's are
+`Skipped` in its coverage_counter.h.
 """
 
 REASONS = {

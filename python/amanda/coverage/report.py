@@ -53,7 +53,8 @@ class CoverageReport:
         raise KeyError(f"[coverage] {operator!r} was not called while the scope was entered")
 
     def table(self, top: int | None = None) -> str:
-        """Both phases as text, with the `top` rows of each (None: all), and a sentence for each reason that occurs."""
+        """Both phases as text, with the `top` rows of each (all by default), and a sentence for each reason that
+        occurs."""
         lines: list[str] = []
         reasons: Counter[str] = Counter()
         phases: tuple[Phase, ...] = ("forward", "backward")

@@ -141,7 +141,7 @@ class _Started(NamedTuple):
     inside: Sequence[tuple[int, int]]  # start and end of the call, then of the wait, if it was one in Python
 
     def moved(self, by_ns: int) -> _Started:
-        """On another clock."""
+        """The same on another clock, whose times are larger by `by_ns`."""
         inside = [(start_ns + by_ns, end_ns + by_ns) for start_ns, end_ns in self.inside]
         return self._replace(time_ns=self.time_ns + by_ns, inside=inside)
 

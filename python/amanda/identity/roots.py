@@ -1,4 +1,5 @@
-"""Where call paths outside models begin: at a frame that `amanda.root` marks, or at one that entered an open scope."""
+"""The frames at which call paths outside models begin: one that `amanda.root` marks, or one that entered an open
+scope."""
 
 from __future__ import annotations
 
