@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Names = tuple[str, ...]
 
 linear: Final[Names] = ("linear",)
-"""`nn.Linear`, and what `nn.MultiheadAttention` projects with."""
+"""`nn.Linear`, and the operators by which `nn.MultiheadAttention` projects."""
 
 matmul: Final[Names] = ("matmul", "mm", "bmm", "mv", "addmm", "addmv", "baddbmm", "addbmm", "_grouped_mm")
 """Products of two matrices. Either may be a weight: GPT-2's Conv1D is `addmm`, ``x @ weight`` is `matmul`, and
@@ -71,7 +71,7 @@ groups: Final[Mapping[str, Names]] = MappingProxyType(
         "activation": activation,
     }
 )
-"""The groups by what `kind_of` calls their members. No operator is in two of them."""
+"""The groups, by the names that `kind_of` gives to their members. No operator is in two of them."""
 
 factors: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {

@@ -21,7 +21,7 @@ OPTIONS = {
     "insert_after_backward_op": ("grad_inputs", "grad_outputs", "with_run", "differentiable"),
     "replace_backward_op": ("grad_outputs", "with_run"),
 }
-"""By method; the positions first, after an operator then those that are only shown."""
+"""The options by method. The positions come first; after an operator, those that are only shown follow."""
 
 
 def check_given(

@@ -16,7 +16,7 @@ MOST_LISTED = 5
 
 
 Counts = Callable[[], tuple[Sequence[tuple[str, int]], str]]
-"""What ran: operators as (name, how often), most first, and what the numbers are."""
+"""The operators that ran as (name, number of runs), most frequent first, and the meaning of the numbers."""
 
 
 class UnmatchedFilterWarning(UserWarning):
@@ -81,7 +81,7 @@ _INSTEAD = {
     "softmax": "attention may be scaled_dot_product_attention, which has its softmax inside",
     "FusedBatchNormV3": "Keras 3 may write batch normalization with Mean, Rsqrt and Mul",
 }
-"""What a program may run where one would expect an operator."""
+"""Hints, by operator, at other operators that a program may run in its place."""
 
 
 _BACKWARD_NAME = re.compile(r"[A-Z]\w*(Grad(V\d+|WithArgmax|Grad)?|Backprop\w*)")  # of TensorFlow's operators

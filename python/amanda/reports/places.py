@@ -34,4 +34,4 @@ class Place(NamedTuple):
 
 
 PLACE_FIELDS = ("op_id", "module_path", "source")
-"""Of rows that have the fields of `Place`: those that only rows by "id" need beside `name`."""
+"""Those fields of `Place` that only rows by "id" need in addition to `name`."""

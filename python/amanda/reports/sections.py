@@ -13,9 +13,9 @@ from typing import Any
 from amanda.reports.rich_table import Column
 
 SCHEMA = 1
-"""Changes if a field changes its meaning."""
+"""The version of the format; it changes if a field changes its meaning."""
 MOST_ROWS = 1_000_000
-"""Of a table: a browser sorts and filters so many in seconds."""
+"""The most rows of a table: a browser sorts and filters this number in seconds."""
 MOST_NODES = 2_000
 MOST_BARS = 5_000
 
@@ -95,7 +95,7 @@ class Curve(Section):
 KINDS: Mapping[str, type[Section]] = {
     kind.__name__.lower(): kind for kind in (Text, Icicle, Timeline, Curve, Listing, Table)
 }
-"""In the order in which a page about a run has them."""
+"""The kinds of sections, in the order in which a page about a run has them."""
 
 
 def section_of(data: Mapping[str, Any]) -> Section:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import rich.console
 
 HOT = 0.1
-"""From this heat on a line is emphasized."""
+"""The heat from which on a line is emphasized."""
 
 
 class ListedLine(NamedTuple):

@@ -42,7 +42,7 @@ MOVES_GRADIENTS = {
     *("TBackward0", "PermuteBackward0", "SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "AliasBackward0"),
     *("SelectBackward0", "SliceBackward0", "UnbindBackward0", "CloneBackward0", "CatBackward0"),
 }
-"""Autograd nodes that compute nothing: what is not finite behind them was before."""
+"""Autograd nodes that compute nothing: a value that is not finite after them was not finite before."""
 
 
 @dataclasses.dataclass(frozen=True)

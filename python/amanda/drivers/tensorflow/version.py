@@ -1,4 +1,4 @@
 """The TensorFlow that the driver is for."""
 
 VERSION = "2.21"
-"""Its minor version: the private names in `port` are those of this one."""
+"""The minor version of TensorFlow whose private names are in `port`."""

@@ -32,7 +32,8 @@ class Name(NamedTuple):
 
 
 names: dict[int, Name] = {}
-"""Of every module that has run, by its address: its name where it is called directly. See model_names.h."""
+"""The names of all modules that have run, by address. A name is the one that holds where the module is called directly.
+See model_names.h."""
 _outermost: dict[int, weakref.ref[Any]] = {}  # of every registered model that has state, by its address
 _models: dict[int, _Model] = {}  # by the address of the outermost module
 _models_seen: collections.Counter[str] = collections.Counter()

@@ -37,8 +37,8 @@ class _Buffers(NamedTuple):
 
 
 registered: dict[int, _Buffers] = {}
-"""Of modules whose buffers count as parameters, by address. Until `lifetimes.tell`, of dead ones, too: another module may
-be there by then."""
+"""Entries of modules whose buffers count as parameters, by address. Until `lifetimes.tell`, dead modules have entries,
+too: another module may be at the address by then."""
 
 
 def _path_in(module: Any, tensor: Any) -> str | None:

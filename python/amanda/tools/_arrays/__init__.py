@@ -17,7 +17,8 @@ class Arrays(Protocol):
     """The arrays of one framework. A module implements it."""
 
     xp: Any
-    """torch or numpy. Tools use what both call the same: isnan, count_nonzero, full_like, where, ..."""
+    """torch or numpy. Tools use the functions that have the same name in both: isnan, count_nonzero, full_like, where,
+    ..."""
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from amanda.tools._parameter_use.parameter import Parameter
 
 MOST_LISTED = 3
 Operand = int | str | tuple[int | str, int | None]
-"""A position or name; with the index of an element, if a list is there."""
+"""An operand's position or name, with the index of an element if it is a list."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ from torch import Tensor
 from amanda import _core
 
 AGAINST = 2.0**-7
-"""A mask is 1 for a neuron on the path and 0 for another one, and this for one of which the path wants less: that a
-positive one is smaller, or a negative one greater. Autograd adds up the masks of a tensor's consumers: the sum is at least
-1 if one of them wants more, and then more is wanted."""
+"""A mask is 1 for a neuron on the path and 0 for another one, and this for a neuron of which the path wants less: a
+smaller positive value, or a greater negative one. Autograd adds up the masks of a tensor's consumers: the sum is at
+least 1 if one of them wants more, and then more is wanted."""
 
 
 def start(scores: Tensor, classes: Tensor) -> Tensor:

@@ -73,4 +73,5 @@ slopes: dict[str, Callable[[Any, Collection[str]], Slope | None]] = {
     "sub": _difference,
     "rsub": _reverse_difference,
 }
-"""By an operator's name: given its inputs and the names of those that depend on the sample. None: it is not pointwise."""
+"""Functions by an operator's name. They get its inputs and the names of those that depend on the sample, and return a
+slope, or None if it is not pointwise."""

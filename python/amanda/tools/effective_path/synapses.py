@@ -182,4 +182,4 @@ known: dict[str, Callable[[Sequence[int], Inputs, str], Synapses]] = {
     **dict.fromkeys(("mean", "sum"), _reduction),
     **dict.fromkeys(("add", "sub"), _sum),
 }
-"""By an operator's name: its synapses, given its output's shape, its inputs and that name."""
+"""Functions by an operator's name. They return its synapses, and get its output's shape, its inputs and that name."""

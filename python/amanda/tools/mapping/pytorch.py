@@ -40,10 +40,10 @@ _GRADIENTS: dict[str, tuple[str, ...]] = {
         ("input",),
     ),
 }
-"""Which role's gradient each of a node's grad_inputs is."""
+"""The roles whose gradients a node's grad_inputs are."""
 
 _OF_LINEAR = {"AddmmBackward0": ("bias", "input"), "MmBackward0": ("input",), "TBackward0": ("weight",)}
-"""In linear, where the second factor is the weight transposed. The input's gradient comes as a matrix."""
+"""The same in linear, where the second factor is the weight transposed. The input's gradient comes as a matrix."""
 
 
 def rule(context: OpContext) -> None:

@@ -9,7 +9,7 @@ from amanda.tools.mapping import pytorch, tensorflow
 from amanda.tools.mapping.mapping_tool import MappingTool, Rule
 
 STANDARD_RULES: Final[tuple[tuple[str, Rule], ...]] = (("pytorch", pytorch.rule), ("tensorflow", tensorflow.rule))
-"""For `MappingTool`: they write the keys that `vocabulary` describes."""
+"""Rules for `MappingTool`: they write the keys that `vocabulary` describes."""
 
 
 def keys_of(context: OpContext) -> dict[str, Any]:

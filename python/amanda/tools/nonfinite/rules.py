@@ -56,7 +56,7 @@ RULES: dict[str, list[Rule]] = {
     "DivBackward0": [_zero("saved other")],
     **_each([Rule("saved self", "is 1 or -1", lambda v: abs(v) == 1)], "AcosBackward0", "AsinBackward0"),
 }
-"""By the operator's name without namespace, or by that of the autograd node."""
+"""The rules, by the operator's name without namespace, or by that of the autograd node."""
 
 
 def told(text: str, holds: Any, bad: Any) -> str:

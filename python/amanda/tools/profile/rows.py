@@ -119,7 +119,7 @@ FORWARD_COLUMNS: Sequence[Column] = (
 BOTH_COLUMNS: Sequence[Column] = (_CALLS, _TOTAL, *_BOTH, _SHARE, _OUTPUT, _GRADIENT)
 
 LISTING_COLUMNS: Sequence[Column] = (_CALLS, _TOTAL._replace(heading="ms"), _SHARE, _OUTPUT)
-"""Beside source code."""
+"""The columns next to source code."""
 BOTH_LISTING_COLUMNS: Sequence[Column] = (_CALLS, *_BOTH, _SHARE, _OUTPUT)
 
 _FIELDS = fields_of(Row, without=PLACE_FIELDS, mean_ns="float64", forward_ns="int64")

@@ -27,7 +27,7 @@ class Row:
 
 
 Version = tuple[int, float]
-"""What masks depend on beside the weights: how often the tool was reset, and its sparsity."""
+"""The values on which masks depend in addition to the weights: the number of the tool's resets, and its sparsity."""
 
 
 @dataclasses.dataclass(eq=False)

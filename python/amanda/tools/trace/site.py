@@ -14,7 +14,7 @@ from amanda.tools.trace.rows import GroupBy
 from amanda.tools.trace.values import NotANumber, Values, merged
 
 Key: TypeAlias = tuple[Expression, Place, int | None]
-"""Of a row; the last is the step."""
+"""The key of a row; the last item is the step."""
 
 
 class Site:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MOST_KEPT = 100_000
-"""Values that are kept for quantiles and histograms; of more, a uniform sample."""
+"""The number of values that are kept for quantiles and histograms. If there are more, a uniform sample is kept."""
 MOST_PENDING = 256
 BINS = 16
 
