@@ -1,4 +1,4 @@
-// The seam, downward half: what a driver supplies. No framework, no Python, no std::function here.
+// The seam, downward half: the interfaces that a driver implements. No framework, no Python, no std::function here.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace amanda {
 /// Version of the interface between core and drivers; Engine::attach() compares it.
 inline constexpr int kSeamVersion = 9;
 
-/// Identifies a place in the program; 0: not identified.
+/// Identifies a place in the program. 0 if the place is not identified.
 using OpId = uint64_t;
 /// Identifies an operator type within a driver: small consecutive numbers, one per type, for the life of the process.
 using OpType = uint32_t;
@@ -31,12 +31,12 @@ enum class Point : uint8_t { kBefore, kReplace, kAfter };
 enum class Side : uint8_t { kInputs, kOutputs };
 /// The operands that a routine at this point works on.
 constexpr Side side_of(Point point) { return point == Point::kAfter ? Side::kOutputs : Side::kInputs; }
-/// What OpSite::detail() is asked for: the module path, "file:line" of the user's call, or whether the operator is
-/// recomputed ("": it is not).
+/// The kinds of detail that OpSite::detail() returns: the module path, "file:line" of the user's call, or whether the
+/// operator is recomputed ("" if it is not).
 enum class Detail : uint8_t { kModulePath, kSource, kIsRecompute };
 
-/// What a driver may multiply the version of the operand at `position` by, in the sum that versions() returns: messages
-/// then name the operand that a tool changed in place.
+/// A factor for the version of the operand at `position`, which a driver may use in the sum that versions() returns.
+/// Messages then name the operand that a tool changed in place.
 constexpr uint64_t version_weight(size_t position) {
   const uint64_t mixed = (position + 1) * 0x9E3779B97F4A7C15u;
   return (mixed ^ mixed >> 32) | 1;
@@ -55,7 +55,7 @@ using SubscriptionPtr = std::shared_ptr<const Subscription>;
 struct OpInfo {
   std::string ns;                    ///< namespace: "aten"
   std::string name;                  ///< "conv2d"
-  std::string overload;              ///< "Tensor"; "": the only one
+  std::string overload;              ///< "Tensor"; "" if there is only one
   std::vector<std::string> inputs;   ///< names of the positions
   std::vector<std::string> outputs;  ///< names of the positions; an unnamed output is ""
   std::string schema;                ///< as the framework prints it
@@ -69,47 +69,48 @@ class OpSite {
   virtual Backend& backend() const = 0;
   /// The operator's type.
   virtual OpType type() const = 0;
-  /// Is it a forward or a backward operator?
+  /// Whether it is a forward or a backward operator.
   virtual Phase phase() const = 0;
   /// The operator's id. May be computed on the first call.
   virtual OpId id() = 0;
-  /// How many operands it has on that side.
+  /// The number of operands that it has on that side.
   virtual size_t size(Side side) const = 0;
-  /// An operand, borrowed. A null `ref`: None, or no longer alive.
+  /// An operand, borrowed. `ref` is null if the operand is None or no longer alive.
   virtual Value get(Side side, size_t position) = 0;
   /// Called while analyses run, and for messages while routines do.
   virtual std::string detail(Detail which) = 0;
-  /// What a framework fixes when it creates the operator, and does not pass as an operand, as text: "NHWC". "": it has
-  /// no such attribute. Called during analysis only.
+  /// An attribute as text, for example "NHWC": a value that the framework fixes when it creates the operator, and does
+  /// not pass as an operand. "" if the operator has no such attribute. Called during analysis only.
   virtual std::string attribute(std::string_view /*name*/) { return {}; }
 
   /// The forward operator's type: a backward operator has one, a forward operator is its own.
   virtual OpType forward_type() const { return type(); }
   /// The forward operator's id.
   virtual OpId forward_id() { return id(); }
-  /// How many operands the forward operator has on that side.
+  /// The number of operands that the forward operator has on that side.
   virtual size_t forward_size(Side side) const { return size(side); }
   /// The forward operator's operand, borrowed; null if it is no longer alive. Called during analysis only.
   virtual Value forward_get(Side side, size_t position) { return get(side, position); }
   /// The forward operator's attribute. Called during analysis only.
   virtual std::string forward_attribute(std::string_view name) { return attribute(name); }
 
-  /// Backward only: what OpCall::bind_backward() was given.
+  /// Backward only: the subscription that was passed to OpCall::bind_backward().
   virtual const Subscription* subscription() const { return nullptr; }
-  /// Backward only: what the RunSource of OpCall::bind_backward() returned. Null: it was not asked.
+  /// Backward only: the object that the RunSource of OpCall::bind_backward() returned. Null if the driver did not call
+  /// it.
   virtual RunStatePtr run_state() const { return nullptr; }
-  /// Backward only: did the forward operator's run create it? False for the node of a leaf, and for one that another
-  /// backward operator created.
+  /// Backward only: true if the forward operator's run created it. False for the node of a leaf, and for one that
+  /// another backward operator created.
   virtual bool made_by_forward() const { return true; }
 
  protected:
   ~OpSite() = default;
 };
 
-/// Will an action after the operator replace a result?
+/// Whether an action after the operator will replace a result.
 enum class Edit : uint8_t { kNo, kUnknown, kYes };
 
-/// What the core knows when it lets the original operator run.
+/// The facts that the core knows when it lets the original operator run.
 struct RunHints {
   bool observe_inner = false;    ///< a tool may ask for an operator inside this one
   bool keep_inputs = false;      ///< `get(kInputs, ...)` is called once more after the run
@@ -118,14 +119,14 @@ struct RunHints {
   bool keep_run_inputs = false;  ///< `show_run_inputs()` is called after the run, and `get(kInputs, ...)` after it
 };
 
-/// What routines share in an execution of a forward operator, for its backward operators. Valid during
-/// OpCall::bind_backward().
+/// Access to the objects that routines share between one execution of a forward operator and its backward operators.
+/// Valid during OpCall::bind_backward().
 class RunSource {
  public:
-  /// Created, and counted, on the first call. Call it for a backward operator whose HookNeeds say `run` or `pending`,
-  /// and keep the result as long as that operator may run.
+  /// The shared objects, created and counted on the first call. Call this for a backward operator whose HookNeeds say
+  /// `run` or `pending`, and keep the result as long as that operator may run.
   virtual RunStatePtr run_state() = 0;
-  /// Of the forward operator, for a BackwardBinding; null: there is none. Valid as long as this object.
+  /// The plan of the forward operator, for a BackwardBinding. Null if there is none. Valid as long as this object.
   virtual const PlanPtr* plan() { return nullptr; }
 
  protected:
@@ -134,19 +135,19 @@ class RunSource {
 
 /// One execution of an operator, on one thread.
 ///
-/// The core calls either run() or skip(), and then, if there were actions, finish(). set() checks a value (type, dtype,
-/// device, aliasing) and holds it back until commit(), which puts all held values in place and keeps gradient edges;
-/// discard() drops them. Inputs are set before the run; outputs after run(), or, by a replacement, before skip().
+/// The core calls either run() or skip(), and then, if there were actions, finish(). A value is checked (type, dtype,
+/// device, aliasing) and held back by set(). All held values are put in place by commit(), which keeps gradient edges,
+/// or dropped by discard(). Inputs are set before the run; outputs after run(), or, by a replacement, before skip().
 class OpCall : public OpSite {
  public:
   /// Runs the original on the current inputs, below instrumentation. Throws what the operator throws.
   virtual void run(RunHints hints) = 0;
   /// Called instead of run(): the results are the outputs that were set.
   virtual void skip(RunHints hints) = 0;
-  /// Did results replace the inputs, as on an interpreter's stack? Then the original cannot run any more.
+  /// True if results have replaced the inputs, as on an interpreter's stack. The original can then not run any more.
   virtual bool has_results() const = 0;
-  /// Called after the run: from now on `get(kInputs, ...)` returns what the operator, or its replacement, ran on, edits
-  /// of tools included. Before, it returns what the program passed.
+  /// Called after the run: from now on `get(kInputs, ...)` returns the inputs on which the operator, or its
+  /// replacement, ran, including edits of tools. Before this call, it returns the inputs that the program passed.
   virtual void show_run_inputs() {}
   /// No action follows: results go where the program expects them.
   virtual void finish() = 0;
@@ -157,10 +158,10 @@ class OpCall : public OpSite {
   virtual void commit() = 0;
   /// Drops the held values.
   virtual void discard() noexcept = 0;
-  /// Does the program record gradients of this call?
+  /// True if the program records gradients of this call.
   virtual bool records() const { return true; }
-  /// A fingerprint of which inputs require a gradient: it differs where the same place creates other backward
-  /// operators. 0: nothing is recorded, and the operator itself creates no backward operator.
+  /// A fingerprint of the inputs that require a gradient: it differs where the same place creates other backward
+  /// operators. 0 if nothing is recorded and the operator itself creates no backward operator.
   virtual uint64_t gradient_mask() const { return 1; }
   /// Changes when an operand of that side is changed in place.
   virtual uint64_t versions(Side side) const = 0;
@@ -172,7 +173,8 @@ class OpCall : public OpSite {
   /// still alive.
   virtual void watch_backward(bool /*keep_operands*/) {}
   /// Forward only: these tools see the backward operators that were created, under the scopes that were open when the
-  /// operator began, even if it has left them since. False: an analysis of some of them still has to run.
+  /// operator began, even if the thread has left these scopes since. Returns false if an analysis of some of them still
+  /// has to run.
   virtual bool bind_backward(ScopeStack& /*scopes*/, const SubscriptionPtr& /*seen_by*/, RunSource& /*runs*/) {
     return true;
   }
@@ -185,45 +187,46 @@ class OpCall : public OpSite {
 /// operator, so that nothing has to be changed for it.
 enum class RoutineMode : uint8_t { kIsolated, kAmbient, kNoOperators };
 
-/// What a tool promises about a routine when it schedules it: nothing; it only reads; it edits; it edits, and also
+/// A tool's promise about a routine when the tool schedules it: no promise; it only reads; it edits; it edits, and also
 /// works on a graph's symbols.
 enum class RoutineKind : uint8_t { kUnknown, kObserve, kTransform, kTraceable };
 
-/// What a driver may know about a scheduled action.
+/// The facts about a scheduled action that a driver may know.
 struct ActionInfo {
   Phase phase{};                              ///< on a forward or a backward operator
   Point point{};                              ///< where its routine runs
-  RoutineKind kind = RoutineKind::kUnknown;   ///< what the routine does with its values
+  RoutineKind kind = RoutineKind::kUnknown;   ///< whether the routine reads or edits its values
   RoutineMode mode = RoutineMode::kIsolated;  ///< whether it is recorded
   bool all_positions = true;                  ///< it gets all operands of its side
   std::vector<size_t> positions{};            ///< those it gets, unless all
   bool allow_view = false;                    ///< an edit may end the sharing of memory between the program's tensors
   bool may_mutate = false;                    ///< the routine may change operands in place
-  bool shows_all = false;                     ///< after the operator: it is shown all inputs, too
-  std::vector<size_t> shows{};                ///< those it is shown, unless all
+  bool shows_all = false;                     ///< after the operator: all inputs are shown to it, too
+  std::vector<size_t> shows{};                ///< the inputs that are shown to it, unless all
 
-  /// After the operator: is the routine shown an input, too?
+  /// After the operator: true if an input is also shown to the routine.
   bool shows_any() const { return shows_all || !shows.empty(); }
-  /// Does the routine get an operand at all?
+  /// True if the routine gets any operand.
   bool selects_any() const { return all_positions || !positions.empty(); }
-  /// Is it certain that it replaces no value?
+  /// True if it is certain that the routine replaces no value.
   bool only_looks() const { return point != Point::kReplace && (kind == RoutineKind::kObserve || !selects_any()); }
-  /// Is it certain that it replaces a value?
+  /// True if it is certain that the routine replaces a value.
   bool surely_edits() const { return point == Point::kReplace || (kind >= RoutineKind::kTransform && selects_any()); }
 };
 
-/// What tools see of a backward pass. `kNodes`: the nodes of a tape, including those of leaves. `kOperators`: the
-/// operators that compute gradients, perhaps several for one forward operator. `kOne`: one for each forward operator.
+/// The parts of a backward pass that tools see. `kNodes`: the nodes of a tape, including those of leaves. `kOperators`:
+/// the operators that compute gradients, perhaps several for one forward operator. `kOne`: one for each forward
+/// operator.
 enum class BackwardOps : uint8_t { kNone, kNodes, kOperators, kOne };
 
-/// What a driver can do.
+/// The abilities of a driver.
 struct Capabilities {
-  BackwardOps backward = BackwardOps::kNone;  ///< what tools see of a backward pass
+  BackwardOps backward = BackwardOps::kNone;  ///< the parts of a backward pass that tools see
   bool symbolic_analysis = false;             ///< analyses run before operands have values
   bool can_replace = false;                   ///< operators can be replaced
   bool can_change_shape = false;              ///< an edit may change an operand's shape
   /// Gradients are in the graph already: a replacement that can't be traced has none of its own, and the backward
-  /// operators of what it replaced stay.
+  /// operators of the replaced operator stay.
   bool keeps_gradients = false;
   bool both_sides = false;  ///< after an operator its inputs can be shown; in a graph: see Tap::shows_input()
 };
@@ -234,11 +237,11 @@ class Backend {
   virtual ~Backend() = default;
   /// The driver's name: "pytorch/2.13/eager".
   virtual std::string_view name_space() const = 0;
-  /// What the driver can do; the same for the life of the process.
+  /// The driver's abilities. They stay the same for the life of the process.
   virtual Capabilities capabilities() const = 0;
   /// Describes a type. Filters are matched once per type, so this need not be fast.
   virtual const OpInfo& info(OpType type) const = 0;
-  /// Observes operators on this thread under these scopes from now on; null: no longer.
+  /// Observes operators on this thread under these scopes from now on. If `scopes` is null, the driver stops observing.
   virtual void switch_to(ScopeStack* scopes) = 0;
   /// A tool in a scope of another thread asks for these operators too, from now on; "*": for all. That thread gets a
   /// switch_to() when it next runs one of them.
@@ -247,15 +250,17 @@ class Backend {
   /// operator, asked for or not, while the thread is switched to scopes. `entry` is never used again. This may add a
   /// cost to the first operator, and none to those after it.
   virtual void await_call(uint64_t /*entry*/) {}
-  /// Ends what await_call() began, on the same thread, if it did. Was an operator called since?
+  /// Ends the wait that await_call() began on the same thread, if there is one. Returns true if an operator was called
+  /// since.
   virtual bool end_await_call(uint64_t /*entry*/) { return false; }
   /// Stops observing this thread; with `kIsolated`, also stops gradient recording. Returns a token for end_routines().
   virtual void* begin_routines(RoutineMode mode) = 0;
   /// Restores what begin_routines() changed, on the same thread.
   virtual void end_routines(void* token) noexcept = 0;
-  /// Did the program, not the tool, raise this exception while a tool's code ran? Then it is not a failure of the tool.
+  /// True if the program, not the tool, raised this exception while a tool's code ran. It is then not a failure of the
+  /// tool.
   virtual bool is_programs(const std::exception_ptr&) const { return false; }
-  /// Why this action cannot replace the operator, or edit its operand at `position`; empty: it can.
+  /// The reason why this action cannot replace the operator, or edit its operand at `position`. Empty if it can.
   ///
   /// Called at analysis for a replacement and for an action that declares edits (for a graph's operator: while
   /// each_op() shows it), and at each edit of an action that declares nothing. An action that only reads is always
@@ -265,10 +270,10 @@ class Backend {
   /// is `kNone`.
   ///
   /// Changes nothing, waits for no device and guards no symbol. Cheap enough for routines that read shapes at each run:
-  /// a tensor takes no allocation. Throws what a tensor subclass throws when it is queried.
+  /// a tensor takes no allocation. Throws any exception that a tensor subclass throws when it is queried.
   virtual ValueInfo describe(Value value) const { return {.kind = value.ref ? ValueKind::kOther : ValueKind::kNone}; }
-  /// The name that a parameter or a buffer, or what such a one is a view of, has in its model: "encoder.0.weight". ""
-  /// for any other value. For analyses: it may search through all models.
+  /// The name of a parameter or a buffer in its model: "encoder.0.weight". For a view, the name of the parameter or
+  /// buffer that it is a view of. "" for any other value. For analyses: this may search through all models.
   virtual std::string parameter_name(Value /*tensor*/) const { return {}; }
   /// The same for each member of a list of tensors; empty for any other value.
   virtual std::vector<std::string> parameter_names(Value /*list*/) const { return {}; }

@@ -1,4 +1,4 @@
-// The seam, backward half: what a driver asks about backward operators that the framework creates and runs itself.
+// The seam, backward half: a driver's queries about backward operators that the framework creates and runs itself.
 #pragma once
 
 #include <cstddef>
@@ -11,32 +11,37 @@
 
 namespace amanda {
 
-/// What a driver asks about backward operators. All functions may be called on any thread.
+/// A driver's queries about backward operators. All functions may be called on any thread.
 class Backward {
  public:
-  /// Which hooks the backward operator needs under these scopes. Call it once, when the operator was created.
+  /// The hooks that the backward operator needs under these scopes. Call this once, when the operator was created.
   static HookNeeds hook_needs(ScopeStack& scopes, OpSite& backward);
-  /// The tools subscribed to the backward of a forward operator that bypassed Engine::on_op(); null: none.
+  /// The tools that are subscribed to the backward operators of a forward operator that bypassed Engine::on_op(). Null
+  /// if there are none.
   static SubscriptionPtr subscription(ScopeStack& scopes, OpSite& forward);
-  /// What the backward operators of one execution of such an operator share: as a RunSource returns it. Never null.
+  /// The object that the backward operators of one execution of such an operator share, as a RunSource returns it.
+  /// Never null.
   static RunStatePtr new_run(ScopeStack& scopes, OpSite& forward);
-  /// `subscription` without the tools that are in `known`; null: none is left.
+  /// `subscription` without the tools that are in `known`. Null if no tool is left.
   static SubscriptionPtr without(const SubscriptionPtr& subscription, const std::vector<SubscriptionPtr>& known);
-  /// Have all scopes of the subscription been destroyed?
+  /// True if all scopes of the subscription have been destroyed.
   static bool is_over(const Subscription& subscription) noexcept;
 };
 
-/// The backward operators that one run of a forward operator has created, as its driver installs their hooks. What they
-/// need is kept with the forward operator's plan: where a run creates the same ones again, nothing is looked up.
+/// The backward operators that one run of a forward operator has created, while its driver installs their hooks. Their
+/// needs are kept with the forward operator's plan: where a run creates the same backward operators again, nothing is
+/// looked up.
 class BackwardBinding {
  public:
-  /// `forward`: from the RunSource of OpCall::bind_backward(), and outlives this; null: everything is looked up.
+  /// `forward` comes from the RunSource of OpCall::bind_backward() and outlives this object. If it is null, everything
+  /// is looked up.
   BackwardBinding(ScopeStack& scopes, const Plan* forward);
   ~BackwardBinding();
   BackwardBinding(const BackwardBinding&) = delete;
   BackwardBinding& operator=(const BackwardBinding&) = delete;
 
-  /// Which hooks the operator needs; null: look_up() tells. `number`: counts the operators of this run, from 0 on.
+  /// The hooks that the operator needs. Null if they are not known yet; then call look_up(). `number` counts the
+  /// operators of this run, from 0 on.
   const HookNeeds* known(size_t number, OpId id) const;
   /// The same as Backward::hook_needs(), which is remembered for later runs.
   HookNeeds look_up(size_t number, OpSite& backward);
@@ -45,7 +50,7 @@ class BackwardBinding {
   ScopeStack& scopes_;
   const Plan* const forward_;
   const uint64_t generation_, analyses_;
-  std::unique_ptr<struct BackwardPlaces> learned_;  // null: everything was known
+  std::unique_ptr<struct BackwardPlaces> learned_;  // null if everything was known
 };
 
 /// A backward operator that the framework runs, and that has actions before it but no others: in place of a
@@ -55,9 +60,10 @@ class PlainBackwardRun {
   /// The operator with this number and this id in a BackwardBinding for `forward`.
   PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const Plan>& forward, size_t number, OpId id);
 
-  /// Otherwise a BackwardRun is needed: other scopes are open, tools have changed, or there is more to do.
+  /// True if this object can run the operator. Otherwise a BackwardRun is needed: other scopes are open, tools have
+  /// changed, or there is more to do.
   explicit operator bool() const { return plan_ != nullptr; }
-  /// Do tools see the backward operators that it creates itself? If it will create some, a BackwardRun is needed.
+  /// True if tools see the backward operators that it creates itself. If it will create some, a BackwardRun is needed.
   bool follows() const { return follows_; }
   /// Runs the actions before the operator; `here`: of the calling thread. Throws what a tool threw.
   void before(ThreadCalls& here, OpCall& call) const;
@@ -78,15 +84,15 @@ class BackwardRun {
   BackwardRun(const BackwardRun&) = delete;
   BackwardRun& operator=(const BackwardRun&) = delete;
 
-  /// Does any active tool see the operator? If not, the other functions do nothing.
+  /// True if an active tool sees the operator. If not, the other functions do nothing.
   bool seen() const;
   /// Runs the analyses, and the actions before the operator. Throws what a tool threw.
   void before();
-  /// After before(): must operate() run in place of the operator?
+  /// After before(): true if operate() must run in place of the operator.
   bool replaces() const;
-  /// After before(): must finish() be called?
+  /// After before(): true if finish() must be called.
   bool expects_end() const;
-  /// After before(): do tools see the backward operators that it creates itself?
+  /// After before(): true if tools see the backward operators that it creates itself.
   bool follows() const;
   /// Runs the replacement; call.run() runs the operator for it. Throws what a tool threw.
   void operate();
@@ -95,7 +101,7 @@ class BackwardRun {
   void finish();
 
  private:
-  std::unique_ptr<struct PooledOpRun> run_;  // null: not seen
+  std::unique_ptr<struct PooledOpRun> run_;  // null if no tool sees the operator
   OpCall& call_;
   bool operated_ = false;
 };

@@ -1,4 +1,4 @@
-// What is scheduled, for people to read: Scope::describe(), OpContext::actions(), Action::describe().
+// Descriptions of scheduled actions, for people to read: Scope::describe(), OpContext::actions(), Action::describe().
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace amanda {
 struct OpPlace {
   std::string name_space;               ///< of the driver: "pytorch/2.13/eager"
   const OpInfo* op = nullptr;           ///< the forward operator
-  OpId op_id = 0;                       ///< 0: not identified
-  const OpInfo* backward_op = nullptr;  ///< null: the place is a forward operator
-  OpId backward_op_id = 0;              ///< 0: the place is a forward operator, or not identified
+  OpId op_id = 0;                       ///< 0 if it is not identified
+  const OpInfo* backward_op = nullptr;  ///< null if the place is a forward operator
+  OpId backward_op_id = 0;              ///< 0 if the place is a forward operator, or is not identified
   std::string module_path{};            ///< "encoder.0"; "" where none is known
   std::string source{};                 ///< "train.py:12"; "" where none is known
 };
@@ -31,7 +31,8 @@ struct ActionDescription {
   std::string routine;                   ///< its name
   Phase phase;                           ///< kBackward at a forward place: it runs at that one's backward operators
   Point point;                           ///< before or after the operator, or in its place
-  /// The operands that the routine gets: by name, where the position has one, or else by number. Nothing: all operands.
+  /// The operands that the routine gets: by name, where the position has one, or else by number. Without a value: all
+  /// operands.
   std::optional<std::vector<std::variant<int64_t, std::string>>> operands;
   bool removed = false;  ///< by Action::remove()
 };

@@ -1,4 +1,4 @@
-// The seam, upward half: what a driver calls.
+// The seam, upward half: the functions that a driver calls.
 #pragma once
 
 #include <memory>
@@ -14,29 +14,30 @@ namespace amanda {
 
 class Tool;
 
-/// What a driver calls when it observes operators.
+/// The functions that a driver calls when it observes operators.
 class Engine {
  public:
   /// Registers a framework; call it once, on any thread. Throws `Error` if the driver was built for another seam
   /// version. `same_ids_as`: a backend of the same framework that was attached before and gives the same ids to the
-  /// same places, so that analysis results hold in both; null: the ids are its own.
+  /// same places, so that analysis results hold in both. If it is null, the backend has ids of its own.
   static void attach(Backend& backend, int seam_version = kSeamVersion, const Backend* same_ids_as = nullptr);
 
-  /// The attached backend with this name; null: there is none. On any thread.
+  /// The attached backend with this name. Null if there is none. On any thread.
   static const Backend* find_backend(std::string_view name_space) noexcept;
 
   /// Eager: runs one operator, forward or backward, from its analyses to its last action. Call it on the thread that
   /// runs the operator, in its place. Throws what the operator or a tool threw.
   static void on_op(ScopeStack& scopes, OpCall& call);
 
-  /// The number of these scopes: never that of others.
+  /// A number for these scopes. No other scopes ever have the same number.
   static uint64_t serial(const ScopeStack& scopes) noexcept;
-  /// Which tools see calls of this type on this thread, now.
+  /// The tools that now see calls of this type on this thread.
   static Sight sight(const ScopeStack& scopes, const Backend& backend, OpType type);
-  /// After on_op(), on the same thread, under scopes that are still open on it: what it found for the operator with
-  /// this id. Empty: a call of it is to be passed to on_op() again.
+  /// The facts that on_op() found for the operator with this id. Call this after on_op(), on the same thread, under
+  /// scopes that are still open on it. If the result is empty, the next call of the operator is passed to on_op()
+  /// again.
   static KnownCall known_call(const ScopeStack& scopes, const Backend& backend, OpType type, OpId id);
-  /// What on_known_op() leaves to the driver.
+  /// The work that on_known_op() leaves to the driver.
   struct Left {
     bool runs_operator = false;   ///< the original, without a call of finish()
     bool observes_inner = false;  ///< a tool may ask for an operator inside it
@@ -64,37 +65,39 @@ class Engine {
   ///
   /// `call` shows the operands that reach the tap; after this, its inputs (`kBefore`) or its results (`kReplace`,
   /// `kAfter`) continue. Throws what a routine threw, unchanged. Actions of scopes that are gone, of tools that
-  /// stopped, and removed actions do not run: values stay, and at `kReplace` the original runs. `open`: only these
-  /// scopes act, if the thread's are known; null: all of the artifact's.
+  /// stopped, and removed actions do not run: values stay, and at `kReplace` the original runs. `open`: the thread's
+  /// scopes, if they are known; only these act. If it is null, all scopes of the artifact act.
   static void run(const Tap& tap, OpCall& call, const ScopeStack* open = nullptr, RunState* state = nullptr);
-  /// The tap with this id. Null: nothing holds it any more, or another process created it; values then pass unchanged.
+  /// The tap with this id. Null if nothing holds it any more, or if another process created it; values then pass
+  /// unchanged.
   static TapPtr tap(uint64_t id);
 
-  /// This thread's open scopes, kept alive with their tools while the pointer lives; null: none, or switched off.
+  /// This thread's open scopes, kept alive with their tools while the pointer lives. Null if no scope is open, or if
+  /// instrumentation is switched off.
   static std::shared_ptr<ScopeStack> scopes_here();
-  /// The open scopes of another thread, to work on its behalf; null: it has left them.
+  /// The open scopes of another thread, to work on its behalf. Null if that thread has left them.
   static std::shared_ptr<ScopeStack> borrow(const std::weak_ptr<ScopeStack>& of_another_thread);
-  /// Is this thread inside an operator whose inner operators no tool sees?
+  /// True if this thread is inside an operator whose inner operators no tool sees.
   static bool sees_nothing_inside(const ScopeStack& scopes) noexcept;
 
-  /// Does any tool of these scopes ask for this operator type, nested or not?
+  /// True if a tool of these scopes asks for this operator type, nested or not.
   static bool wants(const ScopeStack& scopes, const Backend& backend, OpType type) noexcept;
-  /// Does some tool ask for every type? Then filtering by type saves nothing.
+  /// True if a tool asks for every type. Filtering by type then saves nothing.
   static bool wants_all(const ScopeStack& scopes) noexcept;
   /// The patterns by which tools of these scopes ask for operators.
   static std::vector<std::string> patterns(const ScopeStack& scopes);
 
   /// Some tools, which are only compared. The functions below are for reports, not for each call.
   using Tools = std::vector<const Tool*>;
-  /// Will on_op() show this call to one of the tools?
+  /// True if on_op() will show this call to one of the tools.
   static bool shows(const ScopeStack& scopes, const OpSite& site, const Tools& tools);
-  /// Does an active one of the tools ask for this operator type, nested or not?
+  /// True if an active one of the tools asks for this operator type, nested or not.
   static bool is_asked_for(const ScopeStack& scopes, const Backend& backend, OpType type, const Tools& tools);
-  /// Does an active one of the tools ask for backward operators?
+  /// True if an active one of the tools asks for backward operators.
   static bool asks_for_backward(const ScopeStack& scopes, const Tools& tools);
 
-  /// Runs what `get_op()` returns: inside a replacement, the replacement it wraps; otherwise the original. Throws what
-  /// that throws.
+  /// Runs the callable that `get_op()` returns: inside a replacement, the replacement that it wraps; otherwise the
+  /// original. Throws what that throws.
   static void call_original(OpCall& call);
 };
 

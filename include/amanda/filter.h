@@ -1,4 +1,4 @@
-// Which operators an analysis routine asks for: by type, and by the module that runs them.
+// Filters for the operators of an analysis routine: by type, and by the module that runs them.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@
 
 namespace amanda {
 
-/// Which operator types a routine asks for.
+/// The operator types that a routine asks for.
 ///
 /// A pattern is a name with shell wildcards: "conv2d" in any namespace, "aten::conv2d", "add.Tensor" for one overload.
 class OpFilter {
@@ -25,14 +25,14 @@ class OpFilter {
   /// The operators that the tools which depend on this one ask for.
   static OpFilter on_demand();
 
-  /// What this filter and `other` both match. One made by on_demand() stays as it is: the filters of the tools that
-  /// depend on its tool decide.
+  /// A filter that matches what this filter and `other` both match. A filter made by on_demand() stays as it is: the
+  /// filters of the tools that depend on its tool decide.
   OpFilter narrowed(const OpFilter& other) const;
-  /// Does it match this type? Always false for on_demand().
+  /// True if the filter matches this type. Always false for on_demand().
   bool matches(const OpInfo& info) const;
-  /// Does it match every type?
+  /// True if the filter matches every type.
   bool matches_all() const { return kind_ == Kind::kAll; }
-  /// Was it made by on_demand()?
+  /// True if the filter was made by on_demand().
   bool is_on_demand() const { return kind_ == Kind::kOnDemand; }
   /// The patterns; empty if there are none. A narrowed filter may match less than they do.
   const std::vector<std::string>& patterns() const;
@@ -41,7 +41,7 @@ class OpFilter {
   enum class Kind : uint8_t { kAll, kPatterns, kOnDemand };
   Kind kind_ = Kind::kAll;
   std::shared_ptr<const std::vector<std::string>> patterns_;  // shared: registrations are copied
-  std::shared_ptr<const OpFilter> within_;                    // what must match, too; null: nothing
+  std::shared_ptr<const OpFilter> within_;  // another filter that must match, too; null if there is none
 };
 
 /// The modules in which a routine asks for operators.
@@ -57,18 +57,18 @@ class ModuleFilter {
   /// The modules that match one of the patterns. Throws `std::invalid_argument` if there is none, or one is not a path.
   explicit ModuleFilter(std::vector<std::string> patterns);
 
-  /// What this filter and `other` both match.
+  /// A filter that matches what this filter and `other` both match.
   ModuleFilter narrowed(const ModuleFilter& other) const;
-  /// Is this the path of a module that matches, or of one inside it? "": outside modules.
+  /// True if this is the path of a module that matches, or of one inside it. "" is the path outside modules.
   bool matches(std::string_view module_path) const;
-  /// Does it match everywhere?
+  /// True if the filter matches everywhere.
   bool matches_all() const { return !patterns_; }
   /// The patterns; empty if it matches everywhere. A narrowed filter may match less than they do.
   const std::vector<std::string>& patterns() const;
 
  private:
-  std::shared_ptr<const std::vector<std::string>> patterns_;  // null: all
-  std::shared_ptr<const ModuleFilter> within_;                // what must match, too; null: nothing
+  std::shared_ptr<const std::vector<std::string>> patterns_;  // null if it matches all
+  std::shared_ptr<const ModuleFilter> within_;  // another filter that must match, too; null if there is none
 };
 
 }  // namespace amanda

@@ -1,11 +1,11 @@
 // The seam, graph part: a program that is built first and run later, many times, in whatever form the framework gives
-// it. Who calls whom, from the program to a routine:
+// it. The steps from the program to a routine:
 //
-//   a graph is about to be built or run     the driver's front asks Engine::toolset(scopes): which tools, as a key
-//   is there an artifact for it?            ArtifactCache, or a cache of the framework's with the toolset in its key
-//   if not, Engine::instrument(...)         GraphSite::each_op() shows the operators; analyses run; GraphSite::lower()
-//                                           puts taps where actions are, beside the original
-//   the artifact runs                       each tap calls Engine::run(tap, call), on whatever thread
+// 1. A graph is about to be built or run. The driver's front calls Engine::toolset(scopes): the tools, as a key.
+// 2. The artifact is looked up in an ArtifactCache, or in a cache of the framework with the toolset in its key.
+// 3. If there is no artifact, Engine::instrument() makes it: GraphSite::each_op() shows the operators; analyses run;
+//    GraphSite::lower() puts taps where actions are, next to the original.
+// 4. The artifact runs. Each tap calls Engine::run(tap, call), on whatever thread.
 #pragma once
 
 #include <memory>
@@ -52,24 +52,26 @@ class Tap {
  public:
   /// Never used again. For nodes that can hold only a number: see Engine::tap().
   uint64_t id() const { return id_; }
-  /// Of a forward or a backward operator.
+  /// Whether the tap's operator is a forward or a backward operator.
   Phase phase() const { return phase_; }
-  /// Where its routines run.
+  /// The point at which its routines run.
   Point point() const { return point_; }
   /// `kObserve`: no value will be replaced, so nothing has to wait for the tap or take its results. `kTransform`: some
-  /// will be. `kUnknown`: some may be; where the driver refuses edits, it puts the tap there to look. `kTraceable`:
-  /// Engine::run() may be called in lower(), once, with a call whose operands are the graph's own symbols, and what the
-  /// routines do with them becomes part of the graph; a driver that cannot do that treats it as `kTransform`.
+  /// will be. `kUnknown`: some may be; where the driver refuses edits, it inserts the tap to read only. `kTraceable`:
+  /// Engine::run() may be called in lower(), once, with a call whose operands are the graph's own symbols. The
+  /// operations of the routines on them become part of the graph. A driver that cannot do that treats the tap as
+  /// `kTransform`.
   RoutineKind kind() const { return kind_; }
-  /// Does it get this operand (of its own side)? For others `get` may return null. A replacement gets all: it may run
-  /// the original.
+  /// True if the tap gets this operand (of its own side). For other operands, `get` may return null. A replacement gets
+  /// all operands: it may run the original.
   bool selects(size_t position) const;
-  /// After the operator: is it shown this input, too (of a backward operator: this incoming gradient)? For others `get`
-  /// may return null. Only with Capabilities::both_sides.
+  /// After the operator: true if this input (of a backward operator: this incoming gradient) is shown to it, too. For
+  /// other inputs, `get` may return null. Only with Capabilities::both_sides.
   bool shows_input(size_t position) const;
-  /// Do gradients flow through its routines? If not, they pass it unchanged.
+  /// True if gradients flow through its routines. If not, gradients pass the tap unchanged.
   bool differentiable() const { return differentiable_; }
-  /// Do its routines share values with others of the same execution? If not, Engine::run() needs no RunState.
+  /// True if its routines share values with other routines of the same execution. If not, Engine::run() needs no
+  /// RunState.
   bool shares_run() const { return shares_run_; }
 
  protected:
@@ -90,7 +92,7 @@ using TapPtr = std::shared_ptr<const Tap>;
 
 /// One operator's taps in the order they run: those before it, at most one in its place, those after it.
 struct SitePlan {
-  size_t index;              ///< of the operator: how many each_op() showed before it
+  size_t index;              ///< of the operator: the number of operators that each_op() showed before it
   std::vector<TapPtr> taps;  ///< before the operator, at most one in its place, after it
 };
 
@@ -101,7 +103,8 @@ class GraphVisitor {
   /// does not throw, so that the exception need not pass through the driver: the rest of the visit does nothing, and
   /// Engine::instrument() throws it.
   void op(OpSite& site);
-  /// Reports something that runs and that tools are not shown, and why: for coverage reports. "positive", "inside XLA".
+  /// Reports something that runs but is not shown to tools, and the reason, for coverage reports: "positive", "inside
+  /// XLA".
   void unseen(std::string what, std::string reason);
 
  protected:
@@ -125,7 +128,7 @@ class GraphSite {
   /// lower() returns, show those that it will create right after their forward operator. A backward operator's forward
   /// operator may also be in another graph that was instrumented before, under the same toolset.
   virtual void each_op(GraphVisitor& visitor) = 0;
-  /// Makes the artifact: a graph of its own, or nodes beside the original that its uninstrumented runs do not notice.
+  /// Makes the artifact: a graph of its own, or nodes next to the original that do not affect its uninstrumented runs.
   /// (A graph that is being built under this toolset alone may be changed in place, by steps that cannot fail
   /// half-way.)
   ///
@@ -135,9 +138,10 @@ class GraphSite {
   /// reaches the caller of Engine::instrument() unchanged.
   ///
   /// A tap in an operator's place must be able to run the original: for call_original(), and when its tools are gone.
-  /// If a node cannot do that, let it take the original's results, computed beside it, and return those.
+  /// If a node cannot do that, let it take the results of the original, which is computed in addition, and return
+  /// those.
   ///
-  /// What backward operators get is the same in every regime:
+  /// The operands of backward operators are the same in every regime:
   ///   - an input that their forward operator saved is the value after the taps before it;
   ///   - a result that it saved is its own, or its replacement's, without the edits of taps after it;
   ///   - gradients pass taps unchanged, unless a tap is differentiable.
@@ -150,16 +154,16 @@ class GraphSite {
   ~GraphSite() = default;
 };
 
-/// What became of a graph under a toolset. Immutable; any thread.
+/// The result of instrumenting a graph under a toolset. Immutable; any thread.
 struct Artifact {
-  std::shared_ptr<void> lowered;  ///< by GraphSite::lower(); null: run the original
-  /// Something that runs and that tools are not shown.
+  std::shared_ptr<void> lowered;  ///< by GraphSite::lower(); null if the original is to run
+  /// Something that runs but is not shown to tools.
   struct Unseen {
     std::string what;    ///< what runs
-    std::string reason;  ///< why tools are not shown it
+    std::string reason;  ///< why it is not shown to tools
   };
-  std::vector<Unseen> unseen;  ///< what GraphVisitor::unseen() was told
-  std::string failure;         ///< why it could not be lowered; "": it could, or nothing was scheduled
+  std::vector<Unseen> unseen;  ///< the reports of GraphVisitor::unseen()
+  std::string failure;         ///< why it could not be lowered; "" if it could, or nothing was scheduled
 };
 /// A shared artifact.
 using ArtifactPtr = std::shared_ptr<const Artifact>;
@@ -173,8 +177,8 @@ class ArtifactCache {
   ~ArtifactCache();
 
   /// The artifact for the part of the graph that is to run (`signature`: its fetches and feeds, say). One thread builds
-  /// it, by Engine::instrument(), while others wait, between the wait hooks of wait_hooks.h. What that throws is not
-  /// remembered, a failure to lower is.
+  /// it, by Engine::instrument(), while others wait, between the wait hooks of wait_hooks.h. An exception from it is
+  /// not remembered; a failure to lower is.
   ArtifactPtr get(const ToolsetPtr& toolset, const std::string& signature, GraphSite& graph);
   /// Forgets all that are built: the graph itself has changed.
   void clear();

@@ -1,4 +1,4 @@
-// What a backward operator's driver must prepare for.
+// The hooks that a driver must prepare for a backward operator.
 #pragma once
 
 namespace amanda {
@@ -10,8 +10,8 @@ struct HookNeeds {
   bool after = false;    ///< actions or analyses after it
   bool follow = false;   ///< tools also see the backward operators that it creates itself (double backward)
   bool pending = false;  ///< an analysis still has to run, and may schedule anything
-  bool run = false;      ///< a routine may ask for what it shares with the forward operator's: see RunSource
-  /// Is any hook needed?
+  bool run = false;      ///< a routine may use an object that it shares with the forward operator's: see RunSource
+  /// True if any hook is needed.
   bool any() const { return before || replace || after || follow || pending; }
 };
 

@@ -1,4 +1,4 @@
-// What the core found out about calls: a driver keeps it with an operator's type and place, and asks no more.
+// The core's findings about calls: a driver keeps them with an operator's type and place, and need not ask again.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace amanda {
 
-/// Changes when the plan of some operator may have changed, or what a tool asks for.
+/// Changes when the plan of some operator may have changed, or the operators that a tool asks for.
 extern std::atomic<uint64_t> plan_generation;
 
 /// A plan that a thread uses: it stays alive meanwhile, even if the thread's tables drop it. It must stay on its
@@ -38,11 +38,11 @@ class PlanUse {
     if (held_ && --held_->uses == 0) delete held_;
   }
 
-  /// Is it a use of a plan?
+  /// True if it is a use of a plan.
   explicit operator bool() const { return held_ != nullptr; }
   /// The plan.
   const Plan& operator*() const { return *held_->plan; }
-  /// Of the plan.
+  /// A member of the plan.
   const Plan* operator->() const { return held_->plan.get(); }
   /// The plan, to be kept for longer.
   const PlanPtr& share() const { return held_->plan; }
@@ -55,17 +55,18 @@ class PlanUse {
   Held* held_ = nullptr;
 };
 
-/// Which tools see calls of an operator type, on the thread that asked, inside the operators that it was in.
+/// The tools that see calls of an operator type, on the thread that asked, inside the operators that this thread was
+/// in.
 class Sight {
  public:
-  /// Is that still known, on the same thread? `scopes`: Engine::serial() of its scopes.
+  /// True if this is still known, on the same thread. `scopes`: Engine::serial() of the thread's scopes.
   bool holds(uint64_t scopes, const ThreadCalls& here) const {
     return scopes_ == scopes && inside_ == here.inside &&
            generation_ == plan_generation.load(std::memory_order_acquire);
   }
-  /// The tools that see it; 0: nobody does.
+  /// The tools that see the operator. 0 if none does.
   ToolBits seeing() const { return seeing_; }
-  /// May a tool ask for an operator inside it?
+  /// True if a tool may ask for an operator inside this one.
   bool observes_inner() const { return observes_inner_; }
 
  private:
@@ -76,24 +77,24 @@ class Sight {
   bool observes_inner_ = false;
 };
 
-/// What tools have scheduled on the calls at one place, if no analysis remains.
+/// The actions that tools have scheduled on the calls at one place, if no analysis remains.
 class KnownCall {
  public:
-  /// Is anything known?
+  /// True if something is known.
   bool is_known() const { return scopes_ != 0; }
-  /// Is it what is scheduled on a call that these tools see? `sight` must hold.
+  /// True if these are the actions that are scheduled on a call that these tools see. `sight` must hold.
   bool holds(const Sight& sight) const {
     return scopes_ == sight.scopes_ && generation_ == sight.generation_ && inside_ == sight.inside_;
   }
-  /// Was it found out for the same scopes? Those of the other may have closed.
+  /// True if both were found for the same scopes. Those of the other may have closed.
   bool has_scopes_of(const KnownCall& other) const { return scopes_ == other.scopes_; }
-  /// Is nothing scheduled, on backward operators neither? Then the driver may run the operator itself, as
-  /// Engine::on_op() would: inside an OpFrame of the tools that see it. It calls Engine::count_hit().
+  /// True if nothing is scheduled, also not on backward operators. The driver may then run the operator itself, as
+  /// Engine::on_op() would: inside an OpFrame of the tools that see it. The driver calls Engine::count_hit().
   bool does_nothing() const { return !plan_; }
 
  private:
   friend class Engine;
-  uint64_t scopes_ = 0, generation_ = 0;  // 0: nothing is known
+  uint64_t scopes_ = 0, generation_ = 0;  // 0 if nothing is known
   ToolBits inside_ = 0;
   PlanUse plan_;
 };

@@ -1,21 +1,22 @@
-// Memory for what is kept about operators, away from the buffers of the program.
+// Memory for data that is kept about operators, away from the buffers of the program.
 #pragma once
 
 #include <cstddef>
 
 namespace amanda {
 
-/// Memory that malloc returned on another thread; null: none can be had, or the block is large. Freed by std::free() or
-/// operator delete.
+/// Memory that malloc returned on another thread. Null if there is none, or if the block is large. Freed by std::free()
+/// or operator delete.
 void* take_lasting(size_t size) noexcept;
 
-/// While one exists, what the code of Amanda's libraries allocates on this thread, in blocks of up to 512 bytes, comes
-/// from another arena of malloc than the thread's own. It is freed as any other memory, by any library. Larger blocks,
-/// of tables, are few.
+/// While an object of this class exists, memory that the code of Amanda's libraries allocates on this thread, in blocks
+/// of up to 512 bytes, comes from another arena of malloc than the thread's own. It is freed as any other memory, by
+/// any library. Larger blocks, of tables, are few.
 ///
-/// What is kept about an operator is allocated when the operator first runs: between the program's large buffers, where
-/// it stays. PyTorch's CPU allocator takes buffers of up to 32 MiB from the heap, and small blocks between them prevent
-/// that freed neighbors are joined. A train step of ResNet-50 at batch 8 had a peak of 2.6 GB in place of 1.5.
+/// Data about an operator is allocated when the operator first runs. From the thread's own arena it would lie between
+/// the program's large buffers, and stay there. PyTorch's CPU allocator takes buffers of up to 32 MiB from the heap,
+/// and small blocks between them prevent that freed neighbors are joined. A train step of ResNet-50 at batch 8 had a
+/// peak of 2.6 GB in place of 1.5.
 class Lasting {
  public:
   Lasting() { ++depth(); }
@@ -23,7 +24,7 @@ class Lasting {
   Lasting(const Lasting&) = delete;
   Lasting& operator=(const Lasting&) = delete;
 
-  /// Does one exist on this thread?
+  /// True if such an object exists on this thread.
   static bool is_on() { return depth() != 0; }
 
  private:

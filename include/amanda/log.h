@@ -1,4 +1,4 @@
-// Where Amanda's few log lines go.
+// The destination of Amanda's few log lines.
 #pragma once
 
 #include <functional>

@@ -20,7 +20,7 @@ class Mutex {
 
   /// Waits for the mutex and holds it.
   void lock() { mutex_.lock(); }
-  /// Holds the mutex if it is free; false: it is not.
+  /// Holds the mutex if it is free. Returns false if it is not free.
   bool try_lock() { return mutex_.try_lock(); }
   /// Releases the mutex; on the thread that holds it.
   void unlock() { mutex_.unlock(); }

@@ -1,13 +1,13 @@
-// Who computed an operator's results.
+// The origin of an operator's results: the operator itself, or a tool.
 #pragma once
 
 #include "amanda/action.h"
 
 namespace amanda {
 
-/// In a routine after an operator: are the results what the operator itself computed, from what Values::input() shows?
-/// False: a replacement returned them, which may have run the operator itself, or a routine that ran before this one
-/// has edited some.
+/// In a routine after an operator: true if the operator itself computed the results, from the inputs that
+/// Values::input() shows. False if a replacement returned them, which may have run the operator itself, or if a routine
+/// that ran before this one has edited some.
 bool has_own_results(const Values& values);
 
 }  // namespace amanda

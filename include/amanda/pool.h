@@ -9,10 +9,10 @@ namespace amanda {
 /// Blocks of memory for small objects, which may be freed on another thread than they were taken on. A large block
 /// comes from the global allocator.
 ///
-/// They lie in pages of their own. Between the large buffers of a program they would be obstacles when the allocator
-/// joins these again. As many stay as were ever in use at once.
+/// The blocks lie in pages of their own. Between the large buffers of a program they would be obstacles when the
+/// allocator joins these again. Memory for the largest number of blocks that were ever in use at once is kept.
 void* take_block(size_t size);
-/// Frees a block; `size`: as it was taken.
+/// Frees a block; `size`: the size with which it was taken.
 void give_block(void* block, size_t size) noexcept;
 
 /// A base class: objects of `T`, and of classes derived from it, are blocks, unless they need more than the usual
@@ -34,7 +34,7 @@ struct Pooled {
 /// For std::allocate_shared().
 template <class T>
 struct PoolAllocator {
-  /// What it allocates.
+  /// The type of the objects that it allocates.
   using value_type = T;
   PoolAllocator() = default;
   /// All are alike.
@@ -44,7 +44,7 @@ struct PoolAllocator {
   T* allocate(size_t count) { return static_cast<T*>(take_block(count * sizeof(T))); }
   /// Frees it.
   void deallocate(T* block, size_t count) noexcept { give_block(block, count * sizeof(T)); }
-  /// Always: what one has allocated, another may free.
+  /// Always true: one allocator may free memory that another has allocated.
   template <class U>
   bool operator==(const PoolAllocator<U>&) const noexcept {
     return true;

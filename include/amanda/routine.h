@@ -18,12 +18,14 @@ class Routine {
   virtual void operator()(Values& values) = 0;
   /// The routine's name, for messages.
   virtual std::string name() const = 0;
-  /// Is this exception, which the routine threw, a failure that `on_error="disable"` handles? Return false for a
-  /// keyboard interrupt.
+  /// True if this exception, which the routine threw, is a failure that `on_error="disable"` handles. Return false for
+  /// a keyboard interrupt.
   virtual bool is_failure(const std::exception_ptr&) const { return true; }
-  /// The scope's results are gone, and this routine is never called again: release what it holds.
+  /// Called when the scope's results are gone and this routine is never called again: release the objects that it
+  /// holds.
   virtual void retire() {}
-  /// May it call Values::run()? If not, nothing is kept for it between the forward and the backward pass.
+  /// True if the routine may call Values::run(). If not, nothing is kept for it between the forward and the backward
+  /// pass.
   virtual bool uses_run() const { return true; }
 };
 /// A shared routine.

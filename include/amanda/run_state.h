@@ -1,4 +1,4 @@
-// What a tool's routines share in one execution of an operator.
+// The objects that a tool's routines share in one execution of an operator.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,8 @@ class RunSlot {
   RunSlot* next_ = nullptr;
 };
 
-/// A `T` with a member `void settle(OpCall&)` can let go of what would keep the graph alive that it lives in.
+/// A shared object of type `T`. If `T` has a member `void settle(OpCall&)`, it can release references that would keep
+/// the object's own graph alive.
 template <class T>
 class RunSlotOf final : public RunSlot, public Pooled<RunSlotOf<T>> {
  public:
@@ -45,21 +46,22 @@ class RunSlotOf final : public RunSlot, public Pooled<RunSlotOf<T>> {
   T value{};  ///< the object
 };
 
-/// What routines share in one execution of a forward operator and in its backward operators: one object for each tool
-/// and type. Used on any thread.
+/// The objects that routines share in one execution of a forward operator and in its backward operators: one object for
+/// each tool and type. Used on any thread.
 ///
-/// In a graph, a driver that can tell executions apart keeps one for each operator and passes it to each of its taps,
-/// which do not overlap. That of a backward operator is created with the one of its forward operator. Without one, each
-/// run of a tap has its own.
+/// In a graph, a driver that can distinguish executions keeps one RunState for each operator and passes it to each of
+/// the operator's taps, which do not overlap. The RunState of a backward operator is created with the one of its
+/// forward operator. If the driver passes none, each run of a tap has its own.
 class RunState {
  public:
-  /// Nothing is shared yet. `forward`: of a backward operator, that of the execution that created it, if it is known.
+  /// Nothing is shared yet. `forward`: for a backward operator, the RunState of the execution that created it, if that
+  /// is known.
   explicit RunState(std::shared_ptr<RunState> forward = nullptr) : forward_(std::move(forward)) {}
   ~RunState();
   RunState(const RunState&) = delete;
   RunState& operator=(const RunState&) = delete;
 
-  /// What it was created with.
+  /// The `forward` that was passed to the constructor.
   const std::shared_ptr<RunState>& forward() const { return forward_; }
 
  private:
@@ -68,9 +70,9 @@ class RunState {
   RunSlot& slot(const Tool& tool, const std::type_info& type, RunSlot* (*make)());
   void settle(OpCall& call);
 
-  // How many executions a scope counted before this one. Set while the forward operator runs.
+  // The number of executions that a scope counted before this one. Set while the forward operator runs.
   struct Count {
-    uint64_t scope = 0, index = 0;  // scope: its serial number; 0: none
+    uint64_t scope = 0, index = 0;  // scope: its serial number, or 0 if there is none
   };
   std::optional<uint64_t> index(uint64_t scope) const;
   void set_index(Count count);

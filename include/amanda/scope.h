@@ -60,20 +60,21 @@ class Scope {
   /// Drops analysis results and keys: of one operator and its backward operators, or (0) of all. They are analyzed
   /// again. On any thread.
   void cache_clear(OpId op_id = 0);
-  /// What the analyses of this scope have scheduled, operator by operator in the order in which they were first
-  /// analyzed; within one operator in the order in which it runs: before it, in its place (a later one wraps those
-  /// before it), after it, then at its backward operators. Without actions that were removed, those of tools that have
-  /// stopped, and operators that have no id.
+  /// The actions that the analyses of this scope have scheduled. Operators come in the order in which they were first
+  /// analyzed. The actions of one operator come in the order in which they run: before it, in its place (a later one
+  /// wraps those before it), after it, then at its backward operators. The list is without removed actions, actions of
+  /// tools that have stopped, and operators that have no id.
   ///
   /// On any thread, while the scope is entered or not, also from analyses and routines. Operators that run meanwhile
-  /// are listed or not. It costs nothing where it is not called.
+  /// may or may not be listed. This function costs nothing where it is not called.
   std::vector<ActionDescription> describe() const;
   /// The tools that run no more in this scope, because one of their routines or of those they depend on failed under
   /// `OnError::kDisable`. On any thread.
   std::vector<Tool*> stopped_tools() const;
-  /// Is the scope entered on any thread, or still in use by one? On any thread.
+  /// True if the scope is entered on any thread, or still in use by one. On any thread.
   bool in_use() const { return state_.use_count() > 1; }
-  /// For a binding's garbage collector: everything that analyses left behind. `routine` and `context` must not block.
+  /// For a binding's garbage collector: visits all routines and contexts that analyses left behind. `routine` and
+  /// `context` must not block.
   void visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a scope is made with, and what it says about its cache.
+// Options of a scope, and counters of its cache.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace amanda {
 
-/// What happens if a routine throws: its exception reaches the program (`kRaise`), or the tool and its dependents stop
-/// for the rest of the scope, with one log line (`kDisable`).
+/// The effect of an exception in a routine: it reaches the program (`kRaise`), or the tool and its dependents stop for
+/// the rest of the scope, with one log line (`kDisable`).
 enum class OnError : uint8_t { kRaise, kDisable };
 
 /// Options of a Scope.
@@ -19,7 +19,7 @@ struct ScopeOptions {
   std::shared_ptr<const void> tools_owner{};
 };
 
-/// How many operators without actions and keys a scope remembers. The least recently used are evicted first.
+/// The number of operators without actions and keys that a scope remembers. The least recently used are evicted first.
 inline constexpr size_t kMaxEmptyRecords = 1 << 16;
 
 /// Counters of a scope's cache of analysis results.

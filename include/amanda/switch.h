@@ -12,7 +12,7 @@ namespace amanda {
 /// If several are alive, the most recent one counts. They may be destroyed in any order.
 class [[nodiscard]] Switch {
  public:
-  /// What a switch turns on or off.
+  /// The feature that a switch turns on or off.
   enum class Which : uint8_t { kInstrumentation, kCache };
   /// Turns it on or off on the calling thread.
   Switch(Which which, bool on);
@@ -38,9 +38,9 @@ Switch enabled();
 Switch cache_disabled();
 /// Switches the action cache on again on this thread, inside cache_disabled().
 Switch cache_enabled();
-/// Is instrumentation on for this thread? It is at first.
+/// True if instrumentation is on for this thread. It is on at first.
 bool is_enabled();
-/// Is the action cache on for this thread? It is at first.
+/// True if the action cache is on for this thread. It is on at first.
 bool is_cache_enabled();
 
 }  // namespace amanda

@@ -40,7 +40,7 @@ struct OpFrame {
   OpFrame(const OpFrame&) = delete;
   OpFrame& operator=(const OpFrame&) = delete;
 
-  /// How many operators around the current one the tool sees.
+  /// The number of operators around the current one that the tool sees.
   static size_t depth(ToolBits tool);
 
  private:

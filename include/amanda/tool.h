@@ -62,7 +62,7 @@ class Tool {
 
   /// The tool's name in messages.
   const std::string& name() const { return name_; }
-  /// What the constructor was given; it has no effect.
+  /// The `name_space` that was passed to the constructor. It has no effect.
   const std::string& name_space() const { return name_space_; }
 
   /// Registers an analysis routine. On any thread; open scopes use it from their next operator on. Throws
@@ -82,7 +82,7 @@ class Tool {
   /// exception cancels the entry.
   virtual void on_enter(Scope&) {}
   /// Called on the thread that leaves the last of its open scopes with this tool. `error`: the exception that left the
-  /// scope; null: none.
+  /// scope, or null if there was none.
   virtual void on_exit(Scope&, const std::exception_ptr& /*error*/) {}
   /// A routine of this tool, or of one it depends on, threw under `on_error="disable"`. The tool does not run again in
   /// that scope. Called on the thread of the failure, with operators isolated as in an analysis.
@@ -110,7 +110,7 @@ class Tool {
   mutable Mutex mutex_;
   Registrations registrations_;
   std::vector<Tool*> dependencies_;
-  OpFilter only_ops_;  // what all routines are restricted to
+  OpFilter only_ops_;  // all routines are restricted to these operators
   ModuleFilter only_modules_;
   std::atomic<uint64_t> version_{0};
   std::atomic<bool> applied_{false};                        // some scope has seen it: a change must be told

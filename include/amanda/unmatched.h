@@ -1,4 +1,4 @@
-// What is worth a warning when a scope is left: filters that matched nothing.
+// Filters that matched nothing, which are worth a warning when a scope is left.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Operands: how the core passes them on, and what a driver says of them in no framework's terms.
+// Operands: values that the core passes on, and descriptions of them that do not depend on the framework.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace amanda {
 
 /// A borrowed operand. Trivially copyable; the core copies it and never looks in.
 struct Value {
-  void* ref = nullptr;  ///< the driver's operand; null: None, or no longer alive
+  void* ref = nullptr;  ///< the driver's operand; null if it is None or no longer alive
 };
 
 /// A few integers, such as the sizes of a tensor. Up to six need no allocation.
@@ -42,9 +42,9 @@ class IntVector {
     ++size_;
   }
 
-  /// How many there are.
+  /// The number of integers.
   size_t size() const { return size_; }
-  /// Are there none?
+  /// True if there are no integers.
   bool empty() const { return size_ == 0; }
   /// The first one; the others follow it. Valid until the next push_back().
   const int64_t* data() const { return size_ > few_.size() ? many_.data() : few_.data(); }
@@ -54,7 +54,7 @@ class IntVector {
   const int64_t* end() const { return data() + size_; }
   /// The i-th one; `i` must be below size().
   int64_t operator[](size_t i) const { return data()[i]; }
-  /// Are they the same integers in the same order?
+  /// True if they are the same integers in the same order.
   bool operator==(const IntVector& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
 
  private:
@@ -63,7 +63,7 @@ class IntVector {
   std::vector<int64_t> many_;  // all of them, once they are more
 };
 
-/// What kind of operand a Value refers to.
+/// The kind of operand that a Value refers to.
 enum class ValueKind : uint8_t {
   kNone,  ///< None, an undefined tensor, or an operand that is no longer alive
   kTensor,
@@ -76,15 +76,16 @@ enum class ValueKind : uint8_t {
 /// A size that is not known before the program runs, or a number of bytes that depends on one.
 inline constexpr int64_t kUnknown = -1;
 
-/// What Backend::describe() reports about an operand. A snapshot: it stays valid when the operand is gone.
+/// The description of an operand that Backend::describe() returns. A snapshot: it stays valid when the operand is gone.
 struct ValueInfo {
   ValueKind kind = ValueKind::kNone;  ///< what kind of operand it is
-  /// Of a tensor or a number, or of all numbers of a list: "float32", "int64", "bool". "": unknown, or they differ.
-  /// Valid as long as the process.
+  /// The dtype of a tensor or a number, or of all numbers of a list: "float32", "int64", "bool". "" if it is unknown,
+  /// or if the numbers differ. Valid as long as the process.
   std::string_view dtype{};
-  /// Of a tensor; an element may be kUnknown. Empty: even the number of dimensions is unknown, as of a nested tensor.
+  /// The sizes of a tensor; an element may be kUnknown. Empty if even the number of dimensions is unknown, as for a
+  /// nested tensor.
   std::optional<IntVector> sizes{};
-  std::string device{};        ///< of a tensor: "cpu", "cuda:0"; "": not known
+  std::string device{};        ///< of a tensor: "cpu", "cuda:0"; "" if it is not known
   int64_t bytes = 0;           ///< elements times element size, of a list all tensors together; or kUnknown
   bool requires_grad = false;  ///< of a list: one of the tensors does
   int tangents = 0;            ///< of a tensor: 1 if forward-mode differentiation gave it a tangent; or kUnknown

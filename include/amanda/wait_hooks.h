@@ -1,4 +1,4 @@
-// What a binding does around a wait for another thread.
+// Hooks of a binding around a wait for another thread.
 #pragma once
 
 namespace amanda {
