@@ -72,7 +72,7 @@ AnalysisSession::AnalysisSession(const ScopeStack& scopes, OpSite& site, const V
   const Backend& backend = site.backend();
   const std::span<Backend* const> attached = attached_backends();
   if (backend.index() < attached.size() && attached[backend.index()] == &backend) return;
-  // Its index belongs to another driver, and so would its records.
+  // The backend's index belongs to another driver, and its records would, too.
   throw Error(fmt::format("[engine] the driver '{}' showed {} and was never attached; call Engine::attach first",
                           backend.name_space(), op_name(site)));
 }
@@ -130,7 +130,7 @@ bool AnalysisSession::is_active(const ActiveTool& active) const {
   return (seen_.any() & active.bit) && !active.scope->stopped(active.tool);
 }
 
-// Does a routine of this tool ask for the forward operator?
+// True if this routine of the tool asks for the forward operator.
 bool AnalysisSession::asks(const ActiveTool& active, const Registration& registration) const {
   if (!asks_for_type(active, registration)) return false;
   return registration.options.modules.matches_all() || registration.options.modules.matches(module_path());
@@ -143,7 +143,7 @@ bool AnalysisSession::asks_for_type(const ActiveTool& active, const Registration
   return (seen_.outer & active.bit) || (options.nested && (seen_.nested & active.bit));
 }
 
-// Where a dependent asks in certain modules only, its types alone do not tell.
+// A dependent may ask in certain modules only. Its operator types alone are then not enough to decide.
 bool AnalysisSession::is_demanded(const ActiveTool& active) const {
   if (!(seen_.demanded & active.bit)) return false;
   if (!tables_->any_modules) return true;

@@ -21,13 +21,14 @@ class AnalysisSession {
  public:
   AnalysisSession(const ScopeStack& scopes, OpSite& site, const Visibility& seen);
 
-  /// `running`: the call whose operands the analyses must not change in place; null: symbols of a graph.
+  /// `running`: the call whose operands the analyses must not change in place. Null if the operands are symbols of a
+  /// graph.
   PlanPtr run(Point point, const OpCall* running = nullptr);
-  /// Does an analysis of `point` remain?
+  /// True if an analysis of `point` remains.
   bool pending(Point point) const;
   /// The forward operator is known to the tools' filters from here on; run() does it, too.
   void note_filters() const;
-  /// What is scheduled so far.
+  /// The actions that are scheduled so far.
   PlanPtr merge();
 
  private:

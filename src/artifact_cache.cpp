@@ -18,7 +18,7 @@ namespace amanda {
 struct ArtifactCache::Table {
   struct Entry {
     ToolsetPtr toolset;
-    ArtifactPtr artifact;     // null: being built
+    ArtifactPtr artifact;     // null while it is being built
     std::thread::id builder;  // meanwhile
   };
   using Key = std::pair<uint64_t, std::string>;  // of the toolset, signature

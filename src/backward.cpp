@@ -19,7 +19,7 @@ namespace amanda {
 
 namespace {
 
-/// `plan`: gets what it is derived from; null: no tool sees the operator.
+/// `kept` receives the plan from which the needs are derived. It stays as it is if no tool sees the operator.
 HookNeeds needs_of(ScopeStack& scopes, OpSite& backward, PlanPtr& kept) {
   const Visibility seen = scopes.visibility(backward, ThreadCalls::current().inside);
   if (seen.nobody()) return {};

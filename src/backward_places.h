@@ -13,15 +13,15 @@
 namespace amanda {
 
 struct BackwardPlace {
-  OpId id = 0;  // 0: not known
+  OpId id = 0;  // 0 if it is not known
   HookNeeds needs;
   PlanPtr plan;
 
-  /// Is there something to do before it, and nothing else?
+  /// True if there is something to do before it, and nothing else.
   bool is_plain() const { return needs.before && !needs.replace && !needs.after && !needs.pending; }
 };
 
-/// By number: the order in which the driver binds them. They hold for one generation of plans.
+/// Places by number: the order in which the driver binds the operators. They hold for one generation of plans.
 struct BackwardPlaces {
   uint64_t stack, generation;
   std::vector<BackwardPlace> places;
@@ -31,7 +31,7 @@ struct BackwardPlaces {
   bool is_pending() const {
     return std::any_of(places.begin(), places.end(), [](const BackwardPlace& place) { return place.needs.pending; });
   }
-  /// Does it know of the other's places what the other knows?
+  /// True if this object has the same knowledge of the other's places as the other.
   bool covers(const BackwardPlaces& other) const {
     if (stack != other.stack || generation != other.generation || places.size() < other.places.size()) return false;
     for (size_t i = 0; i < other.places.size(); ++i) {
@@ -52,7 +52,8 @@ class KnownBackwardPlaces {
     for (BackwardPlaces* one = first_; one;) delete std::exchange(one, one->older);
   }
 
-  /// Null: not known. Valid as long as this object. `analyses`: how many have run.
+  /// The place, or null if it is not known. Valid as long as this object. `analyses`: the number of analyses that have
+  /// run.
   const BackwardPlace* find(uint64_t stack, uint64_t generation, uint64_t analyses, size_t number, OpId id) const {
     if (id == 0) return nullptr;
     for (const BackwardPlaces* one = first_.load(std::memory_order_acquire); one; one = one->older) {

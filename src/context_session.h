@@ -1,4 +1,4 @@
-// What an OpContext can reach while an analysis routine runs.
+// The data that an OpContext can reach while an analysis routine runs.
 #pragma once
 
 #include <memory>

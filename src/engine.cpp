@@ -1,4 +1,4 @@
-// What happens to one operator call. Read this file first.
+// The steps of one operator call. Read this file first.
 //
 // A call takes one of two ways:
 // - on_op(): the first run of a place. Analyses run, and their actions become a plan.
@@ -86,8 +86,8 @@ namespace {
 
 }  // namespace
 
-// Routines may run the same place again, or change what is known of it: nothing is read from `sight` and `known` after
-// they began.
+// Routines may run the same place again, or change the knowledge about it: nothing is read from `sight` and `known`
+// after the first routine began.
 [[gnu::hot]] Engine::Left Engine::on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
                                               const KnownCall& known) {
   if (known.plan_->backward()) return run_with_backward(here, scopes, call, sight.seeing(), known.plan_);

@@ -20,7 +20,8 @@ class RunningScopes {
 class Execution {
  public:
   explicit Execution(OpCall& call) : call_(call) {}
-  /// Of a tap: only actions of these scopes run; `state`: shared with other taps of the operator, or null.
+  /// The execution of a tap: only actions of these scopes run. `state` is shared with other taps of the operator, or
+  /// null.
   Execution(OpCall& call, const RunningScopes* scopes, RunState* state)
       : call_(call), local_(RunStatePtr(), state), scopes_(scopes), counts_(state != nullptr) {}
   Execution(const Execution&) = delete;
@@ -44,7 +45,7 @@ class Execution {
     run_point(plan, Point::kAfter);
   }
 
-  /// What follows the operator in any case.
+  /// The steps that follow the operator in any case.
   void run_last(const Plan& plan) {
     try {
       run_after(plan);
@@ -56,26 +57,26 @@ class Execution {
     settle();
   }
 
-  /// What the replacement at `index` wraps: the next inner replacement that still runs, or the original. On `call`:
-  /// this execution's, or one made by get_op()().
+  /// Runs the operator that the replacement at `index` wraps: the next inner replacement that still runs, or the
+  /// original. `call` is this execution's, or one made by get_op()().
   void run_wrapped(const Plan& plan, size_t index, OpCall& call, RunHints hints);
 
-  /// What this operator's routines share; made when first asked for.
+  /// The objects that this operator's routines share; made when first asked for.
   const RunStatePtr& local_state();
-  /// What they share with those of the forward operator, or of the backward ones.
+  /// The objects that they share with the routines of the forward operator, or of the backward ones.
   const RunStatePtr& run_state();
   /// Counts this execution for the action's scope, if it is a forward operator's and was not counted yet.
   void count(const ScheduledAction& action);
   /// Counts an execution of a forward operator for all scopes for which it was not counted yet.
   static void count(RunState& state, const ScopeStack& scopes, OpSite& forward);
-  /// Of a forward operator: its routines' objects are to live on with its backward operators.
+  /// For a forward operator: its routines' objects are to live on with its backward operators.
   const RunStatePtr& keep_run(const ScopeStack& scopes);
-  /// Do routines share something that lasts until the operator ends, or longer?
+  /// True if routines share something that lasts until the operator ends, or longer.
   bool has_state() const { return local_ || run_; }
-  /// Are the results the original's, rather than those of a replacement or of a routine after it?
+  /// True if the results are the original's, rather than those of a replacement or of a routine after it.
   bool has_own_results() const { return !replaced_; }
   static const Execution& of(const Values& values);
-  /// At the end: objects that a graph keeps are told.
+  /// Called at the end: settles the objects that a graph keeps.
   void settle() {
     if (kept_) settle_kept();
   }
@@ -87,7 +88,7 @@ class Execution {
   void run_action(const ScheduledAction& action);
   /// In a handler: the routine threw. Throws, too, unless the program continues.
   void handle_failure(const ScheduledAction& action);
-  /// Does the program continue after this error of a routine?
+  /// True if the program continues after this error of a routine.
   bool survives(const ScheduledAction& action, const std::exception_ptr& error) const;
   void run_replacement(const Plan& plan, size_t index, OpCall& call);
   void settle_kept();
@@ -96,16 +97,16 @@ class Execution {
   RunHints hints_;
   bool replaced_ = false;         // some result, by a tool
   bool operator_failed_ = false;  // the original threw: an exception of its replacement is then not a failure of a tool
-  RunStatePtr local_, run_;       // null: not asked for yet
-  const RunningScopes* scopes_ = nullptr;  // null: all
-  bool counts_ = true;                     // is it known to be one execution?
+  RunStatePtr local_, run_;       // null if not asked for yet
+  const RunningScopes* scopes_ = nullptr;  // null if all scopes run
+  bool counts_ = true;                     // true if this is known to be one execution
   bool kept_ = false;                      // a graph keeps run_
 };
 
 /// "tool: routine before aten::conv2d in encoder.0 (forward, model.py:12)".
 std::string describe(const ScheduledAction& action, OpSite& site);
 
-/// The replacement that runs on this thread, so that what it wraps can be found.
+/// The replacement that runs on this thread, so that the operator that it wraps can be found.
 struct ReplacementFrame {
   ReplacementFrame(Execution& execution, const Plan& plan, size_t index, OpCall& call);
   ~ReplacementFrame();

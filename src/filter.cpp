@@ -18,13 +18,13 @@ const std::vector<std::string>& patterns_or_none(const std::shared_ptr<const std
   return patterns ? *patterns : none;
 }
 
-/// `filter` and what it lies in already, and `other`.
+/// A filter that matches what `filter`, if there is one, and `other` both match.
 template <class Filter>
 std::shared_ptr<const Filter> both(const std::shared_ptr<const Filter>& filter, const Filter& other) {
   return std::make_shared<const Filter>(filter ? filter->narrowed(other) : other);
 }
 
-/// Empty: it is a module path.
+/// The reason why the pattern is no module path. Empty if it is one.
 std::string complaint(const std::string& pattern) {
   if (pattern.empty()) return "it is empty";
   if (pattern.front() == '.' || pattern.back() == '.' || pattern.find("..") != std::string::npos)

@@ -1,4 +1,4 @@
-// How often the operators of a scope ran without an analysis.
+// The number of times that the operators of a scope ran without an analysis.
 #pragma once
 
 #include <atomic>

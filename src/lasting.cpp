@@ -15,17 +15,18 @@
 namespace amanda {
 namespace {
 
-// Sizes that are fetched in advance: multiples of 16 bytes. What is larger is rare, and stays with the thread's own
+// Sizes that are fetched in advance: multiples of 16 bytes. Larger blocks are rare, and come from the thread's own
 // arena.
 constexpr size_t kStep = 16, kSizes = 32, kLargest = kStep * kSizes;
 
 constexpr size_t index_of(size_t size) { return (std::max<size_t>(size, 1) - 1) / kStep; }
 constexpr size_t size_of(size_t index) { return (index + 1) * kStep; }
 
-// How many a thread fetches at first: about what twenty operators keep.
+// The number of blocks of each size that a thread fetches at first: about as many as twenty operators keep.
 constexpr std::array<size_t, 16> kFirst = {128, 256, 192, 64, 96, 96, 48, 48, 64, 32, 32, 32, 16, 24, 16, 16};
 constexpr size_t first_count(size_t index) { return index < kFirst.size() ? kFirst[index] : 2; }
-constexpr size_t kMostBytes = 32 << 10;  // of one size at once: less than what glibc gives back to the system
+constexpr size_t kMostBytes = 32 << 10;  // of one size at once: less than the amount that glibc gives back to the
+                                         // system
 
 /// Blocks of one size that a thread has fetched in advance. Taking a block does not read it: it is in another core's
 /// cache.
@@ -63,8 +64,8 @@ void on_new_thread(const Fn& fn) noexcept {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-/// Of one thread. Starting a thread takes longer than fetching many blocks, so the one that is started for a block
-/// fetches others, too: twice as many of each size as were taken since the last time.
+/// The blocks of one thread. Starting a thread takes longer than fetching many blocks. So the thread that is started
+/// for a block fetches others, too: twice as many of each size as were taken since the last time.
 class Stock {
  public:
   Stock() {

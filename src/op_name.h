@@ -1,4 +1,4 @@
-// What messages call operators and operands.
+// The names of operators and operands in messages.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,8 @@ inline std::string op_name(const OpSite& site) {
   return fmt::format("{} of {}::{}", site.backend().info(site.type()).name, forward.ns, forward.name);
 }
 
-/// With its place, as OpContext::where() says it. For messages only: it may run the framework's code.
+/// The operator's name with its place, in the form of OpContext::where(). For messages only: this may run the
+/// framework's code.
 std::string op_place(OpSite& site);
 
 /// "input"; "grad_output".
@@ -29,7 +30,8 @@ inline const char* operand_name(Phase phase, Side side) {
 /// "input 1 (weight)"; "grad_output 0".
 std::string operand_at(const OpSite& site, Side side, size_t position);
 
-/// "it changed input 1 (weight) in place, and that stays changed". `difference`: by how much versions(side) changed.
+/// "it changed input 1 (weight) in place, and that stays changed". `difference`: the amount by which versions(side)
+/// changed.
 std::string told_change(const OpSite& site, Side side, uint64_t difference);
 
 }  // namespace amanda

@@ -14,7 +14,7 @@ class OpRun {
  public:
   OpRun(ThreadCalls& thread, ScopeStack& scopes, OpCall& call, const Visibility& seen)
       : alive_(thread), thread_(thread), scopes_(scopes), call_(call), seen_(seen), execution_(call) {}
-  /// Of a forward operator that needs no analysis: all that counts of what sees it is the tools.
+  /// The run of a forward operator that needs no analysis: of its visibility, only the set of tools is needed.
   OpRun(ThreadCalls& thread, ScopeStack& scopes, OpCall& call, ToolBits seeing, const PlanUse& plan)
       : alive_(thread),
         thread_(thread),
@@ -27,8 +27,8 @@ class OpRun {
   OpRun& operator=(const OpRun&) = delete;
 
   void before();  // analyses, and actions
-  /// Now is nothing left but the operator, which creates no backward operators? Then operate() and after() need not be
-  /// called.
+  /// True if nothing is left but the operator, and it creates no backward operators. operate() and after() need not be
+  /// called then.
   bool leaves_operator();
   void operate();  // the operator, or its replacement
   void after();

@@ -1,4 +1,4 @@
-// The actions of one operator: immutable, merged from what the scopes' analyses scheduled.
+// The actions of one operator: immutable, merged from the actions that the scopes' analyses scheduled.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,10 @@ namespace amanda {
 
 class Plan {
  public:
-  /// Properties of a plan besides its actions.
+  /// Properties of a plan in addition to its actions.
   struct Outlook {
     bool after_pending = false;  // a require_outputs analysis still has to run
-    SubscriptionPtr backward;    // of a forward operator: the tools that may see its backward operators; null: none
+    SubscriptionPtr backward;    // of a forward operator: the tools that may see its backward operators, or null
     bool follows = false;        // of a backward operator: an analysis also asks for those that it creates itself
   };
   /// `actions` in the order of tools and of scheduling. Throws `Error` naming the tools if two of them replace the
@@ -29,8 +29,9 @@ class Plan {
   bool follows() const { return outlook_.follows; }
   const SubscriptionPtr& backward() const { return outlook_.backward; }
   bool does_nothing() const { return does_nothing_; }  // on this operator itself
-  bool ends_before() const { return ends_before_; }    // the operator: nothing replaces it or follows it, forward
-  /// The OpCall::gradient_mask() of a run in which all backward operators were already analyzed; 0: none yet.
+  bool ends_before() const { return ends_before_; }    // no action replaces the forward operator or runs after it
+  /// The OpCall::gradient_mask() of a run in which all backward operators were already analyzed. 0 if there is none
+  /// yet.
   uint64_t analysed_mask() const { return analysed_mask_.load(std::memory_order_relaxed); }
   void set_analysed_mask(uint64_t mask) const { analysed_mask_.store(mask, std::memory_order_relaxed); }
   Edit edits_result() const {
@@ -39,7 +40,7 @@ class Plan {
   }
   bool shows_inputs() const { return shows_inputs_; }  // to actions after the operator
   bool uses_run() const { return uses_run_; }
-  /// Of a forward operator.
+  /// The places of a forward operator's backward operators.
   KnownBackwardPlaces& backward_places() const { return backward_places_; }
 
  private:

@@ -34,7 +34,7 @@ struct FreeList {
 };
 using FreeLists = std::array<FreeList, kSizes>;
 
-/// What no thread has.
+/// The blocks and pages that no thread has taken.
 class Shared {
  public:
   static Shared& get() {

@@ -1,4 +1,4 @@
-// Whether a driver can perform an action.
+// The reasons why a driver cannot perform an action.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace amanda {
 
-/// Why an action that replaces or edits is impossible on this operator; empty: it is possible. An action on all
-/// operands must be possible for one of them.
+/// The reason why an action that replaces or edits is impossible on this operator. Empty if it is possible. An action
+/// on all operands must be possible for one of them.
 std::string refusal(OpSite& site, const ActionInfo& action);
-/// Why an action after the operator can't be shown its inputs; empty: it can, or does not ask.
+/// The reason why the operator's inputs can't be shown to an action after it. Empty if they can, or if the action does
+/// not ask for them.
 std::string both_sides_refusal(const OpSite& site, const ActionInfo& action);
 
 }  // namespace amanda

@@ -11,7 +11,7 @@ namespace amanda {
 /// prints the cycle, if there is one.
 std::vector<Tool*> resolve(const std::vector<Tool*>& tools);
 
-/// Does `tool` depend on `other`, directly or through others?
+/// True if `tool` depends on `other`, directly or through other tools.
 bool depends(const Tool& tool, const Tool& other);
 
 }  // namespace amanda

@@ -1,4 +1,4 @@
-// How often an operator has run since its scope was entered.
+// The number of times that an operator has run since its scope was entered.
 #pragma once
 
 #include <atomic>
@@ -6,10 +6,12 @@
 
 namespace amanda {
 
-/// Of one operator in one scope. Counts the executions in which a routine asked for what they share (Values::run()).
+/// The counter of one operator in one scope. Counts the executions in which a routine asked for the shared objects
+/// (Values::run()).
 class RunCounter {
  public:
-  /// The number of this execution; `entry`: which time the scope is open. Begins again at 0 with each.
+  /// The number of this execution. `entry`: the number of times that the scope was opened. The result begins again at 0
+  /// with each entry.
   uint64_t next(uint64_t entry) {
     const uint64_t tag = entry << kCountBits;
     uint64_t now = state_.load(std::memory_order_relaxed);

@@ -15,7 +15,7 @@ class ScopeState;
 class Tool;
 struct OpPlace;
 
-/// Does a tool still run in a scope? Shared by all its actions there.
+/// The state of a tool in a scope: whether it still runs. Shared by all actions of the tool there.
 struct ToolStatus {
   explicit ToolStatus(std::string name) : tool(std::move(name)) {}
 
@@ -32,11 +32,11 @@ struct ScheduledAction : ActionInfo {
   std::shared_ptr<const OpPlace> place;
 
   bool with_run = false;                // its runs are counted: `counter` is set when the analysis has returned
-  std::shared_ptr<RunCounter> counter;  // of the forward operator; null: the routine does not ask
+  std::shared_ptr<RunCounter> counter;  // of the forward operator; null if the routine does not use it
 
   std::atomic<bool> removed{false};
-  // What its recorded runs did so far: an in-place operator is prepared for an edit until a run is seen that edits
-  // nothing.
+  // The effects of its recorded runs so far: an in-place operator is prepared for an edit until a run is seen that
+  // edits nothing.
   mutable std::atomic<bool> looked{false}, edited{false};
 
   Edit edits() const {

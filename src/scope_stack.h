@@ -52,15 +52,16 @@ class ScopeStack {
   }
   std::shared_ptr<const Tables> share_tables() const;
   Visibility visibility(const Backend& backend, OpType type, ToolBits inside) const;
-  /// Of a call: `inside` are the tools inside one of their operators.
+  /// The visibility of a call: `inside` are the tools inside one of their operators.
   Visibility visibility(const OpSite& site, ToolBits inside) const {
     if (site.phase() == Phase::kForward) return visibility(site.backend(), site.type(), inside);
     return site.subscription() ? visibility(*site.subscription()) : Visibility{};
   }
-  /// Of a backward operator: the tools that saw its forward operator and are active here, in the same scope.
+  /// The visibility of a backward operator: the tools that saw its forward operator and are active here, in the same
+  /// scope.
   Visibility visibility(const Subscription& subscription) const;
   SubscriptionPtr subscription(const Visibility& seen) const;
-  /// With these tools inside an operator, may a tool see an operator inside it?
+  /// True if a tool may see an operator inside another one, with these tools inside that one.
   bool observes_inner(ToolBits inside) const;
 
   void count_hit(const ThreadCalls& here) const {

@@ -1,4 +1,4 @@
-// What a scope object owns: its tools in order, and a record of each operator that they analyzed.
+// The data of a scope object: its tools in order, and a record of each operator that they analyzed.
 #pragma once
 
 #include <atomic>
@@ -68,8 +68,8 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
 
   const std::vector<Tool*>& tools() const { return tools_; }
   uint64_t serial() const { return serial_; }  // never used again
-  /// Does the scope continue after this failure of a tool? Without an exception the thread is ending (pthread_exit, or
-  /// the interpreter's end for a daemon thread), and must be allowed to.
+  /// True if the scope continues after this failure of a tool. Without an exception the thread is ending (pthread_exit,
+  /// or the interpreter's end for a daemon thread), and must be allowed to end.
   bool survives(const std::exception_ptr& error) const { return error && options_.on_error == OnError::kDisable; }
 
   /// The record of an operator; `make` creates a missing one.
@@ -85,8 +85,9 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
 
   /// Is open as long as the result lives. Any thread; the counters begin again when it was open nowhere.
   std::shared_ptr<const void> opened();
-  uint64_t entries() const { return entries_.load(std::memory_order_relaxed); }  // how often it was opened
-  /// Of the forward operator with this key. It outlives cache_clear(); without an id, it is of one execution.
+  uint64_t entries() const { return entries_.load(std::memory_order_relaxed); }  // the number of times it was opened
+  /// The run counter of the forward operator with this key. It outlives cache_clear(). Without an id, it belongs to one
+  /// execution.
   std::shared_ptr<RunCounter> run_counter(RecordKey key);
 
   std::shared_ptr<ToolStatus> status(const Tool* tool) const { return statuses_.at(tool); }
@@ -104,7 +105,7 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   std::vector<std::pair<std::string, size_t>> analysed_types();
   /// A routine's filter met an operator of its types, in a module that it asks for or not.
   void note_filter(const Tool* tool, size_t registration, bool in_modules, const std::string& module_path);
-  /// May a routine turn out to ask for nothing that runs?
+  /// True if a routine's filters have matched nothing so far.
   bool has_unmatched();
   /// The routines of `tool` whose filters have matched nothing so far, each once for the life of the tool.
   std::vector<Unmatched> take_unmatched(Tool& tool);
@@ -118,10 +119,10 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   void queue_for_eviction(RecordKey key);
   RecordPtr evict_unused();
   static void after_fork(void* state);
-  /// Does its filter, if it has one, match something that ran? Under the lock.
+  /// True if the routine has no filter, or its filter has matched something that ran. Call this under the lock.
   bool has_matched(const Tool& tool, size_t registration, const InstOptions& options) const;
-  bool has_work(const Tool& tool);  // does it match with any routine but those on demand?
-  /// Is there other work in its place: of its own, of a tool that it depends on, or of one that depends on it?
+  bool has_work(const Tool& tool);  // true if a routine of it matched, other than those on demand
+  /// True if there is other work in its place: of its own, of a tool that it depends on, or of one that depends on it.
   bool may_be_idle(const Tool& tool);
   std::vector<Unmatched> unmatched(Tool& tool);
 

@@ -1,4 +1,4 @@
-// Which tools saw a forward operator; used when its backward operators run.
+// The tools that saw a forward operator; used when its backward operators run.
 #pragma once
 
 #include <memory>

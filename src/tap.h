@@ -1,4 +1,4 @@
-// What a graph's node runs: consecutive actions of one operator.
+// Taps, which a graph's nodes run: consecutive actions of one operator.
 #pragma once
 
 #include <memory>

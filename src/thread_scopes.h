@@ -72,7 +72,7 @@ struct ThreadScopes {
     CallFrame::keep(std::move(other));  // last: releasing may run a tool's code
   }
 
-  /// The same after something ended, which a failure does not revert.
+  /// The same after a scope or a switch ended; a failure does not revert that.
   void ended();
   /// Calls switch_to() of all drivers, even if one throws. Then throws the first error.
   void tell();
@@ -82,7 +82,7 @@ struct ThreadScopes {
   std::shared_ptr<ScopeStack> make_stack() const;
 };
 
-/// How many forks lead to this process.
+/// The number of forks that lead to this process.
 extern std::atomic<uint64_t> forks;
 
 }  // namespace amanda

@@ -12,8 +12,8 @@
 namespace amanda {
 namespace {
 
-/// What defines a toolset, as numbers that only grow: each scope's serial number and count of clears, and each tool's
-/// count of changes.
+/// The definition of a toolset, as numbers that only grow: each scope's serial number and count of clears, and each
+/// tool's count of changes.
 template <class Scopes>
 std::vector<uint64_t> numbers(const Scopes& scopes) {
   std::vector<uint64_t> made_of;

@@ -11,7 +11,7 @@ namespace amanda {
 
 class ScopeStack;
 
-/// A toolset's scopes, kept alive, and their stack; null: one of them is gone.
+/// A toolset's scopes, kept alive, and their stack. The stack is null if one of the scopes is gone.
 class OpenToolset {
  public:
   explicit OpenToolset(const Toolset& toolset);

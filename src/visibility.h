@@ -22,7 +22,7 @@ struct ActiveTool {
   bool operator==(const ActiveTool&) const = default;
 };
 
-/// Which tools see a call, and why.
+/// The tools that see a call, by reason.
 struct Visibility {
   ToolBits outer = 0;     // asked for the type, and are inside no other operator they see
   ToolBits nested = 0;    // are inside one, and asked for nested calls of the type

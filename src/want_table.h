@@ -1,4 +1,4 @@
-// Which tools ask for each operator type of one backend.
+// The tools that ask for each operator type of one backend.
 #pragma once
 
 #include <array>

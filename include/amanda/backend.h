@@ -24,10 +24,10 @@ using OpType = uint32_t;
 
 /// Forward or backward.
 enum class Phase : uint8_t { kForward, kBackward };
-/// Where a routine runs.
+/// The point at which a routine runs.
 enum class Point : uint8_t { kBefore, kReplace, kAfter };
-/// Which operands. A backward operator's inputs are the incoming gradients (grad_outputs), its outputs the computed
-/// ones (grad_inputs).
+/// The side of an operator's operands. A backward operator's inputs are the incoming gradients (grad_outputs), its
+/// outputs the computed ones (grad_inputs).
 enum class Side : uint8_t { kInputs, kOutputs };
 /// The operands that a routine at this point works on.
 constexpr Side side_of(Point point) { return point == Point::kAfter ? Side::kOutputs : Side::kInputs; }
@@ -48,7 +48,7 @@ class ScopeStack;
 struct Subscription;
 /// A shared plan of actions, internal to the core.
 using PlanPtr = std::shared_ptr<const Plan>;
-/// Which tools see an operator's backward operators; opaque to drivers, which keep it with them.
+/// The tools that see an operator's backward operators. Opaque to drivers, which keep it with the backward operators.
 using SubscriptionPtr = std::shared_ptr<const Subscription>;
 
 /// Describes an operator type. The driver keeps it for the life of the process.
@@ -183,8 +183,8 @@ class OpCall : public OpSite {
   ~OpCall() = default;
 };
 
-/// How a routine runs: without the program's gradient recording; as part of it; or with the promise that it calls no
-/// operator, so that nothing has to be changed for it.
+/// The mode in which a routine runs: without the program's gradient recording; as part of it; or with the promise that
+/// the routine calls no operator, so that nothing has to be changed for it.
 enum class RoutineMode : uint8_t { kIsolated, kAmbient, kNoOperators };
 
 /// A tool's promise about a routine when the tool schedules it: no promise; it only reads; it edits; it edits, and also

@@ -3,7 +3,7 @@
 
 namespace amanda {
 
-/// Which hooks a driver must install around a backward operator that was just created.
+/// The hooks that a driver must install around a backward operator that was just created.
 struct HookNeeds {
   bool before = false;   ///< actions or analyses before it
   bool replace = false;  ///< a replacement

@@ -1,4 +1,4 @@
-// Where tools apply: scopes.
+// Scopes: the parts of a program to which tools apply.
 #pragma once
 
 #include <cstdint>

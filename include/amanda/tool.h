@@ -39,7 +39,7 @@ class Analysis {
   /// Runs on the thread that runs the operator. An exception reaches the program, unless the scope's `on_error`
   /// disables the tool instead.
   virtual void operator()(OpContext& context) = 0;
-  /// As Routine::is_failure().
+  /// The same as Routine::is_failure(), for the analysis.
   virtual bool is_failure(const std::exception_ptr&) const { return true; }
 };
 
