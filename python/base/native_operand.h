@@ -1,5 +1,5 @@
-// What a Value of a graph driver in Python refers to, for its bindings and for libraries without Python. The lowest
-// bits of its pointer say which.
+// The operand behind a Value of a graph driver in Python, for its bindings and for libraries without Python. The lowest
+// bits of the Value's pointer give its type.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class __attribute__((visibility("default"))) NativeOperand {
   virtual ValueInfo describe() const = 0;
 
   Value value() { return {reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(this) | kBit)}; }
-  /// Null: the value is null, or something else.
+  /// The operand. Null if the value is null, or is something else.
   static NativeOperand* of(Value value) {
     const auto bits = reinterpret_cast<uintptr_t>(value.ref);
     return bits & kBit ? reinterpret_cast<NativeOperand*>(bits & ~kBit) : nullptr;
@@ -33,7 +33,7 @@ class __attribute__((visibility("default"))) NativeOperand {
 /// A Python object as an operand: a symbol of a graph, where analyses run. Borrowed.
 struct ObjectOperand {
   static Value value(_object* object) { return {reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(object) | kBit)}; }
-  /// Null: the value is null, or something else.
+  /// The operand. Null if the value is null, or is something else.
   static _object* of(Value value) {
     const auto bits = reinterpret_cast<uintptr_t>(value.ref);
     return bits & kBit ? reinterpret_cast<_object*>(bits & ~kBit) : nullptr;

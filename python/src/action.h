@@ -1,4 +1,4 @@
-// What scheduled actions are called in messages and reports.
+// The names of scheduled actions in messages and reports.
 #pragma once
 
 #include <string>

@@ -11,7 +11,7 @@
 namespace amanda::python {
 namespace {
 
-/// The Python object that lower() returned; borrowed, null: none.
+/// The Python object that lower() returned; borrowed, null if there is none.
 PyObject* lowered_object(const Artifact& artifact) { return static_cast<PyObject*>(artifact.lowered.get()); }
 
 struct ArtifactHandle {

@@ -1,4 +1,4 @@
-// Where in the source an instruction is. `co_positions()` makes a tuple for each instruction before it.
+// The position of an instruction in the source. `co_positions()` would make a tuple for each instruction before it.
 #include "module.h"
 
 namespace amanda::python {

@@ -1,4 +1,4 @@
-// What the Python class of contexts reaches its C++ context by.
+// The handle by which the Python class of contexts reaches its C++ context.
 #pragma once
 
 #include <memory>
@@ -7,11 +7,11 @@
 
 namespace amanda::python {
 
-/// Null once the scope's results are gone, which any thread may destroy, without the interpreter lock.
+/// `context` is null once the scope's results are gone. Any thread may destroy these, without the interpreter lock.
 struct ContextHandle {
   std::weak_ptr<OpContext> context;
 
-  /// Keeps it alive while it is read.
+  /// The context, kept alive while it is read.
   std::shared_ptr<OpContext> get() const {
     if (std::shared_ptr<OpContext> found = context.lock()) return found;
     throw Error("[context] the scope of this context is gone; keep what you need from it as a key of your own");

@@ -19,26 +19,28 @@ namespace amanda::python {
 /// Created once per framework, and never destroyed: the core keeps a reference.
 class PyGraphBackend final : public Backend {
  public:
-  /// Attaches itself. `same_ids_as`: the name space of an attached backend whose operator ids it uses; "": its own.
-  /// Throws `Error` if there is no such backend.
+  /// Attaches itself. `same_ids_as`: the name space of an attached backend whose operator ids it uses, or "" if it has
+  /// its own ids. Throws `Error` if there is no such backend.
   static PyGraphBackend& make(std::string name_space, Capabilities capabilities, const std::string& same_ids_as,
                               PythonBridge& bridge);
 
   /// The number of an operator type, the same each time for the same `ns`, `name` and `overload`.
   OpType intern(OpInfo info);
-  /// Called with the interpreter lock on the thread whose scopes have changed; None: not called.
+  /// `callback` is called with the interpreter lock on the thread whose scopes have changed. None if nothing is to be
+  /// called.
   void set_on_switch(const py::object& callback);
-  /// `name(symbol)` is the name of a parameter that the symbol is, or None; None: none has a name.
+  /// `name(symbol)` returns the name of the parameter that the symbol stands for, or None. If `name` is None, no symbol
+  /// has a name.
   void set_name_parameters(const py::object& name);
-  /// See object_info.h; None: tensors are not described.
+  /// See object_info.h. If `describe` is None, tensors are not described.
   void set_describe(const py::object& describe);
-  /// The tools in force on this thread; null: none, or a routine runs.
+  /// The tools in force on this thread. Null if there are none, or if a routine runs.
   ToolsetPtr toolset() const;
-  /// Are scopes open on this thread, and not switched off? Also while a routine runs.
+  /// True if scopes are open on this thread, and not switched off; also while a routine runs.
   bool has_scopes() const;
-  /// Does a tool in force on this thread ask for this operator type?
+  /// True if a tool in force on this thread asks for this operator type.
   bool wants(OpType type) const;
-  /// Does one of these tools, in force on this thread, ask for this operator type, or for its backward operators?
+  /// True if one of these tools, in force on this thread, asks for this operator type, or for its backward operators.
   bool is_asked_for(OpType type, bool is_backward, const std::vector<const Tool*>& tools) const;
 
   std::string_view name_space() const override { return name_space_; }
@@ -57,7 +59,7 @@ class PyGraphBackend final : public Backend {
  private:
   PyGraphBackend(std::string name_space, Capabilities capabilities);
   std::string name_of(py::handle symbol) const;
-  /// This thread's; null: none is in force.
+  /// This thread's scopes. Null if none is in force.
   ScopeStack* scopes() const;
 
   const std::string name_space_;

@@ -47,8 +47,8 @@ class PyOpSite final : public RefusingSite {
   const OpId id_;
   PyRef inputs_, outputs_;  // tuples
   const std::string module_path_, source_;
-  PyRef refuse_;          // null: nothing is refused
-  PyRef attribute_;       // null: it has no attributes
+  PyRef refuse_;          // null if nothing is refused
+  PyRef attribute_;       // null if it has no attributes
   PyRef forward_object_;  // keeps forward_ alive
   PyOpSite* const forward_;
 };

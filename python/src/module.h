@@ -34,11 +34,11 @@ py::object python_exception(const std::exception_ptr& error);
 /// The Python object of a core tool; None for a C++ tool.
 py::object owner_of(const Tool& tool);
 
-/// A Python string for messages and names. What UTF-8 cannot encode is escaped.
+/// A Python string for messages and names. Characters that UTF-8 cannot encode are escaped.
 std::string text_of(py::handle text);
 /// Adds "[amanda] in tool 'prune', ..." to the current Python error.
 void add_note(const std::string& note);
-/// Is it an `Exception` in Python, not an interrupt or an exit?
+/// True if it is an `Exception` in Python, not an interrupt or an exit.
 bool is_failure(const std::exception_ptr& error);
 
 }  // namespace amanda::python

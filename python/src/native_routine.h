@@ -6,14 +6,14 @@
 
 namespace amanda::python {
 
-/// As Python holds one until it is scheduled.
+/// The form in which Python holds a routine until it is scheduled.
 struct NativeRoutineObject {
   NativeRoutine native;
-  py::object otherwise;  // None: there is none
-  bool edits = false;    // it may replace what was selected
+  py::object otherwise;  // None if there is none
+  bool edits = false;    // it may replace the selected operands
 };
 
-/// Runs in C++, and in Python only where that declines.
+/// Runs in C++, and in Python only where the C++ routine returns false.
 class NativeFirst final : public PyRoutine {
  public:
   NativeFirst(const NativeRoutineObject& object, const py::dict& kwargs, bool with_run, const char* inputs_name)

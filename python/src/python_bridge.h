@@ -31,19 +31,20 @@ class PythonBridge {
   virtual void from_python(OpSite& site, Side side, size_t position, PyObject* object,
                            const std::function<void(Value)>& put) = 0;
   /// Runs the operator itself on Python arguments, for a call of get_op(), or of get_backward_op() while that runs.
-  /// Null: it raised a Python error, which is set.
+  /// Null if it raised a Python error, which is then set.
   virtual PyObject* call(OpType type, OpId id, PyObject* args, PyObject* kwargs) = 0;
-  /// Does this position take a list?
+  /// True if this position takes a list.
   virtual bool is_list(OpSite& site, Side side, size_t position) = 0;
-  /// `object` is what to_python() returned for the input at `position`: is it still the same operand, with nothing
-  /// recorded on it since?
+  /// `object` is the one that to_python() returned for the input at `position`. True if it is still the same operand,
+  /// and nothing was recorded on it since.
   virtual bool is_operand(OpSite& site, size_t position, PyObject* object) = 0;
-  /// Is `object` what call() returned to the running routine for the result at `position`? An undefined one is None.
+  /// True if `object` is the one that call() returned to the running routine for the result at `position`. An undefined
+  /// result is None.
   virtual bool is_result(OpSite& site, size_t position, PyObject* object) = 0;
-  /// What a graph that `object` leads to may keep in its place: the same value without the graph, a new reference.
-  /// Null: it leads to none.
+  /// For an object that leads to a graph, the object that the graph may keep in its place: the same value without the
+  /// graph, a new reference. Null if `object` leads to no graph.
   virtual PyObject* without_graph(PyObject* /*object*/) { return nullptr; }
-  /// The Python exception inside what raise_error() threw, a new reference; null if there is none.
+  /// The Python exception inside the one that raise_error() threw, a new reference; null if there is none.
   virtual PyObject* python_exception(const std::exception_ptr& error) = 0;
   /// Throws the current Python error in the form that the framework carries to its Python caller.
   [[noreturn]] virtual void raise_error() = 0;

@@ -7,14 +7,14 @@
 
 namespace amanda::python {
 
-/// Has it ended, or does it end now? On any thread.
+/// True if the interpreter has ended, or ends now. On any thread.
 bool interpreter_is_gone();
 
 /// Decrements a reference count: now if this thread holds the interpreter lock, otherwise once a thread holds it.
 /// Does nothing once the interpreter is gone.
 void release(PyObject* object) noexcept;
 
-/// Releases what was queued. With the interpreter lock.
+/// Releases the queued objects. With the interpreter lock.
 void drain_released();
 
 class PyRef {

@@ -26,7 +26,7 @@ std::string name_of(py::handle callable) {
   return text_of(py::isinstance<py::str>(name) ? name : py::str(py::type::of(callable).attr("__name__")));
 }
 
-// Which operands the routine was given, where it asked for some of them.
+// The operands that were passed to the routine, if it asked for some of them only.
 std::string selected_operands(const Values& values) {
   constexpr size_t kMost = 4;
   if (values.size() == values.call().size(side_of(values.point())) || values.size() > kMost) return "";
@@ -201,7 +201,7 @@ void PyRoutine::put_results(Values& values, PyObject** operands, PyObject* resul
       values.fail(fmt::format("result {}: {}", i, reason.what()));
     }
   };
-  const bool gradients = values.call().phase() == Phase::kBackward;  // None: undefined
+  const bool gradients = values.call().phase() == Phase::kBackward;  // None stands for an undefined gradient
   if (expected == 1) {
     if (result == Py_None && !gradients && !bridge.is_result(values.call(), 0, result))
       values.fail("it returned None; a replacement returns the operator's result");

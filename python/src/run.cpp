@@ -11,7 +11,7 @@ PyRef& run_class() {
   return *held;
 }
 
-// With what leads to a graph replaced, in new containers; null: nothing leads to one.
+// The value in new containers, with objects that lead to a graph replaced. Null if no object leads to one.
 py::object without_graph(PythonBridge& bridge, py::handle value, int depth) {
   constexpr int kMostDepth = 8;  // a list may hold itself
   if (PyObject* other = bridge.without_graph(value.ptr())) return py::reinterpret_steal<py::object>(other);

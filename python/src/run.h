@@ -1,4 +1,4 @@
-// What the routines of a Python tool share in one execution of an operator: an amanda.Run.
+// The object that the routines of a Python tool share in one execution of an operator: an amanda.Run.
 #pragma once
 
 #include "module.h"

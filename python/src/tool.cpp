@@ -21,7 +21,7 @@ class PyTool final : public Tool {
   void on_exit(Scope&, const std::exception_ptr& error) override { tell("on_exit", &error); }
   void on_disable(const std::exception_ptr& error) override { tell("on_disable", &error); }
 
-  // Its call: functions for it differ between versions of Python.
+  // Calls the weak reference: the functions that dereference one differ between versions of Python.
   py::object owner() const { return py::reinterpret_steal<py::object>(PyObject_CallNoArgs(owner_.get())); }
 
  private:

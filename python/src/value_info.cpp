@@ -1,4 +1,4 @@
-// What a driver says of an operand, in Python.
+// A driver's description of an operand, in Python.
 #include <pybind11/stl.h>
 
 #include "amanda/value.h"

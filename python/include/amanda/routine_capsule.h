@@ -11,16 +11,17 @@
 
 namespace amanda::python {
 
-/// A routine without the interpreter lock, which only looks, unless it is scheduled with `edits`. False: it has done
-/// nothing, and the routine in Python is to do it.
+/// A routine that runs without the interpreter lock, and only reads, unless it is scheduled with `edits`. Returns false
+/// if it has done nothing; the routine in Python then does the work.
 using NativeRoutine = std::function<bool(Values&)>;
 
 /// The name of a capsule that holds a NativeRoutine.
 inline constexpr const char* kRoutineCapsule = "amanda.routine";
 
-/// A capsule for `_core.NativeRoutine(capsule, otherwise, edits=False)`, which copies the routine. What it works on it
-/// must hold by a `std::shared_ptr`, and no Python object, which no collector would find. Call it with the interpreter
-/// lock. Throws `pybind11::error_already_set` if there is no memory.
+/// A capsule for `_core.NativeRoutine(capsule, otherwise, edits=False)`, which copies the routine. The routine must
+/// hold the objects that it works on by a `std::shared_ptr`. It must hold no Python object, because the garbage
+/// collector would not find it. Call this function with the interpreter lock. Throws `pybind11::error_already_set` if
+/// there is no memory.
 inline pybind11::capsule capsule_of(NativeRoutine routine) {
   auto held = std::make_unique<NativeRoutine>(std::move(routine));
   PyObject* capsule = PyCapsule_New(held.get(), kRoutineCapsule, [](PyObject* unused) {

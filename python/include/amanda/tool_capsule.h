@@ -18,8 +18,8 @@ inline constexpr const char* kToolCapsule = "amanda.tool";
 ///
 /// The capsule owns the tool. NativeTool takes the tool out of it, once: from then on the NativeTool owns the tool, and
 /// the capsule is empty. The NativeTool and open scopes with it keep the tool alive; the tool is deleted with the
-/// interpreter lock, on the thread that drops the last of them. What the module needs after that, such as the tool's
-/// results, both must hold by a `std::shared_ptr`.
+/// interpreter lock, on the thread that drops the last of them. For objects that the module needs after that, such as
+/// the tool's results, tool and module must both hold a `std::shared_ptr`.
 inline pybind11::capsule capsule_of(std::unique_ptr<Tool> tool) {
   PyObject* capsule = PyCapsule_New(tool.get(), kToolCapsule, [](PyObject* unused) {
     delete static_cast<Tool*>(PyCapsule_GetPointer(unused, kToolCapsule));
