@@ -45,7 +45,7 @@ void Driver::switch_to(ScopeStack* scopes) {
   this_thread.inside_hidden = false;  // a scope that was just entered is inside no operator
 }
 
-// The token is the previous mode; 0: none.
+// The token is the previous mode, or 0 if there was none.
 void* Driver::begin_routines(RoutineMode mode) {
   const std::optional<RoutineMode> before = std::exchange(this_thread.mode, mode);
   return reinterpret_cast<void*>(before ? static_cast<uintptr_t>(*before) + 1 : 0);

@@ -11,11 +11,11 @@ namespace amanda::reference {
 
 class GradientCall final : public OpCall {
  public:
-  /// `original` is what run() calls.
+  /// run() calls `original`.
   GradientCall(const GradientNode& node, const GradientNode::Owner& owner, Gradients grad_outputs,
                std::function<Gradients(const Gradients&)> original);
 
-  // As analysis sees it.
+  // The functions that analyses use.
   Backend& backend() const override;
   OpType type() const override { return node_.type; }
   Phase phase() const override { return Phase::kBackward; }
@@ -32,10 +32,10 @@ class GradientCall final : public OpCall {
   RunStatePtr run_state() const override { return owner_.run->run; }
   bool made_by_forward() const override { return !node_.is_leaf(); }
 
-  // As it runs.
+  // The functions of the execution.
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }  // the gradients that came in stay beside them
+  bool has_results() const override { return false; }  // the incoming gradients are kept, too
   void show_run_inputs() override { show_given_ = false; }
   void finish() override {}
   void set(Side side, size_t position, Value value) override;

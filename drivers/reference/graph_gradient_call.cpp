@@ -11,7 +11,7 @@
 
 namespace amanda::reference {
 
-// As on the tape: the first node that the operator creates, and how many gradients it computes.
+// The same as on the tape: the first node that the operator creates, and the number of gradients that it computes.
 OpId GraphGradientCall::id() {
   return extended(forward_id(), fmt::format("{}.0/{}", operator_of(type()).info.name, size(Side::kOutputs)));
 }

@@ -1,4 +1,4 @@
-// One execution of a backward operator in a graph, or of a tap beside it.
+// One execution of a backward operator in a graph, or of one of its taps.
 #pragma once
 
 #include "amanda/backend.h"
@@ -17,7 +17,7 @@ class GraphGradientCall final : public OpCall {
   GraphGradientCall(Forward forward, Gradients grad_outputs, Gradients grad_inputs)
       : forward_(std::move(forward)), grad_outputs_(std::move(grad_outputs)), grad_inputs_(std::move(grad_inputs)) {}
 
-  // As analysis sees it.
+  // The functions that analyses use.
   Backend& backend() const override { return Driver::graph(); }
   OpType type() const override { return forward_.op.gradient_type; }
   Phase phase() const override { return Phase::kBackward; }
@@ -30,10 +30,10 @@ class GraphGradientCall final : public OpCall {
   size_t forward_size(Side side) const override { return forward(side).size(); }
   Value forward_get(Side side, size_t position) override { return value(forward(side).at(position)); }
 
-  // As it runs.
+  // The functions of the execution.
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }  // the gradients that came in stay beside them
+  bool has_results() const override { return false; }  // the incoming gradients are kept, too
   void finish() override {}
   void set(Side side, size_t position, Value value) override;
   void commit() override;

@@ -49,7 +49,7 @@ class GraphRun {
   std::optional<Operand> sum(const Node& node) const;
 
   Gradients values_;
-  // What the taps of one execution share, by the operator's number.
+  // The objects that the taps of one execution share, by the operator's number.
   std::map<size_t, RunStatePtr> states_;
 };
 

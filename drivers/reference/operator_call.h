@@ -14,7 +14,7 @@ class OperatorCall final : public OpCall {
  public:
   OperatorCall(Driver& driver, const Operator& op, OpId id, std::string path, Operands inputs, Operands results = {});
 
-  // As analysis sees it.
+  // The functions that analyses use.
   Backend& backend() const override { return driver_; }
   OpType type() const override { return op_.type; }
   Phase phase() const override { return Phase::kForward; }
@@ -23,10 +23,10 @@ class OperatorCall final : public OpCall {
   Value get(Side side, size_t position) override;
   std::string detail(Detail which) override;
 
-  // As it runs.
+  // The functions of the execution.
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }  // the inputs stay beside them
+  bool has_results() const override { return false; }  // the inputs are kept, too
   void show_run_inputs() override { show_given_ = false; }
   void finish() override;
   void set(Side side, size_t position, Value value) override;

@@ -40,16 +40,16 @@ struct Node {
   const Operator* op = nullptr;  // the same
   Wires inputs{}, outputs{};     // of a backward operator: gradients
 
-  // Of a backward operator.
+  // Only for a backward operator:
   size_t forward = 0;                     // the node that created it
   size_t forward_number = 0;              // in an instrumented graph: the operator_number of that node
   Wires saved_inputs{}, saved_outputs{};  // of that node
 
-  // Of loops and conditionals.
+  // Only for loops and conditionals:
   std::vector<std::shared_ptr<const Program>> bodies{};
   size_t times = 0;
 
-  // Of an instrumented graph: a node with a tap runs it before, after or in place of the operator.
+  // Only in an instrumented graph: a node with a tap runs the tap before, after or in place of the operator.
   TapPtr tap = nullptr;
   Wires results{};             // of a tap after an operator: its results
   Location location{};         // of operators

@@ -13,9 +13,9 @@ namespace amanda::reference {
 
 struct GradientNode;
 
-/// Where the gradient of an array goes: it is the incoming gradient `position` of the node.
+/// The destination of the gradient of an array: it is the incoming gradient `position` of the node.
 struct GradientEdge {
-  std::shared_ptr<GradientNode> node;  // null: nowhere
+  std::shared_ptr<GradientNode> node;  // null if it goes nowhere
   size_t position = 0;
 };
 
@@ -33,7 +33,7 @@ struct ForwardRun {
   OpType type;
   OpId id;
   std::string path;
-  std::vector<std::optional<Array::Weak>> inputs, outputs;  // empty: no array
+  std::vector<std::optional<Array::Weak>> inputs, outputs;  // empty if there is no array
   RunStatePtr run;
 };
 

@@ -16,12 +16,12 @@ struct ThreadState {
   bool inside_hidden = false;       // in an operator whose insides no tool can see
   bool in_backward = false;         // gradients of gradients are not recorded
 
-  OpId place = 1;                   // hash of the places around; 0: nowhere
+  OpId place = 1;                   // hash of the places around; 0 if there are none
   std::vector<std::string> labels;  // the same, as text
   std::function<void(const OpInfo&)> listener;
 
   bool recording() const { return !in_backward && mode != RoutineMode::kIsolated; }
-  /// Null: the call is not to be shown to the core.
+  /// The scopes that observe a call. Null if the call is not to be shown to the core.
   ScopeStack* observing() const { return mode || inside_hidden ? nullptr : scopes; }
 };
 

@@ -47,7 +47,7 @@ class EngineEntry final : public AutogradEngine {
     return run();
   }
 
-  // Of a pass that was prepared elsewhere. Distributed autograd does not call it: it has this engine evaluate single
+  // Runs a pass that was prepared elsewhere. Distributed autograd does not call it: it has this engine evaluate single
   // nodes, on threads of its own, and hands their errors to thread_on_exception().
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
       const std::shared_ptr<torch::autograd::GraphTask>& graph_task, port::NodePtr root,

@@ -14,7 +14,7 @@ namespace amanda::pytorch {
 /// Keeps no tensor alive.
 class ForwardOperands {
  public:
-  /// As they are before the operator runs.
+  /// Keeps the inputs as they are before the operator runs.
   void keep_inputs(c10::ArrayRef<c10::IValue> inputs);
   void keep_outputs(c10::ArrayRef<c10::IValue> outputs);
   /// The leaf of this AccumulateGrad node, which is among the inputs, is reached through the node.

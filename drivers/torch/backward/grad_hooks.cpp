@@ -214,7 +214,7 @@ NodeRecord& add_record(Node& node, const NodeType& type, const ThreadCalls& here
   return made;
 }
 
-/// Null: the tools that saw this owner already see the node, through another owner.
+/// The record of the node. Null if the tools that saw this owner already see the node, through another owner.
 NodeRecord* record_owner(Node& node, const NodeType& type, const ThreadCalls& here, Ownership owner) {
   NodeRecord* known;
   {
@@ -244,7 +244,7 @@ class Binder {
       analysed_ &= !attach_hooks(node, type, {forward_, id, number, made_by_forward, nullptr}).pending;
     }
   }
-  /// Have all their analyses run?
+  /// True if all their analyses have run.
   bool analysed() const { return analysed_; }
 
  private:
@@ -253,7 +253,7 @@ class Binder {
     return plan ? plan->get() : nullptr;
   }
 
-  // False: the node has a record already.
+  // Returns false if the node has a record already.
   bool bind_first(Node& node, const NodeType& type, OpId id, uint32_t number, bool made_by_forward,
                   const HookNeeds& needs) {
     const auto lock = lock_hooks(type);
@@ -320,7 +320,7 @@ class Binder {
   ScopeStack& scopes_;
   const NodeWindow::Made& made_;
   const std::shared_ptr<const ForwardRun>& forward_;
-  RunSource* const runs_;  // null: the forward operator is over
+  RunSource* const runs_;  // null if the forward operator is over
   BackwardBinding binding_;
   uint32_t number_ = 0;
   bool analysed_ = true;

@@ -10,10 +10,10 @@
 
 namespace amanda::pytorch {
 
-/// The scopes whose tools see a backward operator on this thread; none: no tool sees it.
+/// The scopes whose tools see a backward operator on this thread. Empty if no tool sees it.
 CurrentScopes observing_scopes();
 
-/// Assigns the nodes to their owner: the tools that saw it will see them. `base`: the start of the nodes' ids: the
+/// Assigns the nodes to their owner: the tools that saw it will see them. The nodes' ids are derived from `base`: the
 /// forward id, or the id of the node that created them. `runs`: null if the forward operator is over. Returns whether
 /// all their analyses have run.
 bool bind_nodes(ScopeStack& scopes, const NodeWindow::Made& made, const std::shared_ptr<const ForwardRun>& forward,

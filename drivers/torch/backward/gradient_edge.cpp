@@ -27,7 +27,7 @@ bool recorded_by(const RoutineState& routine, const at::Tensor& value) {
   return node && node->sequence_nr() >= routine.first_node() && node->sequence_nr() != UINT64_MAX;
 }
 
-// Is forward mode active here? Not inside a kernel that autograd called: tangents are computed above it.
+// True if forward mode is active here. False inside a kernel that autograd called: tangents are computed above it.
 bool differentiates_forward() {
   return torch::autograd::ForwardADLevel::try_get_by_idx(0) &&
          !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);

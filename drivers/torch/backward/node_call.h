@@ -23,7 +23,7 @@ struct ForwardRun {
   OpType type;
   OpId id;
   uint64_t raw_path;
-  std::shared_ptr<const ForwardOperands> operands;  // null: no analysis will need them
+  std::shared_ptr<const ForwardOperands> operands;  // null if no analysis will need them
   mutable std::weak_ptr<RunState> run;              // set before a backward operator that asks can run
   std::weak_ptr<const Plan> plan{};                 // for a PlainBackwardRun
 };
@@ -35,7 +35,8 @@ struct Ownership {
   OpId id;
   uint32_t number;  // as the BackwardBinding counts
   bool made_by_forward;
-  RunStatePtr kept_run;  // as long as the node lives; null: nobody asks, or the node is a leaf's, which may outlive it
+  RunStatePtr kept_run;  // as long as the node lives; null if not asked for, or if it is a leaf's node, which may
+                         // outlive it
 };
 
 /// Runs the node's own code, and treats its results as the engine does: sums over broadcast dimensions, converts
@@ -67,7 +68,7 @@ class NodeCall final : public OpCall {
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }  // the grad_outputs stay beside them
+  bool has_results() const override { return false; }  // the grad_outputs are kept, too
   void finish() override {}
   void set(Side side, size_t position, Value value) override;
   void commit() override;
@@ -79,12 +80,12 @@ class NodeCall final : public OpCall {
   const NodeType& node_type() const { return type_; }
   const Ownership& owner() const { return owner_; }
 
-  /// How run() gets results: from the node itself, or from the engine, which has them already.
+  /// The source of results for run(): the node itself, or the engine, which has them already.
   using Original = std::function<variable_list(variable_list&&)>;
   void runs(Original original) { rest().original = std::move(original); }
   void ran(variable_list& grad_inputs) { ran_ = &grad_inputs; }  // run() moves them
 
-  /// What get() returns, if that is a defined tensor, and not boxed. Else null.
+  /// The result of get(), if that is a defined tensor, and not boxed. Else null.
   const at::Tensor* gradient(Side at, size_t position) const {
     const variable_list& gradients = at == Side::kOutputs ? grad_inputs_ : grad_outputs_;
     return position < gradients.size() && gradients[position].defined() ? &gradients[position] : nullptr;
@@ -100,9 +101,9 @@ class NodeCall final : public OpCall {
     return std::move(grad_inputs_);
   }
 
-  /// The innermost call of this thread on which actions or analyses run, with this type and id; null: none.
+  /// The innermost call of this thread on which actions or analyses run, with this type and id. Null if there is none.
   static NodeCall* current(OpType type, OpId id);
-  /// Runs the node itself, or what a replacement of it wraps, on other gradients.
+  /// Runs the node itself, or the operator that a replacement of it wraps, on other gradients.
   variable_list call_original(variable_list grad_outputs);
 
   /// While it exists, current() finds the call.
@@ -126,7 +127,7 @@ class NodeCall final : public OpCall {
     size_t position;
     at::Tensor value;
   };
-  /// What most calls need nothing of.
+  /// State that most calls do not need.
   struct Rest : Pooled<Rest> {
     using Shown = c10::SmallVector<c10::IValue, 2>;
 
@@ -156,7 +157,7 @@ class NodeCall final : public OpCall {
   variable_list grad_outputs_, grad_inputs_;
   variable_list* ran_ = nullptr;
   bool replaced_ = false;
-  std::unique_ptr<Rest> rest_;  // null: not needed yet
+  std::unique_ptr<Rest> rest_;  // null if not needed yet
 };
 
 }  // namespace amanda::pytorch

@@ -80,7 +80,7 @@ struct Mapping {
   uintptr_t address, first = 0, end = 0;
 };
 
-// What follows a table may be a variable that the address sanitizer guards; reading it is harmless.
+// A variable that the address sanitizer guards may follow a table; reading it is harmless.
 __attribute__((no_sanitize("address"))) void copy_table(Word* original, OverriddenTable& copy) {
   const Mapping mapping(original);
   Word* const start = original - OverriddenTable::kBefore;

@@ -26,15 +26,15 @@ class NodeRecord {
   NodeRecord(const NodeRecord&) = delete;
   NodeRecord& operator=(const NodeRecord&) = delete;
 
-  /// False: the tools that saw this owner already see the node, through another owner.
+  /// Returns false if the tools that saw this owner already see the node, through another owner.
   bool add(Ownership owner);
   bool claim_post_hook();  // true once
-  /// Of a leaf's node that outlives its graphs: where the graph of the first user is gone, its runs are now those of
-  /// this user, which is at the same place. `owners`: as they are.
+  /// For a leaf's node that outlives its graphs: where the graph of the first user is gone, its runs are now those of
+  /// this user, which is at the same place. `owners`: the current ones.
   void renew_run(const Owners& owners, const Ownership& user, const std::function<RunStatePtr()>& run);
 
   Owners owners() const;
-  /// Null: other threads may change the owners of a node that now runs, or gets owners, on this thread.
+  /// The owners of a node that now runs, or gets owners, on this thread. Null if other threads may change them.
   const Owners* own_owners(const ThreadCalls& here, bool is_leafs) const {
     return is_leafs || &here != maker_ ? nullptr : &owners_;
   }
@@ -58,7 +58,7 @@ class NodeRecord {
   bool has_post_hook_ = false;
 };
 
-/// Existing ownership is kept: drops the tools that already see the node. False: no other tool is left.
+/// Existing ownership is kept: drops the tools that already see the node. Returns false if no other tool is left.
 bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners);
 
 }  // namespace amanda::pytorch

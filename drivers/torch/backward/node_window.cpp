@@ -28,7 +28,7 @@ Node* node_of(const at::Tensor& result) {
 class Walk {
  public:
   explicit Walk(uint64_t first, NodeWindow::Made& made) : first_(first), made_(made) {
-    made_.nodes.resize(at::sequence_number::peek() - first);  // by number; null: not met yet
+    made_.nodes.resize(at::sequence_number::peek() - first);  // by number; null if not found yet
     missing_ = made_.nodes.size();
   }
 

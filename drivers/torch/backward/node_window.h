@@ -1,4 +1,4 @@
-// Which autograd nodes a forward operator created.
+// The autograd nodes that a forward operator created.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +36,7 @@ class NodeWindow {
     SomeNodes nodes;  // in the order of creation
     c10::SmallVector<Leaf, 4> leaves;
   };
-  /// Was no node created until now?
+  /// True if no node was created until now.
   bool is_empty() const;
   /// The nodes created until now that are reachable from these tensors.
   Made made(c10::ArrayRef<at::Tensor> results) const;

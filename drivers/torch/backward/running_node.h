@@ -18,8 +18,8 @@
 
 namespace amanda::pytorch {
 
-/// Tools of outer operators are around those of inner ones, as in the forward pass. What an owner's replacement wraps,
-/// inner owners included, runs only if the replacement runs it.
+/// Tools of outer operators are around those of inner ones, as in the forward pass. The node that an owner's
+/// replacement wraps, with its inner owners, runs only if the replacement runs it.
 class RunningNode : public Pooled<RunningNode> {
  public:
   RunningNode(CurrentScopes scopes, Node& node, const NodeType& type, const NodeRecord& record);
@@ -38,7 +38,7 @@ class RunningNode : public Pooled<RunningNode> {
   const NodeWindow& window() const { return window_; }
   ScopeStack& scopes() const { return *scopes_; }
 
-  /// Does it belong to this record, and to the backward pass that this thread is in?
+  /// True if it belongs to this record, and to the backward pass that this thread is in.
   bool is(const NodeRecord& record) const;
 
  private:
@@ -70,10 +70,10 @@ class RunningNode : public Pooled<RunningNode> {
   const NodeWindow window_;
 };
 
-// Those of this thread, innermost last: a node may run a backward pass of its own.
+// The running nodes of this thread, innermost last: a node may run a backward pass of its own.
 
 void add_running(std::unique_ptr<RunningNode> node);
-/// Removes and returns the innermost one of this record, and releases those inside it; null: there is none.
+/// Removes and returns the innermost one of this record, and releases those inside it. Null if there is none.
 std::unique_ptr<RunningNode> take_running(const NodeRecord& record);
 /// A backward pass that failed leaves nodes on this thread that have begun and will never end.
 inline bool has_running_nodes() { return thread_keys().running_nodes != 0; }

@@ -34,7 +34,7 @@ class Lifetime {
   struct End;
 
   mutable std::mutex mutex_;
-  c10::TensorImpl* tensor_ = nullptr;  // null: it is dead
+  c10::TensorImpl* tensor_ = nullptr;  // null if it is dead
   void (*died_)(const c10::TensorImpl*) = nullptr;
 };
 
@@ -61,7 +61,7 @@ class WeakTensor {
   };
   struct InPython {
     std::shared_ptr<Lifetime> lifetime;
-    std::unique_ptr<Memory> memory;  // null: not dense
+    std::unique_ptr<Memory> memory;  // null if not dense
   };
   using Reference = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   std::variant<InPython, Reference> tensor_;

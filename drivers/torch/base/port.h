@@ -30,7 +30,7 @@ NodePtr make_node(Args&&... args) {
   }
 }
 
-/// Does this thread run a backward operator?
+/// True if this thread runs a backward operator.
 inline bool inside_backward() { return static_cast<bool>(torch::autograd::get_current_node()); }
 
 inline constexpr std::string_view kNameSpace =

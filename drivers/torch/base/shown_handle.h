@@ -14,7 +14,7 @@ class ShownHandle {
       : handle_(std::move(handle)), node_(handle_.grad_fn().get()), requires_grad_(handle_.requires_grad()) {}
 
   const at::Tensor& tensor() const { return handle_; }
-  /// Is `value` the handle, unchanged, and `original` still the same memory?
+  /// True if `value` is the handle, unchanged, and `original` is still the same memory.
   bool stands_for(const at::Tensor& original, const at::Tensor& value) const;
 
  private:

@@ -32,8 +32,8 @@ void each_tensor(const c10::IValue& operand, const Fn& fn) {
 
 OperandTensors tensors_of(c10::ArrayRef<c10::IValue> operands);
 
-/// Is it a symbol, a number that a tracer leaves open? The length of a jagged dimension is not: programs run with
-/// these.
+/// True if it is a symbol, a number that a tracer leaves open. The length of a jagged dimension is none: programs run
+/// with such lengths.
 bool is_symbol(const c10::SymInt& number);
 bool is_symbol(const c10::IValue& operand);  // or a list of numbers that contains one
 

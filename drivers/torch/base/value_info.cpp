@@ -39,7 +39,7 @@ int64_t bytes_of(const std::optional<IntVector>& sizes, int64_t element_size) {
   return bytes;
 }
 
-// What torch.func.jvp wraps does not show its tangent.
+// A tensor that torch.func.jvp wraps does not show its tangent.
 int tangents_of(const at::Tensor& tensor) {
   if (const auto* batched = at::functorch::maybeGetBatchedImpl(tensor)) return tangents_of(batched->value());
   if (tensor._fw_grad(/*level=*/0).defined()) return 1;
@@ -69,7 +69,7 @@ ValueInfo info_of_tensors(c10::ArrayRef<c10::IValue> members) {
   return info;
 }
 
-// The dtype of a list's numbers; "": it may hold several dtypes; empty optional: it holds no numbers.
+// The dtype of a list's numbers. "" if the list may hold several dtypes; an empty optional if it holds no numbers.
 std::optional<std::string_view> dtype_of(const c10::Type& element) {
   switch (element.kind()) {
     case c10::TypeKind::IntType:

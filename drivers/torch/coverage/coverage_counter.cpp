@@ -34,7 +34,7 @@ struct Call final : at::ObserverContext {
   };
 
   Call* outer = nullptr;
-  const OpRecord* record = nullptr;  // null: a node
+  const OpRecord* record = nullptr;  // null for a node
   std::string node;
   std::optional<Skipped> state;  // why no tool sees it, whatever tools ask for
   std::vector<Share> shares;
@@ -136,7 +136,7 @@ const Counters* counting_here() {
 // record does not.
 constexpr std::string_view kNodePrefix = "autograd::engine::evaluate_function: ";
 
-/// False: bookkeeping of the framework, neither an operator nor a node.
+/// Returns false for bookkeeping of the framework, which is neither an operator nor a node.
 bool identify(Call& call, const at::RecordFunction& function) {
   if (const std::optional<c10::OperatorName> name = function.operator_name()) {
     const auto op = c10::Dispatcher::singleton().findOp(*name);

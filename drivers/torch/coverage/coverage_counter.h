@@ -24,7 +24,7 @@ namespace amanda::pytorch {
 // for the first reason that applies. So no call can be missed: the sum of the columns is RecordFunction's own count.
 // Another callback, on all threads, receives the calls of Python code on threads that have entered no scope.
 
-/// Why no tool of a scope saw a call. python/amanda/coverage/reasons.py explains each in a sentence.
+/// The reason why no tool of a scope saw a call. python/amanda/coverage/reasons.py explains each in a sentence.
 enum class Skipped : uint8_t {
   // Reasons that depend on the thread's state.
   kOwn,       // called by this driver, for a tool
@@ -70,7 +70,7 @@ class CoverageCounter : public std::enable_shared_from_this<CoverageCounter> {
   std::vector<Row> rows() const;
 
   const Engine::Tools& tools() const { return tools_; }
-  /// Counts a call. `record`: the forward operator; null: the node named `node`. `why`: empty if it was seen.
+  /// Counts a call. `record`: the forward operator, or null for the node named `node`. `why`: empty if it was seen.
   void count(const OpRecord* record, const std::string& node, std::optional<Skipped> why);
 
  private:
@@ -80,7 +80,7 @@ class CoverageCounter : public std::enable_shared_from_this<CoverageCounter> {
   std::unordered_map<std::string, Counts> backward_;
 };
 
-/// How many are open, on all threads. The functions below are called only if there are any.
+/// The number of open counters on all threads. The functions below are called only if there are any.
 inline std::atomic<size_t> open_counters{0};
 inline bool counts_calls() { return open_counters.load(std::memory_order_relaxed) != 0; }
 

@@ -1,4 +1,4 @@
-// Whether the program calls any operator: told by the first call, at no cost for those after it.
+// Notes whether the program calls any operator: at the first call, without cost for later calls.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace amanda::pytorch {
 /// See Backend::await_call.
 void await_call(uint64_t entry);
 bool end_await_call(uint64_t entry);
-/// False: until it is said to be true again, nothing is awaited on this thread. Instrumentation is off.
+/// If `on` is false, nothing is awaited on this thread until the next call with true. Instrumentation is then off.
 void await_calls_here(bool on);
 
 }  // namespace amanda::pytorch

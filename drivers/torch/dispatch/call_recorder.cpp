@@ -11,7 +11,7 @@ namespace {
 
 thread_local constinit CallRecorder* this_threads = nullptr;
 
-// Of our keys.
+// Sets the bits of our keys only.
 void set_bits(c10::DispatchKeySet included, c10::DispatchKeySet excluded) {
   c10::impl::LocalDispatchKeySet bits = c10::impl::tls_local_dispatch_key_set();
   bits.included_ = (bits.included_ - keys().both) | included;

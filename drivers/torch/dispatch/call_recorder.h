@@ -8,7 +8,7 @@ namespace amanda::pytorch {
 /// Receives the outermost operators that this thread calls on traced tensors.
 class CallRecorder {
  public:
-  /// Must run the call. What runs inside it is not recorded.
+  /// Must run the call. Operators inside it are not recorded.
   virtual void record(ForwardCall& call) = 0;
 
  protected:
@@ -29,8 +29,8 @@ class Recording {
   const c10::DispatchKeySet included_, excluded_;  // of our keys
 };
 
-/// For a call that is no operator of the running program: runs it under this thread's recorder. False: there is none,
-/// or the call belongs to a recorded one.
+/// For a call that is no operator of the running program: runs it under this thread's recorder. Returns false if there
+/// is none, or if the call belongs to a recorded one.
 bool run_recorded(ForwardCall& call);
 
 }  // namespace amanda::pytorch

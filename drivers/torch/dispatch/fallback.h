@@ -9,10 +9,10 @@
 
 namespace amanda::pytorch {
 
-/// The scopes that see a call which this thread caught on the key of `role`; null: none. `held` keeps those of another
-/// thread alive.
+/// The scopes that see a call which this thread caught on the key of `role`. Null if there are none. `held` keeps those
+/// of another thread alive.
 ScopeStack* observers(KeyRole role, CurrentScopes& held);
-/// Is a caught call an operator of the program? May run Python code, so call it before observers().
+/// True if a caught call is an operator of the program. May run Python code, so call this before observers().
 bool is_observed(const ForwardCall& call, c10::DispatchKeySet key_set);
 /// Runs the call under its observers. Throws errors in the form that PyTorch's callers handle.
 void observe(ScopeStack& scopes, ForwardCall& call);

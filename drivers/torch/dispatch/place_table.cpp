@@ -19,13 +19,13 @@ namespace amanda::pytorch {
 
 /// One place, as one thread knows it, in a cache line.
 struct Place {
-  uint64_t key = 0;  // 0: none
+  uint64_t key = 0;  // 0 if there is none
   uint64_t epoch = 0;
   OpId id = 0;
   KnownCall call;
 };
 
-/// What a thread knows: its types, and its places in a table that grows with their number.
+/// The knowledge of a thread: its types, and its places in a table that grows with their number.
 class PlaceTable {
  public:
   ~PlaceTable() { thread_keys().places = nullptr; }
@@ -39,7 +39,7 @@ class PlaceTable {
     return known.sight;
   }
 
-  /// Null: it is not known.
+  /// The place, or null if it is not known.
   [[gnu::hot]] const Place* find(const RawPlace& raw, const ThreadKeys& thread) {
     const uint64_t key = key_of(raw, thread);
     const Place& first = slot(key, 0);
@@ -80,7 +80,7 @@ class PlaceTable {
     }
     return nullptr;
   }
-  // The key's slot, an empty one, or that of other scopes, which may have closed. Null: there is none.
+  // The key's slot, an empty one, or that of other scopes, which may have closed. Null if there is none.
   Place* room_for(uint64_t key, const KnownCall& call) {
     Place *empty = nullptr, *other = nullptr;
     for (size_t probe = 0; probe < kProbes; ++probe) {

@@ -1,4 +1,4 @@
-// Calls at places that this thread knows: one look-up tells what tools do there.
+// Calls at places that this thread knows: one look-up finds the tools' actions there.
 #pragma once
 
 #include "amanda/engine.h"
@@ -10,14 +10,14 @@
 
 namespace amanda::pytorch {
 
-// NOTE: [known places] What tools do at a place does not change from run to run, unless some generation does. So a
+// NOTE: [known places] The tools' actions at a place do not change from run to run, unless some generation does. So a
 // thread keeps a flat record with each place, and a hit needs no other look-up. The call is then run as Engine::on_op()
-// would run it. What is not plain is left to on_op(): tracers, modes and subclasses, programs without Python, operators
-// of backward passes that a tool sees, coverage reports, recorders, bookkeeping of the framework, and whatever still
-// has an analysis to run. A record is made from what on_op() has just found, for the key that the call had before it
-// ran.
+// would run it. Other cases are left to on_op(): tracers, modes and subclasses, programs without Python, operators of
+// backward passes that a tool sees, coverage reports, recorders, and bookkeeping of the framework. Calls that still
+// have an analysis to run are left to it, too. A record is made from the result of on_op(), right after the call, for
+// the key that the call had before it ran.
 
-/// What this thread knows of a caught call.
+/// The knowledge of this thread about a caught call.
 struct Way {
   enum class Kind : uint8_t {
     kUnknown,  // ask the core
@@ -35,18 +35,18 @@ struct Way {
   uint64_t scopes = 0;              // the serial number of the thread's scopes when it was caught
 };
 
-/// Finds out. `symbols`: is some argument a tracer's symbol?
+/// Sets `way`. `symbols`: true if some argument is a tracer's symbol.
 void find_way(Way& way, KeyRole role, const OpRecord& record, c10::DispatchKeySet rest, bool symbols,
               c10::ArrayRef<OperandTensor> arguments);
-/// Runs a known call. True: its routines have run and changed nothing, and the caller runs the operator itself, as on a
-/// way `kBelow`. Throws as observe() does.
+/// Runs a known call. Returns true if its routines have run and changed nothing; the caller then runs the operator
+/// itself, as on a way `kBelow`. Throws as observe() does.
 bool observe_known(Way& way, ForwardCall& call);
-/// After a call that was not known was observed: the next one is, if possible.
+/// Called after an unknown call was observed: makes the next call known, if possible.
 void learn_place(const Way& way, ForwardCall& call);
 
 /// For tests: with false, every call takes the slow path.
 void use_known_places(bool on);
-/// For tests: how many places this thread knows.
+/// For tests: the number of places that this thread knows.
 size_t count_known_places();
 
 /// While the operator of a way `kBelow` runs: the tools that see it are inside it, and see its parts only if one asks.

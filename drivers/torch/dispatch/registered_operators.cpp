@@ -16,7 +16,7 @@ std::string_view without_namespace(std::string_view name) {
   return colons == std::string_view::npos ? name : name.substr(colons + 2);
 }
 
-// What each name begins with that the pattern matches, and whether that is the whole name.
+// The beginning of each name that the pattern matches, and whether it is the whole name.
 struct Beginning {
   explicit Beginning(std::string_view pattern) {
     if (pattern.substr(0, pattern.find("::")).find_first_of(kWildcards) != std::string_view::npos &&

@@ -19,10 +19,11 @@ class RegisteredOperators {
   void add(const c10::OperatorName& name);
   void remove(const c10::OperatorName& name);
 
-  /// Those that a pattern of `OpFilter` matches. A pattern without wildcards takes one look-up.
+  /// The operators that a pattern of `OpFilter` matches. A pattern without wildcards takes one look-up.
   std::vector<c10::OperatorName> matching(const std::string& pattern);
 
-  /// Removes the patterns that are settled from `patterns`. Returns how often operators have been added so far.
+  /// Removes the patterns that are settled from `patterns`. Returns the number of times that operators have been added
+  /// so far.
   uint64_t drop_settled(std::vector<std::string>& patterns);
   /// The matching operators have been treated, unless operators were added since `additions` was read.
   void settle(const std::vector<std::string>& patterns, uint64_t additions);

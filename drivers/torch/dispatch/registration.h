@@ -12,7 +12,7 @@ namespace amanda::pytorch {
 void register_kernels();
 /// Also catches all operators that match these patterns on the filter key.
 void promote_wanted(std::vector<std::string> patterns);
-/// How many operators are caught on it so far.
+/// The number of operators that are caught on the filter key so far.
 size_t count_promoted();
 
 }  // namespace amanda::pytorch

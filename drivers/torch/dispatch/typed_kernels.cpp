@@ -80,7 +80,8 @@ namespace {
 template <class... Op>
 struct OpList {};
 
-// Those that models call most, and the cheap ones that these call inside, for tools that ask for nested operators.
+// The operators that models call most, and the cheap ones that these call inside, for tools that ask for nested
+// operators.
 using TypedOps = OpList<
     // matrix products, convolutions, attention
     at::_ops::linear, at::_ops::matmul, at::_ops::mm, at::_ops::bmm, at::_ops::addmm, at::_ops::baddbmm,

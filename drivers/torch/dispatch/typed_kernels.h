@@ -12,7 +12,7 @@ namespace amanda::pytorch {
 /// Calls `install(operator, its kernel on the key of `role`)` for each typed kernel.
 void each_typed_kernel(KeyRole role,
                        const std::function<void(const c10::OperatorHandle&, const c10::KernelFunction&)>& install);
-/// How many typed kernels there are.
+/// The number of typed kernels.
 size_t count_typed_kernels();
 
 }  // namespace amanda::pytorch

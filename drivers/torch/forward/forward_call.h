@@ -26,35 +26,36 @@ class ForwardCall : public OpCall {
   uint64_t gradient_mask() const final;
 
   const OpRecord& record() const { return record_; }
-  /// Before the call: it is at this place, which is known.
+  /// Called before the call: sets its place, which is known.
   void know(OpId id, uint64_t raw_path) {
     identity_.id = id;
     identity_.raw_path = raw_path;
   }
-  /// Before the call: it is at this place.
+  /// Called before the call: sets its place.
   void begin_at(const RawPlace& raw) { raw_ = raw; }
   /// After the call: the id, if it was found by `raw`, which was known then; else 0.
   OpId id_found_by(const RawPlace& raw) const {
     return identity_.key == raw.key && identity_.epoch == raw.epoch ? identity_.id : 0;
   }
-  /// Does a result share memory with an argument that it may be a view of?
+  /// True if a result shares memory with an argument that it may be a view of.
   virtual bool result_is_view() const = 0;
-  /// Are its operands on a stack, where they can be edited? Then only run() runs the operator on them.
+  /// True if its operands are on a stack, where they can be edited. Only run() then runs the operator on them.
   virtual bool is_boxed() const { return true; }
-  /// Is an argument other than a tensor a tracer's symbol?
+  /// True if an argument other than a tensor is a tracer's symbol.
   virtual bool has_symbols() const = 0;
-  /// Before it runs: will a result share memory with the operand at `position`, as the program passed it?
+  /// Called before it runs: true if a result will share memory with the operand at `position`, as the program passed
+  /// it.
   virtual bool is_viewed(size_t position) = 0;
-  /// A routine or an analysis raised: if the operator has run, completes its effect on the program.
+  /// Called when a routine or an analysis raised: if the operator has run, completes its effect on the program.
   virtual void abandon() noexcept = 0;
   /// The current tensors; valid until the next call.
   virtual c10::ArrayRef<OperandTensor> argument_tensors() const = 0;
   virtual c10::ArrayRef<OperandTensor> result_tensors() const = 0;
-  /// What get() returns at that position, if that is a defined tensor and not boxed. Else null.
+  /// The result of get() at that position, if that is a defined tensor and not boxed. Else null.
   virtual const at::Tensor* unboxed_tensor(Side /*side*/, size_t /*position*/) const { return nullptr; }
 
  protected:
-  /// What the program passed, for an operand that a tool replaced.
+  /// The program's value of an operand that a tool replaced.
   struct EditedInput {
     size_t position;
     c10::IValue input;
@@ -67,13 +68,14 @@ class ForwardCall : public OpCall {
   virtual std::shared_ptr<ForwardOperands> operands_now() const = 0;  // after the run
 
   const Identity& identity();
-  /// What bind_backward() returns where no backward operator was created: nothing is to be kept for an analysis at the
-  /// next run. If that one creates some, operands_now() are used; an operator that writes has changed them by then.
+  /// The result of bind_backward() where no backward operator was created: true if nothing has to be kept for an
+  /// analysis at the next run. If the next run creates some, operands_now() are used; an operator that writes has
+  /// changed them by then.
   bool nothing_made() const { return record_.mutated.empty(); }
   void remember_results();  // for the ids of the operators that use them
 
-  /// Assigns the created backward operators to the tools that see them. `written`: what the operator wrote to and does
-  /// not return. If `operands` is null, operands_now() is used if an analysis is still pending.
+  /// Assigns the created backward operators to the tools that see them. `written`: the operands that the operator wrote
+  /// to and does not return. If `operands` is null, operands_now() is used if an analysis is still pending.
   bool bind_made(ScopeStack& scopes, const NodeWindow& window, const std::vector<c10::IValue>& written,
                  const std::vector<EditedInput>& edited, std::shared_ptr<ForwardOperands> operands,
                  const SubscriptionPtr& seen_by, RunSource& runs);

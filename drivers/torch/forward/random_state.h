@@ -11,7 +11,7 @@ namespace amanda::pytorch {
 
 class RandomState {
  public:
-  /// Of the generator among the arguments, or else of the device's default one.
+  /// The state of the generator among the arguments, or else of the device's default one.
   RandomState(c10::ArrayRef<c10::IValue> arguments, c10::Device device) {
     for (const c10::IValue& argument : arguments) {
       if (argument.isGenerator()) generator_ = argument.toGenerator();

@@ -24,7 +24,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// How many elements of its storage a strided tensor covers, starting at its first element, gaps included.
+// The number of elements of its storage that a strided tensor covers, starting at its first element, gaps included.
 int64_t extent_of(const at::Tensor& tensor) {
   int64_t extent = 1;
   for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);

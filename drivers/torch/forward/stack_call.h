@@ -106,7 +106,7 @@ class StackCall final : public ForwardCall {
 
   const c10::OperatorHandle& op_;
   mutable OperandTensors tensors_;            // the last result of argument_tensors() or result_tensors()
-  std::optional<c10::DispatchKeySet> below_;  // none: call from the top
+  std::optional<c10::DispatchKeySet> below_;  // without a value, the call starts from the top
   torch::jit::Stack& stack_;
   size_t base_;
   State state_ = State::kReady;

@@ -100,7 +100,7 @@ class UnboxedCall : public ForwardCall {
   virtual void push_results(torch::jit::Stack& stack) const = 0;
   virtual void redispatch() = 0;  // and stores the results
 
-  /// What the program gets, if the call was boxed; else null.
+  /// The results for the program, if the call was boxed; else null.
   torch::jit::Stack* boxed_results() { return boxed_ ? &boxed_->stack : nullptr; }
 
   const c10::OperatorHandle& op_;

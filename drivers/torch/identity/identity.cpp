@@ -61,7 +61,7 @@ uint64_t raw_key(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<Operan
 /// resolve a place costs a thousand times as much as to find it.
 class KnownPlaces {
  public:
-  /// 0: the place is not known in this epoch.
+  /// The id, or 0 if the place is not known in this epoch.
   OpId find(uint64_t key, uint64_t epoch) const {
     const auto found = places_.find(key);
     return found != places_.end() && found->second.epoch == epoch ? found->second.id : 0;

@@ -31,7 +31,7 @@ class Array {
   const Shape& shape() const { return shape_; }
   /// The elements in row-major order; valid as long as a handle.
   const std::vector<double>& data() const { return storage_->data; }
-  /// How many elements it has.
+  /// The number of elements.
   size_t size() const { return storage_->data.size(); }
 
   /// Changes the data in place, for all handles and views. Throws `std::invalid_argument` for another number of
@@ -47,9 +47,9 @@ class Array {
   Array with_gradient(std::shared_ptr<GradientState> state) const;
   /// For the runtime: the gradient state, never null.
   const std::shared_ptr<GradientState>& gradient_state() const { return gradient_state_; }
-  /// Do both have the same data?
+  /// True if both have the same data.
   bool shares_data(const Array& other) const { return storage_ == other.storage_; }
-  /// Equal shapes and elements?
+  /// True if shapes and elements are equal.
   bool operator==(const Array& other) const { return shape_ == other.shape_ && data() == other.data(); }
 
   class Weak;

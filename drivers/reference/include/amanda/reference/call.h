@@ -1,4 +1,4 @@
-// How a program runs operators, one at a time.
+// The functions by which a program runs operators, one at a time.
 /// @namespace amanda::reference
 /// The reference driver: a small runtime without a framework, to test the core and to learn from.
 #pragma once
@@ -38,10 +38,10 @@ class Place {
   bool labelled_;
 };
 
-/// Calls `listener` on this thread before each kernel, with what will run; an empty function ends it.
+/// Calls `listener` on this thread before each kernel, with the operator that will run; an empty function ends it.
 void set_kernel_listener(std::function<void(const OpInfo&)> listener);
 
-/// How the innermost routine on this thread runs; empty outside routines.
+/// The mode in which the innermost routine on this thread runs; empty outside routines.
 std::optional<RoutineMode> routine_mode();
 
 }  // namespace amanda::reference

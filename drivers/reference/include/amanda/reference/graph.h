@@ -59,7 +59,7 @@ class Graph {
   explicit Graph(std::shared_ptr<Program> instrumented) : program_(std::move(instrumented)) {}
 
   std::shared_ptr<Program> program_;
-  std::shared_ptr<ArtifactCache> artifacts_;  // null: this is an instrumented graph
+  std::shared_ptr<ArtifactCache> artifacts_;  // null if this is an instrumented graph
 };
 
 }  // namespace amanda::reference

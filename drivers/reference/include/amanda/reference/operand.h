@@ -1,4 +1,4 @@
-// What operators take and give, and how it travels through the core as a Value.
+// The operands of operators, and their form as a Value in the core.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@ namespace amanda::reference {
 /// A value that is not known yet: what the analysis of a graph sees.
 struct Symbol {
   std::string name;  ///< its name, for messages
-  /// Are the names equal?
+  /// True if the names are equal.
   bool operator==(const Symbol&) const = default;
 };
 
-/// What operators take and return.
+/// An input or a result of an operator.
 using Operand = std::variant<Array, std::vector<Array>, double, Symbol>;
 /// An operator's inputs or outputs, by position.
 using Operands = std::vector<Operand>;
