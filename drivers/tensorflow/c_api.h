@@ -62,7 +62,7 @@ inline constexpr int kUnknownError = 2;  // TF_UNKNOWN of TF_Code
   DO(uint64_t, TF_GetFrameId, (TF_OpKernelContext*))                                                                 \
   DO(int64_t, TF_GetIterId, (TF_OpKernelContext*))
 
-/// Pointers to them; null: missing.
+/// Pointers to these functions. Null for a function that is missing.
 struct CApi {
 #define AMANDA_DECLARE(result, name, arguments) result(*name) arguments = nullptr;
   AMANDA_TENSORFLOW_C_API(AMANDA_DECLARE)
@@ -70,9 +70,9 @@ struct CApi {
   std::vector<std::string> missing;
 };
 
-/// Those of the TensorFlow in this process. Null: none is loaded yet.
+/// The functions of the TensorFlow in this process. Null if none is loaded yet.
 const CApi* find_c_api();
-/// The same for code that TensorFlow calls, so that it is there.
+/// The same for code that TensorFlow calls: TensorFlow is then loaded.
 const CApi& c_api();
 
 /// A status that this thread uses again and again: each function sets it.

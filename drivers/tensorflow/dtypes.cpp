@@ -36,7 +36,7 @@ std::string name_of(DataType type) {
 }
 
 void add_dtype(DataType type, Dtype dtype) {
-  // What it replaces is leaked: descriptions of operands name it.
+  // A replaced entry is leaked: descriptions of operands refer to its name.
   if (is_known(type)) dtypes[type].store(new Dtype(std::move(dtype)), std::memory_order_release);
 }
 

@@ -1,4 +1,4 @@
-// The data types whose tensors routines see, as Python told them when it loaded the driver.
+// The data types whose tensors routines see. Python passes them when it loads the driver.
 #pragma once
 
 #include <Python.h>
@@ -15,9 +15,9 @@ struct Dtype {
   size_t item_size;
 };
 
-/// Null: tensors of that type are not shown, such as strings, resources and variants.
+/// The entry of a type. Null if tensors of that type are not shown, such as strings, resources and variants.
 const Dtype* dtype_of(DataType type) noexcept;
-/// The type of a numpy.dtype; with the interpreter lock. 0: none, or one that is not shown.
+/// The type of a numpy.dtype; with the interpreter lock. 0 if there is none, or if it is not shown.
 DataType type_of(PyObject* numpy_dtype);
 /// "float32"; for a type that is not shown "TF_DataType 20".
 std::string name_of(DataType type);

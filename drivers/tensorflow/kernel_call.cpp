@@ -133,7 +133,7 @@ void KernelCall::hold(int number, const TensorPtr& tensor) {
   held_.push_back({static_cast<size_t>(number), tensor});
 }
 
-// What the graph knows of a replacement's result must be true: kernels after it rely on that.
+// The type and the shape that the graph has for a replacement's result must be true: kernels after it rely on them.
 void KernelCall::check_result(size_t result, const TF_Tensor* tensor) const {
   const DataType type = types_[result];
   const std::optional<IntVector>& shape = node_.shapes()[result];

@@ -1,4 +1,4 @@
-// What routines share in one execution of an operator, and in its backward operators.
+// The objects that routines share in one execution of an operator, and in its backward operators.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace amanda::tensorflow {
 
-/// Where a node runs: in one run of a graph, in a loop of it, in one of the loop's iterations.
+/// The execution to which a node's run belongs: a run of a graph, a loop in it, and an iteration of the loop.
 struct Execution {
   int64_t step;
   uint64_t frame;
@@ -20,8 +20,8 @@ struct Execution {
 void begin_run();
 void end_run();
 
-/// One for all taps of an operator in one execution; null: no run is in progress. The k-th execution of a backward
-/// operator belongs to the k-th last of its forward operator, as gradients of a loop run from its end.
+/// One object for all taps of an operator in one execution. Null if no run is in progress. The k-th execution of a
+/// backward operator belongs to the k-th last of its forward operator, as gradients of a loop run from its end.
 RunStatePtr run_state(const std::shared_ptr<const Operator>& op, const Execution& execution);
 
 }  // namespace amanda::tensorflow

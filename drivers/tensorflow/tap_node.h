@@ -1,4 +1,4 @@
-// What a node of the op AmandaTap does: its tap, and which tensor is which operand.
+// A node of the op AmandaTap: its tap, and the operand that each tensor belongs to.
 #pragma once
 
 #include <Python.h>
@@ -20,8 +20,8 @@ struct Operator {
   OpId id;
   size_t num_inputs, num_outputs;  // positions; of a backward operator grad_outputs and grad_inputs
   std::string module_path, source;
-  std::shared_ptr<const Operator> forward;  // null: it is a forward operator
-  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies; null: nothing is
+  std::shared_ptr<const Operator> forward;  // null if it is a forward operator
+  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies. Null if nothing is
   /// refused.
   mutable PyObject* refuse = nullptr;
 };
@@ -37,11 +37,13 @@ struct Place {
 /// An operand. Tensors of a tap have numbers: first those that it gets, then the results of a replacement.
 struct Slot {
   static constexpr int kHidden = -1;
-  std::vector<int> tensors;  // one, or one for each member of a list, of which some may be hidden; none: all is hidden
+  std::vector<int> tensors;  // one, or one for each member of a list, of which some may be hidden; empty if all are
+                             // hidden
   bool is_list = false;
 };
 
-/// What a graph knows of the shapes of some tensors: sizes may be kUnknown; none: not even their number is known.
+/// The shapes of some tensors, as far as a graph knows them: sizes may be kUnknown. A shape is empty if not even the
+/// number of sizes is known.
 using Shapes = std::vector<std::optional<IntVector>>;
 
 /// Immutable, but for `original`. Kernels share it: it outlives its Python object.
@@ -51,9 +53,9 @@ class TapNode {
   TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<Place>& args,
           const std::vector<Place>& results, Shapes shapes);
 
-  /// The node with that number; null: none, or of another process.
+  /// The node with that number. Null if there is none, or if it belongs to another process.
   static std::shared_ptr<const TapNode> find(int64_t number);
-  /// Makes find() find it.
+  /// Adds a node, so that find() returns it.
   static void add(const std::shared_ptr<const TapNode>& node);
 
   int64_t number() const { return number_; }
@@ -63,15 +65,15 @@ class TapNode {
   const std::vector<Slot>& slots(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
   size_t num_args() const { return num_args_; }
   size_t num_tensors() const { return num_tensors_; }
-  /// Is any operand a list?
+  /// True if any operand is a list.
   bool has_lists() const { return has_lists_; }
-  /// Results of the node: which tensor each is.
+  /// The tensor of each result of the node.
   const std::vector<size_t>& results() const { return results_; }
   const Shapes& shapes() const { return shapes_; }
-  /// Can the tensors of this operand be replaced?
+  /// True if the tensors of this operand can be replaced.
   bool can_edit(Side side, size_t position) const;
 
-  /// With the interpreter lock. Borrowed as Operator::refuse is; null: there is none.
+  /// With the interpreter lock. Borrowed in the same way as Operator::refuse. Null if there is none.
   mutable PyObject* original = nullptr;
 
  private:

@@ -20,7 +20,7 @@ IntVector sizes_of(const py::array& array) {
   return sizes;
 }
 
-/// As numpy sees it, if it is an array or numpy can make one without guessing a type.
+/// The object as an array of numpy, if it is one, or if numpy can make one without guessing a type.
 py::array as_array(py::handle object) {
   if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
   if (py::hasattr(object, "__array__")) {  // a scalar of numpy, an eager tensor

@@ -29,9 +29,10 @@ TensorPtr allocate(DataType type, const IntVector& sizes);
 
 /// A read-only array on the tensor's data, which it keeps alive; None for a type that is not shown.
 py::object array_of(const TensorPtr& tensor);
-/// A tensor with a copy of the array's data. Throws `ConversionError` for what is no array, and no scalar of numpy.
+/// A tensor with a copy of the array's data. Throws `ConversionError` for an object that is neither an array nor a
+/// scalar of numpy.
 TensorPtr copy_of(py::handle array);
-/// Is it what array_of() returned for this tensor?
+/// True if it is the array that array_of() returned for this tensor.
 bool is_array_of(py::handle array, const TensorPtr& tensor);
 
 }  // namespace amanda::tensorflow

@@ -13,7 +13,8 @@ namespace amanda::pytorch {
 /// The type of each device for which autocast is on here, and its dtype, in turn.
 std::vector<int64_t> autocast_here();
 
-/// Autocast as `autocast_here` told it. It keeps no casts of weights: they may belong to a graph that is traced.
+/// Sets autocast to the state that `autocast_here` returned. Keeps no casts of weights: they may belong to a graph that
+/// is traced.
 class WithAutocast {
  public:
   explicit WithAutocast(c10::ArrayRef<int64_t> wanted);

@@ -181,7 +181,7 @@ void CompiledCall::set(Side side, size_t position, Value value) {
   held_.push_back({side, position, given});
 }
 
-// What is compiled after the operator relies on the form of its results.
+// The compiled code after the operator relies on the form of its results.
 void CompiledCall::check_result(size_t position, const c10::IValue& given) const {
   const Operand& operand = slot_.operands(Side::kOutputs)[position];
   if (operand.kind == Operand::Kind::kHidden) return;

@@ -1,5 +1,5 @@
-// amanda::edge_v1: taps beside an operator, on the values of one of its sides and on their gradients. An autograd
-// function that the compiler traces through, so that no node of it is left but those that run taps.
+// amanda::edge_v1: taps before or after an operator, on the values of one of its sides and on their gradients. It is an
+// autograd function that the compiler traces through, so that only its nodes that run taps are left.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/clone.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -13,12 +13,12 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using torch::autograd::AutogradContext;
 
-/// What runs on the values, and what on their gradients.
+/// The slots that run on the values, and on their gradients.
 struct EdgePlan {
   c10::SymIntArrayRef numbers;
   c10::ArrayRef<at::Tensor> run;
   at::Tensor table;
-  int64_t forward;  // a slot; -1: none
+  int64_t forward;  // a slot, or -1 if there is none
   bool forward_edits;
   at::IntArrayRef edited;
   int64_t backward;

@@ -1,4 +1,4 @@
-// Tensors that hold an object: how a compiled graph passes on what it cannot look into.
+// Tensors that hold an object: a compiled graph passes objects that it cannot look into in this way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ class Held : public std::enable_shared_from_this<Held> {
 
   /// A new 0-dim int64 tensor that holds the number.
   at::Tensor tensor();
-  /// What a tensor, or a copy of one, stands for; null: nothing that is alive.
+  /// The object that a tensor, or a copy of one, stands for. Null if that is not alive.
   template <class T>
   static std::shared_ptr<T> of(const at::Tensor& tensor) {
     return std::dynamic_pointer_cast<T>(find(tensor));

@@ -21,7 +21,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// As the caller sees it, Python code or the autograd engine.
+/// Runs `fn`, and throws its errors in the form that the caller expects: Python code or the autograd engine.
 template <class Fn>
 auto guarded(const Fn& fn) {
   try {

@@ -1,5 +1,5 @@
 // amanda::opaque_v1: an operator that runs inside a node, because a replacement or a differentiable routine is in its
-// place. What that records is kept with the node's results, and gives their gradient.
+// place. The graph that the routine records is kept with the node's results, and gives their gradient.
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

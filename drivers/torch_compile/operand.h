@@ -1,4 +1,4 @@
-// How an operand of an operator is put together from what a node of a compiled graph gets.
+// Operands of an operator, put together from the arguments of a node of a compiled graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ struct Operand {
   std::vector<Operand> members{};  // of a list
 };
 
-/// The type of a list's members; for another type itself.
+/// The type of a list's members; any other type itself.
 c10::TypePtr member_type(const c10::TypePtr& type);
 
 }  // namespace amanda::pytorch

@@ -1,4 +1,4 @@
-// What a node of a compiled graph does: which taps it runs, of which operator, on which operands.
+// The work of a node of a compiled graph: its taps, their operator, and the operands.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,21 +19,21 @@ struct Operator {
   Backend* backend;
   OpType type;
   OpId id;
-  c10::OperatorHandle op;  // of a backward operator: what it is the derivative of
+  c10::OperatorHandle op;  // of a backward operator: the operator of which it is the derivative
   std::string module_path, source;
-  std::shared_ptr<const Operator> forward;  // null: it is a forward operator
-  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies; null: nothing is
+  std::shared_ptr<const Operator> forward;  // null if it is a forward operator
+  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies. Null if nothing is
   /// refused.
   mutable PyObject* refuse = nullptr;
 };
 
-/// What a replacement's result must be like.
+/// The dtype and the sizes that a replacement's result must have.
 struct Form {
   at::ScalarType dtype;
-  std::vector<std::optional<int64_t>> sizes;  // none: left open
+  std::vector<std::optional<int64_t>> sizes;  // empty if left open
 };
 
-/// Where a tensor of a node belongs.
+/// The operand to which a tensor of a node belongs.
 struct TensorPlace {
   Side side;
   size_t position, member;  // member: of a list; else 0
@@ -51,9 +51,9 @@ class Slot {
   Phase phase() const { return op_->forward ? Phase::kBackward : Phase::kForward; }
   const std::vector<Operand>& operands(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
   const c10::Argument& argument(Side side, size_t position) const;
-  /// Where each tensor belongs; one may belong nowhere.
+  /// The operand to which each tensor belongs; empty for a tensor that belongs to none.
   const std::vector<std::optional<TensorPlace>>& places() const { return places_; }
-  /// Null: nothing is known.
+  /// The form of a tensor. Null if nothing is known.
   const Form* form(size_t tensor) const {
     return tensor < forms_.size() && forms_[tensor].dtype != at::ScalarType::Undefined ? &forms_[tensor] : nullptr;
   }

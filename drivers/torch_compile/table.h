@@ -1,4 +1,4 @@
-// What a compiled graph's nodes look up when it runs.
+// The tables in which a compiled graph's nodes look up data when it runs.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class Table final : public Held {
  public:
   explicit Table(std::vector<std::shared_ptr<const Slot>> slots) : slots_(std::move(slots)) {}
 
-  /// Null: there is none.
+  /// The slot with this number. Null if there is none.
   const Slot* at(int64_t number) const {
     return number < 0 || static_cast<size_t>(number) >= slots_.size() ? nullptr : slots_[number].get();
   }
@@ -26,11 +26,11 @@ class Table final : public Held {
   const std::vector<std::shared_ptr<const Slot>> slots_;
 };
 
-/// One execution of an operator, or of all those of a graph inside a graph: what the taps of an operator share, and
-/// those of its backward operator.
+/// One execution of an operator, or of all operators of a graph inside a graph: the objects that the taps of an
+/// operator share, and those of its backward operator.
 class Run final : public Held {
  public:
-  /// `op`: the forward operator; `begins`: is it the first tap of the phase?
+  /// `op`: the forward operator; `begins`: true for the first tap of the phase.
   RunStatePtr state(const Operator& op, Phase phase, bool begins);
 
  private:

@@ -70,7 +70,7 @@ bool has_attributes(PyObject* object) {
   return dict && *dict && PyDict_GET_SIZE(*dict) > 0;
 }
 
-// What the operator returned to the routine at this position, if the routine returns that; otherwise null.
+// The operator's result at this position, if the routine got it and returns it; otherwise null.
 const c10::IValue* original_result(const OpSite& site, Side side, size_t position, PyObject* object) {
   if (site.phase() != Phase::kForward || side != Side::kOutputs) return nullptr;
   const pytorch::OriginalResults* kept = pytorch::RoutineState::kept(site.type());

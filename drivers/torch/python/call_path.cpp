@@ -116,7 +116,7 @@ uint64_t whole_path(void*&) {
     if (frame->module) hash = with_module(hash, frame->module, frame->reborn);
     if (frame->block) hash = pytorch::mix(hash, frame->block);
   }
-  return hash;  // 0: no frames
+  return hash;  // 0 if there are no frames
 }
 
 // Until the process enters its first block, looking for blocks costs nothing.
@@ -198,7 +198,8 @@ PyObject* list_of(const std::vector<pytorch::TensorOperand>& tensors) {
   return operands;
 }
 
-// False: a Python exception is set. `in_model`: does the id not depend on frames outside the outermost module?
+// Returns false if a Python exception is set. `in_model`: true if the id does not depend on frames outside the
+// outermost module.
 bool find_place(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors, Identified& found,
                 bool& in_model) {
   Uncompiled uncompiled;
@@ -298,7 +299,7 @@ std::string describe(uint64_t raw, Detail detail) {
   return descriptions().find(raw, detail == Detail::kModulePath ? &Identified::module_path : &Identified::source);
 }
 
-// Is this thread inside one of `wanted`, with none of `others` further inside?
+// True if this thread is inside one of `wanted`, with none of `others` further inside.
 bool runs(const std::vector<PyCodeObject*>& wanted, const std::vector<PyCodeObject*>& others) {
   bool found = false;
   walk([&](PyCodeObject* code, int, PyObject*, PyObject*, PyFrameObject*) {

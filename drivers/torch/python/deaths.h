@@ -14,20 +14,20 @@ enum class Watch {
   kPlain,    // a module without state and submodules: see is_reborn()
 };
 
-/// Watches an object until it dies; false: it does not support weak references. With the interpreter lock, like all
-/// functions below.
+/// Watches an object until it dies. Returns false if the object does not support weak references. With the interpreter
+/// lock, like all functions below.
 ///
 /// Deaths are handled without running Python code: a signal handler could run there, and its exception would be lost.
 bool watch(PyObject* object, Watch kind);
 
 /// Addresses of watched objects that died since the last call.
 std::vector<uint64_t> dead_objects();
-/// Would that return any, or may tables still hold those that it returned the last time?
+/// True if dead_objects() would return any, or if tables may still hold those that it returned the last time.
 bool has_dead_objects();
 
-/// Is this a module with state or submodules, at an address where a plain one died? All plain modules of one class are
-/// equal, and often recreated, so their deaths end no epoch; but other modules at such an address must be distinguished
-/// from them. May be called without the interpreter lock.
+/// True if this is a module with state or submodules, at an address where a plain one died. All plain modules of one
+/// class are equal, and often recreated, so their deaths end no epoch; but other modules at such an address must be
+/// distinguished from them. May be called without the interpreter lock.
 inline std::atomic<bool> any_graves{false};  // where plain modules died
 bool is_reborn_in_grave(PyObject* module);
 inline bool is_reborn(PyObject* module) {

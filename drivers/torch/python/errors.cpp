@@ -69,7 +69,7 @@ bool carries_programs(const std::exception_ptr& error) {
   return exception && is_programs(py::reinterpret_steal<py::object>(exception));
 }
 
-/// Was it marked? Removes the mark.
+/// Returns true if the exception was marked. Removes the mark.
 bool take_mark(py::handle exception) {
   if (!py::hasattr(exception, kOperators)) return false;
   py::delattr(exception, kOperators);

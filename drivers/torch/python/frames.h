@@ -21,7 +21,7 @@ inline uint64_t instruction_at(PyCodeObject* code, int offset) {
   return reinterpret_cast<uint64_t>(code->co_code_adaptive) + static_cast<uint64_t>(offset);
 }
 
-/// Are the interpreter's own frames read? Not before a self-test at import has passed.
+/// True if the interpreter's own frames are read. False until a self-test at import has passed.
 inline bool walks_directly = false;
 
 #ifdef AMANDA_FRAME_LAYOUT

@@ -1,4 +1,4 @@
-// What profilers need from PyTorch.
+// The functions that profilers need from PyTorch.
 #pragma once
 
 #include "amanda/probe.h"

@@ -15,21 +15,21 @@ namespace amanda::python {
 /// The frames of a thread's last walk. The next one compares each of its frames with them, and hashes again only from
 /// the outermost one that differs: in a model, all but the inner ones stay as they are between two operators.
 ///
-/// The hash is a function of what is compared (instructions, globals and modules), never of where frames lie. The
-/// addresses of frames only tell which are to be compared; they may be those of frames that are gone, and are never
+/// The hash is a function of the compared values (instructions, globals and modules), never of the addresses of frames.
+/// The addresses only select the frames to compare. They may be those of frames that are gone, and are never
 /// dereferenced.
 class LastWalk {
  public:
-  /// This thread's. Null: the thread ends. `kept`: where this thread keeps it; null at first.
+  /// This thread's last walk. Null if the thread is ending. `kept`: where this thread keeps it; null at first.
   static LastWalk* here(void*& kept) { return kept ? static_cast<LastWalk*>(kept) : make(kept); }
 
-  /// The hash of `innermost` and all outer frames. 0: null.
+  /// The hash of `innermost` and all outer frames. 0 if `innermost` is null.
   uint64_t hash(RawFrame* innermost, const PyCodeObject* run_module) {
     if (const uint64_t found = free_codes_found.load(std::memory_order_acquire); found != found_) {
       found_ = found;
       size_ = 0;  // frames of such code are stored with a mark
     }
-    // Frames lie on a stack, with the exception of generators'. What lies above the innermost one has returned.
+    // Frames lie on a stack, with the exception of generators'. Frames above the innermost one have returned.
     size_t known = size_, made = 0;
     RawFrame* frame = innermost;
     for (; frame; frame = outer_frame(frame), ++made) {
@@ -52,14 +52,14 @@ class LastWalk {
  private:
   struct Frame {
     const RawFrame* frame;
-    PyObject* module;  // null: none
+    PyObject* module;  // null if there is none
     PyTypeObject* type;
     uint64_t name;  // of the globals, if the code is free
     uint64_t hash;  // of this one and all outer ones
     bool is_generators, is_reborn, is_free;
   };
 
-  /// How many of the first `known` frames may be outer to, or the same as, `frame`.
+  /// The number of the first `known` frames that may be outer to, or the same as, `frame`.
   size_t match(const RawFrame* frame, size_t known) const {
     if (known == 0 || frames_[known - 1].frame == frame) return known;
     if (is_generators(frame)) {

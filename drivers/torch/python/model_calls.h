@@ -23,20 +23,20 @@ namespace amanda::python {
 /// The identities of calls in models by their frames inside the model. With the interpreter lock.
 class ModelCalls {
  public:
-  /// Where this thread is in a model. The key is 0 if it is in none, if the frames outside may change the id, or if a
-  /// frame has no step yet.
+  /// The place of this thread in a model. The key is 0 if it is in none, if the frames outside may change the id, or if
+  /// a frame has no step yet.
   struct Place {
     uint64_t frames = 0, key = 0, epoch = 0;
     std::string source;             // of the frames outside
     bool source_is_inside = false;  // the frames inside have one, which counts
 
-    /// The same after operands may have got numbers.
+    /// Updates the place after operands may have got numbers.
     void note(const std::vector<pytorch::TensorOperand>& tensors);
   };
   static Place here(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
                     const PyCodeObject* run_module);
 
-  /// False: it is not known.
+  /// Returns false if the call is not known.
   bool find(const Place& place, Identified& found) const;
   void add(const Place& place, const Identified& call);
 

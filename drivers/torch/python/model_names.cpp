@@ -23,8 +23,8 @@ using Address = const PyObject*;
 
 /// The modules that were at one path of a model, in the order in which they were first there.
 ///
-/// Those with parameters or buffers of their own have ids of their own: what a tool has made for one fits no other. A
-/// module that comes back has its ids again.
+/// Modules with parameters or buffers of their own have ids of their own: an object that a tool has made for one fits
+/// no other. A module that comes back has its ids again.
 class Occupants {
  public:
   size_t ordinal(uint64_t module) {
@@ -54,11 +54,11 @@ struct Model {
   }
 };
 
-// By the outermost module.
+// All models, by the outermost module.
 std::unordered_map<Address, Model>& models = *new std::unordered_map<Address, Model>;
 // The outermost module of the model at home.
 std::unordered_map<Address, Address>& homes = *new std::unordered_map<Address, Address>;
-// Of all modules that have names, for Occupants.
+// The numbers of all modules that have names, for Occupants.
 std::unordered_map<Address, uint64_t>& module_numbers = *new std::unordered_map<Address, uint64_t>;
 uint64_t last_module_number = 0;
 
@@ -75,7 +75,7 @@ Model* find_model(Address outermost) {
   return found == models.end() ? nullptr : &found->second;
 }
 
-// Where a module is named that is called directly; null: nowhere.
+// The model in which a module is named that is called directly. Null if there is none.
 Model* model_of(Address module) {
   if (Model* own = find_model(module)) return own;
   const auto home = homes.find(module);
@@ -83,7 +83,7 @@ Model* model_of(Address module) {
   return model && model->is_alive() && model->name_of(module) ? model : nullptr;
 }
 
-// The first model that holds a module; null: none does.
+// The first model that holds a module. Null if none does.
 Model* first_with(Address module) {
   Model* first = nullptr;
   for (auto& [outermost, model] : models) {

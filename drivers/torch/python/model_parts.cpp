@@ -49,8 +49,8 @@ bool contains(const py::dict& dict, py::handle key) {
   return found != 0;
 }
 
-// Calls `see(name, value)` for each, until that returns true; returns whether it did. What `see` calls may run code of
-// the program, which may change them meanwhile.
+// Calls `see(name, value)` for each, until that returns true; returns whether it did. `see` may run code of the
+// program, which may change the members meanwhile.
 template <class See>
 bool any_held(py::handle module, py::handle kind, const See& see) {
   const py::object attributes = checked(PyObject_GenericGetDict(module.ptr(), nullptr));
@@ -138,7 +138,7 @@ class Walk {
   std::unordered_set<PyObject*> seen_;
 };
 
-// As Python shows the shape's tuple, or None.
+// The text by which Python shows the shape's tuple, or None.
 std::string shape_text(py::handle parameter) {
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(parameter.ptr()));
   const bool plain = type == model_python->parameter_class.ptr() || type == THPVariableClass;

@@ -1,5 +1,5 @@
-// The modules of a model, and what they are registered by. Classes belong to the program: no method that one may
-// override is called, and all is compared by identity.
+// The modules of a model, and the data by which they are registered. Classes belong to the program: no method that a
+// class may override is called, and objects are compared by identity.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,39 +13,39 @@ namespace amanda::python {
 /// For the life of the process. See amanda/drivers/torch/models.py.
 struct ModelPython {
   pybind11::object module_class, parameter_class;  // nn.Module, nn.Parameter
-  pybind11::object name_class;                     // of what `names` holds, a tuple
+  pybind11::object name_class;                     // of the values of `names`, a tuple
   pybind11::object shape_of;                       // `shape_of(parameter)`: for other classes of tensors
 };
 void install_models(ModelPython types);
 
-/// What a module itself holds in `kind`, that is "_parameters", "_buffers" or "_modules", without what is None: a list
-/// of (name, value).
+/// The members that a module itself holds in `kind`, that is "_parameters", "_buffers" or "_modules", without those
+/// that are None: a list of (name, value).
 pybind11::list held(const pybind11::object& module, const pybind11::str& kind);
 
 /// (name, module) of a module and of all modules in it, each once, in the order of nn.Module.named_modules().
-/// `wrapper`: the class of torch.compile's wrappers, which count as the module inside; None: there are none.
+/// `wrapper`: the class of torch.compile's wrappers, which count as the module inside. None if there are none.
 pybind11::list named_parts(pybind11::handle module, const pybind11::object& wrapper);
 
-/// The functions below take what named_parts() returned.
+/// The functions below take the result of named_parts().
 
 /// [(name, shape)] of all parameters, as Python shows it.
 std::string parameters_text(const pybind11::list& parts);
-/// For each part one byte: does it hold parameters or buffers, or a module in it?
+/// One byte for each part: 1 if it, or a module in it, holds parameters or buffers.
 pybind11::bytes with_state(const pybind11::list& parts, const pybind11::object& wrapper);
 /// (name, module) of the part at `i`, borrowed.
 std::pair<pybind11::handle, pybind11::handle> part_of(const pybind11::list& parts, size_t i);
-/// Does a module itself hold parameters or buffers?
+/// True if a module itself holds parameters or buffers.
 bool holds_state(pybind11::handle module);
 /// A Name of amanda/drivers/torch/models.py.
 pybind11::object new_name(const pybind11::str& model, const pybind11::object& path, bool has_state,
                           const std::string& text);
 
-/// Where buffers that count as parameters are kept. See amanda/drivers/torch/operands.py.
+/// Tables of the buffers that count as parameters. See amanda/drivers/torch/operands.py.
 struct BufferTables {
   pybind11::dict names;                        // of modules, by address
   pybind11::dict registered;                   // their buffers, by the module's address
   pybind11::dict homes;                        // lists of the modules that hold a buffer, by its number
-  pybind11::object buffers_class, home_class;  // of what the last two hold
+  pybind11::object buffers_class, home_class;  // of the values of the last two
   pybind11::object settle;                     // `settle(module)`: for modules that are registered
 };
 void install_buffers(BufferTables tables);

@@ -17,7 +17,7 @@ class ModuleName {
     const auto address = pybind11::reinterpret_steal<pybind11::object>(PyLong_FromVoidPtr(module));
     return ModuleName(PyDict_GetItemWithError(names.ptr(), address.ptr()));
   }
-  /// `fields`: of a NamedTuple, borrowed; null: it has none.
+  /// `fields`: of a NamedTuple, borrowed; null if there is no name.
   explicit ModuleName(PyObject* fields) : fields_(fields) {}
   explicit operator bool() const { return fields_ != nullptr; }
   pybind11::handle model() const { return PyTuple_GET_ITEM(fields_, 0); }

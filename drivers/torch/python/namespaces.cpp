@@ -12,7 +12,8 @@ PyObject* interned_name() {
   return name;
 }
 
-// Are they of the module that is imported by their name? Without a name there is none to confuse.
+// True if the globals are those of the module that is imported by their name. Globals without a name cannot be
+// confused, so the result is true.
 bool are_a_modules(PyObject* globals) {
   PyObject* name = PyDict_GetItemWithError(globals, interned_name());
   if (!name || !PyUnicode_CheckExact(name)) return true;

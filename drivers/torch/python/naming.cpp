@@ -39,7 +39,7 @@ class NamingLock {
   bool held_;
 };
 
-// As frames.hash_of_text().
+// The same as frames.hash_of_text().
 uint64_t hash_of(const std::string& text) {
   static PyObject* const digest = PyUnicode_InternFromString("digest");
   const py::bytes data(text);
@@ -57,10 +57,10 @@ bool is_registered(PyObject* module) {
   return PyDict_GetItemWithError(naming_tables->registered.ptr(), address.ptr()) != nullptr;
 }
 
-// Which frames entered a scope counts only where no model is around the call.
+// The frames that entered a scope. They count only where no model is around the call.
 class Entered {
  public:
-  // False: a frame is in a block, whose name counts.
+  // Returns false if a frame is in a block, whose name counts.
   bool ask() {
     if (py::len(naming_tables->blocks()) > 0) return false;
     frames_ = naming_tables->entered();
@@ -82,7 +82,7 @@ struct Call {
   ModuleNames names;  // of these
 };
 
-// False: something is not kept.
+// Returns false if something is not kept.
 bool add_all(Call& call, const Entered& entered) {
   const c10::SmallVector<KeptStep, 64> steps =
       kept_steps();  // from here on, no Python code runs that could change what is kept

@@ -20,26 +20,27 @@ struct Identified {
   std::string module_path, source;
 };
 
-/// What places are named with, for the life of the process. See amanda/drivers/torch/call_path.py.
+/// Installs the objects for naming places, for the life of the process. See amanda/drivers/torch/call_path.py.
 ///
-/// Arguments: registered: modules whose buffers count, too, by address. lock: of
-/// call_path.naming(). entered: the frames of this thread that entered a scope, by address, with their code. blocks:
-/// the frames that are in a block of amanda.root. hash: frames.hash_bytes().
+/// `registered` holds the modules whose buffers count, too, by address. `lock` is that of call_path.naming(). `entered`
+/// holds the frames of this thread that entered a scope, by address, with their code. `blocks` holds the frames that
+/// are in a block of amanda.root. `hash` is frames.hash_bytes().
 void install_naming(pybind11::dict registered, pybind11::object lock, pybind11::object entered, pybind11::object blocks,
                     pybind11::object hash);
 
-/// Identifies an operator on a path; without the source. `modules`: that run, innermost first; they have names.
+/// Identifies an operator on a path; without the source. `modules`: the running modules, innermost first; they have
+/// names.
 ///
-/// With the interpreter lock, inside call_path.naming(). Throws what Python raises.
+/// With the interpreter lock, inside call_path.naming(). Throws any exception that Python raises.
 Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
                     const std::vector<NamedOperand>& operands, bool recomputing);
 
-/// An operator that this thread calls, by what is kept of its frames and modules.
+/// An operator that this thread calls, identified by the kept steps of its frames and modules.
 struct KeptCall {
   Identified place;
   bool in_model;  // the id does not depend on frames outside the outermost module
 };
-/// Empty: something is not kept yet, has died, or another thread names a place. With the interpreter lock.
+/// Empty if something is not kept yet or has died, or if another thread names a place. With the interpreter lock.
 std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
                                       bool recomputing);
 

@@ -1,4 +1,4 @@
-// Which tensors count as parameters, and the numbers by which the driver distinguishes them.
+// The tensors that count as parameters, and the numbers by which the driver distinguishes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ void clear_number(uint64_t number);
 void exchange_numbers(const at::Tensor& a, const at::Tensor& b);
 /// Numbers of tensors that died since the last call.
 std::vector<uint64_t> dead_numbers();
-/// Would that return any, or may tables still hold those that it returned the last time?
+/// True if dead_numbers() would return any, or if tables may still hold those that it returned the last time.
 bool has_dead_numbers();
 
 }  // namespace amanda::python

@@ -90,7 +90,7 @@ LooseParameters& loose() {
 
 std::string shown(py::handle object) { return std::string(view(py::repr(object))); }
 
-// A buffer's name in the model that holds it; empty: none does.
+// A buffer's name in the model that holds it. Empty if none does.
 std::string name_at_home(uint64_t number) {
   const auto key = py::reinterpret_steal<py::object>(PyLong_FromUnsignedLongLong(number));
   PyObject* homes = PyDict_GetItemWithError(operand_tables->homes.ptr(), key.ptr());
@@ -107,7 +107,7 @@ std::string name_at_home(uint64_t number) {
   return {};
 }
 
-// The parameter's name in a registered module and the modules in it, as Python shows it; empty: it is not there.
+// The parameter's name in a registered module and the modules in it, as Python shows it. Empty if it is not there.
 std::string name_in(PyObject* module, PyObject* tensor) {
   static PyObject* const kind = PyUnicode_InternFromString("_parameters");
   const auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(module, nullptr));

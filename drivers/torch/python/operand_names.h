@@ -16,26 +16,26 @@ namespace amanda::python {
 /// A tensor among an operator's operands that its id may depend on.
 struct NamedOperand {
   size_t position;
-  PyObject* object;  // null: it has none, because C++ created and holds it
-  bool counts;       // is it a parameter, or a leaf that requires a gradient?
+  PyObject* object;  // null if it has none, because C++ created and holds it
+  bool counts;       // true if it is a parameter, or a leaf that requires a gradient
 };
 
-/// What names are found with, for the life of the process. See amanda/drivers/torch/operands.py.
+/// Installs the objects for finding names, for the life of the process. See amanda/drivers/torch/operands.py.
 ///
-/// Arguments: names: of modules, by address. homes: of buffers, by number. search: `search(module, tensor)` is the
-/// parameter's name in a module and the modules in it, or None. watch_exchanges: to be called before tensors have
-/// numbers.
+/// `names` holds names of modules, by address. `homes` holds lists of the modules that hold a buffer, by the buffer's
+/// number. `search(module, tensor)` is the parameter's name in a module and the modules in it, or None.
+/// `watch_exchanges` is called before tensors have numbers.
 void install_operand_names(pybind11::dict names, pybind11::dict homes, pybind11::object search,
                            pybind11::object watch_exchanges);
 
-/// An operand's name at a place, as Python shows it; empty: it is not part of the id there.
+/// An operand's name at a place, as Python shows it. Empty if it is not part of the id there.
 ///
 /// A buffer of a known model has its name in the model. A parameter has its name in one of the running `modules`, tried
-/// from the innermost outwards; `names`: of these. Elsewhere (loops of an optimizer, weights outside modules)
+/// from the innermost outwards; `names` are theirs. Elsewhere (loops of an optimizer, weights outside modules)
 /// parameters are numbered in the order in which they first occur at the place.
 ///
-/// With the interpreter lock, and one thread at a time. Throws what Python raises. `recomputing`: a checkpointed
-/// region.
+/// With the interpreter lock, and one thread at a time. Throws any exception that Python raises. `recomputing`: true in
+/// a checkpointed region that is recomputed.
 std::string operand_name(const NamedOperand& operand, const std::vector<PyObject*>& modules, const ModuleNames& names,
                          uint64_t place, bool recomputing);
 

@@ -15,10 +15,10 @@ namespace amanda::python {
 /// A step as a part of a path. The texts and the mark must outlive the path.
 struct PathStep {
   std::string_view text;    // of its place, or of the name of the module that it runs
-  std::string_view source;  // the line; empty: in torch or Amanda
+  std::string_view source;  // the line; empty if it is in torch or Amanda
   bool is_checkpoint = false, is_machinery = false;
   bool runs = false, has_state = false;  // a module; one with parameters or buffers
-  pybind11::handle mark;                 // the place of a roots.Mark; null: none
+  pybind11::handle mark;                 // the place of a roots.Mark, or null
   bool enters = false;                   // an open scope
 
   void run(const ModuleName& module) {
@@ -38,17 +38,17 @@ class Path {
   /// Appends the places, as Python shows a tuple.
   void append_to(std::string& text) const;
   std::string_view source() const { return source_; }  // the first line outside torch and Amanda
-  /// Was the root found without marks and scopes?
+  /// True if the root was found without marks and scopes.
   bool has_root() const { return root_ > 0; }
-  /// Do steps outside the outermost module not change the places?
+  /// True if steps outside the outermost module do not change the places.
   bool in_model() const { return has_root() && (!is_over_ || inside_ < modules_); }
 
  private:
   c10::SmallVector<std::string_view, 64> places_;
-  std::string mark_;  // its place in the path; empty: as that of any frame
+  std::string mark_;  // its place in the path; empty if it has the place of an ordinary frame
   std::string_view source_;
-  size_t root_ = 0, marked_ = 0, entered_ = 0;  // how many places are inside
-  size_t modules_ = 0, inside_ = 0;             // how many modules; inside the checkpoint
+  size_t root_ = 0, marked_ = 0, entered_ = 0;  // the number of places inside
+  size_t modules_ = 0, inside_ = 0;             // the number of modules; and of those inside the checkpoint
   bool is_marked_ = false, is_over_ = false;
 };
 

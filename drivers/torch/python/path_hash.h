@@ -1,4 +1,4 @@
-// What the hash of a call path is made of, from the outermost frame inwards.
+// The parts of the hash of a call path, from the outermost frame inwards.
 #pragma once
 
 #include <Python.h>
@@ -10,13 +10,14 @@
 
 namespace amanda::python {
 
-/// `place`: as place_in() has it. `name`: of the globals, if the code is free.
+/// `place`: the result of place_in(). `name`: of the globals, if the code is free.
 inline uint64_t with_place(uint64_t hash, uint64_t place, uint64_t name) {
   hash = pytorch::mix(hash, place);
   return name ? pytorch::mix(hash, name) : hash;
 }
 
-/// Combined with its class: modules without state or submodules are created and destroyed within one epoch.
+/// The module is combined with its class: modules without state or submodules are created and destroyed within one
+/// epoch.
 inline uint64_t with_module(uint64_t hash, PyObject* module, bool reborn) {
   hash = pytorch::mix(hash, reinterpret_cast<uint64_t>(module) ^ reinterpret_cast<uint64_t>(Py_TYPE(module)) << 16);
   return reborn ? pytorch::mix(hash, 1) : hash;

@@ -19,7 +19,7 @@ py::object called(const py::object& function, PyCodeObject* code, int offset) {
   return function(py::handle(reinterpret_cast<PyObject*>(code)), offset);
 }
 
-// As Python shows frames.position_of(); and the first line, 0 if it has no columns.
+// The result of frames.position_of() as Python shows it; and the first line, 0 if it has no columns.
 std::pair<std::string, int> position_of(PyCodeObject* code, int offset) {
   int line = -1, column = -1, last_line = -1, last_column = -1;
   PyCode_Addr2Location(code, offset, &line, &column, &last_line, &last_column);

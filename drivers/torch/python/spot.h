@@ -11,7 +11,7 @@
 
 namespace amanda::python {
 
-/// What spots are made with, for the life of the process.
+/// The Python objects for making spots, for the life of the process.
 struct SpotPython {
   std::string torch_folder, checkpoint_file;
   pybind11::object functional_call;                                  // the code of torch's, or None
@@ -47,7 +47,8 @@ class Spot {
   Spot(std::shared_ptr<SpotCode> in, PyCodeObject* code, int offset);
 
   bool lends() const { return code_->lends(); }
-  /// As a part of a path, without a module that it runs; not to outlive the spot. The text is empty until make_text().
+  /// The spot as a part of a path, without a module that it runs; it must not outlive the spot. The text is empty until
+  /// make_text().
   PathStep part() const;
   /// Runs Python code, the first time.
   void make_text();

@@ -14,7 +14,7 @@ namespace py = pybind11;
 
 // Some code in a Python module; a function may belong to several. Under the interpreter lock.
 struct InModule {
-  py::object module;  // its name; null: it has none
+  py::object module;  // its name; null if it has none
   PyObject* globals;  // that it was last seen in, borrowed: only compared
   std::shared_ptr<SpotCode> code;
   std::unordered_map<int, LastingStep> steps;  // by instruction
@@ -60,7 +60,7 @@ bool may_be_marked(const PyCodeObject* code) {
   return last && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 2;
 }
 
-// The step of frames of this code at this instruction, which is made if it is not kept yet; null: none can be kept.
+// The step of frames of this code at this instruction, which is made if it is not kept yet. Null if none can be kept.
 const LastingStep* keep(const py::object& code_object, int offset, PyObject* globals) {
   const auto address = reinterpret_cast<uintptr_t>(code_object.ptr());
   auto* code = reinterpret_cast<PyCodeObject*>(code_object.ptr());
@@ -99,7 +99,7 @@ py::object shown(const LastingStep& step) {
   return step.step;
 }
 
-// The module that counts as running where this one is called; None: none.
+// The module that counts as running where this one is called, or None.
 py::object running(const py::object& module) {
   if (module.is_none()) return module;
   const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module.ptr()));
@@ -112,7 +112,7 @@ py::object with_module(const py::object& step, const py::object& module) {
   return runs.is_none() ? step : new_step(step[py::int_(0)], runs, step[py::int_(2)], step[py::int_(3)]);
 }
 
-// What steps_from() returns, while it is made.
+// The result of steps_from(), while it is made.
 struct Steps {
   const std::vector<uintptr_t>& addresses;
   py::list all{}, marked{};
@@ -130,8 +130,8 @@ struct Steps {
 #ifdef AMANDA_FRAME_LAYOUT
 py::object or_none(PyObject* borrowed) { return borrowed ? py::reinterpret_borrow<py::object>(borrowed) : py::none(); }
 
-// Calls `add(kept, code, frame)`. Without frame objects, which the interpreter would have to make. False: a step is not
-// kept yet, or the interpreter's own frames do not tell.
+// Calls `add(kept, code, frame)`. Uses no frame objects, which the interpreter would have to make. Returns false if a
+// step is not kept yet, or if the interpreter's own frames cannot be read.
 template <class Add>
 bool each_kept(RawFrame* frame, const Add& add) {
   if (!walks_directly) return false;

@@ -16,7 +16,7 @@ namespace amanda::python {
 /// mutex around a map takes 28.
 class TagTable {
  public:
-  /// 0: none.
+  /// The object's tag, or 0 if it has none.
   uint64_t find(const void* object) const;
   void set(const void* object, uint64_t tag);
   uint64_t erase(const void* object);  // returns the tag it had

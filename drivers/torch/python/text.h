@@ -8,7 +8,7 @@
 
 namespace amanda::python {
 
-/// What a Python string holds, as long as that lives.
+/// The text of a Python string, valid as long as the string lives.
 inline std::string_view view(pybind11::handle text) {
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);

@@ -14,8 +14,8 @@
 namespace amanda::pytorch {
 namespace {
 
-/// What is copied to other threads. It keeps nothing alive: a copy of a thread's state may outlive the scopes, so its
-/// users borrow the scopes first.
+/// The data that is copied to other threads. It keeps nothing alive: a copy of a thread's state may outlive the scopes,
+/// so its users borrow the scopes first.
 struct Published : Guest {
   Published(std::weak_ptr<ScopeStack> scopes, std::shared_ptr<Published> covered)
       : scopes(std::move(scopes)), covered(std::move(covered)) {}

@@ -12,9 +12,9 @@ namespace amanda::pytorch {
 class CurrentScopes {
  public:
   CurrentScopes() = default;
-  /// Of this thread: these scopes stay alive during a call of the core.
+  /// Scopes of this thread: they stay alive during a call of the core.
   explicit CurrentScopes(ScopeStack* own) : scopes_(own) {}
-  /// Of another thread, which may leave these scopes meanwhile.
+  /// Scopes of another thread, which may leave them meanwhile.
   explicit CurrentScopes(std::shared_ptr<ScopeStack> borrowed) : scopes_(borrowed.get()), held_(std::move(borrowed)) {}
 
   ScopeStack* get() const { return scopes_; }
@@ -28,11 +28,12 @@ class CurrentScopes {
   std::shared_ptr<ScopeStack> held_;
 };
 
-/// Publishes this thread's scopes (null: none), for what the engine runs on other threads on behalf of this one. It
-/// costs every node of every backward pass some 50 ns, so it is enabled only if there are such threads, or on first
-/// use.
+/// Publishes this thread's scopes (null if there are none), for nodes that the engine runs on other threads on behalf
+/// of this one. It costs every node of every backward pass some 50 ns, so it is enabled only if there are such threads,
+/// or on first use.
 void publish_scopes(ScopeStack* scopes);
-/// Enables it, inside a node that begins a backward pass of its own: the engine may use another thread for that.
+/// Enables publishing, inside a node that begins a backward pass of its own: the engine may use another thread for
+/// that.
 void publish_scopes_now();
 /// This thread's scopes; on a thread of the engine, those of the thread that called backward().
 CurrentScopes current_scopes();

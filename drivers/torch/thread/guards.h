@@ -22,7 +22,7 @@ namespace amanda::pytorch {
 /// see it.
 class WithoutUserModes {
  public:
-  /// May there be any? `included`: the keys that this thread includes.
+  /// True if there may be such modes. `included`: the keys that this thread includes.
   static bool may_be_needed(c10::DispatchKeySet included) {
     return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || included.has(c10::DispatchKey::Python);
   }
@@ -32,7 +32,7 @@ class WithoutUserModes {
   WithoutUserModes(const WithoutUserModes&) = delete;
   WithoutUserModes& operator=(const WithoutUserModes&) = delete;
 
-  /// The removed modes; null: there were none.
+  /// The removed modes. Null if there were none.
   const c10::impl::TorchDispatchModeTLS* dispatch_modes() const { return dispatch_ ? &*dispatch_ : nullptr; }
 
  private:
@@ -53,7 +53,7 @@ class WithProgramModes {
   std::optional<c10::impl::TorchDispatchModeTLS> routines_modes_;
 };
 
-/// Removes the user's default saved-tensor hooks, which must not see what is recorded meanwhile.
+/// Removes the user's default saved-tensor hooks, which must not see tensors that are recorded meanwhile.
 class WithoutSavedTensorHooks {
  public:
   WithoutSavedTensorHooks() : hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
@@ -70,8 +70,8 @@ class WithoutSavedTensorHooks {
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
 class RoutineState {
  public:
-  /// Created for every phase of every operator with a routine; null: with kNoOperators, for which nothing is changed
-  /// but that operators are not observed. `end` takes what `begin` returned.
+  /// Created for every phase of every operator with a routine. Null with kNoOperators, for which nothing is changed
+  /// except that operators are not observed. `end` takes the result of `begin`.
   static RoutineState* begin(RoutineMode mode);
   static void end(RoutineState* state) noexcept;
   RoutineState(const RoutineState&) = delete;
@@ -79,27 +79,28 @@ class RoutineState {
 
   /// The innermost one on this thread, or null.
   static const RoutineState* current() { return thread_keys().routine; }
-  /// Does the program record gradients here? (Not: a routine that may be running.)
+  /// True if the program (not a routine that may be running) records gradients here.
   static bool program_records_now();
 
-  /// For the innermost one: the results of the last operator that the routine called. Null: of another type, or none.
+  /// For the innermost one: the results of the last operator that the routine called. Null if that operator had another
+  /// type, or if there was none.
   static const OriginalResults& keep(OriginalResults results);
   static const OriginalResults* kept(OpType type);
 
-  /// For the innermost one, a replacement: it was shown `operand` through `handle`.
+  /// For the innermost one, a replacement: notes that `operand` was shown to it through `handle`.
   static void keep_shown(const at::Tensor& handle, const at::Tensor& operand);
-  /// The operands that it was shown so. Null: none.
+  /// The operands that were shown to it in this way. Null if there were none.
   static const OperandHandles* operand_handles();
 
   RoutineMode mode() const { return mode_; }
-  /// The user's modes that it removed; null: there were none.
+  /// The user's modes that it removed. Null if there were none.
   const c10::impl::TorchDispatchModeTLS* dispatch_modes() const {
     return rare_ && rare_->without_modes ? rare_->without_modes->dispatch_modes() : nullptr;
   }
   uint64_t first_node() const { return first_node_; }  // nodes recorded inside have a sequence number from here on
 
  private:
-  /// What few routines need: one pointer is all that the others pay.
+  /// State that few routines need: it costs the others only one pointer.
   struct Rare {
     std::optional<WithoutUserModes> without_modes;
     std::optional<c10::InferenceMode> no_inference_mode;
@@ -113,7 +114,7 @@ class RoutineState {
   void end_rare() noexcept;
 
   static bool records_now(const ThreadKeys& thread);
-  // Did the program record gradients when the routine was called? Few routines ask.
+  // True if the program recorded gradients when the routine was called. Few routines ask.
   bool program_records() const;
 
   ThreadKeys& thread_;  // found once per routine

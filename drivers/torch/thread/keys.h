@@ -20,7 +20,7 @@ enum class KeyRole : uint8_t {
 struct Keys {
   c10::DispatchKey filter = c10::DispatchKey::Undefined, all = c10::DispatchKey::Undefined;
   c10::DispatchKeySet both;
-  c10::DispatchKeySet below_filter, below_all;  // what a call that was caught on that key may continue with
+  c10::DispatchKeySet below_filter, below_all;  // the keys with which a call that was caught on that key may continue
 
   c10::DispatchKeySet below(KeyRole role) const { return role == KeyRole::kAll ? below_all : below_filter; }
 };
@@ -39,10 +39,11 @@ void include_keys(KeyRole role);
 class PlaceTable;
 class RoutineState;
 
-/// What this thread's dispatch should be. Every call of an operator reads it, so what it needs is found by one look-up.
+/// The intended state of this thread's dispatch. Every call of an operator reads it, so all data that a call needs is
+/// found by one look-up.
 struct ThreadKeys {
   ScopeStack* scopes = nullptr;
-  uint64_t serial = 0;  // of the scopes; 0: none
+  uint64_t serial = 0;  // of the scopes, or 0 if there are none
   KeyRole role = KeyRole::kNone;
   // The number of running routines and calls of compiled functions: nothing inside is observed, even if the keys are on
   // (torch.func restores them at each of its levels).
@@ -55,7 +56,7 @@ struct ThreadKeys {
 
   RoutineState* routine = nullptr;  // the innermost one that runs
   void* routine_room = nullptr;     // for the outermost one
-  PlaceTable* places = nullptr;     // that it knows; null: none
+  PlaceTable* places = nullptr;     // that it knows, or null
   // The core's and PyTorch's own state of this thread, which never moves; see with_torch_state().
   ThreadCalls* calls = nullptr;
   c10::impl::PODLocalDispatchKeySet* bits = nullptr;

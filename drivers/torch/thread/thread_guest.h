@@ -22,7 +22,7 @@ class ThreadGuest {
  public:
   explicit ThreadGuest(std::string name) : name_(std::move(name)) {}
 
-  /// This thread's; null: none.
+  /// This thread's guest. Null if there is none.
   T* get() const {
     using at::impl::ThreadLocalPythonObjects;
     return ThreadLocalPythonObjects::contains(name_) ? static_cast<T*>(ThreadLocalPythonObjects::get(name_).get())

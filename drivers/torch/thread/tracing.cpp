@@ -12,7 +12,8 @@ namespace amanda::pytorch {
 
 namespace {
 
-// Does the tensor represent one of another run? Tracers hide their keys from the operators that they call themselves.
+// True if the tensor represents one of another run. Tracers hide their keys from the operators that they call
+// themselves.
 bool is_stand_in(const at::Tensor& tensor) {
   const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const bool by_python = impl->key_set().has(c10::DispatchKey::Python);

@@ -23,7 +23,7 @@ struct NewTensor {
   Value value;  ///< for Values::set() and Values::set_result(), until the routine returns
 };
 
-/// What a routine can ask of an operator's execution in a graph of TensorFlow, a session's or a function's.
+/// An operator's execution in a graph of TensorFlow, a session's or a function's, for routines.
 ///
 ///     context.insert_before_op([](amanda::Values& values) {
 ///       auto* call = amanda::tensorflow::TensorCall::of(values);
@@ -34,12 +34,13 @@ struct NewTensor {
 /// Valid as `values` are: during the call of the routine, on its thread.
 class __attribute__((visibility("default"))) TensorCall {
  public:
-  /// Null: `values` are another framework's.
+  /// The execution that `values` belong to. Null if they are another framework's.
   static TensorCall* of(const Values& values) { return dynamic_cast<TensorCall*>(&values.call()); }
 
-  /// None: the operand is None, a list, or one whose data routines do not see, as a string or a resource.
+  /// The operand as a tensor. Empty if the operand is None, a list, or one whose data routines do not see, such as a
+  /// string or a resource.
   virtual std::optional<TensorView> tensor(Value value) const = 0;
-  /// The members of an operand that is a list; none for any other. Those that routines do not see are empty.
+  /// The members of an operand that is a list; none for any other operand. Members that routines do not see are empty.
   virtual std::vector<std::optional<TensorView>> tensors(Value value) const = 0;
   /// A tensor in place of another. Throws `Error` for a type whose data routines do not see.
   virtual NewTensor allocate(int dtype, const IntVector& sizes) = 0;

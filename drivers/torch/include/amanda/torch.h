@@ -17,7 +17,7 @@ const c10::IValue& ivalue(Value value);
 /// The operand as a tensor, which shares its data; undefined if it is None. Throws `Error` if it is something else.
 at::Tensor tensor(Value value);
 
-/// Is the operand a defined tensor?
+/// True if the operand is a defined tensor.
 bool is_tensor(Value value);
 
 /// Replaces the i-th selected operand by a tensor, or by any other value of the right type. Throws as Values::set().
