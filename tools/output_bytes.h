@@ -1,4 +1,4 @@
-// How many bytes an operator has returned: what a framework's module gives to a ProfileRecorder.
+// The number of bytes that an operator has returned, which a framework's module gives to a ProfileRecorder.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace amanda::tools {
 
-/// Elements times element size of all results that are tensors; none: not all of them are known.
+/// Elements times element size of all results that are tensors. Empty if not all of them are known.
 using OutputBytes = std::optional<int64_t> (*)(OpCall& call);
 
 /// The name of a capsule that holds an OutputBytes.

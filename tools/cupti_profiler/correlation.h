@@ -1,4 +1,4 @@
-// Which operator run caused what the device did: joins the records that CUPTI delivers. No CUPTI here.
+// The operator run that caused each activity of the device: joins the records that CUPTI delivers. No CUPTI here.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace amanda::tools {
 
 /// Something the device did. Several of one graph launch share a correlation id.
 struct Activity {
-  /// What it did.
+  /// The kind of work that the device did.
   enum class Kind : uint8_t { kKernel, kMemcpy, kMemset };
-  Kind kind = Kind::kKernel;    ///< what it did
+  Kind kind = Kind::kKernel;    ///< the kind of work
   uint32_t correlation_id = 0;  ///< of the call that launched it
   uint32_t device = 0;          ///< CUDA's number
   uint32_t context = 0;         ///< CUPTI's number
@@ -25,9 +25,10 @@ struct Activity {
   std::string_view name;        ///< the kernel's, mangled, or the kind of copy; outlives the Correlation
   uint64_t bytes = 0;           ///< copied or set
 
-  /// Are the times known? Not if CUPTI could not measure them, or had to deliver the record before the work was done.
+  /// True if the times are known. False if CUPTI could not measure them, or had to deliver the record before the work
+  /// was done.
   bool timed() const { return start_ns > 0 && end_ns >= start_ns; }
-  /// How long it took, in nanoseconds; 0 if that is not known.
+  /// The duration in nanoseconds; 0 if it is not known.
   int64_t duration_ns() const { return timed() ? end_ns - start_ns : 0; }
 };
 
@@ -48,8 +49,8 @@ struct ExternalId {
 /// An activity with what is known of its origin.
 struct Attribution {
   Activity activity;            ///< what the device did
-  std::optional<uint64_t> run;  ///< none: outside operators, or the record that says so was lost
-  std::optional<ApiCall> call;  ///< none: the record was lost
+  std::optional<uint64_t> run;  ///< empty outside operators, or if the record for it was lost
+  std::optional<ApiCall> call;  ///< empty if the record was lost
 };
 
 /// Joins records that may arrive in any order, late, or never. Used by one thread at a time.
@@ -63,12 +64,12 @@ struct Attribution {
 /// arrival decides, and an external id comes before its call, as CUPTI documents.
 class Correlation {
  public:
-  /// How much is remembered.
+  /// Limits of the remembered records.
   struct Limits {
     size_t calls = 1 << 18;    ///< calls that an activity may still refer to
     size_t waiting = 1 << 16;  ///< activities whose call is not known yet
   };
-  /// What became of the records.
+  /// The fates of the records.
   struct Counts {
     uint64_t activities = 0;       ///< passed on
     uint64_t attributed = 0;       ///< of these: with a run
@@ -101,9 +102,9 @@ class Correlation {
   const Counts& counts() const { return counts_; }
   /// Sets the counts to zero.
   void reset_counts() { counts_ = {}; }
-  /// How many activities wait.
+  /// The number of waiting activities.
   size_t waiting() const { return waiting_.size(); }
-  /// How many calls are remembered.
+  /// The number of remembered calls.
   size_t calls() const { return calls_.size(); }
 
  private:

@@ -157,12 +157,12 @@ Library find_library(const std::vector<std::string>& candidates) {
 
 class Cupti;
 // CUPTI has one client in a process.
-std::atomic<pid_t> client_of{0};          // the process that has claimed it; 0: none
+std::atomic<pid_t> client_of{0};          // the process that has claimed it, or 0
 std::atomic<Cupti*> collecting{nullptr};  // the target of its callbacks
 
 // Precedes each buffer, which may be returned after its collection has ended.
 struct alignas(kAlignment) Origin {
-  Cupti* owner;  // null: requested outside collections
+  Cupti* owner;  // null if requested outside collections
   uint64_t collection;
 };
 

@@ -37,7 +37,7 @@ class CuptiApi {
     size_t buffers = 64;  ///< with CUPTI at one time; it drops records, counted, rather than get more. Libraries before
                           // CUDA 12.9 crash without a buffer: they get more
   };
-  /// What was delivered, and what was lost.
+  /// The counts of delivered and lost records.
   struct Counts {
     uint64_t buffers = 0;  ///< delivered
     uint64_t records = 0;  ///< in these; of all kinds
@@ -47,12 +47,12 @@ class CuptiApi {
     std::string failure;   ///< the first of these; or a sign that another client has taken the records
   };
 
-  /// Opens the library, which stays open until the process ends. It is the first of: the one that AMANDA_CUPTI names,
-  /// and no other if that is set; a copy that the process has loaded; the first of `candidates` that exists; the
-  /// toolkit's (CUDA_HOME, CUDA_PATH, /usr/local/cuda); what the loader finds.
+  /// Opens the library, which stays open until the process ends. If AMANDA_CUPTI is set, it names the library, and no
+  /// other is tried. Otherwise it is the first of: a copy that the process has loaded; the first of `candidates` that
+  /// exists; the toolkit's (CUDA_HOME, CUDA_PATH, /usr/local/cuda); the one that the loader finds.
   ///
-  /// Throws `Error` that lists what was tried, or says why it is refused: record layouts are known from CUDA 11.8 to
-  /// CUDA 13.
+  /// Throws `Error` that lists the libraries that were tried, or gives the reason why one is refused: record layouts
+  /// are known from CUDA 11.8 to CUDA 13.
   static CuptiApi& load(const std::vector<std::string>& candidates);
 
   virtual ~CuptiApi() = default;

@@ -29,10 +29,10 @@ struct CuptiProfilerOptions {
   OpFilter ops{};                         ///< the operators to see
   size_t max_events = 1'000'000;          ///< runs, and activities, kept for a trace: the first ones
   std::vector<std::string> candidates{};  ///< where CUPTI may be
-  FrameworkProbe probe{};                 ///< measures allocations; empty: they are not measured
+  FrameworkProbe probe{};                 ///< measures allocations; if it is empty, they are not measured
 };
 
-/// What was measured so far. May be read on any thread while operators run, and may outlive the tool.
+/// The measurements so far. May be read on any thread while operators run, and may outlive the tool.
 class KernelProfile {
  public:
   /// For CuptiProfiler.
@@ -41,16 +41,17 @@ class KernelProfile {
   KernelProfile(const KernelProfile&) = delete;
   KernelProfile& operator=(const KernelProfile&) = delete;
 
-  /// Operators, and what their runs measured on the host.
+  /// Operators, and the measurements of their runs on the host.
   const std::shared_ptr<OperatorRuns>& runs() const { return runs_; }
-  /// What the device did in each operator.
+  /// The work of the device in each operator.
   KernelCollection& kernels() { return *kernels_; }
 
-  /// Why there are no kernels, in a sentence; "": they are collected, or no scope was entered yet.
+  /// The reason why there are no kernels, in a sentence. "" if they are collected, or if no scope was entered yet.
   std::string gpu_status() const;
-  /// What is missing in the numbers, a sentence each; empty: nothing was lost.
+  /// Sentences about data that is missing in the numbers. Empty if nothing was lost.
   std::vector<std::string> notes() const;
-  /// Sets everything to zero. Waits for the device: its unfinished work belongs to what was before. Throws `Error`.
+  /// Sets everything to zero. Waits for the device: its unfinished work belongs to the measurements before. Throws
+  /// `Error`.
   void reset();
 
  private:

@@ -1,4 +1,4 @@
-// What the device did in each operator: CUPTI's records, joined and added up.
+// The work of the device in each operator: CUPTI's records, joined and added up.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@ namespace amanda::tools {
 
 /// All activities of one name in one node of the operator tree.
 struct KernelTotals {
-  uint32_t node = 0;                              ///< 0: outside operators, or unknown
+  uint32_t node = 0;                              ///< 0 outside operators, or if unknown
   std::string name;                               ///< mangled
-  Activity::Kind kind = Activity::Kind::kKernel;  ///< what the device did
+  Activity::Kind kind = Activity::Kind::kKernel;  ///< the kind of work
   int64_t count = 0;                              ///< activities
   int64_t total_ns = 0;                           ///< of all
   int64_t shortest_ns = 0;                        ///< of one
@@ -42,26 +42,26 @@ class KernelCollection final : private RecordSink {
 
   /// Begins to collect. Throws what CuptiApi throws.
   void start(const std::vector<std::string>& candidates);
-  void flush();  ///< delivers what the device has finished; throws `Error`
+  void flush();  ///< delivers the finished work of the device; throws `Error`
   void stop();   ///< ends the collection, even if it throws `Error`
   /// For a forked child, where CUPTI does not work: leaves the collection to the parent.
   void abandon() { collecting_ = false; }
 
-  /// What this thread launches until pop() belongs to `run`. False: CUPTI refused (see failure()), and pop() must not
-  /// be called.
+  /// Activities that this thread launches until pop() belong to `run`. Returns false if CUPTI refused (see failure());
+  /// pop() must then not be called.
   bool push(uint64_t run) noexcept;
   void pop() noexcept;  ///< ends the last push(); also after stop(), since ids stay on a thread
 
-  /// What each node adds up to, by kernel.
+  /// The totals of each node, by kernel.
   std::vector<KernelTotals> totals() const;
   std::vector<Attribution> events() const;  ///< the first activities, up to the maximum
-  /// How many activities came after the maximum.
+  /// The number of activities that came after the maximum.
   uint64_t dropped_events() const;
-  /// What became of the records, in all collections so far.
+  /// The fates of the records, in all collections so far.
   Correlation::Counts correlation_counts() const;
-  /// What CUPTI delivered, in all collections so far.
+  /// The counts of CUPTI's records, in all collections so far.
   CuptiApi::Counts cupti_counts() const;
-  std::string failure() const;  ///< the first failure of a collection that continues; "": none
+  std::string failure() const;  ///< the first failure of a collection that continues; "" if there is none
   std::string library() const;  ///< CUPTI's file; "" until it is opened
   /// Records a failure outside this class; failure() returns the first one.
   void note(const std::string& failure);

@@ -21,7 +21,7 @@ std::atomic<uint64_t> serials{0}, numbers{0};  // numbers: of runs, in this proc
 // The time that a bracket takes without its operator: see NOTE [what a run costs].
 class OperatorRuns::OwnTime {
  public:
-  /// Is it to be measured in the run that begins?
+  /// True if it is to be measured in the run that begins.
   bool is_due() { return runs_++ % 16 == 0 || runs_ < 16; }
   void measured(int64_t ns) { least_ = std::min(least_, ns); }
   int64_t ns() const { return least_ == kUnknown ? 0 : least_; }
@@ -36,7 +36,7 @@ class OperatorRuns::OwnTime {
 struct OperatorRuns::OpenRun {
   OperatorTree::Node* node;
   uint64_t id;
-  int64_t entered_ns;  // 0: the bracket is not measured
+  int64_t entered_ns;  // 0 if the bracket is not measured
   int64_t started_ns;
   int64_t inside_ns = 0;    // in operators inside, including the cost of measuring them
   int64_t overhead_ns = 0;  // of that: the cost of measuring
@@ -44,7 +44,7 @@ struct OperatorRuns::OpenRun {
   RunMeasures measures{};
 };
 
-// Of one thread.
+// The open runs of one thread.
 struct OperatorRuns::Stack {
   explicit Stack(uint64_t owner) : owner(owner) {}
 

@@ -14,11 +14,10 @@
 
 namespace amanda::tools {
 
-// NOTE: [what a run costs]
-// A run reads the clock twice: when the operator begins and when it is done. What the profiler itself does before and
-// after that is not measured each time, but in one run of sixteen; the shortest time that a thread has seen is
-// subtracted from the operators around. A run that ended goes to a buffer of its thread, without a lock or a shared
-// counter. The sums are brought up to date when that is full, and when somebody reads.
+// NOTE: [what a run costs] A run reads the clock twice: when the operator begins and when it is done. The profiler's
+// own work before and after that is not measured each time, but in one run of sixteen. The shortest time that a thread
+// has seen is subtracted from the operators around. A run that ended goes to a buffer of its thread, without a lock or
+// a shared counter. The sums are updated when that buffer is full, and when they are read.
 
 /// The runs of operators. Each thread has its own open runs; the sums are shared. On any thread.
 class OperatorRuns {
@@ -30,28 +29,28 @@ class OperatorRuns {
   OperatorRuns(const OperatorRuns&) = delete;
   OperatorRuns& operator=(const OperatorRuns&) = delete;
 
-  /// Are runs that begin from now on reported to `kernels`? At first they are not.
+  /// Sets whether runs that begin from now on are reported to `kernels`. At first they are not.
   void tell_kernels(bool tell) { telling_ = tell; }
 
   class Bracket;
 
-  /// Where runs of one operator begin. Remembers the node of the last run: most runs are inside the same operators each
-  /// time.
+  /// The place where runs of one operator begin. Remembers the node of the last run: most runs are inside the same
+  /// operators each time.
   struct Place {
-    /// Of this operator in tree().
+    /// The place of this operator in tree().
     explicit Place(uint32_t op) : op(op) {}
     const uint32_t op;                               ///< in tree()
     std::atomic<OperatorTree::Node*> last{nullptr};  ///< the node of the last run
   };
 
-  /// The operators, and what the runs that have ended by now add up to.
+  /// The operators, and the totals of the runs that have ended by now.
   OperatorTree& tree();
   std::vector<RunEvent> events();  ///< the first runs, up to the maximum; those of one thread in order
-  /// How many runs came after the maximum.
+  /// The number of runs that came after the maximum.
   uint64_t dropped_events();
-  /// How many outermost runs have no measured allocations, because another listener was active.
+  /// The number of outermost runs without measured allocations, because another listener was active.
   uint64_t unheard() const { return unheard_; }
-  /// What the constructor was given.
+  /// The `probe` that was passed to the constructor.
   const FrameworkProbe& probe() const { return probe_; }
   /// Sets everything to zero.
   void reset();
@@ -111,7 +110,7 @@ class OperatorRuns::Bracket {
   friend class OperatorRuns;
   static bool is_of_this_thread(const Stack* stack);
 
-  Stack* stack_ = nullptr;  // null: not open; used only if it is this thread's
+  Stack* stack_ = nullptr;  // null if not open; used only if it is this thread's
   size_t depth_ = 0;
   uint64_t run_ = 0;
   int64_t stopped_ns_ = 0;

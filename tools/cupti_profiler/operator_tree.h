@@ -1,4 +1,4 @@
-// Which operators ran inside which, and what each adds up to.
+// The tree of operators that ran inside others, and the totals of each.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace amanda::tools {
 
-/// What part of a training step an operator belongs to.
+/// The part of a training step that an operator belongs to.
 enum class OperatorPhase : uint8_t { kForward, kBackward, kRecompute, kOptimizer };
 
 /// One place in the program, as analysis found it.
@@ -33,7 +33,7 @@ struct ProfiledOperator {
   auto operator<=>(const ProfiledOperator&) const = default;
 };
 
-/// What one run measured.
+/// The measurements of one run.
 struct RunMeasures {
   int64_t inclusive_ns = 0;            ///< wall time on the host
   int64_t exclusive_ns = 0;            ///< wall time on the host, without operators inside
@@ -44,8 +44,8 @@ struct RunMeasures {
   int64_t operand_bytes = 0;           ///< read and written, if asked for
 };
 
-/// Which operators ran inside which, and what each adds up to. Grows with the number of distinct places, not with their
-/// runs. All functions may be called on any thread.
+/// The tree of operators that ran inside others, and the totals of each. Grows with the number of distinct places, not
+/// with their runs. All functions may be called on any thread.
 class OperatorTree {
  public:
   /// An operator inside the operators above it.
@@ -55,10 +55,10 @@ class OperatorTree {
     Node(uint32_t index, const Node* parent, uint32_t op, OperatorPhase phase)
         : index(index), op(op), phase(phase), parent(parent) {}
 
-    const uint32_t index;       ///< 0: outside operators
+    const uint32_t index;       ///< 0 outside operators
     const uint32_t op;          ///< in operators()
     const OperatorPhase phase;  ///< the part of a training step
-    const Node* const parent;   ///< null: this is the root
+    const Node* const parent;   ///< null for the root
 
     /// Adds a run; one thread at a time, and not during reset().
     void add(const RunMeasures& run);
@@ -71,7 +71,7 @@ class OperatorTree {
         device_allocated_{0}, device_freed_{0}, operand_bytes_{0};
   };
 
-  /// What a node adds up to.
+  /// The totals of a node.
   struct Totals {
     uint32_t node;        ///< Node::index
     uint32_t parent;      ///< its parent's index; the root's is its own

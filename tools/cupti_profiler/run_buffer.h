@@ -29,7 +29,7 @@ class RunBuffer {
     RunEvent event;            ///< what it measured
   };
 
-  /// Adds a run. False: there is no room until somebody takes.
+  /// Adds a run. Returns false if there is no room until runs are taken.
   bool add(const Run& run) {
     const uint32_t added = added_.load(std::memory_order_relaxed);
     if (added - taken_.load(std::memory_order_acquire) == kRoom) return false;

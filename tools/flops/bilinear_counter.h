@@ -19,9 +19,9 @@ class BilinearCounter {
   /// Adds to `counts`.
   explicit BilinearCounter(std::shared_ptr<FlopCounts> counts) : counts_(std::move(counts)) {}
 
-  /// Of an operator that has a formula.
+  /// Analyzes an operator that has a formula.
   void analyze(OpContext& context);
-  /// Of a backward operator that would have a formula, too.
+  /// Analyzes a backward operator that would have a formula, too.
   void analyze_backward(OpContext& context);
   /// Lists an operator, if it has no formula.
   void list_uncounted(OpContext& context);

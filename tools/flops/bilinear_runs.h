@@ -14,8 +14,8 @@
 namespace amanda::tools {
 
 /// A gradient's shape is that of its operand, but a backward operator does not show all of them: the gradient of an
-/// image does not tell the filter's size. In a graph it may run before the forward run is noted: then it is counted
-/// when that is.
+/// image does not show the filter's size. In a graph the backward operator may run before the forward run is noted. It
+/// is then counted when the forward run is noted.
 class BilinearRuns {
  public:
   /// Notes a forward run, whose sizes are known.

@@ -92,7 +92,7 @@ void refuse_compiled(const OpContext& context) {
 }
 
 struct FlopCounter::GradOutput {
-  std::optional<IntVector> sizes;  // empty: undefined
+  std::optional<IntVector> sizes;  // empty if undefined
   bool has_tangent = false;
 };
 
@@ -264,8 +264,8 @@ void FlopCounter::list_backward(OpContext& context, const std::shared_ptr<FlopCo
                                     {.grad_outputs = Positions::none(), .with_run = false});
 }
 
-// `flops`: by the sizes of the gradients of the first output, and of the inputs. Empty: not known. A gradient that is
-// not needed is undefined, and nothing was computed for it.
+// `flops` computes the number by the sizes of the gradients of the first output, and of the inputs. It is empty if not
+// known. A gradient that is not needed is undefined, and nothing was computed for it.
 void FlopCounter::count_backward(
     OpContext& context, Positions grads,
     std::function<std::optional<int64_t>(const std::optional<IntVector>& output, const Grads&)> flops) {

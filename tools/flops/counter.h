@@ -28,18 +28,18 @@ class FlopCounter final : public Tool {
 
   /// The operators that it looks for.
   static std::vector<std::string> types();
-  /// Of a tool, on this thread: was something counted or listed since the previous outermost operator?
+  /// A tool's flag on this thread: nonzero if something was counted or listed since the previous outermost operator.
   static uint8_t& counted_inside(size_t index);
   /// Lists a backward operator as a product that is not counted.
   static void list_backward(OpContext& context, const std::shared_ptr<FlopCounts>& counts);
-  /// Of TensorFlow's operators.
+  /// The counter of TensorFlow's operators.
   const std::shared_ptr<BilinearCounter>& bilinear() const { return bilinear_; }
 
  private:
   struct GradOutput;
-  /// What a formula finds before the operator runs.
+  /// The result of a formula, found before the operator runs.
   struct Count {
-    std::optional<int64_t> flops{};  // empty: the formula does not cover these operands
+    std::optional<int64_t> flops{};  // empty if the formula does not cover these operands
     bool is_partial = false;         // there are more products, without a formula
   };
   using Formula = std::function<Count(Values&)>;

@@ -1,4 +1,4 @@
-// What Flops has counted: runs and operations, per operator type and module.
+// The counts of Flops: runs and operations, per operator type and module.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace amanda::tools {
 
-/// What was counted so far. May be read on any thread while operators run.
+/// The counts so far. May be read on any thread while operators run.
 class FlopCounts {
  public:
   /// All runs of one operator type in one module.
@@ -57,9 +57,9 @@ class FlopCounts {
     std::atomic<int64_t> runs_{0}, flops_{0};
     std::atomic<bool> may_multiply_{false};
   };
-  /// Where runs of that type in that module are added up; valid as long as this object.
+  /// The place where runs of that type in that module are added up; valid as long as this object.
   Place& place(const std::string& op, const std::string& module_path, bool backward);
-  /// Where runs of a type without a formula are counted; valid as long as this object.
+  /// The place where runs of a type without a formula are counted; valid as long as this object.
   Place& uncounted_place(const std::string& op, bool may_multiply);
 
  private:

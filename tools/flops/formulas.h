@@ -1,4 +1,4 @@
-// How many floating point operations an operator needs, computed from shapes. A multiply-add counts as two.
+// The number of floating point operations of an operator, computed from shapes. A multiply-add counts as two.
 //
 // The conventions are those of PyTorch's torch/utils/flop_counter.py, so that totals can be compared as integers:
 // biases, masks, padding and causality are not taken into account.

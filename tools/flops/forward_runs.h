@@ -1,4 +1,4 @@
-// What the backward operators of one place need from its forward runs.
+// Data about forward runs at one place, for its backward operators.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
-// How many operations one forward run needs, computed from its operands.
+// The number of operations of one forward run, computed from its operands.
 //
-// Empty: the formula does not cover this kind of operands. Formulas run before the operator has checked its operands,
-// so invalid ones must do no harm.
+// The number is empty if the formula does not cover this kind of operands. Formulas run before the operator has checked
+// its operands, so invalid ones must do no harm.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace amanda::tools {
 
-/// Empty: it is not a tensor, or a size is unknown.
+/// The sizes of an operand. Empty if it is not a tensor, or if a size is unknown.
 std::optional<IntVector> sizes_of(const Values& values, size_t i);
 
 std::optional<int64_t> flops_of_matmul(const Values& values);  // a, b

@@ -16,7 +16,7 @@ Counted known_product(Sizes sizes) {
   return std::find(sizes.begin(), sizes.end(), kUnknown) == sizes.end() ? Counted(product(sizes)) : std::nullopt;
 }
 
-// A filter is (spatial..., in, out) in every layout of the images, so the images' layout does not matter: each element
+// A filter is (spatial..., in, out) in every layout of the images, so the images' layout does not matter. Each element
 // of the forward convolution's output, which is as large as `image`, takes a product with (spatial..., in).
 template <size_t kDimensions>
 Counted by_filter(const std::optional<IntVector>& image, const std::optional<IntVector>& filter) {
@@ -116,7 +116,7 @@ Counted ellipsis_size(const Term& left, const Term& right, const Term& result) {
 }
 
 // A label of one operand alone that the result does not have is summed over first, so that any two of the three shapes
-// tell the sizes of all others.
+// contain the sizes of all others.
 Counted einsum(const BilinearShapes& shapes, const std::string& equation) {
   const size_t comma = equation.find(','), arrow = equation.find("->");
   if (comma == equation.npos || arrow == equation.npos || equation.find(',', comma + 1) != equation.npos) {

@@ -13,7 +13,7 @@ namespace {
 
 using Counted = std::optional<int64_t>;
 
-// Empty: not a tensor, a size is unknown, or it has fewer dimensions.
+// The sizes of a tensor. Empty if it is not a tensor, if a size is unknown, or if it has fewer dimensions.
 std::optional<IntVector> known_sizes(const ValueInfo& info, size_t least_dimensions) {
   if (info.kind != ValueKind::kTensor || !info.sizes || info.sizes->size() < least_dimensions) return std::nullopt;
   for (const int64_t size : *info.sizes) {
@@ -121,7 +121,7 @@ Counted recurrent_layer(const SizedRun& run) { return by_matrices(run, std::span
 template <int64_t kGates>
 Counted packed_recurrent(const SizedRun& run) {
   const ValueInfo* found = &run.inputs[1];
-  // Of a packed sequence, the sizes of its steps come first.
+  // For a packed sequence, the sizes of its steps come first.
   if (found->kind == ValueKind::kTensor && found->sizes && found->sizes->size() < 3) found = &run.inputs[2];
   if (found->kind == ValueKind::kTensors && !found->elements.empty()) found = &found->elements[0];
   const auto states = known_sizes(*found, 3);

@@ -1,4 +1,4 @@
-// How long the runs of an operator took, in memory that does not grow with their number.
+// The durations of an operator's runs, in memory that does not grow with their number.
 #pragma once
 
 #include <algorithm>

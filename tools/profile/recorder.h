@@ -1,4 +1,4 @@
-// What a Profile has measured: per operator, and run by run for the trace.
+// The measurements of a Profile: per operator, and run by run for the trace.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class ProfileRecorder {
   struct Run {
     Place place;
     int64_t start_ns, duration_ns, output_bytes;
-    /// What the thread's `finished_ns` was at the start; none: measured operators do not run inside this one.
+    /// The thread's `finished_ns` at the start. kAlone if measured operators do not run inside this one.
     int64_t finished_before_ns = kAlone;
   };
   /// A run that is kept for the trace.
@@ -45,7 +45,7 @@ class ProfileRecorder {
     Durations durations;
     int64_t output_bytes;
   };
-  /// The kept runs in order, the threads by number, and how many runs were not kept.
+  /// The kept runs in order, the threads by number, and the number of runs that were not kept.
   struct Trace {
     std::vector<Event> events;
     std::map<int64_t, std::string> threads;
@@ -60,13 +60,13 @@ class ProfileRecorder {
   /// The same where measured operators run inside others, as forward operators do in a backward pass that recomputes
   /// them: the rows then exclude the inner ones. The trace never does.
   void start_nested(Values& values);
-  /// A routine after the operator. False: `measured()` is not counted yet, because the number of bytes is not known, or
-  /// this thread's name and number are not.
+  /// A routine after the operator. Returns false if `measured()` is not counted yet, because the number of bytes, or
+  /// this thread's name and number, are not known.
   bool stop(Values& values, Place place, OutputBytes output_bytes);
   /// The start, the duration and `finished_before_ns` of the run that stop() declined last on this thread.
   static std::tuple<int64_t, int64_t, int64_t> measured();
 
-  /// Does the trace know the calling thread?
+  /// True if the trace knows the calling thread.
   bool knows_thread() const;
   /// From now on the calling thread has this number and, if no other thread had that before, this name.
   void name_thread(int64_t number, const std::string& name);

@@ -12,7 +12,7 @@
 namespace amanda::tools::rematerialization {
 namespace {
 
-thread_local std::shared_ptr<AllocationCount> counting;  // null: this thread's allocations are not counted
+thread_local std::shared_ptr<AllocationCount> counting;  // null if this thread's allocations are not counted
 
 // In front of PyTorch's CPU allocator while a thread counts. It lives forever: storages keep the allocator they are
 // from.

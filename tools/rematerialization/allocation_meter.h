@@ -1,4 +1,4 @@
-// What PyTorch allocates on the CPU, counted before it happens.
+// PyTorch's allocations on the CPU, counted before they happen.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ class AllocationCount {
 /// From now on this thread's allocations belong to `count`. Throws `Error` if they belong to another one, or if another
 /// library's allocator is in the way.
 void start_counting(std::shared_ptr<AllocationCount> count);
-/// Ends it. What was allocated still counts until it is freed.
+/// Ends counting. Memory that was allocated before still counts until it is freed.
 void stop_counting();
 
 }  // namespace amanda::tools::rematerialization

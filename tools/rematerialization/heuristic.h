@@ -1,4 +1,4 @@
-// Which value to evict: the one with the smallest score.
+// The choice of the value to evict: the one with the smallest score.
 #pragma once
 
 #include <cstdint>

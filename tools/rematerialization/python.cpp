@@ -18,8 +18,8 @@ using amanda::tools::rematerialization::Rematerializer;
 using amanda::tools::rematerialization::Saved;
 using Hooks = at::SavedTensorDefaultHooks;
 
-// What a pack hook hands to autograd. Nobody waits for the rematerializer with the interpreter lock: an operator that
-// runs again may need that lock.
+// The object that a pack hook returns to autograd. Nobody waits for the rematerializer with the interpreter lock: an
+// operator that runs again may need that lock.
 class SavedTensor {
  public:
   SavedTensor(std::shared_ptr<Rematerializer> owner, const at::Tensor& tensor) : owner_(std::move(owner)) {

@@ -280,7 +280,7 @@ void Rematerializer::sweep() {
   sweep_at_ = std::max<size_t>(1024, 2 * values_.size());
 }
 
-// What evicted values are computed from stays as it is: the program's storage becomes another value.
+// The inputs from which evicted values are computed stay as they are: the program's storage becomes another value.
 void Rematerializer::will_write(Values& values, const std::vector<size_t>& positions) {
   for (size_t position : positions) {
     for (const at::Tensor& tensor : tensors_of(operand(values, position))) will_write(tensor);
@@ -422,8 +422,8 @@ void Rematerializer::make_room(size_t bytes) {
   }
 }
 
-// Only the tool has a value's storage if its own reference is the only one. What the program holds, what an operator is
-// working on, and what other values are computed from, have more.
+// Only the tool has a value's storage if its own reference is the only one. Values that the program holds, that an
+// operator is working on, or that other values are computed from, have more.
 Value* Rematerializer::least_valuable() {
   while (true) {
     Value* best = nullptr;
@@ -554,7 +554,8 @@ c10::Storage Rematerializer::materialize(const ValuePtr& wanted) {
   }
 }
 
-// As it ran: with the dispatch keys of then, and below autograd, where inputs still tell that they require a gradient.
+// Runs the call as it ran before: with the dispatch keys of that run, and below autograd, where inputs still show that
+// they require a gradient.
 c10::Storage Rematerializer::run_again(Call& call, const std::vector<c10::Storage>& memory, const ValuePtr& wanted) {
   ++clock_;
   torch::jit::Stack stack;

@@ -26,9 +26,9 @@ struct Options {
   std::function<double(int64_t ns)> cost;  // of an operator's run, which took so long
 };
 
-/// What a saved tensor is while autograd keeps it.
+/// A saved tensor while autograd keeps it.
 struct Saved {
-  ValuePtr value;    // null: it is not managed, and `kept` is the tensor
+  ValuePtr value;    // null if it is not managed; `kept` is then the tensor
   Outline outline;   // of the tensor in the value
   at::Tensor kept;   // shares the version counter
   uint32_t version;  // when it was saved
@@ -52,7 +52,7 @@ class Rematerializer final : public AllocationCount {
 
   explicit Rematerializer(Options options) : options_(options) {}
 
-  /// Null: it makes no values of its own.
+  /// The operator's site. Null if the operator makes no values of its own.
   Site* site_of(OpContext& context);
   void before(Site& site, Values& values);
   void before_write(Site& site, Values& values);

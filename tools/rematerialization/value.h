@@ -1,4 +1,4 @@
-// What the tool knows of a program: values, and the calls of operators that computed them.
+// The tool's knowledge of a program: values, and the calls of operators that computed them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ struct Call;
 struct Site {
   std::string op, module_path;
   std::optional<c10::OperatorHandle> handle;
-  const char* kept_because = nullptr;      // why its results cannot be computed again; null: they can
+  const char* kept_because = nullptr;      // why its results cannot be computed again; null if they can
   std::vector<size_t> written;             // positions of what it changes in place
   std::vector<size_t> running_statistics;  // positions of what batch normalization changes in training
   std::optional<size_t> training, dropout;
@@ -41,7 +41,7 @@ struct Value {
   c10::Storage held;                                 // while the graph has saved it and it is not evicted
   c10::Storage changed;                              // where the program has it no more, but saved tensors read it
   std::weak_ptr<Pin> pin;                            // belongs to the calls that it is an input of
-  std::shared_ptr<Call> call;                        // that computed it; null: it is kept
+  std::shared_ptr<Call> call;                        // that computed it; null if the value is kept
   const char* kept_because = nullptr;
   std::vector<std::weak_ptr<Call>> uses;  // recorded calls that have it as an input
   Site* site;
@@ -76,7 +76,7 @@ class Outline {
   explicit Outline(const at::Tensor& tensor);
   /// The tensor, in this memory. Its version counter is new.
   at::Tensor in(const c10::Storage& storage) const;
-  /// Of the tensor that it was taken from, and that the program may change.
+  /// The version of the tensor that it was taken from, and that the program may change.
   uint32_t version() const { return outline_.unsafeGetTensorImpl()->version_counter().current_version(); }
   const at::Tensor& tensor() const { return outline_; }
 
@@ -93,7 +93,7 @@ struct Operand {
   bool requires_grad;
   std::shared_ptr<Pin> pin{};
 
-  /// Is the value still what the call was given?
+  /// True if the value is still the one that was passed to the call.
   bool unchanged() const { return value->writes == writes && (value->moved || outline.version() == version); }
 };
 
@@ -121,7 +121,7 @@ struct Call {
   bool evicted() const;
 };
 
-/// Can its memory be dropped, and made again?
+/// True if the tensor's memory can be dropped, and made again.
 bool is_plain(const at::Tensor& tensor);
 
 /// The operand with `fn(tensor)` in place of each defined tensor, also in lists.

@@ -40,8 +40,8 @@ void each_block(const at::Tensor& tensor, const Fn& fn) {
   if (filled > 0) fn(gathered.data(), filled);
 }
 
-/// Is `fn(const T* elements, int64_t count)` true for one of the runs of neighbours that the elements are in? Those of
-/// expanded dimensions are passed once.
+/// True if `fn(const T* elements, int64_t count)` is true for one of the runs of neighbours that the elements are in.
+/// Runs of expanded dimensions are passed once.
 template <class T, class Fn>
 bool any_run(const at::Tensor& tensor, const Fn& fn) {
   const int64_t count = tensor.numel();

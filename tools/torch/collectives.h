@@ -1,4 +1,4 @@
-// When the collectives of torch.distributed are started, in which group, and when the process is inside them.
+// The collectives of torch.distributed: the start times, the groups, and the times that the process is inside them.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class CollectiveRecorder : public std::enable_shared_from_this<CollectiveRecorde
   void start();
   void stop();
 
-  /// Of a collective in `rows`, until the next reset.
+  /// The position of a collective in `rows`, valid until the next reset.
   struct Position {
     size_t resets;
     size_t row;
@@ -38,12 +38,12 @@ class CollectiveRecorder : public std::enable_shared_from_this<CollectiveRecorde
   Position add(StartedCollective collective);
   /// Its call has returned, with this work.
   void returned(Position position, int64_t time_ns, const c10d::Work* work);
-  /// A program has waited for this work. False: it belongs to no collective that was heard of, or was waited for
+  /// A program has waited for this work. Returns false if the work belongs to no known collective, or was waited for
   /// before.
   bool waited(const c10d::Work& work, int64_t start_ns, int64_t end_ns);
   /// An operator has made this work: another one that had its address is gone.
   void forget(const c10d::Work& work);
-  /// In the order in which they were started. Of one group, this is the order in all of its ranks.
+  /// The collectives in the order in which they were started. Within one group, this is the order in all of its ranks.
   std::vector<StartedCollective> rows() const;
   void reset();
 

@@ -26,7 +26,7 @@ double sum(const std::array<T, kLanes>& lanes) {
          ((double(lanes[2]) + lanes[6]) + (double(lanes[3]) + lanes[7]));
 }
 
-// Of elements that may not all be finite.
+// The summary of elements that may not all be finite.
 template <class T>
 Summary summary_one_by_one(const T* elements, int64_t count) {
   Summary summary;
@@ -138,7 +138,8 @@ void each_block_as_float(const at::Tensor& tensor, const Fn& fn) {
   });
 }
 
-/// Calls `fn(const float* or const double*, count)` on all elements; false: they are no floating-point numbers.
+/// Calls `fn(const float* or const double*, count)` on all elements. Returns false if they are no floating-point
+/// numbers.
 template <class Fn>
 bool each_floating_block(const at::Tensor& tensor, const Fn& fn) {
   switch (tensor.scalar_type()) {

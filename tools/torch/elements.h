@@ -22,11 +22,11 @@ struct Summary {
   void merge(const Summary& other);
 };
 
-/// Of a tensor that is_readable(); none: its dtype is not one of those here. Of integers, bool and complex numbers,
-/// only elements and zeros.
+/// The summary of a tensor that is_readable(). Empty if its dtype is not supported here. Integers, bool and complex
+/// numbers only have the counts of elements and zeros.
 std::optional<Summary> summary_of(const at::Tensor& tensor);
 
-/// The Euclidean norm of a tensor that is_readable(), in float64; none: its dtype is not one of those here.
+/// The Euclidean norm of a tensor that is_readable(), in float64. Empty if its dtype is not supported here.
 std::optional<double> norm_of(const at::Tensor& tensor);
 
 }  // namespace amanda::tools::pytorch

@@ -38,7 +38,7 @@ struct Grid {
   float scale, zero_point, low, high;
 };
 
-// False: an element is NaN, or too large for this.
+// Returns false if an element is NaN, or too large for this.
 template <bool kMask>
 [[gnu::always_inline]] inline bool round_run(const float* in, float* out, bool* mask, int64_t count, const Grid& grid) {
   const float inverse = 1.0F / grid.scale, scale = grid.scale, zero = grid.zero_point, low = grid.low, high = grid.high;
@@ -78,7 +78,7 @@ struct Rounded {
   at::Tensor value, mask;  // mask: where the gradient passes; undefined: there is none
 };
 
-// None: it cannot.
+// The rounded value. Empty if it cannot be made in one pass.
 std::optional<Rounded> round_in_one_pass(const at::Tensor& value, const QuantizationParameters& parameters,
                                          const RangeOptions& options) {
   const auto channels = static_cast<int64_t>(parameters.scale.size());

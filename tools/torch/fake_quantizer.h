@@ -11,7 +11,7 @@
 
 namespace amanda::tools::pytorch {
 
-/// What holds for all operands of a tool, and may change at any time.
+/// The state that is common to all operands of a tool, and may change at any time.
 struct FakeQuantizationState {
   std::atomic<bool> observe{true}, quantize{true};
   std::atomic<uint64_t> generation{0};  ///< of the operands: ranges of an earlier one are not followed
@@ -26,7 +26,7 @@ class FakeQuantizer {
   /// From now on with this range of the operand, which was made in this generation.
   void follow(std::shared_ptr<MovingRange> range, uint64_t generation);
 
-  /// Quantizes the operand that was selected. False: it has done nothing, and Python is to do it.
+  /// Quantizes the selected operand. Returns false if it has done nothing; Python then does the work.
   bool operator()(Values& values) const;
 
  private:

@@ -107,8 +107,8 @@ std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
 
 namespace {
 
-// In forward-mode differentiation a tensor carries another one. What transformations outside of the innermost one have
-// wrapped is not asked.
+// In forward-mode differentiation a tensor carries another one. Tensors that transformations outside of the innermost
+// one have wrapped are not tested.
 bool has_tangent(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->autograd_meta() && tensor._fw_grad(/*level=*/0).defined();
 }

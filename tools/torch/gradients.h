@@ -1,4 +1,4 @@
-// What GradientStatistics has found of the backward operators of PyTorch.
+// The findings of GradientStatistics about the backward operators of PyTorch.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct Norms {
   int64_t last_ns = 0;  // when, on the steady clock
   double min = std::numeric_limits<double>::infinity(), max = -std::numeric_limits<double>::infinity(), sum = 0;
 
-  /// Of an undefined gradient there is none.
+  /// Adds a norm, which is empty for an undefined gradient.
   void add(std::optional<double> norm);
 };
 
@@ -32,10 +32,11 @@ class GradientRecorder {
     int64_t calls = 0;
     std::vector<Norms> norms{};
   };
-  /// What a backward operator received, and what it computed.
+  /// The gradients that a backward operator received, and those that it computed.
   using Sides = std::array<Gradients, 2>;
 
-  /// A routine before or after the backward operator. False: a gradient cannot be read here, and nothing was recorded.
+  /// A routine before or after the backward operator. Returns false if a gradient cannot be read here; nothing was then
+  /// recorded.
   bool record(Values& values, OpId id);
 
   std::vector<Row<Sides>> rows() const { return rows_.all(); }

@@ -1,4 +1,4 @@
-// What GraphTracing calls in Python.
+// The functions that GraphTracing calls in Python.
 #include <memory>
 #include <tuple>
 #include <utility>

@@ -1,4 +1,4 @@
-// What PyTorch's allocators hand out and get back while operators run: what PeakMemory knows.
+// The memory that PyTorch's allocators hand out and get back while operators run, for PeakMemory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,10 +32,10 @@ struct Block {
   bool is_freed = false;
   Site freed_by = kNoSite;  ///< the operator that ran when it was freed, or ended last in a backward pass
   bool freed_in_backward = false;
-  int64_t mark = 0;  ///< what it holds, as the caller of mark() numbers it; 0: not known
+  int64_t mark = 0;  ///< its contents, as the caller of mark() numbers them; 0 if not known
 };
 
-/// The blocks of one device, and those at the peak. What was allocated before is not known, nor that it is freed.
+/// The blocks of one device, and those at the peak. Earlier allocations are not known, nor that they are freed.
 ///
 /// Copying the live blocks at each new peak would be quadratic. The blocks of the peak are those that are alive now,
 /// less those made since, and with those that are gone since: these are kept until the next peak.
@@ -76,7 +76,7 @@ class Timeline {
   int64_t span_ns_ = 1000;
 };
 
-/// Listens to the allocators on the threads that it is told, and on those of the engine that work for them.
+/// Listens to the allocators on the threads that call listen(), and on those of the engine that work for them.
 class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
  public:
   MemoryRecorder();
@@ -88,11 +88,11 @@ class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
   };
   using Devices = std::map<std::pair<int, int>, Device>;  // by type and index
 
-  /// Listens on this thread from now on. False: PyTorch's profiler does.
+  /// Listens on this thread from now on. Returns false if PyTorch's profiler does so already.
   bool listen();
   /// Ends it, on the same thread. A forked child does not listen.
   void unlisten() noexcept;
-  /// On how many threads it listens.
+  /// The number of threads on which it listens.
   int64_t listeners() const;
 
   /// Around the operators of this thread.
@@ -120,7 +120,7 @@ class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
   int64_t listeners_ = 0;
 };
 
-/// Where the tensor's storage is; null: it has no memory. Does not copy one that is copied on write.
+/// The address of the tensor's storage. Null if it has no memory. Does not copy a storage that is copied on write.
 const void* memory_of(const at::Tensor& tensor);
 
 }  // namespace amanda::tools::pytorch

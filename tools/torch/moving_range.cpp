@@ -23,7 +23,7 @@ struct Extremes {
   bool is_finite;
 };
 
-// In lanes, so that a compiler vectorizes it. What is not finite makes a sum of zeros NaN.
+// In lanes, so that a compiler vectorizes it. An element that is not finite makes a sum of zeros NaN.
 Extremes extremes_of(const float* elements, int64_t count) {
   constexpr int kLanes = 8;
   std::array<float, kLanes> lows, highs, zeros{};

@@ -12,7 +12,7 @@
 
 namespace amanda::tools::pytorch {
 
-/// How a range becomes a scale and a zero point.
+/// Options by which a range becomes a scale and a zero point.
 struct RangeOptions {
   double averaging_constant;  ///< the weight of the newest run in the average
   int64_t quant_min, quant_max;
@@ -20,7 +20,7 @@ struct RangeOptions {
   double eps;                  ///< the smallest scale
 };
 
-/// What a value is quantized with: one element each, or one per channel.
+/// The parameters with which a value is quantized: one element each, or one per channel.
 struct QuantizationParameters {
   std::vector<float> scale;
   std::vector<int32_t> zero_point;
@@ -36,10 +36,10 @@ class MovingRange {
 
   const RangeOptions& options() const { return options_; }
 
-  /// Includes the value in the range. Returns what it is quantized with, bit-equal to the observer's; null: it has done
-  /// nothing, because the observer itself must see this value.
+  /// Includes the value in the range. Returns the parameters with which it is quantized, bit-equal to the observer's.
+  /// Null if it has done nothing, because the observer itself must see this value.
   QuantizationParametersPtr look_at(const at::Tensor& value);
-  /// As of the last run; null: the observer must be asked.
+  /// The parameters of the last run. Null if the observer must be asked.
   QuantizationParametersPtr parameters() const;
   /// From now on it does nothing: the observer goes on by itself.
   void retire();

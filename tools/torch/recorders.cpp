@@ -15,7 +15,7 @@ namespace {
 namespace py = pybind11;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-/// What recorders have in common.
+/// The binding that recorders have in common.
 template <class Recorder>
 py::class_<Recorder, std::shared_ptr<Recorder>> bind(py::module_& m, const char* name, const char* doc) {
   py::class_<Recorder, std::shared_ptr<Recorder>> bound(m, name, doc);

@@ -1,4 +1,4 @@
-// What a recorder has found, operator by operator.
+// The findings of a recorder, operator by operator.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace amanda::tools::pytorch {
 
-/// All runs of one operator. `Found`: what is found in them; it can be copied, and begins empty.
+/// All runs of one operator. `Found`: the findings about them; it can be copied, and begins empty.
 template <class Found>
 struct Row {
   OpId id;

@@ -1,4 +1,4 @@
-// What OpStatistics has found of the operators that PyTorch ran eagerly.
+// The findings of OpStatistics about the operators that PyTorch ran eagerly.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ class StatisticsRecorder {
     std::vector<Summary> outputs{};
   };
 
-  /// A routine after the operator. False: it has an output that cannot be read here, or is in memory that has no values
-  /// yet, and nothing was recorded.
+  /// A routine after the operator. Returns false if it has an output that cannot be read here, or that is in memory
+  /// that has no values yet; nothing was then recorded.
   bool record(Values& values, OpId id, UnwrittenMemory* memory = nullptr);
   /// The same, of an operator whose results have no values.
   bool record_run(Values& values, OpId id);

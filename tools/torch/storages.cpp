@@ -85,7 +85,7 @@ struct Storages::Storage {
     return at == views.rend() ? nullptr : &*at;
   }
 
-  /// Of the tensor at this address; `view`: where it is, if it is known.
+  /// The maker of the tensor at this address; `view`: the tensor's view, if it is known.
   NodeNumber maker_of(const View* view, const void* address) const {
     if (!view) return maker;
     const auto at =
@@ -94,7 +94,7 @@ struct Storages::Storage {
   }
 
   Memory alive;
-  NodeNumber maker = kNoNode;  // of unknown views; none: they come from outside
+  NodeNumber maker = kNoNode;  // of unknown views; kNoNode if they come from outside
   c10::SmallVector<View, 1> views;
   struct Write {
     NodeNumber writer;
@@ -104,7 +104,7 @@ struct Storages::Storage {
   std::vector<Write> writes;  // the last one of each operator
 };
 
-/// What an operator that runs has consumed. It refers to nothing, because the operator may throw.
+/// A tensor that a running operator has consumed. It holds no references, because the operator may throw.
 struct Storages::Seen {
   const void* address;
   c10::StorageImpl* memory;  // only compared, and looked up
@@ -116,7 +116,7 @@ struct Storages::Seen {
 /// The operator that runs on this thread. A tool sees no other inside it.
 struct Storages::ThisRun {
   uint64_t storages;          // whose
-  NodeNumber node = kNoNode;  // none: before() declined
+  NodeNumber node = kNoNode;  // kNoNode if before() declined
   std::vector<Seen> seen{};
 };
 
@@ -168,7 +168,7 @@ bool Storages::before(Values& values, const Operator& op) {
   return true;
 }
 
-// The mutex is held. False: the graph grows.
+// The mutex is held. Returns false if the graph grows.
 bool Storages::look_up(const at::Tensor& tensor, const Slot& slot, ThisRun& run) {
   const auto& [consumer, position, member] = slot;
   Storage* storage = find(tensor);
@@ -240,7 +240,7 @@ Storages::Reads Storages::reads_of(const ThisRun& run, const c10::StorageImpl* m
 
 Storages::Reads Storages::declined_reads() { return std::exchange(declined, {}); }
 
-// What holds for a tensor that is read, and for the writes to its memory that came after it was made.
+// Calls `fn` for the edge of a tensor that is read, and for the writes to its memory that came after it was made.
 template <class Where, class Fn>
 bool Storages::each_edge(const Storage& storage, const View* view, const Where& where, GraphEdge edge,
                          const Fn& fn) const {
@@ -329,7 +329,7 @@ const std::shared_ptr<Storages::Storage>& Storages::find_or_add(const at::Tensor
   return storages_.insert(std::move(node)).position->second;
 }
 
-// Most storages live for a few operators. What described them describes the next ones.
+// Most storages live for a few operators. Their entries are used again for the next ones.
 void Storages::drop_dead() {
   constexpr size_t kMostSpare = 1024;
   for (auto at = storages_.begin(); at != storages_.end();) {

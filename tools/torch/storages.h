@@ -1,4 +1,4 @@
-// Which operator made which tensor, found while they run, by the memory of tensors: what GraphTracing knows.
+// The operator that made each tensor, found while operators run, by the memory of tensors; for GraphTracing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -78,9 +78,10 @@ class Storages {
     NodeNumber maker;
   };
   using Reads = std::vector<Read>;
-  /// What consumes a tensor: an operator, the position there, and which of the tensors at that position it is.
+  /// The consumer of a tensor: an operator, the position there, and the number of the tensor among those at that
+  /// position.
   using Slot = std::tuple<NodeNumber, int64_t, int64_t>;
-  /// What an operator does with its operands, by its schema.
+  /// The effects of an operator on its operands, by its schema.
   struct Operator {
     NodeNumber node;
     std::vector<size_t> written;   // inputs
@@ -92,14 +93,14 @@ class Storages {
   bool before(Values& values, const Operator& op);
   /// Where before() did not decline and this does, the results alone are left to do, with declined_reads().
   bool after(Values& values, const Operator& op);
-  /// Of the calling thread.
+  /// The declined reads of the calling thread.
   static Reads declined_reads();
 
   // ---- from Python, of tensors without wrappers
 
   /// The graph has the node, from now on.
   void add_node(NodeNumber node);
-  /// Is it from outside, and new?
+  /// True if the tensor is from outside, and new.
   bool is_new_outside(const at::Tensor& tensor);
   /// The tensor is consumed: the edges that are new. `outside`: where it comes from, if it is_new_outside().
   std::pair<Read, std::vector<GraphEdge>> read(const at::Tensor& tensor, const Slot& slot, NodeNumber outside);
@@ -120,14 +121,14 @@ class Storages {
     size_t operator()(const GraphEdge& edge) const;
   };
   static ThisRun& this_run(uint64_t storages);
-  Storage* find(const at::Tensor& tensor) const;  // null: it is not known
+  Storage* find(const at::Tensor& tensor) const;  // null if it is not known
   const std::shared_ptr<Storage>& find_or_add(const at::Tensor& tensor);
   void drop_dead();
-  // `Where`: a TensorPlace; or a tensor, if it tells its sizes without Python.
+  // `Where`: a TensorPlace; or a tensor, if its sizes can be read without Python.
   template <class Where>
   View& put(Storage& storage, const Where& where, NodeNumber maker);
   bool look_up(const at::Tensor& tensor, const Slot& slot, ThisRun& run);
-  Reads reads_of(const ThisRun& run, const c10::StorageImpl* memory = nullptr) const;  // null: of all
+  Reads reads_of(const ThisRun& run, const c10::StorageImpl* memory = nullptr) const;  // null for all memory
   /// Calls `fn` with `edge` from the tensor's maker and with the edges from later writers, known or not, until it
   /// returns false.
   template <class Where, class Fn>

@@ -1,4 +1,5 @@
-// Which of an operator's tensors can be read here, and which need Python: wrappers, symbols, and what has no elements.
+// The tensors of an operator that can be read here. Others need Python: wrappers, symbols, and tensors without
+// elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +18,8 @@ inline const c10::IValue& operand(OpCall& call, Side side, size_t position) {
   return value.ref ? amanda::pytorch::ivalue(value) : *none;
 }
 
-/// Is it no wrapper, neither of a Python class nor of a transformation, and without symbols? Then it tells its sizes.
+/// True if the tensor is no wrapper, neither of a Python class nor of a transformation, and without symbols. Its sizes
+/// can then be read.
 inline bool is_plain(const at::Tensor& tensor) {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet kWrappers(
@@ -27,7 +29,7 @@ inline bool is_plain(const at::Tensor& tensor) {
          !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
-/// Are its elements on the host, as its sizes and strides say?
+/// True if its elements are on the host, in the layout of its sizes and strides.
 bool is_readable(const at::Tensor& tensor);
 
 /// Calls `fn(const at::Tensor&)` on each tensor of an operand, itself or the members of a list, until it returns false.

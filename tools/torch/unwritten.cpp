@@ -10,7 +10,7 @@
 namespace amanda::tools::pytorch {
 namespace {
 
-// Of one memory. If there are more, all of it counts as written.
+// The limit of pieces of one memory block. If there are more, all of it counts as written.
 constexpr size_t kMostPieces = 4096;
 
 bool is_followed(const at::Tensor& tensor) {
@@ -172,7 +172,7 @@ void UnwrittenMemory::clear() {
   count_ = 0;
 }
 
-// Null: it is written, as far as is known.
+// The memory of the tensor. Null if it is written, as far as is known.
 UnwrittenMemory::Memory* UnwrittenMemory::known(const at::Tensor& tensor) {
   const auto found = memories_.find(key_of(tensor));
   return found == memories_.end() ? nullptr : &found->second;

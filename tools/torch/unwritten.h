@@ -1,4 +1,4 @@
-// Which memory has no values yet: allocated by an operator such as aten::empty, and not written by one.
+// Memory that has no values yet: allocated by an operator such as aten::empty, and not written by one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,9 +53,10 @@ class UnwrittenMemory {
   void write_marked(const at::Tensor& tensor, const at::Tensor& marks);
   /// `to` has the elements of `from`.
   void copy(const at::Tensor& from, const at::Tensor& to);
-  /// None: all elements of the tensor have values, as far as is known.
+  /// The memory without values that the tensor reads. Empty if all elements of the tensor have values, as far as is
+  /// known.
   std::optional<Unwritten> find(const at::Tensor& tensor);
-  /// As find(), of any tensor of an operand.
+  /// The same as find(), for any tensor of an operand.
   bool has(const c10::IValue& operand);
   bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }
   void clear();
