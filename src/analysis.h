@@ -1,4 +1,4 @@
-// Runs the tools' analysis routines on an operator, once each, and merges what they scheduled into a plan.
+// Runs the tools' analysis routines on an operator, once each, and merges the scheduled actions into a plan.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ class AnalysisSession {
   PlanPtr run(Point point, const OpCall* running = nullptr);
   /// True if an analysis of `point` remains.
   bool pending(Point point) const;
-  /// The forward operator is known to the tools' filters from here on; run() does it, too.
+  /// Makes the forward operator known to the tools' filters; run() does it, too.
   void note_filters() const;
   /// The actions that are scheduled so far.
   PlanPtr merge();

@@ -121,7 +121,7 @@ HookNeeds BackwardBinding::look_up(size_t number, OpSite& backward) {
 PlainBackwardRun::PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const Plan>& forward, size_t number, OpId id)
     : scopes_(scopes), forward_(forward.lock()) {
   if (!forward_) return;
-  // (No pending one is plain, so it does not count how many analyses have run.)
+  // (A pending place is never plain, so the number of analyses that have run does not matter.)
   const BackwardPlace* place =
       forward_->backward_places().find(scopes.serial(), ActionCache::generation(), /*analyses=*/0, number, id);
   if (!place || !place->is_plain()) return;

@@ -76,7 +76,7 @@ class KnownBackwardPlaces {
         if (!pending || !one->covers(*places)) continue;
         return one->analyses.store(places->analyses.load(std::memory_order_relaxed), std::memory_order_relaxed);
       }
-      if (count >= (pending ? kMost / 2 : kMost)) return;  // there must be room for what they are once analyzed
+      if (count >= (pending ? kMost / 2 : kMost)) return;  // there must be room for the places after their analyses
       places->older = first;
     } while (!first_.compare_exchange_weak(first, places.get(), std::memory_order_acq_rel));
     places.release();

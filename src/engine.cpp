@@ -40,7 +40,7 @@ uint64_t Engine::serial(const ScopeStack& scopes) noexcept { return scopes.seria
 
 Sight Engine::sight(const ScopeStack& scopes, const Backend& backend, OpType type) {
   Sight sight;
-  sight.generation_ = ActionCache::generation();  // read first: later changes are not in what follows
+  sight.generation_ = ActionCache::generation();  // read first: the values below may not include later changes
   sight.scopes_ = scopes.serial();
   sight.inside_ = ThreadCalls::current().inside;
   const Visibility seen = scopes.visibility(backend, type, sight.inside_);

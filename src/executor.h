@@ -117,7 +117,8 @@ struct ReplacementFrame {
   size_t index;
   OpCall& call;
   bool produced = false;  // call_original() has produced the results
-  uint64_t written = 0;   // how much get_op()() itself changed versions(kReplace), beyond what its type declares
+  uint64_t written = 0;   // the change of versions(kReplace) by get_op()() itself, without changes that its type
+                          // declares
   ReplacementFrame* outer;
 };
 

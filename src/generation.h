@@ -12,7 +12,8 @@ namespace amanda {
 extern std::atomic<uint64_t> tool_generation;  // some tool's registrations changed, or a tool stopped
 extern std::atomic<uint64_t> analyses_done;    // an analysis was found to remain: perhaps not any more
 
-/// Registrations changed or a tool stopped: rebuilds the tables of what tools ask for, and merges plans again.
+/// Registrations changed or a tool stopped: rebuilds the tables of the operators that tools ask for, and merges plans
+/// again.
 void tools_changed();
 /// Actions were removed or dropped: merges plans again.
 inline void plans_changed() { plan_generation.fetch_add(1); }

@@ -25,8 +25,7 @@ constexpr size_t size_of(size_t index) { return (index + 1) * kStep; }
 // The number of blocks of each size that a thread fetches at first: about as many as twenty operators keep.
 constexpr std::array<size_t, 16> kFirst = {128, 256, 192, 64, 96, 96, 48, 48, 64, 32, 32, 32, 16, 24, 16, 16};
 constexpr size_t first_count(size_t index) { return index < kFirst.size() ? kFirst[index] : 2; }
-constexpr size_t kMostBytes = 32 << 10;  // of one size at once: less than the amount that glibc gives back to the
-                                         // system
+constexpr size_t kMostBytes = 32 << 10;  // of one size at once: glibc gives back larger amounts to the system
 
 /// Blocks of one size that a thread has fetched in advance. Taking a block does not read it: it is in another core's
 /// cache.
@@ -127,7 +126,7 @@ int& Lasting::depth() { return state.depth; }
 void* take_lasting(size_t size) noexcept {
   State& thread = state;
   if (size > kLargest || thread.is_over) return nullptr;
-  const int depth = std::exchange(thread.depth, 0);  // what starts a thread allocates, too
+  const int depth = std::exchange(thread.depth, 0);  // the code that starts a thread allocates, too
   Stock* stock = thread.stock ? thread.stock : make_stock(thread);
   void* memory = stock->take(size);
   thread.depth = depth;

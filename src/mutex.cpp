@@ -9,7 +9,7 @@
 
 namespace amanda {
 
-/// All mutexes, and what a fork does with them.
+/// All mutexes, and the steps of a fork with them.
 struct MutexesAtFork {
   static MutexesAtFork& get() {
     static auto* all = new MutexesAtFork;  // leaked: there are mutexes in other static objects

@@ -6,7 +6,7 @@
 namespace amanda {
 namespace {
 
-// Another error is on its way: one that comes while its place is asked for is left out.
+// Another error is being reported: an exception from the query for its place is ignored.
 std::string asked(OpSite& site, Detail which) {
   try {
     return site.detail(which);

@@ -8,7 +8,8 @@
 namespace amanda {
 namespace {
 
-/// On how many threads each tool is open. Tools are only compared: a use may end after the tools are destroyed.
+/// The number of threads on which each tool is open. Tools are only compared: a use may end after the tools are
+/// destroyed.
 struct OpenTools {
   static OpenTools& get() {
     static auto* all = new OpenTools;  // leaked: threads may outlive static objects

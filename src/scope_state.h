@@ -27,7 +27,7 @@ namespace amanda {
 class ScopeStack;
 struct ContextSession;
 
-/// One operator in one scope: the context that tools share, and what each analysis scheduled.
+/// One operator in one scope: the context that tools share, and the actions that each analysis scheduled.
 struct Record {
   struct PerRegistration {
     bool done = false;
@@ -132,7 +132,8 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   Mutex mutex_{&after_fork, this};
   std::condition_variable analysed_;
   std::unordered_map<RecordKey, RecordPtr, RecordKeyHash> records_;
-  /// In the order in which they are considered for eviction; a record that is no longer empty by then leaves the queue.
+  /// Records in the order in which they are considered for eviction. A record that is no longer empty at that time
+  /// leaves the queue.
   std::deque<RecordKey> evictable_;
   size_t queued_ = 0;  // in total, ever
   std::weak_ptr<const void> open_;

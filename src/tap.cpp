@@ -91,7 +91,8 @@ struct KnownTaps {
   size_t next_sweep = 1024;
 };
 
-/// Keeps what a tap's actions point to alive while they run. One scope, the common case, needs no allocation.
+/// Keeps the objects alive that a tap's actions point to, while they run. One scope, the common case, needs no
+/// allocation.
 class LiveScopes final : public RunningScopes {
  public:
   LiveScopes(const ActionsTap& tap, const ScopeStack* open) {

@@ -18,8 +18,8 @@
 namespace amanda::reference {
 namespace {
 
-/// `owners`: to how many forward operators, counted from the innermost, the node must still be shown; the outermost one
-/// is first.
+/// `owners`: the number of forward operators, counted from the innermost, to which the node must still be shown. The
+/// outermost one is first.
 Gradients run_node(const GradientNode& node, size_t owners, Gradients grad_outputs, NodesRun how) {
   ScopeStack* scopes = this_thread.observing();
   if (owners == 0 || !scopes) return node.run(grad_outputs);

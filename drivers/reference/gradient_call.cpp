@@ -52,7 +52,7 @@ void GradientCall::skip(RunHints hints) {
 
 void GradientCall::set(Side side, size_t position, Value value) {
   if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
-  if (!value.ref) return held_.push_back({side, position, std::nullopt});  // undefined: nothing flows
+  if (!value.ref) return held_.push_back({side, position, std::nullopt});  // undefined: no gradient flows
   const auto* array = std::get_if<Array>(&operand(value));
   if (!array) throw Error(fmt::format("{} where an array is needed", kind(operand(value))));
   if (const Shape& needed = shapes(side)[position]; array->shape() != needed) {

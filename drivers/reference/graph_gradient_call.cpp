@@ -45,7 +45,7 @@ void GraphGradientCall::skip(RunHints) {
 
 void GraphGradientCall::set(Side side, size_t position, Value value) {
   if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
-  if (!value.ref) return held_.push_back({side, position, std::nullopt});  // undefined: nothing flows
+  if (!value.ref) return held_.push_back({side, position, std::nullopt});  // undefined: no gradient flows
   const auto* array = std::get_if<Array>(&operand(value));
   if (!array) throw Error(fmt::format("{} where an array is needed", kind(operand(value))));
   const auto* like = std::get_if<Array>(&forward(opposite(side))[position]);

@@ -62,7 +62,7 @@ class Copy {
   };
   Program made_;
   std::vector<Wire> now_;   // by wire of the original
-  std::vector<Seen> seen_;  // by node of the original: what its backward operator sees
+  std::vector<Seen> seen_;  // by node of the original: the operands that its backward operator sees
 };
 
 }  // namespace

@@ -52,8 +52,8 @@ class OperatorCall final : public OpCall {
   const Operator& op_;
   OpId id_;
   std::string path_;
-  Operands given_;   // what the program passed; the caller of an in-place operator finds the result here
-  Operands inputs_;  // what the operator gets
+  Operands given_;   // the program's operands; the caller of an in-place operator finds the result here
+  Operands inputs_;  // the operator's operands
   Operands results_;
   std::optional<Watch> watch_;
   bool show_given_ = false;

@@ -108,8 +108,8 @@ void Watch::tell(const std::shared_ptr<GradientNode>& made) {
   for (Watch* watch = innermost; watch; watch = watch->outer_) watch->nodes_.push_back(made);
 }
 
-// A node's id: the forward operator, the node's name, its number among those of that name, and how many gradients it
-// computes: that number differs between runs of concat, and tools have selected positions.
+// A node's id: the forward operator, the node's name, its number among those of that name, and the number of gradients
+// that it computes. That number differs between runs of concat, and tools have selected positions.
 void Watch::bind(ForwardRun run) const {
   const auto shared = std::make_shared<const ForwardRun>(std::move(run));
   std::map<OpType, int> count;

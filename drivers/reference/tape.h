@@ -1,4 +1,4 @@
-// The tape: what operators record for a backward pass. Each node has a gradient rule and points at its inputs' nodes.
+// The tape, which operators record for a backward pass. Each node has a gradient rule and points at its inputs' nodes.
 #pragma once
 
 #include <memory>

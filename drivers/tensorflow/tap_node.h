@@ -37,8 +37,7 @@ struct Place {
 /// An operand. Tensors of a tap have numbers: first those that it gets, then the results of a replacement.
 struct Slot {
   static constexpr int kHidden = -1;
-  std::vector<int> tensors;  // one, or one for each member of a list, of which some may be hidden; empty if all are
-                             // hidden
+  std::vector<int> tensors;  // one, or one for each member of a list, some perhaps hidden; empty if all are
   bool is_list = false;
 };
 

@@ -148,7 +148,7 @@ std::string CompiledCall::detail(Detail which) {
   switch (which) {
     case Detail::kModulePath: return op().module_path;
     case Detail::kSource: return op().source;
-    // A partitioner puts what is computed again into the graph that runs backward.
+    // A partitioner puts recomputed operators into the graph that runs backward.
     case Detail::kIsRecompute: return phase() == Phase::kForward && port::inside_backward() ? "recompute" : "";
   }
   return "";

@@ -87,7 +87,8 @@ Tensors edit(at::TensorList values, at::IntArrayRef which, at::IntArrayRef numbe
   });
 }
 
-/// A result with what it records cut off. Recorded values are kept: the compiler may reuse the memory of its own.
+/// Returns results that are detached from the recorded graph. Recorded values are kept: the compiler may reuse the
+/// memory of its own values.
 Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_handle, const at::Tensor& table,
             int64_t number, at::IntArrayRef recorded, c10::string_view, at::IntArrayRef autocast) {
   return guarded([&] {

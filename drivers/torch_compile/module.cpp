@@ -1,4 +1,4 @@
-// amanda._torch_compile: the operators that run taps in compiled code, and what they look up there.
+// amanda._torch_compile: the operators that run taps in compiled code, and the tables in which they look up data.
 // torch's pybind11 and Python headers come first.
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>

@@ -5,7 +5,8 @@
 
 namespace amanda::pytorch {
 
-// A graph may run backward more than once, each time as another execution. So is what is computed again there.
+// A graph may run backward more than once, each time as another execution. The operators that are recomputed there
+// belong to that other execution, too.
 RunStatePtr Run::state(const Operator& op, Phase phase, bool begins) {
   const std::lock_guard lock(mutex_);
   States& states = of(op);

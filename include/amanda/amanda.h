@@ -1,6 +1,5 @@
-// Everything that a tool author includes.
-/// @namespace amanda
-/// Tools, scopes and actions; and the seam: what drivers implement and call.
+// The only header that a tool author has to include.
+/// @namespace amanda Tools, scopes and actions; and the seam: the interfaces that drivers implement and call.
 #pragma once
 
 #include "amanda/action.h"

@@ -43,8 +43,8 @@ class Engine {
     bool observes_inner = false;  ///< a tool may ask for an operator inside it
   };
   /// on_op() for a call for which `sight` and `known` hold; `call` has the id that `known` was found for. If all
-  /// routines have run and only the operator is left, the driver runs it, with what the routines set, inside an OpFrame
-  /// of the tools that see it. Nothing of `call` is used after that.
+  /// routines have run and only the operator is left, the driver runs it, with the values that the routines set, inside
+  /// an OpFrame of the tools that see it. Nothing of `call` is used after that.
   static Left on_known_op(ThreadCalls& here, ScopeStack& scopes, OpCall& call, const Sight& sight,
                           const KnownCall& known);
   /// Counts a call that the driver did not pass on, since nothing was scheduled on it.
@@ -53,8 +53,8 @@ class Engine {
   /// The tools in force for a graph that is about to run on this thread. Call it once for each run, with the scopes of
   /// switch_to(). Do not call it while they are null or a routine runs.
   static ToolsetPtr toolset(const ScopeStack& scopes);
-  /// Analyzes a graph's operators, and has the driver lower what tools scheduled. On any thread, even if none of the
-  /// scopes is open any more: a gradient's graph may be built later than its forward graph.
+  /// Analyzes a graph's operators, and has the driver lower the actions that tools scheduled. On any thread, even if
+  /// none of the scopes is open any more: a gradient's graph may be built later than its forward graph.
   ///
   /// If the scope objects are gone, the artifact is empty. Throws what a tool's analysis threw, unchanged; `Error`
   /// naming tool, operator and reason for an action that the driver refuses; `Error` naming driver and operator for a

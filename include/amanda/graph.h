@@ -30,7 +30,7 @@ namespace amanda {
 class Toolset {
  public:
   uint64_t key() const { return key_; }  ///< never used again in this process
-  /// It will not be returned again: what is cached under it may be released.
+  /// True if this toolset will not be returned again: objects that are cached under it may be released.
   bool is_over() const noexcept;
 
  protected:
@@ -125,8 +125,8 @@ class GraphSite {
   /// Bodies of loops, conditionals and calls belong to the graph, unless the framework builds them as separate graphs
   /// and instruments those. Nodes that only connect, such as the loop itself or a sum of gradients, are not operators,
   /// as in eager mode. Backward operators are shown where the graph has them. If the framework differentiates what
-  /// lower() returns, show those that it will create right after their forward operator. A backward operator's forward
-  /// operator may also be in another graph that was instrumented before, under the same toolset.
+  /// lower() returns, show the backward operators that it will create right after their forward operator. A backward
+  /// operator's forward operator may also be in another graph that was instrumented before, under the same toolset.
   virtual void each_op(GraphVisitor& visitor) = 0;
   /// Makes the artifact: a graph of its own, or nodes next to the original that do not affect its uninstrumented runs.
   /// (A graph that is being built under this toolset alone may be changed in place, by steps that cannot fail

@@ -1,4 +1,4 @@
-// A tool: analysis routines, the operators they ask for, and the tools they build on.
+// A tool: analysis routines, the operators that they ask for, and the tools that they build on.
 #pragma once
 
 #include <array>
@@ -84,8 +84,8 @@ class Tool {
   /// Called on the thread that leaves the last of its open scopes with this tool. `error`: the exception that left the
   /// scope, or null if there was none.
   virtual void on_exit(Scope&, const std::exception_ptr& /*error*/) {}
-  /// A routine of this tool, or of one it depends on, threw under `on_error="disable"`. The tool does not run again in
-  /// that scope. Called on the thread of the failure, with operators isolated as in an analysis.
+  /// Called when a routine of this tool, or of one it depends on, threw under `on_error="disable"`. The tool does not
+  /// run again in that scope. Called on the thread of the failure, with operators isolated as in an analysis.
   virtual void on_disable(const std::exception_ptr&) {}
 
   /// A snapshot of the registered analyses.

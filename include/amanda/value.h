@@ -70,7 +70,7 @@ enum class ValueKind : uint8_t {
   kTensors,  ///< a list of tensors, some of which may be None
   kNumber,   ///< int, float, complex or bool; a dtype or a layout too, where the framework passes it as an integer
   kNumbers,  ///< a list of numbers
-  kOther,    ///< a string, a device, a generator; or the driver does not say
+  kOther,    ///< a string, a device, a generator; or any operand that the driver does not describe
 };
 
 /// A size that is not known before the program runs, or a number of bytes that depends on one.
@@ -78,7 +78,7 @@ inline constexpr int64_t kUnknown = -1;
 
 /// The description of an operand that Backend::describe() returns. A snapshot: it stays valid when the operand is gone.
 struct ValueInfo {
-  ValueKind kind = ValueKind::kNone;  ///< what kind of operand it is
+  ValueKind kind = ValueKind::kNone;  ///< the kind of operand
   /// The dtype of a tensor or a number, or of all numbers of a list: "float32", "int64", "bool". "" if it is unknown,
   /// or if the numbers differ. Valid as long as the process.
   std::string_view dtype{};

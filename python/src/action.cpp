@@ -1,4 +1,4 @@
-// Actions and what they say of themselves.
+// Actions and their descriptions.
 #include "action.h"
 
 #include <fmt/format.h>

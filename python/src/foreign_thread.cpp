@@ -55,7 +55,8 @@ std::atomic<int> inside{0};  // routines that run, or wait for the interpreter l
 std::atomic<bool> closed{false};
 std::thread::id closer;  // written before `closed`
 
-// The interpreter ends after it was closed, or its closer runs what is left.
+// True if the interpreter was closed by another thread, or is gone. The thread that closed it still runs the remaining
+// code.
 bool is_over() { return closed.load() && (std::this_thread::get_id() != closer || interpreter_is_gone()); }
 
 PyThreadState* keep_state() {

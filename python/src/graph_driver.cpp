@@ -12,7 +12,7 @@
 namespace amanda::python {
 namespace {
 
-/// A graph's symbols are Python objects; what a tap runs on, its GraphCall converts.
+/// A graph's symbols are Python objects; the operands of a tap are converted by its GraphCall.
 class ObjectBridge final : public PythonBridge {
  public:
   PyObject* to_python(OpSite& site, Side side, size_t position) override {

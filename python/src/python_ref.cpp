@@ -48,7 +48,7 @@ void release(PyObject* object) noexcept {
 }
 
 [[gnu::hot]] void drain_released() {
-  if (!any_queued.load(std::memory_order_relaxed)) return;  // what is missed now is released by the next routine
+  if (!any_queued.load(std::memory_order_relaxed)) return;  // the next routine releases any object missed here
   std::vector<PyObject*> objects;
   {
     std::lock_guard lock(mutex);

@@ -32,7 +32,7 @@ struct Activity {
   int64_t duration_ns() const { return timed() ? end_ns - start_ns : 0; }
 };
 
-/// A call of the runtime or of the driver on the host. Times of 0: unknown.
+/// A call of the runtime or of the driver on the host. Times are 0 if unknown.
 struct ApiCall {
   uint32_t correlation_id = 0;  ///< shared with the activities that it launched
   uint32_t thread = 0;          ///< that made it
@@ -46,9 +46,9 @@ struct ExternalId {
   uint64_t run = 0;             ///< run_id()
 };
 
-/// An activity with what is known of its origin.
+/// An activity with the known facts about its origin.
 struct Attribution {
-  Activity activity;            ///< what the device did
+  Activity activity;            ///< the device's activity
   std::optional<uint64_t> run;  ///< empty outside operators, or if the record for it was lost
   std::optional<ApiCall> call;  ///< empty if the record was lost
 };

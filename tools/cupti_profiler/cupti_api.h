@@ -11,7 +11,7 @@
 
 namespace amanda::tools {
 
-/// Receives what CUPTI delivers, decoded. Called on CUPTI's threads and on those that flush, one at a time.
+/// Receives CUPTI's records, decoded. Called on CUPTI's threads and on those that flush, one at a time.
 class RecordSink {
  public:
   /// A record of one kind.
@@ -67,7 +67,7 @@ class CuptiApi {
   /// Throws `Error`, and collects nothing, if there is no GPU to be traced or another profiler holds CUPTI. A client
   /// without a name, as torch.profiler's, may be there and idle: if it is not idle, counts() shows traces of it.
   virtual void start(RecordSink& sink, Limits limits) = 0;
-  /// Delivers what the device has finished. Throws `Error`.
+  /// Delivers the finished work of the device. Throws `Error`.
   virtual void flush() = 0;
   /// Delivers everything and ends the collection. The sink is not called any more, even if this throws `Error`.
   virtual void stop() = 0;

@@ -1,4 +1,4 @@
-// The operators that run, thread by thread, and what each run measures.
+// The operators that run, thread by thread, and the measurements of each run.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The runs that one thread has finished and that nobody has collected yet.
+// The runs that one thread has finished and that were not collected yet.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ struct RunEvent {
   RunMeasures measures;  ///< what it measured
 };
 
-/// The runs that one thread has finished and that nobody has collected yet. That thread adds; any thread may take, one
+/// The runs that one thread has finished and that were not collected yet. That thread adds; any thread may take, one
 /// at a time. Neither waits for the other.
 class RunBuffer {
  public:

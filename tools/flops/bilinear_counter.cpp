@@ -24,7 +24,7 @@ void put_input(BilinearShapes& shapes, const BilinearOperator& op, int64_t posit
   }
 }
 
-/// Those of the positions that exist: of a backward operator, gradients that it takes or gives itself.
+/// The positions that exist. For a backward operator, these are gradients that it takes or computes itself.
 Positions existing(OpContext& context, Side side, std::initializer_list<int64_t> wanted) {
   OpSite& site = context.site();
   std::vector<std::variant<int64_t, std::string>> found;

@@ -21,7 +21,7 @@ class FlopCounts {
     std::string op;           ///< "aten::addmm"; a backward operator's is the autograd node's: "AddmmBackward0"
     std::string module_path;  ///< the innermost module, in backward the forward operator's; "" outside modules
     bool backward;            ///< in the backward pass
-    int64_t runs;             ///< how often it ran
+    int64_t runs;             ///< the number of runs
     int64_t flops;            ///< floating point operations of all runs
   };
   /// All rows, by operator and module.
@@ -33,9 +33,9 @@ class FlopCounts {
   std::map<std::string, int64_t> by_operator() const;
   /// The operations of each module with the modules inside it; "" is the total.
   std::map<std::string, int64_t> by_module() const;
-  /// How often operators ran that have no formula, by type. Views are not listed.
+  /// The number of runs of operators without a formula, by type. Views are not listed.
   std::map<std::string, int64_t> uncounted() const;
-  /// Those of them that multiply, or that are not PyTorch's own, so that it is not known.
+  /// The same for operators that multiply, or that are not PyTorch's own, so that it is not known whether they do.
   std::map<std::string, int64_t> uncounted_products() const;
   /// Sets everything to zero.
   void reset();

@@ -14,7 +14,7 @@
 namespace amanda::tools {
 namespace {
 
-// Those that consist of operators with a formula. Compiled functions do not show these; nor does a replacement.
+// The operators that consist of operators with a formula. Compiled functions do not show these; nor does a replacement.
 const std::vector<std::string> kComposite = {"aten::linear",
                                              "aten::matmul",
                                              "aten::einsum",

@@ -29,8 +29,8 @@ class Flops : public Tool {
   explicit Flops(FlopsOptions options = {});
   ~Flops() override;
 
-  /// As Tool::narrow, for what counts, too. Throws `std::invalid_argument` if nothing is counted in these operators
-  /// themselves: `linear` runs `addmm`.
+  /// The same as Tool::narrow(), also for the tools that count. Throws `std::invalid_argument` if nothing is counted in
+  /// these operators themselves: `linear` runs `addmm`.
   void narrow(const OpFilter& ops, const ModuleFilter& modules = {});
   /// The types of operators that are counted, or listed as products that are not.
   static std::vector<std::string> operators();

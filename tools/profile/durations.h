@@ -17,7 +17,7 @@ class Durations {
   /// Binary digits that are kept of each duration: up to 255 ns all of them have their own bucket; of 256 to 511 ns
   /// every two share one, and so on. Those of one operator usually fill some dozens.
   static constexpr int kBits = 8;
-  /// The shortest duration of a bucket, and how many are in it.
+  /// The shortest duration of a bucket, and the number of durations in it.
   using Bucket = std::pair<int64_t, int64_t>;
 
   void add(int64_t ns) {

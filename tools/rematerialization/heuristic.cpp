@@ -20,7 +20,7 @@ class EvictedNeighborhood {
  public:
   explicit EvictedNeighborhood(Call& start) : start_(start), visit_(next_visit()) { start.visit = visit_; }
 
-  /// Those that must run again before `start` can.
+  /// The calls that must run again before `start` can.
   double ancestors() {
     return walk([this](Call& call) {
       for (const Operand& input : call.inputs) {
@@ -28,7 +28,7 @@ class EvictedNeighborhood {
       }
     });
   }
-  /// Those that cannot run again before `start`.
+  /// The calls that cannot run again before `start`.
   double descendants() {
     return walk([this](Call& call) {
       for (const Call::Output& output : call.outputs) {

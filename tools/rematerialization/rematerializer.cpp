@@ -295,7 +295,7 @@ void Rematerializer::will_write(const at::Tensor& tensor) {
   const std::shared_ptr<Pin> pin = value->pin.lock();
   if (value->needed && (pin || value->call)) {
     if (value->held) let_go(*value);
-    // As without the tool, autograd reads what was written, if that did not count as a change.
+    // As without the tool, autograd reads the written values, if the write did not count as a change.
     if (value->saved > 0) value->changed = tensor.storage();
     values_.erase(value->key);
     value->key = nullptr;
@@ -381,7 +381,7 @@ void Rematerializer::let_go(Value& value) {
 }
 
 // A backward pass has begun. Results that no graph has saved, such as the loss, would keep all calls that lead to them,
-// and what is pinned for these.
+// and the memory that is pinned for these calls.
 void Rematerializer::forget_calls() {
   for (auto& [key, value] : values_) {
     if (value->saved > 0 || value->needed) continue;
@@ -390,7 +390,7 @@ void Rematerializer::forget_calls() {
   }
 }
 
-// No graph needs anything any more: what is alive now is where the next pass begins.
+// No graph needs values any more: the next pass begins with the memory that is alive now.
 void Rematerializer::end_pass() {
   must_tell_ = overran_;
   if (!overran_) plain_needed_ = 0;
@@ -401,8 +401,8 @@ void Rematerializer::end_pass() {
 // ---- eviction
 // ---------------------------------------------------------------------------------------------------------
 
-// With a budget of `plain_needed_` nothing is evicted, and nothing computed again, in any run of the program: then what
-// is alive does not depend on times.
+// With a budget of `plain_needed_` nothing is evicted, and nothing computed again, in any run of the program. The
+// memory that is alive then does not depend on times.
 void Rematerializer::make_room(size_t bytes) {
   if (recomputing == 0) raise(plain_needed_, live() + bytes + evicted_, options_.budget);
   if (live() + bytes <= options_.budget) return;

@@ -1,4 +1,5 @@
-// Evicts what autograd saved when memory is short, and computes it again when a backward operator asks for it.
+// Evicts saved tensors of autograd when memory is short, and computes them again when a backward operator asks for
+// them.
 #pragma once
 
 #include <atomic>
@@ -116,7 +117,7 @@ class Rematerializer final : public AllocationCount {
   bool overran_ = false;
   size_t needed_ = 0;       // by a pass that did not fit
   std::string needed_for_;  // the operator
-  // What the pass would take if nothing were evicted. It does not depend on what was.
+  // The bytes that the pass would take if nothing were evicted. They do not depend on evictions.
   std::atomic<size_t> evicted_{0};       // bytes that would be alive
   std::atomic<size_t> plain_needed_{0};  // at least, where it is more than the budget
 };

@@ -26,7 +26,7 @@ at::Tensor Outline::in(const c10::Storage& storage) const {
   return copy_of(outline_, c10::VariableVersion(/*version=*/0), storage);
 }
 
-// Calls form long chains. Those that end with this one are collected, rather than destroyed by recursion.
+// Calls form long chains. The values of calls that end with this one are collected, rather than destroyed by recursion.
 Call::~Call() {
   static thread_local std::vector<ValuePtr>* ending = nullptr;
   std::vector<ValuePtr> own;

@@ -22,8 +22,8 @@ struct Site {
   std::string op, module_path;
   std::optional<c10::OperatorHandle> handle;
   const char* kept_because = nullptr;      // why its results cannot be computed again; null if they can
-  std::vector<size_t> written;             // positions of what it changes in place
-  std::vector<size_t> running_statistics;  // positions of what batch normalization changes in training
+  std::vector<size_t> written;             // positions of the inputs that it changes in place
+  std::vector<size_t> running_statistics;  // positions of the inputs that batch normalization changes in training
   std::optional<size_t> training, dropout;
   bool random = false, always_trains = false;
   int64_t evicted = 0, evicted_bytes = 0, recomputed = 0, recompute_ns = 0;
@@ -34,9 +34,9 @@ struct Pin {
   c10::Storage memory;
 };
 
-/// The contents of a storage from when an operator, or somebody else, made them until something changes them in place.
+/// The contents of a storage, from the time when an operator or other code made them until they are changed in place.
 struct Value {
-  c10::weak_intrusive_ptr<c10::StorageImpl> memory;  // expired: evicted, or nobody needs it
+  c10::weak_intrusive_ptr<c10::StorageImpl> memory;  // expired if it is evicted, or not needed any more
   c10::StorageImpl* key;                             // where it is found; only compared
   c10::Storage held;                                 // while the graph has saved it and it is not evicted
   c10::Storage changed;                              // where the program has it no more, but saved tensors read it
@@ -46,7 +46,7 @@ struct Value {
   std::vector<std::weak_ptr<Call>> uses;  // recorded calls that have it as an input
   Site* site;
   size_t bytes;
-  size_t saved = 0;             // how many saved tensors need it
+  size_t saved = 0;             // the number of saved tensors that need it
   std::optional<size_t> place;  // among those that are held
   uint64_t last_use = 0, writes = 0;
   bool moved = false;   // it is no longer in the storage in which the program had it

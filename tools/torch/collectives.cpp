@@ -33,7 +33,7 @@ bool is_collective(std::string_view name) {
   return name != "send" && !name.starts_with("recv");  // of two ranks only
 }
 
-// Where a collective that is being called is kept.
+// The position of a collective that is being called.
 struct Called : at::ObserverContext {
   struct Row {
     std::shared_ptr<CollectiveRecorder> recorder;

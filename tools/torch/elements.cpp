@@ -176,7 +176,7 @@ std::optional<int64_t> zeros_of(const at::Tensor& tensor) {
   }
 }
 
-// As pairs of real numbers: the order in a block does not matter.
+// Complex numbers are read as pairs of real numbers: the order in a block does not matter.
 template <class T>
 double complex_squares(const at::Tensor& tensor) {
   double squares = 0;

@@ -1,4 +1,4 @@
-// One pass over the elements of a tensor: what there is, and how it is distributed.
+// One pass over the elements of a tensor: their counts by kind, and their distribution.
 #pragma once
 
 #include <ATen/core/Tensor.h>

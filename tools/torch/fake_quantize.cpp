@@ -23,7 +23,7 @@
 namespace amanda::tools::pytorch {
 namespace {
 
-// As in elements.cpp: the loop is such that a compiler vectorizes it.
+// As in elements.cpp, the loop is such that a compiler vectorizes it.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define AMANDA_WIDE_ROUNDING __attribute__((target("avx2")))
 #endif

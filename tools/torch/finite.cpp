@@ -12,7 +12,7 @@
 #include "torch/blocks.h"
 #include "torch/tensors.h"
 
-// As in elements.cpp: the loops are such that a compiler vectorizes them.
+// As in elements.cpp, the loops are such that a compiler vectorizes them.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define AMANDA_WIDE_BITS __attribute__((target("avx2")))
 #endif

@@ -45,7 +45,7 @@ class DeviceMemory {
   /// Does nothing if the block is not known.
   void free(const void* pointer, Site by, bool in_backward);
   bool mark(const void* pointer, int64_t mark);
-  /// Whether all others are freed, and when, is not known any more.
+  /// Forgets all other blocks: whether and when they are freed is not known any more.
   void forget_all_but(const std::unordered_set<const void*>& pointers);
 
   int64_t live_bytes() const { return live_bytes_; }
@@ -60,7 +60,7 @@ class DeviceMemory {
   std::vector<Block> gone_since_;  // of the peak
 };
 
-/// How much was alive over time, at most `kPoints` points: each is the most of a span of time.
+/// The bytes that were alive over time, as at most `kPoints` points: each is the maximum of a span of time.
 class Timeline {
  public:
   static constexpr size_t kPoints = 4096;
@@ -105,7 +105,7 @@ class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
   bool mark(const void* pointer, int64_t mark);
   /// Forgets all blocks but those of these tensors and their gradients.
   void forget_all_but(const std::vector<at::Tensor>& tensors);
-  /// Calls `fn` with what is known, which does not change meanwhile.
+  /// Calls `fn` with the known devices, which do not change meanwhile.
   template <class Fn>
   auto with_devices(const Fn& fn) const {
     std::lock_guard lock(mutex_);

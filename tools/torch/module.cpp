@@ -1,4 +1,4 @@
-// amanda._torch_tools: what tools in Python do with PyTorch's tensors in C++.
+// amanda._torch_tools: the work of tools in Python with PyTorch's tensors that is done in C++.
 #include "torch/bindings.h"
 #include "torch/tensors.h"
 

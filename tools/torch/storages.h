@@ -55,7 +55,7 @@ struct TensorPlace {
   bool conjugate, negative;
 };
 
-/// A position of an operator that takes what another one made.
+/// A position of an operator that takes a tensor of another operator.
 struct GraphEdge {
   NodeNumber producer, consumer;
   int64_t position;
@@ -108,7 +108,7 @@ class Storages {
   void write(const at::Tensor& tensor, NodeNumber writer);
   /// `maker`, which consumed `reads`, returned the tensor.
   void make(const at::Tensor& tensor, NodeNumber maker, const Reads& reads);
-  /// For each storage, how many places and how many last writes are kept.
+  /// For each storage, the number of kept places and the number of kept last writes.
   std::vector<std::pair<size_t, size_t>> sizes() const;
   void reset();
 

@@ -42,7 +42,7 @@ class EngineEntry final : public AutogradEngine {
                         bool create_graph, bool accumulate_grad, const torch::autograd::edge_list& outputs) override {
     auto run = [&] { return engine_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs); };
     if (port::inside_backward()) publish_scopes_now();
-    if (counts_calls()) return run();  // what is not caught is not counted
+    if (counts_calls()) return run();  // operators that are not caught are not counted
     const OperatorsLeftAlone quiet;
     return run();
   }

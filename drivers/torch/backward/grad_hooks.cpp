@@ -71,8 +71,8 @@ void leave_operators_alone(const ThreadKeys& thread) {
   if (C10_UNLIKELY(caught) && !counts_calls()) include_keys(KeyRole::kNone);
 }
 
-// The engine puts what a hook returns in place of the list that it passed, and reads that list no more, whether the
-// hook returns or throws: it may be moved. A copy would take an allocation for each node.
+// The engine replaces the list that it passed to a hook by the list that the hook returns. It reads the passed list no
+// more, whether the hook returns or throws, so that list may be moved. A copy would take an allocation for each node.
 variable_list take_over(const variable_list& gradients) { return std::move(const_cast<variable_list&>(gradients)); }
 
 // ---- hook objects ---------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Binder {
     for (const NodeWindow::Leaf& leaf : made_.leaves) held_.push_back(leaf.accumulate->getptr());
   }
 
-  // Returns what the owner's tools need on the node.
+  // Returns the hooks that the owner's tools need on the node.
   [[gnu::noinline]] HookNeeds attach_hooks(Node& node, const NodeType& type, Ownership owner) {
     NodeRecord* const known = find_record_of(node, type);
     if (known) {

@@ -35,8 +35,7 @@ struct Ownership {
   OpId id;
   uint32_t number;  // as the BackwardBinding counts
   bool made_by_forward;
-  RunStatePtr kept_run;  // as long as the node lives; null if not asked for, or if it is a leaf's node, which may
-                         // outlive it
+  RunStatePtr kept_run;  // while the node lives; null if not asked for, or for a leaf's node, which may outlive it
 };
 
 /// Runs the node's own code, and treats its results as the engine does: sums over broadcast dimensions, converts
@@ -133,7 +132,7 @@ class NodeCall final : public OpCall {
 
     Original original;
     std::vector<Staged> staged;
-    Shown shown[2];          // what get() returned references to, by side
+    Shown shown[2];          // values to which get() returned references, by side
     Shown shown_forward[2];  // the same for forward_get()
 
     void forget_shown() {

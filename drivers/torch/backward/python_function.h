@@ -8,7 +8,8 @@
 
 namespace amanda::pytorch {
 
-/// Binds what `Function.apply` recorded since the start of `made`: the backward operators of "autograd::NAME".
+/// Binds the nodes that `Function.apply` recorded since the start of `made`: the backward operators of
+/// "autograd::NAME".
 void bind_python_function(const std::string& name, const NodeWindow& made, c10::ArrayRef<c10::IValue> inputs,
                           c10::ArrayRef<at::Tensor> outputs);
 

@@ -14,7 +14,7 @@ namespace amanda::pytorch {
 class Lifetime {
  public:
   /// The tensor's Lifetime, which all callers share. It is stored with the tensor's forward gradients, as an empty
-  /// record, which is what PyTorch itself leaves there after a dual level.
+  /// record. PyTorch itself leaves such a record there after a dual level.
   static std::shared_ptr<Lifetime> of(const at::TensorBase& tensor);
 
   /// `died` is called when the tensor dies, on the thread that frees it, with or without the interpreter lock.

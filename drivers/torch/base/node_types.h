@@ -1,4 +1,4 @@
-// Backward operator types: what the driver needs to know of each class of autograd nodes, computed once.
+// Backward operator types: the driver's data about each class of autograd nodes, computed once.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>

@@ -1,4 +1,4 @@
-// Operator types: what the driver needs to know of each schema, computed once.
+// Operator types: the driver's data about each schema, computed once.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

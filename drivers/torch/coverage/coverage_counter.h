@@ -84,7 +84,7 @@ class CoverageCounter : public std::enable_shared_from_this<CoverageCounter> {
 inline std::atomic<size_t> open_counters{0};
 inline bool counts_calls() { return open_counters.load(std::memory_order_relaxed) != 0; }
 
-/// The core is about to see a forward operator, or a node (`record`: null).
+/// The core is about to see a forward operator, or a node (`record` is then null).
 void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* record);
 /// A forward operator was caught, and tools must not see it.
 void note_refused(const OpRecord& record);

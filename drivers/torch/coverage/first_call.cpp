@@ -16,10 +16,9 @@
 namespace amanda::pytorch {
 namespace {
 
-// NOTE: [the first call]
-// A filter that matched nothing is worth a warning if something ran that it could have matched. Operators that nobody
-// asks for pass no kernel of ours, and must not. So RecordFunction, which asks for callbacks at each call anyway, has
-// one of ours until the first call, which takes it away.
+// NOTE: [the first call] A filter that matched nothing is worth a warning if something ran that it could have matched.
+// Operators that no tool asks for do not pass a kernel of ours, and must not. So RecordFunction, which asks for
+// callbacks at each call anyway, has one of ours until the first call, which takes it away.
 
 // Asked for at each switch of scopes, also when the thread ends and its `FirstCall` is gone.
 thread_local constinit bool switched_on = false;
@@ -39,7 +38,8 @@ struct FirstCall {
 
 std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& function);
 
-// By what it calls: state that a guard brings back, or another thread inherits, may have it unknown to us.
+// The callback is found by the function that it calls. A guard that restores state, or another thread that inherits it,
+// may bring the callback back without our knowledge.
 std::optional<at::CallbackHandle> callback_here() {
   const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
   const auto ours = std::find_if(callbacks.begin(), callbacks.end(),

@@ -37,7 +37,7 @@ void ForwardCall::remember_results() {
 [[gnu::hot]] uint64_t ForwardCall::gradient_mask() const {
   if (!thread_keys().with_torch_state().autograd->get_grad_mode()) return 0;
   uint64_t mask = 1;
-  // An operator of another library may use weights of its own, and a wrapper hides what the levels below record.
+  // An operator of another library may use weights of its own, and a wrapper hides the records of the levels below.
   bool any = record_.info.ns != "aten";
   for (const OperandTensor& operand : argument_tensors()) {
     const bool requires_grad = operand.tensor->requires_grad();
@@ -56,7 +56,7 @@ bool are_wrapped(c10::ArrayRef<OperandTensor> tensors) {
   return false;
 }
 
-// `levels`: keeps what is below the wrappers.
+// `levels` keeps the tensors below the wrappers.
 [[gnu::noinline]] NodeWindow::Made made_of_levels(const NodeWindow& window, c10::ArrayRef<OperandTensor> tensors,
                                                   SomeTensors& levels) {
   for (const OperandTensor& one : tensors) levels.push_back(*one.tensor);

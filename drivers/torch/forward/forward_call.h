@@ -85,7 +85,7 @@ class ForwardCall : public OpCall {
   RawPlace raw_;       // for that
 
  private:
-  /// Returns what keeps their nodes alive.
+  /// Returns references that keep their nodes alive.
   static std::vector<port::NodePtr> add_edited_leaves(NodeWindow::Made& made, const std::vector<EditedInput>& edited);
   static void connect(ForwardOperands& operands, const NodeWindow::Made& made);
 };

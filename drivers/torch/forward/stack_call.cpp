@@ -411,7 +411,8 @@ void StackCall::assign_undeclared() {
   for (const UndeclaredWrite& write : undeclared_) {
     const at::Tensor &original = write.original.toTensor(), &copy = write.copy.toTensor();
     if (!original.defined() || same_values(write.given.toTensor(), copy)) continue;
-    // Most of these operators do not increment version counters, so what autograd has saved must stay valid.
+    // Most of these operators do not increment version counters, so the tensors that autograd has saved must stay
+    // valid.
     const bool counted = version_sum(tensors_of(write.copy)) != write.version;
     (counted ? original.detach() : original.variable_data()).copy_(copy);
   }

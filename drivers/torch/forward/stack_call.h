@@ -11,21 +11,21 @@
 
 namespace amanda::pytorch {
 
-// NOTE: [in-place operators]
-// An unboxed caller of relu_(x) or add(..., out=x) ignores what the kernel returns and continues with x. So an edited
-// result must end up in x, but a plain copy into x would overwrite what autograd saved of it. Therefore, if an edit is
-// expected and autograd records, the operator runs on a private copy with x's gradient edge, and finish() assigns the
-// edited value to x with a copy_ that autograd records too. That is correct for views, and for x's other holders.
+// NOTE: [in-place operators] An unboxed caller of relu_(x) or add(..., out=x) ignores the kernel's results and
+// continues with x. So an edited result must end up in x, but a plain copy into x would overwrite values that autograd
+// saved of it. Therefore, if an edit is expected and autograd records, the operator runs on a private copy with x's
+// gradient edge, and finish() assigns the edited value to x with a copy_ that autograd records too. That is correct for
+// views, and for x's other holders.
 //
 // Earlier runs decide whether an edit is expected (RunHints::edit_result). While that is unknown, routines first see a
 // trial run: the operator on a private copy, hidden from the user's modes and saved-tensor hooks, and with the random
 // state restored afterwards. Then the operator runs for real, as it is or as above. A custom operator may do more than
-// its schema says, so it gets no trial run; an edit is assumed. There is no trial run if the program's own modes or
-// subclasses would see it. If a routine first only looked and then edits, its first edit is
-// refused while autograd records.
+// its schema declares, so it gets no trial run; an edit is assumed. There is no trial run if the program's own modes or
+// subclasses would see it. If a routine first only looked and then edits, its first edit is refused while autograd
+// records.
 //
-// If a routine raises after the run, abandon() does what finish() would have done: the tensor is changed, as it is
-// if the operator ran on the tensor itself.
+// If a routine raises after the run, abandon() has the same effect as finish(): the tensor is changed, as it is if the
+// operator ran on the tensor itself.
 class StackCall final : public ForwardCall {
  public:
   StackCall(const OpRecord& record, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack,
@@ -74,7 +74,7 @@ class StackCall final : public ForwardCall {
   };
   /// An argument that the operator may write to although its schema calls it read-only, and that a tool has edited.
   struct UndeclaredWrite {
-    c10::IValue original, given, copy;  // the program's, the tool's, and what the operator gets
+    c10::IValue original, given, copy;  // the program's, the tool's, and the operator's
     uint64_t version;                   // of the copy, before the run
   };
   enum class State : uint8_t { kReady, kRan, kSkipped };
@@ -113,7 +113,7 @@ class StackCall final : public ForwardCall {
   bool observe_inner_ = false, keeps_run_inputs_ = false, shows_run_inputs_ = false;
   std::vector<EditedInput> edited_inputs_;
   std::vector<c10::IValue> inputs_;      // kept over the run, if they are needed afterwards
-  std::vector<c10::IValue> run_inputs_;  // what the operator ran on, if an action after it will ask
+  std::vector<c10::IValue> run_inputs_;  // the inputs on which the operator ran, if an action after it will ask
   std::vector<c10::IValue> run_with_;    // the arguments of an in-place operator, if it may have to run or assign again
   std::vector<Staged> staged_;
   const c10::StorageImpl* viewed_ = nullptr;  // of the argument that the result may be a view of; only compared
@@ -130,7 +130,7 @@ class StackCall final : public ForwardCall {
   // For the operator's backward operators.
   std::optional<NodeWindow> made_;
   std::shared_ptr<ForwardOperands> operands_;
-  std::vector<c10::IValue> written_;  // what it writes to and does not return
+  std::vector<c10::IValue> written_;  // the operands that it writes to and does not return
   SubscriptionPtr bind_when_run_;     // set while only the trial has run
   ScopeStack* bind_under_ = nullptr;  // the scopes for bind_when_run_
   RunStatePtr trial_run_state_;       // the run for bind_when_run_

@@ -105,7 +105,7 @@ class TypedCall final : public UnboxedCall {
     return std::apply([](const auto&... operand) { return (is_symbolic(operand) || ...); }, operands_);
   }
 
-  /// After the call: what the program gets.
+  /// Called after the call: returns the program's result.
   Result take_result() {
     if constexpr (kInPlace) {
       return std::get<0>(operands_);

@@ -88,7 +88,7 @@ class LastWalk {
 
   std::vector<uint64_t> places_;  // of frame i at i + 1; the first is none's, and ends the comparison
   std::vector<Frame> frames_;     // outermost first
-  size_t size_ = 0;               // how many of these are of the last walk
+  size_t size_ = 0;               // the number of these that are of the last walk
   uint64_t found_ = 0;            // free_codes_found at the last walk
 };
 #endif

@@ -85,7 +85,7 @@ struct Call {
 // Returns false if something is not kept.
 bool add_all(Call& call, const Entered& entered) {
   const c10::SmallVector<KeptStep, 64> steps =
-      kept_steps();  // from here on, no Python code runs that could change what is kept
+      kept_steps();  // from here on, no Python code runs that could change the kept steps
   for (const KeptStep& step : steps) {
     if (!step.module || step.module == Py_None) continue;
     if (!is_registered(step.module)) return false;

@@ -106,7 +106,7 @@ py::object running(const py::object& module) {
   return step_python->names.contains(address) ? module : step_python->unwrapped(module);
 }
 
-// The step, with its module. `module`: what the frame runs.
+// The step, with its module. `module`: the module that the frame runs.
 py::object with_module(const py::object& step, const py::object& module) {
   const py::object runs = running(module);
   return runs.is_none() ? step : new_step(step[py::int_(0)], runs, step[py::int_(2)], step[py::int_(3)]);
@@ -117,7 +117,7 @@ struct Steps {
   const std::vector<uintptr_t>& addresses;
   py::list all{}, marked{};
 
-  // `frame`: null if the frame has no object, which one at an address has.
+  // `frame`: null if the frame has no object. A frame at one of the addresses has one.
   template <class ModuleOf>
   void add(const py::object& step, const PyObject* code, PyObject* frame, const ModuleOf& module_of) {
     if (frame && std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(frame)) != addresses.end())

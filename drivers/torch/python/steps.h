@@ -17,7 +17,7 @@ namespace amanda::python {
 /// The Python objects for making steps, for the life of the process.
 struct StepPython {
   pybind11::object run_module;    // the code whose first local is the module that runs
-  pybind11::object step;          // the class of steps, a tuple of (spot, module or None, mark, true if it enters a
+  pybind11::object step;          // the class of steps, a tuple of (spot, module or None, mark, whether it enters a
                                   // scope)
   pybind11::dict names;           // of known modules, by address
   pybind11::function unwrapped;   // the module that counts as running where an unknown one is called, or None

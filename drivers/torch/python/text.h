@@ -16,7 +16,7 @@ inline std::string_view view(pybind11::handle text) {
   return {data, static_cast<size_t>(size)};
 }
 
-/// Escapes what is not valid UTF-8, as frames.encodable() does.
+/// Escapes characters that are not valid UTF-8, as frames.encodable() does.
 inline std::string encodable(pybind11::handle text) {
   Py_ssize_t size = 0;
   if (const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size)) return {data, static_cast<size_t>(size)};

@@ -46,7 +46,7 @@ Own& own() {
 
 thread_local bool is_published = false;
 
-// Only changes what this thread has put there: an engine thread has its caller's.
+// Only changes data that this thread has put there: an engine thread has its caller's data.
 void put(ScopeStack* scopes) {
   if (Own::gone || (!scopes && !is_published)) return;
   std::shared_ptr<Published>& mine = own().published;

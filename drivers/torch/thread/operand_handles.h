@@ -11,7 +11,7 @@
 namespace amanda::pytorch {
 
 /// The operands that a replacement is shown through other handles. If it calls an operator with such a handle, the
-/// operator gets the operand itself: a result may be a view of it, and what is written to it is recorded on it.
+/// operator gets the operand itself: a result may be a view of it, and writes to it are recorded on it.
 class OperandHandles {
  public:
   void add(const at::Tensor& handle, const at::Tensor& operand) { shown_.emplace_back(ShownHandle(handle), operand); }

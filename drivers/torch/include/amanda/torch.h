@@ -1,4 +1,5 @@
-// Tensors for C++ tools: what a Value of the PyTorch driver is. Include after, or instead of, <torch/torch.h>.
+// Tensors for C++ tools: the operand behind a Value of the PyTorch driver. Include after, or instead of,
+// <torch/torch.h>.
 /// @namespace amanda::pytorch
 /// The PyTorch driver.
 #pragma once

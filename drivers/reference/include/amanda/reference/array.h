@@ -37,7 +37,7 @@ class Array {
   /// Changes the data in place, for all handles and views. Throws `std::invalid_argument` for another number of
   /// elements.
   void assign(std::vector<double> data);
-  uint64_t version() const { return storage_->version; }  ///< how often the data was changed in place
+  uint64_t version() const { return storage_->version; }  ///< the number of times that the data was changed in place
 
   Array copy() const;                 ///< its own data, with a version that continues from this one
   Array reshaped(Shape shape) const;  ///< a view; throws `std::invalid_argument` for another number of elements
@@ -63,7 +63,7 @@ class Array {
 
   Shape shape_;
   std::shared_ptr<Storage> storage_;
-  std::shared_ptr<GradientState> gradient_state_;  // never null: all handles see what an in-place operator puts there
+  std::shared_ptr<GradientState> gradient_state_;  // never null: in-place operators change it for all handles
 };
 
 /// A handle that keeps nothing alive.

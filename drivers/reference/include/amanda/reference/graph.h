@@ -48,7 +48,7 @@ class Graph {
   Operands run(Operands inputs) const;
   /// The graph that run() would run now. It keeps its taps when the scopes are left.
   Graph instrumented() const;
-  ArtifactPtr artifact() const;            ///< what instrumenting it under the open scopes made; null outside scopes
+  ArtifactPtr artifact() const;  ///< the result of instrumenting it under the open scopes; null outside scopes
   ArtifactCache::Info cache_info() const;  ///< counters of its artifact cache
 
   /// For messages and tests: "relu", "relu<" for a tap before it, "relu=" for its replacement, "relu>" after it,

@@ -11,7 +11,7 @@
 
 namespace amanda::reference {
 
-/// A value that is not known yet: what the analysis of a graph sees.
+/// A value that is not known yet, as the analysis of a graph sees it.
 struct Symbol {
   std::string name;  ///< its name, for messages
   /// True if the names are equal.
