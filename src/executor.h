@@ -86,7 +86,7 @@ class Execution {
   bool runs(const ScheduledAction& action) const;
   void run_point(const Plan& plan, Point point);
   void run_action(const ScheduledAction& action);
-  /// In a handler: the routine threw. Throws, too, unless the program continues.
+  /// Called in an exception handler, when the routine threw. Throws, too, unless the program continues.
   void handle_failure(const ScheduledAction& action);
   /// True if the program continues after this error of a routine.
   bool survives(const ScheduledAction& action, const std::exception_ptr& error) const;
@@ -117,8 +117,7 @@ struct ReplacementFrame {
   size_t index;
   OpCall& call;
   bool produced = false;  // call_original() has produced the results
-  uint64_t written = 0;   // the change of versions(kReplace) by get_op()() itself, without changes that its type
-                          // declares
+  uint64_t written = 0;   // the undeclared change of versions(kReplace) by get_op()() itself
   ReplacementFrame* outer;
 };
 

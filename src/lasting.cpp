@@ -25,7 +25,7 @@ constexpr size_t size_of(size_t index) { return (index + 1) * kStep; }
 // The number of blocks of each size that a thread fetches at first: about as many as twenty operators keep.
 constexpr std::array<size_t, 16> kFirst = {128, 256, 192, 64, 96, 96, 48, 48, 64, 32, 32, 32, 16, 24, 16, 16};
 constexpr size_t first_count(size_t index) { return index < kFirst.size() ? kFirst[index] : 2; }
-constexpr size_t kMostBytes = 32 << 10;  // of one size at once: glibc gives back larger amounts to the system
+constexpr size_t kMostBytes = 32 << 10;  // of one size at once: less than glibc's threshold for giving memory back
 
 /// Blocks of one size that a thread has fetched in advance. Taking a block does not read it: it is in another core's
 /// cache.

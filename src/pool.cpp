@@ -78,7 +78,7 @@ class Shared {
 
 struct Here {
   FreeLists lists;
-  bool keeps = false;  // what is freed: from the first use until the thread ends
+  bool keeps = false;  // freed blocks are kept: from the first use until the thread ends
   bool is_ending = false;
 };
 thread_local constinit Here here;  // has no destructor: those of other thread-local objects may still free blocks

@@ -149,7 +149,7 @@ class OpCall : public OpSite {
   /// Called after the run: from now on `get(kInputs, ...)` returns the inputs on which the operator, or its
   /// replacement, ran, including edits of tools. Before this call, it returns the inputs that the program passed.
   virtual void show_run_inputs() {}
-  /// No action follows: results go where the program expects them.
+  /// Called when no action follows: puts the results where the program expects them.
   virtual void finish() = 0;
   /// Holds back a copy of the value for this operand. Throws `Error` with a reason only ("float64 where float32 is
   /// needed"); the core adds who and where.

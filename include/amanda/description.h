@@ -12,8 +12,8 @@
 
 namespace amanda {
 
-/// Where an operator is, as the analysis that scheduled something on it saw it. For a backward operator: where its
-/// forward operator is.
+/// The place of an operator, as the analysis that scheduled something on it saw it. For a backward operator: the place
+/// of its forward operator.
 struct OpPlace {
   std::string name_space;               ///< of the driver: "pytorch/2.13/eager"
   const OpInfo* op = nullptr;           ///< the forward operator

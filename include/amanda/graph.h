@@ -50,7 +50,7 @@ using ToolsetPtr = std::shared_ptr<const Toolset>;
 /// program's objects from being collected. While it runs, its scopes live.
 class Tap {
  public:
-  /// Never used again. For nodes that can hold only a number: see Engine::tap().
+  /// The tap's id, which is never used again. For nodes that can hold only a number: see Engine::tap().
   uint64_t id() const { return id_; }
   /// Whether the tap's operator is a forward or a backward operator.
   Phase phase() const { return phase_; }

@@ -23,7 +23,7 @@ struct Pooled {
   static void* operator new(size_t size) { return take_block(size); }
   /// Frees it.
   static void operator delete(void* block, size_t size) noexcept { give_block(block, size); }
-  /// From the global allocator.
+  /// A block from the global allocator.
   static void* operator new(size_t size, std::align_val_t alignment) { return ::operator new(size, alignment); }
   /// Frees it.
   static void operator delete(void* block, size_t size, std::align_val_t alignment) noexcept {
@@ -31,7 +31,7 @@ struct Pooled {
   }
 };
 
-/// For std::allocate_shared().
+/// An allocator for std::allocate_shared(). The memory is a block.
 template <class T>
 struct PoolAllocator {
   /// The type of the objects that it allocates.

@@ -18,7 +18,7 @@ struct Unmatched {
   std::vector<std::string> elsewhere{};  ///< the paths of these modules, sorted; at most 256
 };
 
-/// For the log: "[scope] ops={"linear"} of tool 'prune' matched nothing: no such operator ran".
+/// The text for the log: "[scope] ops={"linear"} of tool 'prune' matched nothing: no such operator ran".
 std::string describe(const Unmatched& unmatched);
 
 }  // namespace amanda

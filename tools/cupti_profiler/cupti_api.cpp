@@ -472,7 +472,7 @@ class Cupti final : public CuptiApi {
   Limits limits_;  // of the current collection
   // The number of the collection, and below it how many of its buffers have not come back: they change together.
   std::atomic<uint64_t> buffers_{0};
-  mutable std::mutex mutex_;  // of what follows, and one sink call at a time
+  mutable std::mutex mutex_;  // of the members below, and of one sink call at a time
   RecordSink* sink_ = nullptr;
   Counts counts_;
 };

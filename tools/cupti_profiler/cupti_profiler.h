@@ -69,7 +69,7 @@ class KernelProfile {
   const std::shared_ptr<KernelCollection> kernels_;
   const std::shared_ptr<OperatorRuns> runs_;
   std::atomic<bool> collecting_{false};
-  mutable std::mutex mutex_;  // of what follows, and of beginning and end
+  mutable std::mutex mutex_;  // of the members below, and of beginning and end
   int64_t entries_ = 0;
   pid_t process_ = 0;  // that entered; a forked child has no scope
   std::string gpu_status_;

@@ -77,7 +77,7 @@ class KernelCollection final : private RecordSink {
   const size_t max_events_;
   std::atomic<CuptiApi*> cupti_{nullptr};  // null until one was opened
   std::atomic<bool> collecting_{false};
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of the members below
   std::unique_ptr<Correlation> correlation_ =
       std::make_unique<Correlation>([this](const Attribution& known) { take(known); });
   std::map<std::tuple<uint32_t, Activity::Kind, std::string_view>, KernelTotals> totals_;

@@ -81,7 +81,7 @@ class OperatorRuns {
   OperatorTree tree_;
   std::atomic<bool> telling_{false};
   std::atomic<uint64_t> unheard_{0};
-  Mutex mutex_;  // of what follows, of the sums in tree_, and of taking from buffers
+  Mutex mutex_;  // of the members below, of the sums in tree_, and of taking from buffers
   std::vector<std::shared_ptr<Stack>> stacks_;
   std::vector<RunEvent> events_;
   uint64_t dropped_events_ = 0;

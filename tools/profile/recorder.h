@@ -93,7 +93,7 @@ class ProfileRecorder {
 
   const size_t max_events_;
   const int64_t skip_;
-  mutable Mutex mutex_;  // guards what follows
+  mutable Mutex mutex_;  // guards the members below
   int64_t left_out_ = 0, dropped_ = 0;
   std::unordered_map<Place, Measured> measured_;
   std::vector<Place> order_;

@@ -50,7 +50,7 @@ class MovingRange {
   const at::Tensor min_, max_;
   const int64_t channels_;
   const RangeOptions options_;
-  mutable Mutex mutex_;  // guards the elements of min_ and max_, and what follows
+  mutable Mutex mutex_;  // guards the elements of min_ and max_, and the members below
   QuantizationParametersPtr parameters_;
   bool retired_ = false;
 };

@@ -140,7 +140,7 @@ class Storages {
 
   const uint64_t serial_;  // of this process
   const size_t max_views_;
-  mutable Mutex mutex_;  // guards what follows
+  mutable Mutex mutex_;  // guards the members below
   Known storages_;
   std::vector<Known::node_type> spare_;  // of storages that died: to be used again
   std::unordered_set<NodeNumber> nodes_;

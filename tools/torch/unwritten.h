@@ -43,7 +43,7 @@ class UnwrittenMemory {
 
   /// `by` has allocated the tensor's memory.
   void allocate(const at::Tensor& tensor, OpId by);
-  /// The tensor's memory has values, and may grow; then what is added has none.
+  /// The tensor's memory has values, and may grow; the added memory then has none.
   void grow(const at::Tensor& tensor, OpId by);
   /// An operator has written all elements of the tensor.
   void write(const at::Tensor& tensor);
@@ -80,7 +80,7 @@ class UnwrittenMemory {
   void drop_dead();
 
   std::atomic<size_t> count_ = 0;  // of memories_
-  Mutex mutex_;                    // guards what follows
+  Mutex mutex_;                    // guards the members below
   Memories memories_;
   size_t limit_ = 256;
 };

@@ -45,8 +45,7 @@ struct PythonHooks {
   std::string (*parameter_name)(_object*) = nullptr;
   bool (*is_symbolic)(_object*) = nullptr;  // a fake or functional tensor: the program is traced, not run
   at::Tensor (*held_by_python)(const Lifetime&) = nullptr;   // the tensor, if a Python object keeps it alive
-  at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;      // the tensor in a torch.func wrapper; undefined if it is
-                                                             // none
+  at::Tensor (*unwrapped)(const at::Tensor&) = nullptr;      // the tensor in a torch.func wrapper, or an undefined one
   bool (*is_programs)(const std::exception_ptr&) = nullptr;  // true if the program's own Python code raised it
   void (*rethrow)() = nullptr;  // in a handler: the exception, as Python code should see it
 

@@ -16,12 +16,11 @@ namespace amanda::python {
 
 /// The Python objects for making steps, for the life of the process.
 struct StepPython {
-  pybind11::object run_module;    // the code whose first local is the module that runs
-  pybind11::object step;          // the class of steps, a tuple of (spot, module or None, mark, whether it enters a
-                                  // scope)
-  pybind11::dict names;           // of known modules, by address
-  pybind11::function unwrapped;   // the module that counts as running where an unknown one is called, or None
-  pybind11::function is_resumed;  // true if the code is a part of a function; no step of such code is kept
+  pybind11::object run_module;          // the code whose first local is the module that runs
+  pybind11::object step;                // the class of steps, a tuple of (spot, module or None, mark, enters a scope)
+  pybind11::dict names;                 // of known modules, by address
+  pybind11::function unwrapped;         // the module that counts as running where an unknown one is called, or None
+  pybind11::function is_resumed;        // true if the code is a part of a function; no step of such code is kept
   pybind11::function mark_of_function;  // see amanda/identity/roots.py
 };
 void install_steps(StepPython functions);
