@@ -1,5 +1,6 @@
 // The only header that a tool author has to include.
-/// @namespace amanda Tools, scopes and actions; and the seam: the interfaces that drivers implement and call.
+/// @namespace amanda
+/// Tools, scopes and actions; and the seam: the interfaces that drivers implement and call.
 #pragma once
 
 #include "amanda/action.h"

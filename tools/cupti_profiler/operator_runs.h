@@ -14,10 +14,11 @@
 
 namespace amanda::tools {
 
-// NOTE: [what a run costs] A run reads the clock twice: when the operator begins and when it is done. The profiler's
-// own work before and after that is not measured each time, but in one run of sixteen. The shortest time that a thread
-// has seen is subtracted from the operators around. A run that ended goes to a buffer of its thread, without a lock or
-// a shared counter. The sums are updated when that buffer is full, and when they are read.
+// NOTE: [what a run costs]
+// A run reads the clock twice: when the operator begins and when it is done. The profiler's own work before and after
+// that is not measured each time, but in one run of sixteen. The shortest time that a thread has seen is subtracted
+// from the operators around. A run that ended goes to a buffer of its thread, without a lock or a shared counter. The
+// sums are updated when that buffer is full, and when they are read.
 
 /// The runs of operators. Each thread has its own open runs; the sums are shared. On any thread.
 class OperatorRuns {

@@ -16,9 +16,10 @@
 namespace amanda::pytorch {
 namespace {
 
-// NOTE: [the first call] A filter that matched nothing is worth a warning if something ran that it could have matched.
-// Operators that no tool asks for do not pass a kernel of ours, and must not. So RecordFunction, which asks for
-// callbacks at each call anyway, has one of ours until the first call, which takes it away.
+// NOTE: [the first call]
+// A filter that matched nothing is worth a warning if something ran that it could have matched. Operators that no tool
+// asks for do not pass a kernel of ours, and must not. So RecordFunction, which asks for callbacks at each call anyway,
+// has one of ours until the first call, which takes it away.
 
 // Asked for at each switch of scopes, also when the thread ends and its `FirstCall` is gone.
 thread_local constinit bool switched_on = false;

@@ -11,11 +11,12 @@
 
 namespace amanda::pytorch {
 
-// NOTE: [in-place operators] An unboxed caller of relu_(x) or add(..., out=x) ignores the kernel's results and
-// continues with x. So an edited result must end up in x, but a plain copy into x would overwrite values that autograd
-// saved of it. Therefore, if an edit is expected and autograd records, the operator runs on a private copy with x's
-// gradient edge, and finish() assigns the edited value to x with a copy_ that autograd records too. That is correct for
-// views, and for x's other holders.
+// NOTE: [in-place operators]
+// An unboxed caller of relu_(x) or add(..., out=x) ignores the kernel's results and continues with x. So an edited
+// result must end up in x, but a plain copy into x would overwrite values that autograd saved of it. Therefore, if an
+// edit is expected and autograd records, the operator runs on a private copy with x's gradient edge, and finish()
+// assigns the edited value to x with a copy_ that autograd records too. That is correct for views, and for x's other
+// holders.
 //
 // Earlier runs decide whether an edit is expected (RunHints::edit_result). While that is unknown, routines first see a
 // trial run: the operator on a private copy, hidden from the user's modes and saved-tensor hooks, and with the random
