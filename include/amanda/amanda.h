@@ -1,4 +1,4 @@
-// The only header that a tool author has to include.
+// All headers that a tool author needs.
 /// @namespace amanda
 /// Tools, scopes and actions; and the seam: the interfaces that drivers implement and call.
 #pragma once
