@@ -182,7 +182,9 @@ class OperatorNodes:
         chosen: dict[tuple[str, int], Layout],
         values: Values,
     ) -> tuple[int, list[int]]:
-        """Adds the values whose gradients taps get."""
+        """Adds the values whose gradients taps get, and those whose gradients tell that the backward operator runs: it runs
+        if any result has one, whichever taps get.
+        """
         if not gradients:
             return NO_SLOT, []
         call = self._call
@@ -193,7 +195,7 @@ class OperatorNodes:
         numbers: dict[int, int] = {}
         operands: list[Layout] = [None] * len(own)
         selected = [i for i in sorted(positions) if any(tap.selects(i) for tap in gradients)]
-        for i in selected or sorted(positions)[:1]:
+        for i in sorted(positions) if point == "after" or not selected else selected:
             if (point, i) not in chosen:
                 chosen[point, i] = values.add(own[i], examples[i])
             for number in layout.tensors_of(chosen[point, i]):

@@ -99,3 +99,43 @@ def test_a_routine_without_operands_in_a_graph_inside_a_graph(backend, region, w
         found, runs = results(compiled, x, tool, "backward" in what)
     assert equal(found, expected)
     assert runs == (3 if region == "while_loop" else 1)
+
+
+RESULTS = {
+    "var_mean": lambda x: torch.var_mean(x * 1, 0),
+    "aminmax": lambda x: torch.aminmax(x * 1),
+    "linalg_qr": lambda x: torch.linalg.qr(x * 1),
+}
+
+
+@pytest.mark.parametrize("result", [0, 1])
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("point", ["before", "before, with a gradient", "after"])
+def test_a_backward_routine_runs_whichever_result_has_a_gradient(name, result, point):
+    made = []
+
+    def analyze(context):
+        if point == "after":
+            context.insert_after_backward_op(lambda: made.append(()), grad_inputs=[])
+        elif point == "before":
+            context.insert_before_backward_op(lambda: made.append(()), grad_outputs=[])
+        else:
+            context.insert_before_backward_op(lambda given: made.append(given is not None), grad_outputs=[0])
+
+    tool = amanda.Tool()
+    tool.add_inst_for_op(analyze, ops=name, backward=True)
+
+    def run(function):
+        made.clear()
+        x = torch.arange(16.0).reshape(4, 4).sin().requires_grad_()
+        with amanda.apply(tool, compiled="graph"):
+            function(x).backward()
+        return [*made], x.grad
+
+    def program(x):
+        return RESULTS[name](x)[result].sum()
+
+    eager = run(program)
+    found = run(torch.compile(program, backend="aot_eager"))
+    assert found[0] == eager[0] != []
+    torch.testing.assert_close(found[1], eager[1])
