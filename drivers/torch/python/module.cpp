@@ -197,6 +197,9 @@ void bind_threads(py::module_& m) {
   m.def(
       "has_scopes", [] { return pytorch::thread_keys().scopes != nullptr; }, "Are scopes open on this thread?");
   m.def(
+      "sees_nothing", [] { return pytorch::thread_keys().unobserved != 0; },
+      "Does this thread run code of a tool, or a compiled function, whose operators no tool is shown?");
+  m.def(
       "enter_compiled", [] { ++pytorch::thread_keys().unobserved; },
       "This thread runs a compiled function, out of the tools' sight, until as many calls of leave_compiled().");
   m.def("leave_compiled", [] { --pytorch::thread_keys().unobserved; });

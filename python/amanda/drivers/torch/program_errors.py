@@ -14,6 +14,7 @@ from typing import Any
 from amanda.drivers.torch import port
 
 
+@port.leave_all_uncompiled
 def is_programs(error: BaseException) -> bool:
     """True if the exception is the program's: an interrupt, or raised inside one of its saved-tensor hooks."""
     if not isinstance(error, Exception):

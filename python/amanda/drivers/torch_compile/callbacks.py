@@ -23,6 +23,8 @@ class InstrumentingCallback:
         skipped = port.skipped_by_caller()
         if skipped is not None:
             return skipped
+        if _torch.sees_nothing():  # between graphs an operator has called a routine or an analysis of a tool
+            return port.skipped_with_callees("code of a tool is not compiled")
         failure = failures.expect()
         _torch.enter_graph()
         try:

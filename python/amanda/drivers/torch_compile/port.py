@@ -29,6 +29,8 @@ compile_lock = _get("torch._dynamo.convert_frame", "compile_lock")
 CatchErrorsWrapper = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper")
 catch_errors_wrapper = _get("torch._dynamo.convert_frame", "catch_errors_wrapper")
 ConvertFrameReturn = _get("torch._dynamo.types", "ConvertFrameReturn")
+_Strategy = _get("torch._C._dynamo.eval_frame", "_FrameExecStrategy")
+_Frames = _get("torch._C._dynamo.eval_frame", "_FrameAction")
 preserve_global_state = _get("torch._dynamo.convert_frame", "preserve_global_state")
 innermost_backend = _get("torch._dynamo.eval_frame", "innermost_backend")
 RestartAnalysis = _get("torch._dynamo.exc", "RestartAnalysis")
@@ -56,6 +58,12 @@ def skipped_by_caller() -> Any:
     if caller.f_code is not _nonrecursively_disabled:
         return None
     return ConvertFrameReturn(apply_to_code=False, skip_reason="tracing is non-recursively disabled for this frame")
+
+
+def skipped_with_callees(reason: str) -> Any:
+    """What Dynamo answers for a frame that runs this time as it is, with what it calls."""
+    strategy = _Strategy(_Frames.SKIP, _Frames.SKIP)
+    return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False, skip_reason=reason)
 
 
 # ---- operators and fake tensors --------------------------------------------------------------------------------------

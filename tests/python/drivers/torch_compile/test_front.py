@@ -132,6 +132,52 @@ def test_between_graph_breaks_the_eager_driver_takes_over_and_nothing_is_seen_tw
     assert ("aten::exp", True) in seen.shown
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it where it resumes
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_code_of_tools_is_not_compiled_where_operators_run_between_graphs(backward, monkeypatch):
+    traced, seen = [], []
+    compile_frame = torch._dynamo.convert_frame.ConvertFrameAssert.__call__
+
+    def note(self, frame, *args, **options):
+        traced.append(frame.f_code.co_name)
+        return compile_frame(self, frame, *args, **options)
+
+    def ask_compiler(value):
+        return torch.compiler.is_compiling(), value.sum()
+
+    def routine(value):
+        seen.append(ask_compiler(value)[0])
+
+    def analysis(context):
+        seen.append(ask_compiler(torch.ones(1))[0])
+        if backward:
+            context.insert_before_backward_op(routine)
+        else:
+            context.insert_before_op(routine, inputs=[0])
+
+    @torch._dynamo.disable(recursive=False)  # what it calls may be compiled
+    def between(x):
+        y = x.cos()
+        if backward:
+            y.sum().backward()
+        return y
+
+    def program(x):
+        return between(x.sin()).exp()
+
+    tool = amanda.Tool("tool")
+    tool.add_inst_for_op(analysis, ops="cos", backward=backward)
+    monkeypatch.setattr(torch._dynamo.convert_frame.ConvertFrameAssert, "__call__", note)
+    with torch.set_grad_enabled(backward), amanda.apply(tool, compiled="graph"):
+        torch.compile(program, backend="aot_eager")(torch.ones(3, requires_grad=backward))
+    torch._dynamo.reset()
+    assert seen
+    assert not any(seen)
+    assert "program" in traced
+    ours = {"analysis", "routine", "ask_compiler", "insert_before_op", "insert_before_backward_op"}
+    assert ours.isdisjoint(traced)
+
+
 def test_a_frame_that_is_not_to_be_traced_by_itself():
     @torch._dynamo.disable(recursive=False)
     def between(x):
