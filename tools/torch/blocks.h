@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <array>
@@ -40,6 +41,42 @@ void each_block(const at::Tensor& tensor, const Fn& fn) {
   if (filled > 0) fn(gathered.data(), filled);
 }
 
+/// The runs of neighbours that the elements of a strided tensor are in. Those of expanded dimensions are passed once.
+class Runs {
+ public:
+  /// `tensor`: has elements.
+  explicit Runs(const at::Tensor& tensor) {
+    for (int64_t i = 0; i < tensor.dim(); ++i) {
+      if (tensor.size(i) > 1 && tensor.stride(i) != 0) dims_.push_back({tensor.stride(i), tensor.size(i), 0});
+    }
+    std::sort(dims_.begin(), dims_.end(), [](const Dim& a, const Dim& b) { return a.stride < b.stride; });
+    for (; inside_ < dims_.size() && dims_[inside_].stride == length_; ++inside_) length_ *= dims_[inside_].size;
+  }
+
+  /// Elements of each run.
+  int64_t length() const { return length_; }
+  /// Where the run begins, from the tensor's first element on.
+  int64_t begin() const { return begin_; }
+  /// Goes to the next run. Returns false after the last one.
+  bool next() {
+    for (size_t i = inside_; i < dims_.size(); ++i) {
+      begin_ += dims_[i].stride;
+      if (++dims_[i].index < dims_[i].size) return true;
+      begin_ -= dims_[i].stride * dims_[i].size;
+      dims_[i].index = 0;
+    }
+    return false;
+  }
+
+ private:
+  struct Dim {
+    int64_t stride, size, index;
+  };
+  c10::SmallVector<Dim, 8> dims_;
+  int64_t length_ = 1, begin_ = 0;
+  size_t inside_ = 0;  // the dimensions that a run covers: the first ones
+};
+
 /// True if `fn(const T* elements, int64_t count)` is true for one of the runs of neighbours that the elements are in.
 /// Runs of expanded dimensions are passed once.
 template <class T, class Fn>
@@ -48,37 +85,21 @@ bool any_run(const at::Tensor& tensor, const Fn& fn) {
   if (count == 0) return false;
   const T* elements = static_cast<const T*>(tensor.const_data_ptr());
   if (tensor.is_non_overlapping_and_dense()) return fn(elements, count);
-  struct Dim {
-    int64_t stride, size, index;
-  };
-  c10::SmallVector<Dim, 8> dims;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (tensor.size(i) > 1 && tensor.stride(i) != 0) dims.push_back({tensor.stride(i), tensor.size(i), 0});
-  }
-  std::sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) { return a.stride < b.stride; });
-  int64_t run = 1;  // of neighbours; `first`: the dimensions that it covers
-  size_t first = 0;
-  for (; first < dims.size() && dims[first].stride == run; ++first) run *= dims[first].size;
+  Runs runs(tensor);
+  const int64_t run = runs.length();
   std::array<T, kBlock> gathered;
   int64_t filled = 0;
   const bool gathers = run < 16;
-  for (;;) {
+  do {
     if (gathers) {
-      std::copy_n(elements, run, gathered.begin() + filled);
+      std::copy_n(elements + runs.begin(), run, gathered.begin() + filled);
       filled += run;
       if (filled + run > kBlock && fn(gathered.data(), std::exchange(filled, 0))) return true;
-    } else if (fn(elements, run)) {
+    } else if (fn(elements + runs.begin(), run)) {
       return true;
     }
-    size_t i = first;
-    for (; i < dims.size(); ++i) {
-      elements += dims[i].stride;
-      if (++dims[i].index < dims[i].size) break;
-      elements -= dims[i].stride * dims[i].size;
-      dims[i].index = 0;
-    }
-    if (i == dims.size()) return filled > 0 && fn(gathered.data(), filled);
-  }
+  } while (runs.next());
+  return filled > 0 && fn(gathered.data(), filled);
 }
 
 }  // namespace amanda::tools::pytorch

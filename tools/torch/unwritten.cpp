@@ -5,6 +5,7 @@
 
 #include "amanda/routine_capsule.h"
 #include "torch/bindings.h"
+#include "torch/blocks.h"
 #include "torch/tensors.h"
 
 namespace amanda::tools::pytorch {
@@ -31,31 +32,14 @@ bool is_filled_by_caller() {
 template <class Fn>
 bool each_piece(const at::Tensor& tensor, const Fn& fn) {
   if (tensor.numel() == 0) return true;
-  struct Dim {
-    int64_t stride, size, index;
-  };
-  c10::SmallVector<Dim, 8> dims;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (tensor.size(i) > 1 && tensor.stride(i) != 0) dims.push_back({tensor.stride(i), tensor.size(i), 0});
-  }
-  std::sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) { return a.stride < b.stride; });
-  int64_t run = 1;  // of neighbours; `first`: the dimensions that it covers
-  size_t first = 0;
-  for (; first < dims.size() && dims[first].stride == run; ++first) run *= dims[first].size;
+  Runs runs(tensor);
   const auto size = static_cast<int64_t>(tensor.element_size());
-  int64_t at = tensor.storage_offset();
-  for (size_t passed = 0; passed < kMostPieces; ++passed) {
-    if (!fn(at * size, (at + run) * size)) return false;
-    size_t i = first;
-    for (; i < dims.size(); ++i) {
-      at += dims[i].stride;
-      if (++dims[i].index < dims[i].size) break;
-      at -= dims[i].stride * dims[i].size;
-      dims[i].index = 0;
-    }
-    if (i == dims.size()) return true;
-  }
-  return false;
+  size_t passed = 0;
+  do {
+    const int64_t begin = tensor.storage_offset() + runs.begin();
+    if (passed++ == kMostPieces || !fn(begin * size, (begin + runs.length()) * size)) return false;
+  } while (runs.next());
+  return true;
 }
 
 /// Calls `fn(offset)` with the place of each element in the storage, in the order of a contiguous tensor, until it
