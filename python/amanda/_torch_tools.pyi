@@ -7,7 +7,7 @@ import torch
 import torch.distributed.distributed_c10d
 import typing
 import typing_extensions
-__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'are_finite', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'are_finite', 'has_tangent', 'output_bytes']
 class CollectiveRecorder:
     """
     Hears of the collectives of torch.distributed.
@@ -271,6 +271,10 @@ class UnwrittenMemory:
 def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], reads: Reads | None = None) -> typing_extensions.CapsuleType:
     """
     A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing.
+    """
+def has_tangent(tensor: torch.Tensor) -> bool:
+    """
+    Does the tensor carry another one, of forward-mode differentiation? What it wraps is not asked.
     """
 def output_bytes() -> typing_extensions.CapsuleType:
     """

@@ -20,7 +20,7 @@ bool FakeQuantizer::operator()(Values& values) const {
   const c10::IValue& operand = amanda::pytorch::ivalue(values[0]);
   if (!operand.isTensor() || !operand.toTensor().defined() || !is_readable(operand.toTensor())) return false;
   const at::Tensor value = operand.toTensor();
-  if (!value.is_floating_point()) return false;
+  if (!value.is_floating_point() || is_transforming() || has_tangent(value)) return false;
   MovingRange& range = *followed->range;
   const QuantizationParametersPtr parameters = state_->observe ? range.look_at(value) : range.parameters();
   if (!parameters) return false;

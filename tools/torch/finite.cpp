@@ -107,12 +107,6 @@ std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
 
 namespace {
 
-// In forward-mode differentiation a tensor carries another one. Tensors that transformations outside of the innermost
-// one have wrapped are not tested.
-bool has_tangent(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->autograd_meta() && tensor._fw_grad(/*level=*/0).defined();
-}
-
 bool is_finite(const c10::IValue& operand, bool inf, Reads* reads) {
   return each_tensor(operand, [&](const at::Tensor& tensor) {
     if (reads && has_tangent(tensor)) reads->tangents.fetch_add(1, std::memory_order_relaxed);

@@ -13,6 +13,8 @@ PYBIND11_MODULE(_torch_tools, m) {
         return py::capsule(&function, kOutputBytesCapsule);
       },
       "For `_tools.ProfileRecorder`.");
+  m.def("has_tangent", &pytorch::has_tangent, py::arg("tensor"), py::call_guard<py::gil_scoped_release>(),
+        "Does the tensor carry another one, of forward-mode differentiation? What it wraps is not asked.");
   pytorch::bind_finite(m);
   pytorch::bind_unwritten(m);  // before those that are given one
   pytorch::bind_statistics(m);

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "amanda/backend.h"
 #include "amanda/torch.h"
@@ -31,6 +32,17 @@ inline bool is_plain(const at::Tensor& tensor) {
 
 /// True if its elements are on the host, in the layout of its sizes and strides.
 bool is_readable(const at::Tensor& tensor);
+
+/// Does a transformation of torch.func run here, such as vmap? Then operators wrap what they return.
+inline bool is_transforming() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+/// In forward-mode differentiation a tensor carries another one. What transformations outside of the innermost one have
+/// wrapped is not asked.
+inline bool has_tangent(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->autograd_meta() && tensor._fw_grad(/*level=*/0).defined();
+}
 
 /// Calls `fn(const at::Tensor&)` on each tensor of an operand, itself or the members of a list, until it returns false.
 /// Returns false if it did, or if the operand is of an unknown kind.

@@ -72,6 +72,13 @@ class Skips:
             self.add(reason)
         return reason is not None
 
+    def is_several(self, array: Any) -> bool:
+        """Returns True, and counts the array, if it stands for several at once, under `torch.vmap`."""
+        several = bool(_arrays(array).plain(array).shape != array.shape)
+        if several:
+            self.add("transformed")
+        return several
+
     def read(self, array: Any, function: Callable[[Any, Arrays], T], *, unwritten: bool = False) -> T | None:
         """Calls `function` on the array without its wrappers. If it cannot be read, counts it and returns None.
 

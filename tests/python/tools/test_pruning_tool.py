@@ -475,12 +475,6 @@ def test_a_loop_over_weights_has_a_mask_for_each():
     same(found, [F.linear(x, weight * l1_mask(weight, 0.5)) for weight in weights])
 
 
-def test_several_weights_at_once_are_refused(says):
-    with says(amanda.Error, "[pruning] aten::linear runs on several weights at once, under torch.vmap"):
-        with amanda.apply(MagnitudePruning()):
-            torch.vmap(F.linear, (None, 0))(torch.ones(1, 3), torch.randn(2, 3, 3))
-
-
 @pytest.mark.parametrize("sparsity", [-0.1, 1.5, math.nan, "half"])
 def test_a_sparsity_is_a_share(sparsity, says):
     with says(ValueError, f"[pruning] sparsity is the share of weights to prune, 0 to 1; got {sparsity!r}"):

@@ -38,6 +38,9 @@ class Arrays(Protocol):
     def is_transformed(self, array: Any) -> bool:
         """True if the array has such wrappers."""
 
+    def untransformed(self) -> contextlib.AbstractContextManager[Any]:
+        """A context that computes with `plain` arrays as outside of transformations."""
+
     def detached(self, array: Any) -> Any:
         """The same memory, of which nothing is recorded for a gradient."""
 
@@ -68,8 +71,8 @@ class Arrays(Protocol):
     # ---- masks ------------------------------------------------------------------------------------------------------
 
     def lasting(self) -> contextlib.AbstractContextManager[Any]:
-        """A context in which nothing is recorded for gradients. Arrays that are made in it may also be used where
-        gradients are recorded."""
+        """A context in which nothing is recorded for gradients or transformed. Arrays that are made in it may also be used
+        where that is recorded. It computes with arrays that are `plain`."""
 
     def matching(self, array: Any, other: Any) -> Any:
         """The array in the other's dtype, where the other one is."""

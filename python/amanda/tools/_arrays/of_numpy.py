@@ -38,6 +38,10 @@ def is_transformed(array: Any) -> bool:
     return False
 
 
+def untransformed() -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext()
+
+
 def detached(array: Array) -> Array:
     return array
 

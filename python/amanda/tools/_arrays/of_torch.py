@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from amanda import _torch_tools
 from amanda.drivers.torch import port
 
 xp: Any = torch
@@ -70,6 +71,24 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+def is_transforming() -> bool:
+    """Does a transformation of torch.func, or forward-mode differentiation, run on this thread?"""
+    return port.functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+def has_tangent(tensor: torch.Tensor) -> bool:
+    """Of forward-mode differentiation, at any level of torch.func."""
+    while not _torch_tools.has_tangent(tensor):
+        if not is_transformed(tensor):
+            return False
+        tensor = port.get_unwrapped(tensor)
+    return True
+
+
+def untransformed() -> contextlib.AbstractContextManager[Any]:
+    return lasting() if is_transforming() else contextlib.nullcontext()
+
+
 def detached(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
 
@@ -121,7 +140,12 @@ def norm(tensor: torch.Tensor) -> float:
 
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
-    with torch.inference_mode(False), torch.no_grad():
+    with (
+        torch.inference_mode(False),  # turns forward mode on
+        torch.no_grad(),
+        torch.autograd.forward_ad._set_fwd_grad_enabled(False),
+        port.WithoutFunctorch(),
+    ):
         yield
 
 
@@ -130,7 +154,7 @@ def matching(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def filled_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return torch.func.debug_unwrap(torch.empty_like(tensor).copy_(values))
+    return torch.empty_like(tensor).copy_(values)
 
 
 def without_smallest(tensor: torch.Tensor, count: int) -> torch.Tensor:

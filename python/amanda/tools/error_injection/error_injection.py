@@ -250,10 +250,13 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
         arrays = arrays_of(value)
         if arrays is None or self._skips.unreadable(value):
             return None
-        plain = arrays.plain(arrays.detached(value))
-        if plain.shape != value.shape:
-            self._skips.add("transformed", f"{target.place.name} runs on several samples at once, under torch.vmap")
+        if self._skips.is_several(value):
             return None
+        with arrays.untransformed():
+            return self._faulty(arrays.detached(arrays.plain(value)), arrays, target, run)
+
+    def _faulty(self, plain: Any, arrays: Arrays, target: _Target, run: dict[str, int] | None) -> Any:
+        """A copy with faults; None: it has none."""
         shape = (*plain.shape, 2) if arrays.is_complex(plain) else tuple(plain.shape)
         with self._lock:
             counts = self._counts_of.setdefault(target, collections.Counter())

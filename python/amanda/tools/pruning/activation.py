@@ -17,6 +17,7 @@ from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _frameworks, _reading
+from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
 from amanda.tools.pruning.by_place import add_up, by_place, group
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
@@ -164,7 +165,8 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
             return None
         small = is_pruned(output.detach())
         pruned = torch.where(small, 0, output)
-        self._count(place, torch.func.debug_unwrap(output.detach()), torch.func.debug_unwrap(small))
+        with of_torch.untransformed():
+            self._count(place, of_torch.plain(output).detach(), of_torch.plain(small))
         return pruned
 
     def _count(self, place: Place, output: torch.Tensor, small: torch.Tensor) -> None:

@@ -18,6 +18,7 @@ from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
 from amanda.tool import Tool
 from amanda.tools import _eager_only, _fused_layers, _reading
+from amanda.tools._arrays import of_torch
 from amanda.tools.pruning.passes import UNSEEN, Passes
 
 LayerBy = Literal["layer"]
@@ -235,7 +236,7 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
     def _add(self, layer: int, place: Place, shape: torch.Size, kept: Kept) -> None:
         samples, heads = shape[0], shape[0] * shape[1]
         heads_kept = heads if kept.heads is None else kept.heads.expand(shape[:2]).sum()
-        with self._lock:
+        with self._lock, of_torch.untransformed():
             self._layers_seen = max(self._layers_seen, layer + 1)
             sums = self._sums.get((layer, place), [0] * 5)
             more = samples, kept.tokens, kept.tokens_kept, heads, heads_kept
@@ -247,7 +248,7 @@ def _place(context: OpContext) -> Place:
 
 
 def _plain(number: torch.Tensor | int) -> torch.Tensor | int:
-    return torch.func.debug_unwrap(number) if isinstance(number, torch.Tensor) else number
+    return of_torch.plain(number) if isinstance(number, torch.Tensor) else number
 
 
 def _hide(scores: torch.Tensor | None, kept: torch.Tensor) -> torch.Tensor:

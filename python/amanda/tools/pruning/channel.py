@@ -21,6 +21,7 @@ from amanda.reports.rich_table import Column
 from amanda.scope import apply
 from amanda.tool import Tool
 from amanda.tools import _eager_only, _reading
+from amanda.tools._arrays import of_torch
 from amanda.tools._where import Where
 from amanda.tools.pruning.by_place import by_place, group
 from amanda.tools.pruning.passes import UNSEEN, Passes
@@ -234,8 +235,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         return gate
 
     def _add_gate(self, name: str, inputs: int, outputs: int, like: torch.Tensor) -> None:
-        # It must serve training, too, and vmap refuses to draw what all samples share.
-        with port.outside_transformations(), torch.inference_mode(False), torch.no_grad():
+        with of_torch.lasting():
             gate = torch.nn.Linear(inputs, outputs, device=like.device, dtype=like.dtype)
             torch.nn.init.kaiming_normal_(gate.weight)
             gate.bias.fill_(1)
@@ -270,9 +270,9 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         return output * run["factors"] if "factors" in run else None
 
     def _add(self, place: Place, factors: torch.Tensor) -> None:
-        factors = torch.func.debug_unwrap(factors)
-        more = factors.shape[:-1].numel(), factors.numel(), factors.count_nonzero()
-        with self._lock:
+        factors = of_torch.plain(factors)
+        with self._lock, of_torch.untransformed():
+            more = factors.shape[:-1].numel(), factors.numel(), factors.count_nonzero()
             sums = self._sums.get(place, [0] * 3)
             self._sums[place] = [sum + one for sum, one in zip(sums, more, strict=True)]
 

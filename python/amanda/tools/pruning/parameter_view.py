@@ -6,6 +6,8 @@ import weakref
 
 import torch
 
+from amanda.tools._arrays import of_torch
+
 
 class ParameterView:
     """A weight that is a parameter, or a view of one (``weight.t()``, a slice). It keeps neither alive.
@@ -46,7 +48,7 @@ class ParameterView:
     def current(self) -> torch.Tensor | None:
         """The weight as it is now, detached; None if the parameter no longer exists."""
         parameter = self.parameter()
-        return None if parameter is None else self.part_of(parameter.detach())
+        return None if parameter is None else self.part_of(of_torch.plain(parameter).detach())
 
     def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The part that the view shows, of a tensor in the parameter's shape."""

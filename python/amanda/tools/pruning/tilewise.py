@@ -11,6 +11,7 @@ import torch
 from amanda import _core, _fork, unmatched
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
+from amanda.tools._arrays import of_torch
 from amanda.tools.pruning.masked import Masked, text_of
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now
 from amanda.tools.pruning.weight_pruning import WeightPruning
@@ -91,7 +92,7 @@ class TilewisePruning(WeightPruning):
         Raises:
             amanda.Error: no operator has run; or ``importance="taylor"``, and a weight has no gradient.
         """
-        with self._ranking, torch.inference_mode(False), torch.no_grad():
+        with self._ranking, of_torch.lasting():
             made_of, sparsity = self._now_known(), now(self.sparsity)
             with self._lock:
                 users = list(self._weights.values())
@@ -144,7 +145,7 @@ class TilewisePruning(WeightPruning):
         """The mask of an operator that was not ranked yet: it stays dense."""
         return torch.ones_like(weight)
 
-    def _mask_of(self, masked: Masked, weight: torch.Tensor) -> torch.Tensor:
+    def _mask_of(self, masked: Masked, weight: torch.Tensor) -> torch.Tensor | None:
         if masked.weight is None:
             raise _core.Error(
                 f"[pruning] the weight of {text_of(masked.place)} is computed, or no parameter, and can't be read when all "
@@ -153,17 +154,22 @@ class TilewisePruning(WeightPruning):
         with self._lock:
             known = self._masked.get(masked.id)
         if known is None:
+            plain = of_torch.plain(weight)
+            if plain.shape != weight.shape:
+                return None
             known = masked
             with self._lock:
                 user = self._weights.setdefault(masked.key, masked)
                 if user.weight is None or user.weight.parameter() is None:  # of another one, with the same address
                     user = self._weights[masked.key] = masked
             is_new = user is masked or user.mask is None
-            self._keep(masked, weight, self.get_mask(weight, masked.dim) if is_new else user.mask, self._version())
-        assert known.mask is not None
-        return known.mask
+            with of_torch.untransformed():
+                self._keep(masked, plain, self.get_mask(plain, masked.dim) if is_new else user.mask, self._version())
+        mask: torch.Tensor | None = known.mask
+        assert mask is not None
+        return mask
 
-    def _mask_weight(self, weight: torch.Tensor, masked: Masked) -> torch.Tensor:
+    def _mask_weight(self, weight: torch.Tensor, masked: Masked) -> torch.Tensor | None:
         masked = masked.with_part(weight)
         has_run = masked.runs == self._resets
         # Not in a recomputed region: it must compute what the first run did.

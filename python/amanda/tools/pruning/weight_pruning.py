@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from amanda import _core, _fork
+from amanda import _fork
 from amanda import ops as amanda_ops
 from amanda.drivers import op_names
 from amanda.op_context import OpContext
@@ -248,8 +248,8 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         masked = Masked(place, found.dim, context.inputs[names.index("groups")] if "groups" in names else 1, view)
         if context.is_symbolic:
             masked = self._masked_before(masked)
-        if not is_symbol:
-            context["mask"] = self._mask_of(masked, weight)
+        if not is_symbol and (mask := self._mask_of(masked, weight)) is not None:
+            context["mask"] = mask
         if is_symbol or not context.is_symbolic or not self._is_fixed:
             routine = found.routine(self._mask_weight)
             context.insert_before_op(routine, inputs=[found.position], differentiable=True, masked=masked)
@@ -294,18 +294,29 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
 
     def _mask_weight(self, weight: Any, masked: Masked) -> Any:
         arrays, masked = known(weight), masked.with_part(weight)
-        return weight * arrays.matching(self._mask_of(masked, weight), weight) if arrays.is_floating(weight) else None
+        if not arrays.is_floating(weight):
+            return None
+        mask = self._mask_of(masked, weight)
+        if mask is None:
+            self._skips.add("transformed")
+            return None
+        return weight * arrays.matching(mask, weight)
 
     def _mask_gradient(self, gradient: Any, masked: Masked) -> Any:
         return None if gradient is None or masked.mask is None else gradient * masked.mask
 
     def _mask_of(self, masked: Masked, weight: Any) -> Any:
-        """The mask of an operator: a new one of its weight as it is now, if it has none yet, or an outdated one."""
+        """The mask of an operator: a new one of its weight as it is now, if it has none yet, or an outdated one. None: it
+        has none, and several weights at once, under `torch.vmap`."""
         version = self._version()
         mask = masked.mask
         if mask is None or masked.version != version:
-            with known(weight).lasting():
-                mask = self._keep(masked, weight, self._made(masked, weight), version)
+            arrays = known(weight)
+            plain = arrays.plain(weight)
+            if plain.shape != weight.shape:
+                return None
+            with arrays.lasting():
+                mask = self._keep(masked, plain, self._made(masked, plain), version)
         return mask
 
     def _made(self, masked: Masked, weight: Any) -> Any:
@@ -322,8 +333,6 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         arrays = known(weight)
         with arrays.lasting():
             mask = arrays.filled_like(weight, mask)
-        if mask.shape != weight.shape:
-            raise _core.Error(f"[pruning] {masked.place.name} runs on several weights at once, under torch.vmap")
         with self._lock:
             if masked in self._compiled:  # the code has this tensor
                 with arrays.lasting():

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from amanda.tools.quantization.observed import Observed
+from amanda.tools.quantization.observed import ADVICE, Observed
 
-ADVICE = "run the program with observe = True first"
 Routine = Callable[[torch.Tensor], torch.Tensor]
 
 

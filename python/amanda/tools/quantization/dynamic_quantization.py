@@ -55,6 +55,8 @@ class DynamicQuantization(PostTraining):
         super().__init__(qconfig, **options)
 
     def _run(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+        if self._is_left(op, inputs):
+            return op(*inputs)
         if op.__name__ in CELLS:
             return self._run_cell(*inputs, op=op, place=place)
         if op.__name__ in ("lstm", "gru"):

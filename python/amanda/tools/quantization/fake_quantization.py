@@ -25,6 +25,7 @@ from amanda.tools.quantization.rows import OperandPlace, Quantization, Side
 if TYPE_CHECKING:
     from amanda import _torch_tools
     from amanda.tools.quantization.array_observed import ArrayObserved
+    from amanda.tools.quantization.observed import Observed
 
 
 class FakeQuantization(Quantization):
@@ -220,11 +221,25 @@ class FakeQuantization(Quantization):
         key = ops, at.place.op_id, at.side, at.position
         generation = quantizer.generation if quantizer is not None else 0
         operand = self._operand(key, lambda: Observed.by(at, make))
+        if arrays.is_transformed(value) and self._is_left(operand, value):
+            return None
         if self.observe:
             operand.look_at(value)
         if quantizer is not None and operand.continued is not None:
             quantizer.follow(operand.continued, generation)
         return operand.fake_quantized(value) if self.quantize else None
+
+    def _is_left(self, operand: Observed, value: Any) -> bool:
+        """Returns True, and counts it, if a transformation of torch.func keeps the value from being quantized."""
+        from amanda.tools._arrays import of_torch
+        from amanda.tools.quantization import straight_through
+
+        if operand.by_channel and self._skips.is_several(value):
+            return True
+        if straight_through.is_functionalizing() and of_torch.has_tangent(value):
+            self._skips.add("tangent")
+            return True
+        return False
 
     def _compile_in(
         self, context: OpContext, ops: str, at: OperandPlace, position: int | str, make: MakeObserver

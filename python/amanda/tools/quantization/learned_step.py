@@ -120,7 +120,7 @@ class LearnedStepQuantization(Quantization):
         return step.round(value)
 
     def _make_step(self, value: torch.Tensor, at: OperandPlace, is_weight: bool) -> _Step:
-        first = torch.func.debug_unwrap(value.detach()).float()
+        first = of_torch.plain(value).detach().float()
         signed = is_weight or (bool((first < 0).any()) if self._signed is None else self._signed)
         low, high = (-(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1) if signed else (0, 2**self.bits - 1)
         size = (2 * first.abs().mean() / high**0.5).clamp_min(torch.finfo(torch.float32).eps)  # zeros have a step, too

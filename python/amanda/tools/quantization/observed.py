@@ -9,8 +9,12 @@ import torch
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 
 from amanda import _core, _fork, _torch_tools
+from amanda.tools._arrays import of_torch
+from amanda.tools.quantization import straight_through
 from amanda.tools.quantization.ranges import MakeObserver, MovingRange
 from amanda.tools.quantization.rows import OperandPlace, Row
+
+ADVICE = "run the program with observe = True first"
 
 
 @dataclasses.dataclass(eq=False)
@@ -28,13 +32,12 @@ class Observed:
         return cls(at, make(), range=make if type(make) is MovingRange else None)
 
     def look_at(self, value: torch.Tensor) -> None:
-        with self.lock:
+        """`value`: if it stands for several tensors, under vmap, they have one range."""
+        value = of_torch.plain(value)
+        with self.lock, torch.no_grad(), of_torch.untransformed():
             if self.continued is not None and self.continued.look_at(value):
                 return
-        seen = torch.func.debug_unwrap(value.detach())
-        if seen.shape != value.shape and self.by_channel:
-            raise _core.Error(f"[quantization] {self.at.place.name} runs on several tensors at once, under torch.vmap")
-        with self.lock, torch.no_grad():
+            seen = value.detach()
             if self.continued is not None:
                 self.continued.retire()
                 self.continued = None
@@ -79,11 +82,19 @@ class Observed:
         return qparams
 
     def fake_quantized(self, value: torch.Tensor) -> torch.Tensor:
+        if of_torch.is_transforming():
+            return self._transformed(value)
         continued = self.continued
         found = None if continued is None else continued.fake_quantized(value)
-        return (
-            self.rounded(value, *self.qparams("run the program with observe = True first")) if found is None else found
-        )
+        return self.rounded(value, *self.qparams(ADVICE)) if found is None else found
+
+    def _transformed(self, value: torch.Tensor) -> torch.Tensor:
+        scale, zero_point = self.qparams(ADVICE)
+        if straight_through.is_functionalizing():
+            return self.rounded(value, scale, zero_point)
+        axis = self.observer.ch_axis if self.by_channel else None
+        limits = self.observer.quant_min, self.observer.quant_max
+        return straight_through.rounded(value, straight_through.Grid(scale, zero_point, axis, *limits))
 
     def rounded(self, value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
         limits = self.observer.quant_min, self.observer.quant_max
@@ -100,11 +111,11 @@ class Observed:
         return Row(*place, side, position, scale, zero_point, self.observer.quant_min, self.observer.quant_max)
 
     def _find(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        with self.lock, torch.inference_mode(False), torch.no_grad():  # for training, too
+        with self.lock, of_torch.lasting():
             qparams = None if self.continued is None else self.continued.qparams()
             if qparams is not None:
                 return qparams
             if self.found is None and self.looked:
-                scale, zero_point = map(torch.func.debug_unwrap, self.observer.calculate_qparams())
+                scale, zero_point = self.observer.calculate_qparams()
                 self.found = scale, zero_point.to(torch.int32)
             return self.found

@@ -12,6 +12,7 @@ from torch.ao.nn.quantized.modules.utils import _quantize_weight  # what quantiz
 from torch.utils.weak import WeakIdRef
 
 from amanda import _core, _fork
+from amanda.tools._arrays import of_torch
 from amanda.tools.quantization.ranges import MakeObserver
 from amanda.tools.quantization.rows import OperandPlace, Row
 
@@ -27,8 +28,9 @@ class PackedWeight:
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None, prepack: Callable[..., Any], *args: Any) -> Any:
         """``prepack(quantized_weight, bias, *args)``: the same object as long as nothing of that changes."""
+        weight, bias = of_torch.plain(weight), None if bias is None else of_torch.plain(bias)
         version = (_version(weight), bias is None or _version(bias), str(args))
-        with self.lock, torch.no_grad():
+        with self.lock, torch.no_grad(), of_torch.untransformed():
             if None in version or version != self.version:
                 self.packed, self.version = self._prepack(weight, bias, prepack, *args), version
             return self.packed

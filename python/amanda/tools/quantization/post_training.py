@@ -97,6 +97,19 @@ class PostTraining(Quantization):
             return None
         return experts_of(op, inputs)
 
+    def _is_left(self, op: _core.Operator, inputs: Sequence[Any]) -> bool:
+        """Returns True, and counts it, if the kernels can't run for a transformation: they have no tangents, and take one
+        weight."""
+        if not of_torch.is_transforming():
+            return False
+        left = amanda_ops.factors.get(op.__name__, ("input",))[0]
+        named = list(zip(op.input_names, map(_tensors_in, inputs), strict=True))
+        if any(of_torch.has_tangent(tensor) for _, tensors in named for tensor in tensors):
+            self._skips.add("tangent")
+            return True
+        weights = [tensor for name, tensors in named if name not in (left, "hx") for tensor in tensors]
+        return any(map(self._skips.is_several, weights))
+
     def _weights(self, op: _core.Operator, inputs: Sequence[Any]) -> Sequence[Operand]:
         """The inputs that run quantized."""
         name = amanda_ops.factors[op.__name__][1]
@@ -117,9 +130,13 @@ def refuse_gradients(place: Place, inputs: Iterable[Any]) -> None:
     """
     if not torch.is_grad_enabled():
         return
-    values = [value for one in inputs for value in (one if isinstance(one, (list, tuple)) else [one])]
-    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
+    if any(tensor.requires_grad for one in inputs for tensor in _tensors_in(one)):
         raise _core.Error(
             f"[quantization] {place.name} ({place.source}) computes with integers, which have no gradient; run the model "
             "under torch.no_grad(), or train it with FakeQuantization"
         )
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in values if isinstance(one, torch.Tensor)]

@@ -107,11 +107,18 @@ class Quantization(TellsParameters, Results[Row, GroupBy], Tool):
         with self._lock:
             operand = self._operands.get(key)
             if operand is None:
-                torch = sys.modules.get("torch")
-                # Its state must serve training, too.
-                with contextlib.nullcontext() if torch is None else torch.inference_mode(False):
+                with _lasting():
                     operand = self._operands[key] = make()
             return typing.cast(OperandT, operand)  # a tool's keys tell its kinds apart
+
+
+def _lasting() -> contextlib.AbstractContextManager[None]:
+    """In it state is made: it must serve training, too, and outlives a transformation of torch.func."""
+    if "torch" not in sys.modules:
+        return contextlib.nullcontext()
+    from amanda.tools._arrays import of_torch
+
+    return of_torch.lasting()
 
 
 def _range(values: Any, form: str) -> str:

@@ -113,6 +113,8 @@ class StaticQuantization(PostTraining):
             input_range.look_at(inputs[op.input_names.index(left)])
             output_range.look_at(output)
             return output
+        if self._is_left(op, inputs):
+            return op(*inputs)
         refuse_gradients(place, inputs)
         advice = (
             "before convert(), run data that reaches it, through the same function if it is in no module (amanda.root), or "
