@@ -13,6 +13,10 @@ class Rematerializer:
         """
         `seed`: of random costs, as a machine may have them that is busy.
         """
+    def left_out(self) -> int:
+        """
+        How many operators of compiled functions are not run again.
+        """
     def reset(self) -> None:
         ...
     def rows(self) -> list[Row]:

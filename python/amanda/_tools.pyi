@@ -14,6 +14,10 @@ class FlopCounts:
         ...
     def by_operator(self) -> dict[str, int]:
         ...
+    def left_out(self) -> int:
+        """
+        How many operators of compiled functions were not counted.
+        """
     def reset(self) -> None:
         ...
     def rows(self) -> list[FlopRow]:

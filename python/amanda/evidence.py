@@ -141,6 +141,12 @@ def of_skips(counts: Mapping[str, int], reasons: Mapping[str, str]) -> list[Unse
     ]
 
 
+def of_left_out(count: int) -> list[Unseen]:
+    """What a tool in C++ leaves out: operators of compiled functions, that many."""
+    text = f"{counted(count, 'operator')} of compiled functions, where this tool can't work"
+    return [Unseen("compiled", count, text)] if count else []
+
+
 def counted(count: int, noun: str) -> str:
     first, of, rest = noun.partition(" of ")
     return f"{count:,} {first}{'s' * (count != 1)}{of}{rest}"

@@ -5,7 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include "amanda/error.h"
 #include "flops/formulas.h"
 #include "flops/operator_flops.h"
 
@@ -83,14 +82,6 @@ ValueInfo info_of(const Values& values, size_t i) { return values.call().backend
 
 }  // namespace
 
-void refuse_compiled(const OpContext& context) {
-  const OpInfo& op = context.op();
-  if (!context.is_symbolic() || !context.name_space().starts_with("pytorch/")) return;
-  throw Error("[flops] Flops can't work in compiled functions, as " + op.ns + "::" + op.name +
-              " is in one: it counts the operators inside of others, such as linear, and they show only the outermost; "
-              "apply it with compiled=\"eager\"");
-}
-
 struct FlopCounter::GradOutput {
   std::optional<IntVector> sizes;  // empty if undefined
   bool has_tangent = false;
@@ -110,6 +101,7 @@ FlopCounter::FlopCounter(size_t index, bool cpu_attention, std::shared_ptr<FlopC
 UncountedGradients::UncountedGradients(const std::shared_ptr<FlopCounts>& counts) : Tool("flops.gradients") {
   add_inst_for_op(
       [counts](OpContext& context) {
+        if (counts->compiled().leaves_out(context)) return;
         const bool is_own = without_number(context.backward_op()->name) == node_of(context.op().name);
         if (is_own) FlopCounter::list_backward(context, counts);
       },
@@ -142,7 +134,7 @@ std::shared_ptr<ForwardRuns> FlopCounter::forward_runs(OpId id) {
 
 void FlopCounter::analyze(OpContext& context) {
   if (is_tensorflow(context.op())) return bilinear_->analyze(context);
-  refuse_compiled(context);
+  if (counts_->compiled().leaves_out(context)) return;
   if (const TorchOperator* op = find_torch_operator(type_name(context.op()))) {
     return op->flops ? count_sized(context, *op) : list(context);
   }
@@ -241,6 +233,7 @@ void FlopCounter::list(OpContext& context) {
 
 void FlopCounter::analyze_backward(OpContext& context) {
   if (is_tensorflow(*context.backward_op())) return bilinear_->analyze_backward(context);
+  if (counts_->compiled().leaves_out(context)) return;
   const std::string node = without_number(context.backward_op()->name);
   const std::string& forward = context.op().name;
   const auto member = node == kCpuAttentionBackward && cpu_attention_ ? kAttention : find(kBackward, node);

@@ -18,9 +18,6 @@
 
 namespace amanda::tools {
 
-/// Throws `Error` in a compiled function, which does not show the operators that are counted.
-void refuse_compiled(const OpContext& context);
-
 class FlopCounter final : public Tool {
  public:
   /// `index`: of its flag in counted_inside().

@@ -60,6 +60,7 @@ void FlopCounts::reset() {  // routines hold places, so none is removed
   std::lock_guard lock(mutex_);
   for (auto& [key, place] : places_) place.runs_ = place.flops_ = 0;
   for (auto& [op, place] : uncounted_) place.runs_ = 0;
+  compiled_.reset();
 }
 
 FlopCounts::Place& FlopCounts::place(const std::string& op, const std::string& module_path, bool backward) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "amanda/mutex.h"
+#include "compiled_operators.h"
 
 namespace amanda::tools {
 
@@ -37,6 +38,8 @@ class FlopCounts {
   std::map<std::string, int64_t> uncounted() const;
   /// The same for operators that multiply, or that are not PyTorch's own, so that it is not known whether they do.
   std::map<std::string, int64_t> uncounted_products() const;
+  /// Those that were not counted.
+  CompiledOperators& compiled() { return compiled_; }
   /// Sets everything to zero.
   void reset();
 
@@ -66,6 +69,9 @@ class FlopCounts {
   mutable Mutex mutex_;  // of the maps
   std::map<std::tuple<std::string, std::string, bool>, Place> places_;
   std::map<std::string, Place> uncounted_;
+  CompiledOperators compiled_{
+      "[flops] Flops leaves out operators of compiled functions, which show the outermost ones and not those that are "
+      "counted"};
 };
 
 }  // namespace amanda::tools

@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "amanda/error.h"
 #include "flops/counter.h"
 #include "flops/torch_operators.h"
 
@@ -47,14 +46,14 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
   depends_on(*counter_);
   depends_on(*gradients_);
   if (!options.uncounted) {
-    add_inst_for_op(refuse_compiled, {.ops = OpFilter(kComposite), .optional = true});
+    add_inst_for_op([counts = counts_](OpContext& context) { counts->compiled().leaves_out(context); },
+                    {.ops = OpFilter(kComposite), .optional = true});
     return;
   }
   add_inst_for_op([index, counts = counts_, bilinear = counter_->bilinear()](OpContext& context) {
     const OpInfo& op = context.op();
     if (op.ns == "tensorflow") return bilinear->list_uncounted(context);
-    refuse_compiled(context);
-    if (is_view(op)) return;
+    if (counts->compiled().leaves_out(context) || is_view(op)) return;
     const std::string name = op.ns + "::" + op.name;
     FlopCounts::Place& place = counts->uncounted_place(name, !is_torch_namespace(op.ns) || is_composite(name));
     context.insert_after_op(

@@ -106,6 +106,9 @@ PYBIND11_MODULE(_rematerialization, m) {
       .def("tool", &make_tool, "A tool that works for it.")
       .def("rows", &Rematerializer::rows, py::call_guard<py::gil_scoped_release>())
       .def("reset", &Rematerializer::reset, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "left_out", [](Rematerializer& owner) { return owner.compiled().count(); },
+          "How many operators of compiled functions are not run again.")
       .def_property_readonly("live", &Rematerializer::live)
       .def_property_readonly("peak", &Rematerializer::peak);
 }

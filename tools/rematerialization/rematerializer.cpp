@@ -634,6 +634,7 @@ void Rematerializer::reset() {
   const std::lock_guard lock(mutex_);
   for (Site& site : sites_) site.evicted = site.evicted_bytes = site.recomputed = site.recompute_ns = 0;
   kept_.clear();
+  compiled_.reset();
   reset_peak();
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "amanda/amanda.h"
+#include "compiled_operators.h"
 #include "rematerialization/allocation_meter.h"
 #include "rematerialization/heuristic.h"
 #include "rematerialization/value.h"
@@ -72,6 +73,9 @@ class Rematerializer final : public AllocationCount {
   std::vector<Row> rows();
   void reset();
 
+  /// Those that it does not run again.
+  CompiledOperators& compiled() { return compiled_; }
+
  private:
   struct Kept {
     void add(size_t size) {
@@ -102,6 +106,10 @@ class Rematerializer final : public AllocationCount {
   void sweep();
 
   const Options options_;
+  CompiledOperators compiled_{
+      "[rematerialization] Rematerialization leaves out operators of compiled functions, where the compiler decides "
+      "what "
+      "memory is used for"};
   std::recursive_mutex mutex_;  // of everything below: running an operator again allocates, which evicts
   std::list<Site> sites_;
   Site outside_{};

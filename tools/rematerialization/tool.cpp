@@ -12,11 +12,7 @@ Rematerialization::Rematerialization(std::shared_ptr<Rematerializer> remateriali
       pop_(std::move(pop)) {
   add_inst_for_op(
       [owner = rematerializer_](OpContext& context) {
-        if (context.is_symbolic()) {
-          throw Error("[rematerialization] Rematerialization can't work in compiled functions, as " + context.op().ns +
-                      "::" + context.op().name +
-                      " is in one: the compiler decides what memory is used for; apply it with compiled=\"eager\"");
-        }
+        if (owner->compiled().leaves_out(context)) return;
         Site* site = owner->site_of(context);
         if (!site) return;
         if (!site->written.empty()) {

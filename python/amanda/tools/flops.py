@@ -54,7 +54,9 @@ class Flops(Results[Row, GroupBy], NativeTool):
     counted is in `uncounted_products` and below tables: a solver, or one whose operands do not show their sizes. The
     conventions are the same on TensorFlow, except that there the gradient of a filter with groups takes as many
     operations as the convolution. The tool is written in C++ and reads only shapes. Counts accumulate over all runs,
-    scopes and threads in which the tool is used. What checkpointing recomputes is counted again.
+    scopes and threads in which the tool is used. What checkpointing recomputes is counted again. Operators of functions
+    that run compiled with taps (``compiled="graph"``) are not counted: such functions do not show what a linear layer
+    calls. Tables and `evidence` tell how many.
 
     Rows are by "both" (the default: operator type and innermost module), by "op", or by "module", where each module
     includes its submodules and "" is the whole program. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
@@ -127,6 +129,9 @@ class Flops(Results[Row, GroupBy], NativeTool):
         """`uncounted_products`, most first."""
         return sorted(self.uncounted_products.items(), key=lambda item: -item[1])
 
+    def _unread(self) -> list[Unseen]:
+        return evidence.of_left_out(self._counts.left_out())
+
     def _rows(self, by: GroupBy) -> list[Row]:
         rows = [Row(row.op, row.module_path, row.backward, row.runs, row.flops) for row in self._counts.rows()]
         if by == "op":
@@ -138,7 +143,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
         return rows
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return _remarks(self._products())
+        return [*_remarks(self._products()), *(unseen.text for unseen in self._unread())]
 
     _op = Column("op", lambda row: row.op or "", left=True, folds=True, field="op")
     _module = Column("module", lambda row: row.module_path or "(all)", left=True, folds=True, field="module_path")

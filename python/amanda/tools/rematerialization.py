@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 import torch  # noqa: F401  (the extension module needs its libraries)
 
-from amanda import _rematerialization
+from amanda import _rematerialization, evidence
+from amanda.evidence import Unseen
 from amanda.reports.columns import number_column
 from amanda.reports.data_frame import fields_of
 from amanda.reports.results import Grouping, Results
@@ -64,7 +65,8 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
 
     Some tensors cannot be computed again, and are kept: results of random operators and of in-place operators,
     parameters and inputs, results of custom operators, tensors without a gradient, and what is made from something that
-    is gone. Rows count them by reason. What the program itself still holds takes its memory in any case.
+    is gone. Rows count them by reason. What the program itself still holds takes its memory in any case. Operators of
+    functions that run compiled with taps (``compiled="graph"``) are not run again: what they saved is kept.
 
     Rows are by "op" (the default: operator type, module, and why results were kept) or by "reason". What a graph kept is
     counted when the graph is freed. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
@@ -117,6 +119,12 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
     def reset(self) -> None:
         self.reset_evidence()
         self._rematerializer.reset()
+
+    def _unread(self) -> list[Unseen]:
+        return evidence.of_left_out(self._rematerializer.left_out())
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [unseen.text for unseen in self._unread()]
 
     def _rows(self, by: GroupBy) -> list[Row]:
         groups: dict[tuple[str, str, str], list[Row]] = {}

@@ -114,20 +114,9 @@ def test_a_tool_counts_in_a_compiled_function_what_it_counts_in_an_eager_one(nam
 
 
 REFUSING = {
-    "Flops": (Flops, torch.nn.ReLU(), "it counts the operators inside of others"),
-    "Flops(uncounted=False)": (
-        lambda: Flops(uncounted=False),
-        torch.nn.Conv2d(1, 2, 1),
-        "it counts the operators inside of others",
-    ),
     "ChannelPruning": (ChannelPruning, torch.nn.Conv2d(1, 2, 1), "it follows calls of modules"),
     "HeadPruning": (lambda: HeadPruning({0: [0]}), torch.nn.Softmax(-1), "it follows calls of modules"),
     "EffectivePath": (EffectivePath, torch.nn.ReLU(), "it replaces autograd nodes one by one"),
-    "Rematerialization": (
-        lambda: Rematerialization(10**6),
-        torch.nn.ReLU(),
-        "the compiler decides what memory is used for",
-    ),
     "SubgraphRewriting": (
         lambda: SubgraphRewriting(["relu"], lambda relu: relu.op(relu.self)),
         torch.nn.ReLU(),
@@ -148,6 +137,55 @@ def test_a_tool_that_cannot_work_in_compiled_functions_says_why(name):
     ):
         call(torch.ones(1, 1, 2, 2))
     assert str(caught.value).endswith('; apply it with compiled="eager"')
+
+
+LEAVING_OUT = {
+    "Flops": (
+        Flops,
+        "[flops] Flops leaves out operators of compiled functions, which show the outermost ones and not those that are "
+        "counted",
+    ),
+    "Flops(uncounted=False)": (lambda: Flops(uncounted=False), ""),
+    "Rematerialization": (
+        lambda: Rematerialization(10**9),
+        "[rematerialization] Rematerialization leaves out operators of compiled functions, where the compiler decides what "
+        "memory is used for",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING_OUT)
+def test_a_tool_leaves_compiled_functions_alone_and_says_so(name, log):
+    make, text = LEAVING_OUT[name]
+    tool = make()
+    with amanda.apply(amanda.Tool("nothing"), compiled="opaque"):
+        model = make_model()
+        expected = train(torch.compile(model, backend="aot_eager"), model)
+    for _ in range(2):
+        assert all(map(torch.equal, trained(tool, compiled="graph"), expected))
+    (unseen,) = (one for one in tool.evidence().unseen if one.reason == "compiled")
+    assert unseen.count >= 2
+    assert unseen.text == f"{unseen.count} operators of compiled functions, where this tool can't work"
+    assert unseen.text in " ".join(str(tool.table()).split())
+    said = [line for line in log() if "leaves out" in line]
+    assert len(said) == 1
+    assert said[0].startswith(text)
+    assert said[0].endswith('; compiled="eager" shows them (said once)')
+    tool.reset()
+    assert "compiled" not in {one.reason for one in tool.evidence().unseen}
+
+
+def test_flops_counts_what_runs_between_graphs():
+    @torch.compiler.disable
+    def between(x):
+        return x @ x
+
+    flops = Flops()
+    compiled = torch.compile(lambda x: between(x.sin()).relu(), backend="aot_eager")
+    with amanda.apply(flops, compiled="graph"):
+        compiled(torch.eye(3))
+    assert flops.by_operator() == {"aten::mm": 2 * 27}
+    assert "operators of compiled functions" in flops.evidence().not_looked_at
 
 
 @pytest.mark.parametrize("make", [DynamicQuantization, StaticQuantization])
