@@ -82,8 +82,8 @@ struct ValueInfo {
   /// The dtype of a tensor or a number, or of all numbers of a list: "float32", "int64", "bool". "" if it is unknown,
   /// or if the numbers differ. Valid as long as the process.
   std::string_view dtype{};
-  /// The sizes of a tensor; an element may be kUnknown. Empty if even the number of dimensions is unknown, as for a
-  /// nested tensor.
+  /// The sizes of a tensor, or of a weight before its library packed it; an element may be kUnknown. Empty if even the
+  /// number of dimensions is unknown, as for a nested tensor.
   std::optional<IntVector> sizes{};
   std::string device{};        ///< of a tensor: "cpu", "cuda:0"; "" if it is not known
   int64_t bytes = 0;           ///< elements times element size, of a list all tensors together; or kUnknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['FlopCounts', 'FlopRow', 'ProfileRecorder', 'counting_tool', 'editing_tool', 'flop_operators', 'make_flops']
+__all__: list[str] = ['FlopCounts', 'FlopRow', 'ProfileRecorder', 'count_flops', 'counting_tool', 'editing_tool', 'flop_operators', 'is_counting_flops', 'make_flops']
 class FlopCounts:
     """
     What a Flops tool has counted so far.
@@ -96,6 +96,10 @@ class ProfileRecorder:
         """
         The kept runs (place, thread, start, duration, output bytes), the threads, and how many dropped.
         """
+def count_flops(kernel: str, module_path: str, flops: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Counts what a replacement runs, in all Flops tools that are open on this thread.
+    """
 def counting_tool(backward: bool = False, ops: collections.abc.Sequence[str] = [], looks: bool = False) -> typing_extensions.CapsuleType:
     """
     For benchmarks: a tool with an empty routine before every forward operator, or backward operators as well; of these types, if some are named. With looks=True the routine declares that it edits nothing and calls no operator.
@@ -107,6 +111,10 @@ def editing_tool(ops: collections.abc.Sequence[str]) -> typing_extensions.Capsul
 def flop_operators() -> list[str]:
     """
     The operators that Flops counts, or lists as products that are not counted.
+    """
+def is_counting_flops() -> bool:
+    """
+    Is a Flops tool open on this thread?
     """
 def make_flops(uncounted: bool, cpu_attention: bool) -> tuple[typing_extensions.CapsuleType, FlopCounts, collections.abc.Callable]:
     """

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "flops/counter.h"
@@ -35,12 +40,37 @@ bool is_view(const OpInfo& op) {
   return returns != std::string::npos && op.schema.find("(a)", returns) != std::string::npos;
 }
 
+size_t next_index() {
+  static std::atomic<size_t> made{0};
+  return made++;
+}
+
+OpInfo type_of(const std::string& name) {
+  const size_t colons = name.find("::");
+  return {name.substr(0, colons), name.substr(colons + 2), "", {}, {}, ""};
+}
+
+/// Those that are open, by thread. A thread that ends leaves its scopes when its own variables may be gone.
+struct Open {
+  Mutex mutex;
+  std::map<std::thread::id, std::vector<Flops*>> tools;
+
+  static Open& all() {
+    static auto* const open = new Open;
+    return *open;
+  }
+  std::vector<Flops*> here() {
+    const std::lock_guard lock(mutex);
+    const auto found = tools.find(std::this_thread::get_id());
+    return found == tools.end() ? std::vector<Flops*>() : found->second;
+  }
+};
+
 }  // namespace
 
 // A dependent tool lists the uncounted operators: it sees the outermost operators, after they were counted.
-Flops::Flops(FlopsOptions options) : Tool("flops") {
-  static std::atomic<size_t> made{0};
-  const size_t index = made++;
+Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
+  const size_t index = index_;
   counter_ = std::make_unique<FlopCounter>(index, options.cpu_attention, counts_);
   gradients_ = std::make_unique<UncountedGradients>(counts_);
   depends_on(*counter_);
@@ -66,13 +96,46 @@ Flops::Flops(FlopsOptions options) : Tool("flops") {
 
 Flops::~Flops() = default;
 
+void Flops::on_enter(Scope&) {
+  Open& open = Open::all();
+  const std::lock_guard lock(open.mutex);
+  open.tools[std::this_thread::get_id()].push_back(this);
+}
+
+void Flops::on_exit(Scope&, const std::exception_ptr&) {
+  Open& open = Open::all();
+  const std::lock_guard lock(open.mutex);
+  const auto here = open.tools.find(std::this_thread::get_id());
+  if (here == open.tools.end()) return;
+  const auto found = std::find(here->second.rbegin(), here->second.rend(), this);
+  if (found != here->second.rend()) here->second.erase(std::next(found).base());
+  if (here->second.empty()) open.tools.erase(here);
+}
+
+bool Flops::is_open() { return !Open::all().here().empty(); }
+
+void Flops::count_in_replacement(const std::string& kernel, const std::string& module_path, int64_t flops) {
+  std::vector<Flops*> open = Open::all().here();
+  std::sort(open.begin(), open.end());
+  open.erase(std::unique(open.begin(), open.end()), open.end());  // a tool may be in several scopes
+  for (Flops* tool : open) {
+    if (!tool->counts(kernel, module_path)) continue;
+    tool->counts_->place(kernel, module_path, false).add(flops);
+    FlopCounter::counted_inside(tool->index_) = true;
+  }
+}
+
+bool Flops::counts(const std::string& kernel, const std::string& module_path) const {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(narrowed_.begin(), narrowed_.end(), [&](const auto& narrowed) {
+    return narrowed.first.matches(type_of(kernel)) && narrowed.second.matches(module_path);
+  });
+}
+
 std::vector<std::string> Flops::operators() { return FlopCounter::types(); }
 
 void Flops::narrow(const OpFilter& ops, const ModuleFilter& modules) {
-  const auto matches = [&](const std::string& type) {
-    const size_t colons = type.find("::");
-    return ops.matches({type.substr(0, colons), type.substr(colons + 2), "", {}, {}, ""});
-  };
+  const auto matches = [&](const std::string& type) { return ops.matches(type_of(type)); };
   // "linear" is meant as PyTorch's own, though quantized::linear has that name, too.
   const bool names_composite = std::any_of(kComposite.begin(), kComposite.end(), matches);
   const std::vector<std::string> counted = FlopCounter::types();
@@ -88,6 +151,8 @@ void Flops::narrow(const OpFilter& ops, const ModuleFilter& modules) {
   Tool::narrow(ops, modules);
   counter_->narrow(ops, modules);
   gradients_->narrow(ops, modules);
+  const std::lock_guard lock(mutex_);
+  narrowed_.emplace_back(ops, modules);
 }
 
 }  // namespace amanda::tools

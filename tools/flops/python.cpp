@@ -38,6 +38,9 @@ void bind_flops(py::module_& m) {
         return names;
       },
       "The operators that Flops counts, or lists as products that are not counted.");
+  m.def("is_counting_flops", &Flops::is_open, "Is a Flops tool open on this thread?");
+  m.def("count_flops", &Flops::count_in_replacement, py::arg("kernel"), py::arg("module_path"), py::arg("flops"),
+        "Counts what a replacement runs, in all Flops tools that are open on this thread.");
   m.def(
       "make_flops",
       [](bool uncounted, bool cpu_attention) {

@@ -84,6 +84,15 @@ Counted convolution_of(const SizedRun& run) {
   return convolution_flops(*input, *weight, *output, kTransposed);
 }
 
+// The weight is packed: a driver tells the sizes that it had before.
+template <bool kTransposed>
+Counted packed_convolution(const SizedRun& run) {
+  const auto input = input_sizes(run, 0, 3), output = known_sizes(run.result, 3);
+  const std::optional<IntVector>& weight = run.inputs[1].sizes;
+  if (!input || !output || !weight) return std::nullopt;
+  return convolution_flops(*input, *weight, *output, kTransposed);
+}
+
 // Time first: the input is (time, batch, channels), the weight (width, channels, filters).
 Counted convolution_over_time(const SizedRun& run) {
   const auto weight = input_sizes(run, 1, 3), output = known_sizes(run.result, 3);
@@ -224,12 +233,16 @@ void add_convolutions(Table& table) {
   add(table, "mkldnn", {"_convolution_pointwise", "_convolution_pointwise_", "_convolution_transpose_pointwise"}, {});
   add(table, "mkldnn_prepacked", {"conv2d_run"}, {});
   add(table, "quantized",
-      {"conv1d", "conv1d_dynamic", "conv1d_relu", "conv2d", "conv2d_add", "conv2d_add_relu", "conv2d_dynamic",
-       "conv2d_relu", "conv3d", "conv3d_dynamic", "conv3d_relu", "conv_transpose1d", "conv_transpose1d_dynamic",
-       "conv_transpose2d", "conv_transpose2d_dynamic", "conv_transpose3d", "conv_transpose3d_dynamic"},
-      {});
-  add(table, "_quantized", {"conv2d", "conv2d_relu", "conv3d", "conv3d_relu", "conv_transpose1d", "conv_transpose2d"},
-      {});
+      {"conv1d", "conv1d_dynamic", "conv1d_relu", "conv2d", "conv2d_dynamic", "conv2d_relu", "conv3d", "conv3d_dynamic",
+       "conv3d_relu"},
+      {packed_convolution<false>, {0, 1}});
+  add(table, "quantized", {"conv2d_add", "conv2d_add_relu"}, {packed_convolution<false>, {0, 2}});
+  add(table, "quantized",
+      {"conv_transpose1d", "conv_transpose1d_dynamic", "conv_transpose2d", "conv_transpose2d_dynamic",
+       "conv_transpose3d", "conv_transpose3d_dynamic"},
+      {packed_convolution<true>, {0, 1}});
+  add(table, "_quantized", {"conv2d", "conv2d_relu", "conv3d", "conv3d_relu"}, {packed_convolution<false>, {0, 1}});
+  add(table, "_quantized", {"conv_transpose1d", "conv_transpose2d"}, {packed_convolution<true>, {0, 1}});
 }
 
 void add_recurrent_layers(Table& table) {

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "base/packed_weight.h"
+
 namespace amanda::pytorch {
 namespace {
 
@@ -131,6 +133,7 @@ ValueInfo info_of(const c10::IValue& operand) {
     info.dtype = "complex128";
   } else {
     info.kind = ValueKind::kOther;
+    info.sizes = sizes_of_packed(operand);
   }
   add_integers(info, operand);
   return info;

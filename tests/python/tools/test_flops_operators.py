@@ -10,7 +10,7 @@ import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from amanda import _tools
 from amanda.tools.flops import Flops
-from amanda.tools.quantization import DynamicQuantization
+from amanda.tools.quantization import DynamicQuantization, StaticQuantization
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -271,20 +271,117 @@ def test_dynamically_quantized_cells(cell, gates):
 
 
 def test_a_product_that_a_tool_replaced_is_listed():
-    model, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), torch.randn(4, 6)
+    tool = amanda.Tool("replaces")
+    tool.add_inst_for_op(lambda context: context.replace_op(lambda x, w, b: x.new_zeros(4, 5)), ops="linear")
     flops = Flops()
-    with torch.no_grad(), amanda.apply(DynamicQuantization(), flops):
+    with amanda.apply(tool, flops):
+        nn.Linear(6, 5)(torch.randn(4, 6))
+    assert flops.uncounted_products == {"aten::linear": 1}, "its replacements' operators are not the program's"
+    assert "not counted, may multiply (calls): aten::linear 1" in " ".join(str(flops.table()).split())
+
+
+MODELS = {
+    "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (4, 2, 6)),
+    "a product": (lambda: Product(), (4, 6)),
+    "lstm": (lambda: nn.LSTM(6, 5, 2, bidirectional=True), (7, 4, 6)),
+    "gru": (lambda: nn.GRU(6, 5), (7, 4, 6)),
+    "cell": (lambda: nn.LSTMCell(6, 5), (4, 6)),
+}
+
+
+class Product(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 5))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["after the tool", "before the tool"])
+@pytest.mark.parametrize(("make", "sizes"), MODELS.values(), ids=MODELS)
+def test_what_dynamic_quantization_runs_takes_as_many_as_the_others(make, sizes, first):
+    """By FlopCounterMode, on the model without the tool."""
+    model, x = make(), torch.randn(sizes)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with torch.no_grad():
+            right = expected(lambda: model(x))
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+    flops = Flops()
+    tools = [flops, DynamicQuantization()] if first else [DynamicQuantization(), flops]
+    with torch.no_grad(), amanda.apply(*tools):
         model(x)
-    assert flops.uncounted_products == {"aten::linear": 2}, "its replacements' operators are not the program's"
+    assert (flops.total, flops.uncounted_products) == (right, {})
+    assert right > 0
+    assert all("quantized" in name for name in flops.by_operator())
 
 
-def test_a_quantized_convolution_does_not_show_its_filter_and_is_listed():
-    weight = torch.quantize_per_tensor(torch.ones(8, 4, 3, 3), 1.0, 0, torch.qint8)
-    packed = torch.ops.quantized.conv2d_prepack(weight, None, [1, 1], [0, 0], [1, 1], 1)
-    x = torch.quantize_per_tensor(torch.ones(2, 4, 9, 9), 1.0, 0, torch.quint8)
-    flops = counted(lambda: torch.ops.quantized.conv2d.new(x, packed, 1.0, 0))
-    assert flops.uncounted_products == {"quantized::conv2d": 1}
-    assert "not counted, may multiply (calls): quantized::conv2d 1" in " ".join(str(flops.table()).split())
+CONVOLUTIONS = {
+    "conv1d": (lambda: nn.Conv1d(4, 6, 3, stride=2), (2, 4, 9)),
+    "conv2d": (lambda: nn.Conv2d(4, 6, 3, padding=1, groups=2), (2, 4, 9, 8)),
+    "conv2d, same": (lambda: nn.Conv2d(4, 6, (5, 3), padding="same"), (2, 4, 9, 8)),
+    "conv3d": (lambda: nn.Conv3d(2, 3, 2, dilation=2), (2, 2, 6, 6, 6)),
+}
+
+
+@pytest.mark.parametrize(("make", "sizes"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_what_static_quantization_runs_takes_as_many_as_the_others(make, sizes):
+    model, x = nn.Sequential(make(), nn.ReLU()), torch.randn(sizes)
+    right = expected(lambda: model(x))
+    quantization, flops = StaticQuantization(), Flops(uncounted=False)
+    with torch.no_grad(), amanda.apply(quantization):
+        model(x)
+        quantization.convert()
+        with amanda.apply(flops):
+            model(x)
+            with amanda.apply(flops):
+                model(x)
+    assert (flops.total, flops.uncounted_products) == (2 * right, {})
+    assert flops.by_module() == {"": 2 * right, "0": 2 * right}
+
+
+def test_a_tool_that_is_narrowed_counts_what_it_asks_for():
+    model, x = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)), torch.randn(4, 6)
+    first, none = Flops(), Flops()
+    first.narrow(modules="0")
+    none.narrow(ops="addmm")
+    with torch.no_grad(), amanda.apply(DynamicQuantization(), first, none):
+        model(x)
+    assert first.by_operator() == {"quantized::linear_dynamic": 2 * 4 * 6 * 5}
+    assert none.total == 0
+
+
+PACKED = {
+    "conv1d": (nn.Conv1d(4, 6, 3, stride=2), (2, 4, 9)),
+    "conv2d": (nn.Conv2d(4, 6, 3, padding=1, groups=2), (2, 4, 9, 8)),
+    "conv3d": (nn.Conv3d(2, 3, 2, dilation=2), (2, 2, 6, 6, 6)),
+    "conv_transpose2d": (nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), (2, 4, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", PACKED)
+def test_quantized_convolutions_take_as_many_as_the_others(name, dynamic):
+    layer, sizes = PACKED[name]
+    weight = torch.quantize_per_tensor(layer.weight.detach(), 0.1, 0, torch.qint8)
+    options = [[*layer.stride], [*layer.padding], [*layer.dilation], layer.groups]
+    if "transpose" in name:
+        options.insert(2, [*layer.output_padding])
+    packed = getattr(torch.ops.quantized, f"{name}_prepack")(weight, None, *options)
+    kernel = getattr(torch.ops.quantized, f"{name}_dynamic" if dynamic else name)
+    x = torch.randn(sizes)
+    given = x if dynamic else torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
+    right = expected(lambda: layer(x))
+
+    def run():
+        for _ in range(2):
+            kernel(given, packed, *([] if dynamic else [1.0, 0]))
+
+    flops = counted(run)
+    assert (flops.total, flops.uncounted_products) == (2 * right, {})
+    assert right > 0
 
 
 # ---- forward-mode differentiation --------------------------------------------------------------------------------------

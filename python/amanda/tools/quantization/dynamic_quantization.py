@@ -11,6 +11,7 @@ from torch.ao.quantization import QConfig, default_dynamic_qconfig
 from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.reports.places import Place
+from amanda.tools import _kernels
 from amanda.tools._parameter_use import Operand
 from amanda.tools.quantization.layers import PRODUCTS
 from amanda.tools.quantization.post_training import PostTraining, refuse_gradients
@@ -67,7 +68,7 @@ class DynamicQuantization(PostTraining):
         refuse_gradients(place, inputs)
         weight = self._packed(place, amanda_ops.factors[op.__name__][1])
         packed = weight.pack(layer.weight, layer.bias, quantized.linear_prepack)
-        return layer.run(lambda x: quantized.linear_dynamic(x, packed, reduce_range=True))
+        return layer.run(lambda x: _linear(x, packed, place, layer.weight))
 
     def _run_experts(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
         experts = self._experts(op, inputs)
@@ -78,7 +79,7 @@ class DynamicQuantization(PostTraining):
         def run(i: int, x: torch.Tensor) -> torch.Tensor:
             weight = self._packed(place, f"{amanda_ops.factors[op.__name__][1]}[{i}]")
             packed = weight.pack(experts.layers[i].weight, None, quantized.linear_prepack)
-            return quantized.linear_dynamic(x, packed, reduce_range=True)
+            return _linear(x, packed, place, experts.layers[i].weight)
 
         return experts.run(run)
 
@@ -105,7 +106,9 @@ class DynamicQuantization(PostTraining):
         if not self._is_plain(x, *parameters):
             return op(x, hx, *parameters)
         refuse_gradients(place, (x, hx, *parameters))
-        kernel = getattr(quantized, f"quantized_{op.__name__}_dynamic")
+        name = f"quantized_{op.__name__}_dynamic"
+        kernel = getattr(quantized, name)
+        _kernels.ran_recurrent(f"quantized::{name}", place, x, parameters[:2])
         return kernel(x, hx, *self._pack_cell(place, ("w_ih", "w_hh"), *parameters))
 
     def _run_recurrent(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
@@ -119,7 +122,10 @@ class DynamicQuantization(PostTraining):
             packed = self._pack_cell(place, (f"params[{i}]", f"params[{i + 1}]"), *parameters[i : i + 4])
             cells.append(quantized.make_quantized_cell_params_dynamic(*packed, True))  # reduce_range
         options = {"dtype": torch.qint8, "use_dynamic": True} if op.__name__ == "lstm" else {}
-        kernel = getattr(torch, f"quantized_{op.__name__}")
+        name = f"quantized_{op.__name__}"
+        kernel = getattr(torch, name)
+        weights = [parameter for parameter in parameters if parameter.dim() == 2]
+        _kernels.ran_recurrent(f"aten::{name}", place, inputs[0], weights)
         return kernel(*(named | {"params": cells}).values(), **options)
 
     def _pack_cell(
@@ -136,6 +142,12 @@ class DynamicQuantization(PostTraining):
             tensor is not None and tensor.dtype is torch.float32 and not self._skips.unreadable(tensor)
             for tensor in tensors
         )
+
+
+def _linear(x: torch.Tensor, packed: Any, place: Place, weight: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = quantized.linear_dynamic(x, packed, reduce_range=True)
+    _kernels.ran_layer("quantized::linear_dynamic", place, result, weight)
+    return result
 
 
 def _in_fours(named: Mapping[str, Any]) -> bool:

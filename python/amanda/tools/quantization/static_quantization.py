@@ -17,6 +17,7 @@ from torch.ao.quantization.observer import (
 from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.reports.places import Place
+from amanda.tools import _kernels
 from amanda.tools.quantization.layers import PRODUCTS, Experts
 from amanda.tools.quantization.observed import Observed
 from amanda.tools.quantization.post_training import PostTraining, refuse_gradients
@@ -133,9 +134,13 @@ class StaticQuantization(PostTraining):
             kernel, margin = quantized.linear, []
             packed = weight.pack(layer.weight, layer.bias, quantized.linear_prepack)
 
+        name = op.__name__ if op.__name__ in amanda_ops.convolution else "linear"
+
         def run(x: torch.Tensor) -> torch.Tensor:
             x = torch.quantize_per_tensor(F.pad(x, margin), scale, zero_point, torch.quint8)
-            return kernel(x, packed, *results).dequantize()
+            result = kernel(x, packed, *results).dequantize()
+            _kernels.ran_layer(f"quantized::{name}", place, result, layer.weight)
+            return result
 
         return layer.run(run)
 
@@ -143,10 +148,12 @@ class StaticQuantization(PostTraining):
         self, experts: Experts, place: Place, right: str, of_input: tuple[Any, Any], of_output: Sequence[Any]
     ) -> torch.Tensor:
         def run(i: int, x: torch.Tensor) -> torch.Tensor:
-            packed = self._packed(place, f"{right}[{i}]").pack(experts.layers[i].weight, None, quantized.linear_prepack)
-            return quantized.linear(
-                torch.quantize_per_tensor(x, *of_input, torch.quint8), packed, *of_output
-            ).dequantize()
+            weight = experts.layers[i].weight
+            packed = self._packed(place, f"{right}[{i}]").pack(weight, None, quantized.linear_prepack)
+            x = torch.quantize_per_tensor(x, *of_input, torch.quint8)
+            result: torch.Tensor = quantized.linear(x, packed, *of_output).dequantize()
+            _kernels.ran_layer("quantized::linear", place, result, weight)
+            return result
 
         return experts.run(run)
 
