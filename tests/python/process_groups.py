@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
+import ctypes
 
 import torch
 
 
 def destroy_group() -> None:
-    """Destroys the default group, once its thread has let go of its last work.
+    """Leaves all groups, and keeps their objects, and so their threads, until the process ends.
 
-    That work holds what `torch.autograd.graph` stores in the thread's state, a Python object. The group's destructor joins
-    the thread with the interpreter lock held, which the thread needs to release the object.
+    A group's thread may still hold its last work, with what `torch.autograd.graph` stores in the thread's state: a Python
+    object. The group's destructor would join the thread with the interpreter lock held, which the thread needs to release
+    that object. Nothing tells when it has.
     """
-    time.sleep(0.1)
+    for group in torch.distributed.distributed_c10d._world.pg_map:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
     torch.distributed.destroy_process_group()

@@ -1,16 +1,17 @@
 """Programs of several processes."""
 
-import os
 import subprocess
 import sys
 
+from repository import environment as environment_of_programs
+
 
 def run_ranks(program, folder, count, *arguments, command=()):
-    """The outputs of a program that runs in so many processes, with RANK and WORLD_SIZE."""
+    """The outputs of a program in so many processes, with RANK and WORLD_SIZE; it may import the files in this folder."""
     (folder / "program.py").write_text(program)
     processes = []
     for rank in range(count):
-        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+        environment = environment_of_programs() | {"RANK": str(rank), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
         whole = [sys.executable, *command, "program.py", *arguments]
         processes.append(
             subprocess.Popen(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +52,3 @@ def check(found: RankRows, sums: np.ndarray) -> None:
     assert [(row.rank, row.host, row.total) for row in found.rows("rank")] == [
         (rank, HOSTS[rank], sums[:, rank].sum()) for rank in range(RANKS)
     ]
-
-
-def environment() -> dict[str, str]:
-    """For programs that import this file."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}

@@ -14,6 +14,7 @@ from amanda.cli.main import main
 from amanda.tools.diff import Recorder, recorder
 from amanda.tools.diff.record import Record
 from page_tables import tables_of
+from repository import environment
 
 PROGRAM = """
 import sys, torch
@@ -58,7 +59,8 @@ def test_a_record_for_later(diff):
 
 
 RANKS = """
-import time, torch, torch.distributed as dist
+import torch, torch.distributed as dist
+from process_groups import destroy_group
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))
@@ -72,12 +74,12 @@ for _ in range(2):
     optimizer.zero_grad()
     model(data).square().sum().backward()
     optimizer.step()
-time.sleep(0.1)  # see process_groups.py
-dist.destroy_process_group()
+destroy_group()
 """
 
 
-def test_one_rank_against_another(diff, run_python, tmp_path):
+def test_one_rank_against_another(diff, run_python, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     (tmp_path / "ranks.py").write_text(RANKS)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "amanda", "diff"]
     recorded = run_python(*launch, "--record", "ref", "ranks.py")

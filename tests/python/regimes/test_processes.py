@@ -55,8 +55,6 @@ def test_a_distributed_model(recorder, tmp_path):
         assert model.module.weight.grad.tolist() == [[2.0] * 3] * 3
     finally:
         destroy_group()
-        model = tool = None
-        gc.collect()  # its threads are joined here: in a forked child, that ends the process
 
 
 class Made(torch.utils.data.Dataset):
@@ -193,7 +191,6 @@ def test_a_collective_that_is_still_running_is_looked_at(after, tmp_path):
                 assert torch.equal(gathered, x)
     finally:
         destroy_group()
-        gc.collect()  # as above
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import amanda
 from amanda.tools.profile import Profile
+from process_groups import destroy_group
 
 how, folder, with_tool = sys.argv[1:]
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -77,8 +78,7 @@ whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.para
 if rank == 0:
     print("weights", [value for p in whole for value in p.flatten().tolist()])
 dist.barrier()
-time.sleep(0.1)  # see process_groups.py
-dist.destroy_process_group()
+destroy_group()
 """
 
 

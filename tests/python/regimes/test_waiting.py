@@ -14,6 +14,7 @@ import os, sys, time
 import torch
 import torch.distributed as dist
 import amanda
+from process_groups import destroy_group
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=size)
@@ -109,8 +110,7 @@ if found:
     print("blocked", [(r.name, r.rank, r.calls, r.blocked_calls, r.blocked_ns, r.waited_ns) for r in found.rows("op")])
     print("blocked_by_rank", [(r.rank, r.blocked_calls, r.blocked_ns) for r in found.rows()])
 dist.barrier()
-time.sleep(0.1)  # see process_groups.py
-dist.destroy_process_group()
+destroy_group()
 """
 
 

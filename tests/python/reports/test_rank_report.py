@@ -16,6 +16,7 @@ import recordings
 import torch
 from amanda.reports import progress
 from amanda.tools.profile import Profile
+from repository import environment
 from terminals import ERASED, Terminal, percents
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:pandas.errors.Pandas4Warning")  # of Dask's own code
@@ -198,7 +199,7 @@ def test_a_cluster_of_processes_and_duckdb_in_little_memory(tmp_path, rows):
     done = subprocess.run(
         [sys.executable, "program.py", tmp_path, "800MiB"],
         cwd=tmp_path,
-        env=recordings.environment(),
+        env=environment(),
         text=True,
         capture_output=True,
         timeout=300,

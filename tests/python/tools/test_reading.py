@@ -17,6 +17,7 @@ from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
 from amanda.tools.quantization import FakeQuantization
 from amanda.tools.statistics import OpStatistics
+from repository import environment
 from torch.fx.experimental.proxy_tensor import make_fx
 
 TOOLS = {
@@ -181,7 +182,7 @@ def test_the_table_of_a_profile_shows_what_was_skipped():
 
 
 DISTRIBUTED = """
-    import time, torch, amanda
+    import torch, amanda
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -191,6 +192,7 @@ DISTRIBUTED = """
     from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
     from amanda.tools.quantization import FakeQuantization
     from amanda.tools.statistics import OpStatistics
+    from process_groups import destroy_group
 
     dist.init_process_group("gloo", init_method="file://{file}", world_size={world}, rank={rank})
     mesh = init_device_mesh("cpu", ({world},))
@@ -209,12 +211,12 @@ DISTRIBUTED = """
         with amanda.apply(tool):
             result = program()
         print(make.__name__, torch.equal(result, expected), *tool.skipped)
-    time.sleep(0.1)  # see process_groups.py
-    dist.destroy_process_group()
+    destroy_group()
 """
 
 
-def test_distributed_tensors_on_two_processes(tmp_path, fresh_python):
+def test_distributed_tensors_on_two_processes(tmp_path, fresh_python, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     script = textwrap.dedent(DISTRIBUTED)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         scripts = [script.format(file=tmp_path / "store", world=2, rank=rank) for rank in range(2)]
