@@ -41,7 +41,7 @@ TEST(MutexTest, IsFreeInAForkedChildAndWhatItGuardsIsWhole) {
   while (begun == 0) std::this_thread::yield();
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(forked([&] {
-                alarm(5);
+                alarm(120);
                 std::lock_guard inner(other);
                 std::lock_guard lock(mutex);
                 return begun == ended ? 3 : 4;

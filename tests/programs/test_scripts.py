@@ -95,7 +95,7 @@ def test_a_script_prints_and_writes_what_it_does_under_python(tmp_path: Path, na
             stderr=subprocess.PIPE,
             text=True,
         )
-    alone, observed = (process.communicate(timeout=300) for process in started.values())
+    alone, observed = (process.communicate() for process in started.values())
     assert [process.returncode for process in started.values()] == [status, status], alone[1] + observed[1]
     assert alone[0]
     printed, marked, _ = observed[0].partition("\n\nprofile\n")

@@ -62,7 +62,7 @@ def visit(page, script, tmp_path):
     command += ["--disable-background-networking", "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND"]
     command += [f"--user-data-dir={tmp_path / 'browser'}", f"--log-net-log={tmp_path / 'net.json'}"]
     command += ["--window-size=1200,900", "--virtual-time-budget=20000", "--dump-dom"]
-    done = subprocess.run([*command, (tmp_path / "visited.html").as_uri()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, (tmp_path / "visited.html").as_uri()], capture_output=True, text=True)
     result = re.search(r'<pre id="result-of-the-test">(.*?)</pre>', done.stdout, re.S)
     assert result is not None, done.stderr
     visited = json.loads(html.unescape(result[1]))

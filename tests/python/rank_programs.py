@@ -18,7 +18,7 @@ def run_ranks(program, folder, count, *arguments, command=()):
                 whole, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         )
-    done = [process.communicate(timeout=300) for process in processes]
+    done = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0] * count, [errors for _, errors in done]
     return [output for output, _ in done]
 

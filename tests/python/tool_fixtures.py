@@ -130,7 +130,6 @@ def fresh_python() -> Callable[[str], str]:
             [sys.executable, "-W", "error::RuntimeWarning", "-c", textwrap.dedent(code)],
             capture_output=True,
             text=True,
-            timeout=120,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         assert done.returncode == 0, done.stderr

@@ -343,12 +343,12 @@ def test_scopes_on_two_threads_do_not_end_each_other(recorder):
     def other():
         with amanda.apply(tools[1]):
             entered.set()
-            left.wait(30)
+            left.wait(120)
             convolve_slowly()
 
     thread = threading.Thread(target=other)
     thread.start()
-    entered.wait(30)
+    assert entered.wait(120)
     with amanda.apply(tools[0]):
         tf.nn.relu(tf.constant(X))
     left.set()

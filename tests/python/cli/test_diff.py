@@ -280,7 +280,7 @@ def test_a_comparison_that_is_stopped_leaves_nothing(tmp_path, stop):
         os.killpg(process.pid, stop)
     else:
         process.send_signal(stop)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate()
     assert process.returncode == -stop
     with pytest.raises(ProcessLookupError):
         os.kill(recording, 0)

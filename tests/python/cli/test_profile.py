@@ -1,6 +1,7 @@
 """`amanda profile`: the listing, tables and files of a program, and that its exit status is its own."""
 
 import json
+import re
 import textwrap
 
 import pandas
@@ -16,7 +17,7 @@ TRAINING = """
 
         @staticmethod
         def backward(ctx, grad):
-            time.sleep(0.02)
+            time.sleep(0.2)  # by far the most, on a busy machine, too
             return grad
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
@@ -48,16 +49,14 @@ def test_it_prints_the_source_with_what_each_line_costs_and_writes_files(profile
     listed = {line.partition(" │ ")[2]: line.split("│")[0].split() for line in done.stdout.splitlines()}
     line, calls, _, backward, share, _ = listed[SLOW]
     assert (line, calls) == (str(number), "0")
-    assert float(backward) >= 3 * 20
+    assert float(backward) >= 3 * 200
     assert float(share.rstrip("%")) > 50
     assert listed["    y.sum().backward()"][1] == "6", "sum, and the ones_like of its gradient"
-    summary = done.stdout.splitlines()[-1]
-    assert summary.startswith("operators took 0.")
-    assert summary.endswith(" s, its imports included")
+    assert re.fullmatch(r"operators took \d.*, its imports included", done.stdout.splitlines()[-1])
 
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert rows[0]["name"] == f"{tmp_path / 'script.py'}:{number}"
-    assert rows[0]["backward_ns"] >= 3 * 20e6
+    assert rows[0]["backward_ns"] >= 3 * 200e6
     assert rows[0]["mean_ns"] is None, "there was no forward call"
     expected = pandas.DataFrame(rows)
     for frame in (pandas.read_csv(tmp_path / "rows.csv"), pandas.read_parquet(tmp_path / "rows.parquet")):

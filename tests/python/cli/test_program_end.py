@@ -41,9 +41,7 @@ def both(tmp_path):
     (tmp_path / "command.py").write_text(COMMAND)
 
     def of(*command):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60, input="typed\n"
-        )
+        done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, input="typed\n")
         return done.returncode, done.stdout, done.stderr
 
     def run(*arguments, program=None, printed=True):
@@ -257,7 +255,7 @@ def test_a_reader_that_has_seen_enough(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "command.py", "script.py"], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, timeout=60
+        [sys.executable, "command.py", "script.py"], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -278,6 +276,6 @@ def test_ctrl_c_once_more_while_results_are_printed(tmp_path):
     for line in ("ready\n", "printing\n"):
         assert process.stdout.readline() == line
         process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate()[1]
     assert process.returncode == -signal.SIGINT
     assert errors.endswith("KeyboardInterrupt\namanda: interrupted before all results were handed out\n")

@@ -37,9 +37,7 @@ def test_each_test_runs_on_both_sides_and_a_difference_is_told(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_some.py").write_text(TESTS)
     command = [sys.executable, ROOT / "tests" / "pytorch_suite", tmp_path, "test_some.py"]
-    done = subprocess.run(
-        [*command, "--results", tmp_path / "results"], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    done = subprocess.run([*command, "--results", tmp_path / "results"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 1, done.stderr
     differing = [line for line in done.stdout.splitlines() if line.startswith("DIFFERS")]
     assert differing == ["DIFFERS test_some.py::Tests::test_sees_a_scope: passed outside, failed inside"]
@@ -53,9 +51,7 @@ def test_a_part_of_the_tests(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_some.py").write_text(TESTS)
     command = [sys.executable, ROOT / "tests" / "pytorch_suite", tmp_path, "test_some.py", "--every", "3"]
-    done = subprocess.run(
-        [*command, "--results", tmp_path / "results"], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    done = subprocess.run([*command, "--results", tmp_path / "results"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     record = tmp_path / "results" / "test_some.py.every-3.inside.jsonl"
     ran = [line for line in record.read_text().splitlines() if '"started"' not in line]

@@ -13,6 +13,7 @@ from process_groups import destroy_group
 from unharmed import Look, bits
 
 X = torch.tensor([-1.0, 2.0])
+WATCHDOG = 120  # seconds, after which what hangs is ended
 nn = torch.nn
 
 
@@ -277,7 +278,7 @@ def test_a_fork_while_another_thread_names_places_and_forgets_them(recorder):
             scope.cache_clear()
 
     def child():
-        signal.alarm(20)
+        signal.alarm(WATCHDOG)
         torch.relu(X)
         with amanda.apply(Look(), coverage=True), scope:
             exec("torch.relu(x)", {"torch": torch, "x": X})
@@ -306,7 +307,7 @@ def test_a_fork_while_another_thread_analyses(recorder):
         analysed.append(context.op.__name__)
         if threading.current_thread() is not threading.main_thread():
             analysing.set()
-            go_on.wait(20)
+            go_on.wait(WATCHDOG)
 
     def program():
         with scope:
@@ -317,10 +318,10 @@ def test_a_fork_while_another_thread_analyses(recorder):
     scope = amanda.apply(tool)
     other = threading.Thread(target=program)
     other.start()
-    analysing.wait(20)
+    assert analysing.wait(WATCHDOG)
 
     def child():
-        signal.alarm(20)
+        signal.alarm(WATCHDOG)
         with scope:
             torch.relu(X)
         program()
@@ -339,12 +340,12 @@ def test_a_forked_child_has_no_patches():
     def work(entered, go_on):
         with amanda.apply(Look()):
             entered.set()
-            go_on.wait(20)
+            go_on.wait(WATCHDOG)
 
     entered, go_on = threading.Event(), threading.Event()
     other = threading.Thread(target=work, args=(entered, go_on))
     other.start()
-    entered.wait(20)
+    assert entered.wait(WATCHDOG)
     code = forked(lambda: int(torch.autograd.variable.Variable._execution_engine is engine))
     go_on.set()
     other.join()

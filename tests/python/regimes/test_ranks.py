@@ -67,7 +67,7 @@ if with_tool == "yes":
         print(found.table("rank"))
     if rank == 1:
         real = time.perf_counter_ns
-        time.perf_counter_ns = lambda: real() + 5_000_000_000
+        time.perf_counter_ns = lambda: real() + 5_000_000_000_000
     print("offset", rank, amanda.distributed.clock_offset(), flush=True)
     if rank == 1:
         time.perf_counter_ns = real
@@ -101,8 +101,8 @@ def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
     assert f"rank 1, {socket.gethostname()}" in outputs[0]
     offsets = [int(output.partition("offset ")[2].split()[1]) for output in outputs]
     assert offsets[0] == 0
-    assert offsets[1] == pytest.approx(-5e9, abs=1e8)
-    assert offsets[2:] == pytest.approx([0] * (count - 2), abs=1e8)  # processes of one machine have one clock
+    assert offsets[1] == pytest.approx(-5e12, abs=1e10)  # off by a message's time, which on a busy machine is long
+    assert offsets[2:] == pytest.approx([0] * (count - 2), abs=1e10)  # processes of one machine have one clock
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == set(range(count))
     spans = {rank: [e["ts"] for e in events if e["pid"] == rank and e["ph"] == "X"] for rank in range(count)}
@@ -124,11 +124,11 @@ def test_each_rank_has_its_files(tmp_path):
         assert rows["aten::sin"] == (600 if rank else 3)
     (tmp_path / "alone.py").write_text("import torch; torch.ones(2).sin()")
     alone = [sys.executable, *command, "alone.py"]  # one process: its parts of datasets have the names of rank 0's
-    refused = subprocess.run(alone, cwd=tmp_path, text=True, capture_output=True, timeout=100)
+    refused = subprocess.run(alone, cwd=tmp_path, text=True, capture_output=True)
     assert (refused.returncode, "'out' holds a run already" in refused.stderr) == (2, True)
     (tmp_path / "out/profile/op/rank=1/mine").touch()
     alone.insert(-1, "--overwrite")
-    assert subprocess.run(alone, cwd=tmp_path, capture_output=True, timeout=100).returncode == 0
+    assert subprocess.run(alone, cwd=tmp_path, capture_output=True).returncode == 0
     files = json.loads((tmp_path / "out/run.json").read_text())["files"]
     assert "profile/op/rank=0/part-0.parquet" in files
     assert {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()} == {
@@ -164,7 +164,7 @@ class FailsOnRank1:
 
 def gather_what_does_not_fit(rank, folder):
     store = f"file://{folder}/store"
-    group = {"timeout": datetime.timedelta(seconds=20)}  # of what must not hang
+    group = {"timeout": datetime.timedelta(minutes=3)}  # of what must not hang
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, **group)
     gather, said = amanda.distributed.gather, []
 

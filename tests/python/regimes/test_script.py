@@ -77,7 +77,6 @@ def test_forked_tasks_of_a_script(unharmed):
     unharmed(lambda: script(X), all_end=False)
 
 
-@pytest.mark.timeout(60)
 def test_a_module_is_traced_in_a_scope(recorder):
     module = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     expected = torch.jit.trace(module, (X,))

@@ -7,8 +7,6 @@ import pytest
 from rank_programs import line, run_ranks
 from repository import ROOT
 
-CLOCKS = 0.2e9  # by how much the ranks' clocks may be taken to differ, in ns
-
 PROGRAM = """
 import os, sys, time
 import torch
@@ -18,6 +16,16 @@ from process_groups import destroy_group
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=size)
+clocks, measured_offset = sys.modules["amanda.distributed.waiting"], amanda.distributed.clock_offset
+offsets = []  # of this rank's clock, as `waiting` takes it to be; in truth all ranks have one clock
+
+
+def offset(**options):
+    offsets.append(measured_offset(**options))
+    return offsets[-1]
+
+
+clocks.clock_offset = offset
 halves = [dist.new_group([0]), dist.new_group(list(range(1, size)))]
 
 
@@ -95,28 +103,41 @@ with amanda.apply(collectives), amanda.apply(amanda.distributed.Collectives()):
     dist.all_reduce(torch.ones(2))
     measured = begun, time.perf_counter_ns()
     late(1, 0.4)
-    works = [
-        dist.all_gather([torch.ones(2) for _ in range(size)], torch.ones(2), async_op=True),
-        dist.broadcast(torch.ones(2), 0, async_op=True),
-    ]
+    works, inside, gathered = [], [], [torch.ones(2) for _ in range(size)]
+    for start in (lambda: dist.all_gather(gathered, torch.ones(2), async_op=True),
+                  lambda: dist.broadcast(torch.ones(2), 0, async_op=True)):
+        begun = time.perf_counter_ns()
+        works.append(start())
+        inside.append(time.perf_counter_ns() - begun)
     time.sleep(0.1 if rank == 1 else 0.7)  # other work, until all have started
-    for work in reversed(works):
-        work.wait()
-        work.wait()  # it has ended
+    for which in (1, 0):
+        begun = time.perf_counter_ns()
+        works[which].wait()
+        inside[which] += time.perf_counter_ns() - begun
+        works[which].wait()  # it has ended
 assert dist.Work.wait is wait
 found = amanda.distributed.waiting(collectives)
 print("measured", measured)
+print("inside", inside)
 if found:
     print("blocked", [(r.name, r.rank, r.calls, r.blocked_calls, r.blocked_ns, r.waited_ns) for r in found.rows("op")])
     print("blocked_by_rank", [(r.rank, r.blocked_calls, r.blocked_ns) for r in found.rows()])
+assert offsets
+print("offsets", offsets)
 dist.barrier()
 destroy_group()
 """
 
 
+def clocks_differ(outputs):
+    """By how many ns two ranks' clocks were taken to differ: more on a busy machine, where messages take longer."""
+    return 1 + 2 * max(abs(offset) for output in outputs for offset in line(output, "offsets"))
+
+
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
     outputs = run_ranks(PROGRAM, tmp_path, count)
+    clocks = clocks_differ(outputs)
     for output in outputs:  # a bucket of gradients for each step, from the backward pass
         started = line(output, "ddp")
         assert started.count("c10d::allreduce_") == 3
@@ -129,11 +150,11 @@ def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
     for rank in others:
         _, waited, longest, last = rows["c10d::allreduce_", rank]
         assert waited == longest
-        assert started[0][0] - started[rank][1] - CLOCKS < waited < started[0][1] - started[rank][0] + CLOCKS
+        assert started[0][0] - started[rank][1] - clocks < waited < started[0][1] - started[rank][0] + clocks
         assert last == 0
     assert rows["c10d::broadcast_", 0] == [4, 0, 0, 4]  # alone in its group
     for rank in others:  # rank 0's sleep is not theirs
-        assert rows["c10d::broadcast_", rank][1] < line(outputs[rank], "broadcasts") + CLOCKS
+        assert rows["c10d::broadcast_", rank][1] < line(outputs[rank], "broadcasts") + clocks
     assert line(outputs[0], "groups") == [
         (False, "c10d::broadcast_"),
         (True, "c10d::allreduce_"),
@@ -147,7 +168,7 @@ def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
     trained = [line(output, "trained") for output in outputs]
     for rank in {*range(count)} - {1}:
         waited, last = backward["c10d::allreduce_", rank]
-        assert waited < trained[1][1] - trained[rank][0] + CLOCKS
+        assert waited < trained[1][1] - trained[rank][0] + clocks
         assert (waited > 0) == (last == 0)
     # DDP waits in C++.
     assert line(outputs[0], "in_backward") == [(None, 0)] * count
@@ -160,6 +181,7 @@ def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
 
 def check_blocked(outputs):
     """Rank 1 sleeps 0.4 s before an all_reduce, which blocks the others; then before two that nobody waits for so long."""
+    clocks = clocks_differ(outputs)
     rows = {(name, rank): figures for name, rank, *figures in line(outputs[0], "blocked")}
     for calls, known, blocked, waited in rows.values():
         assert calls == known
@@ -168,10 +190,10 @@ def check_blocked(outputs):
     for rank in {*range(len(outputs))} - {1}:
         _, _, blocked, _ = rows["c10d::allreduce_", rank]
         begun, ended = line(outputs[rank], "measured")  # by the program's own clock
-        assert line(outputs[1], "measured")[0] - begun - CLOCKS < blocked <= ended - begun
-        for op in ("c10d::allgather_", "c10d::broadcast_"):
-            _, _, blocked, waited = rows[op, rank]
-            assert waited - blocked > min(waited, 0.7e9) - CLOCKS  # it did other work
+        assert line(outputs[1], "measured")[0] - begun - clocks < blocked <= ended - begun
+        for op, took in zip(("c10d::allgather_", "c10d::broadcast_"), line(outputs[rank], "inside"), strict=True):
+            _, _, blocked, _ = rows[op, rank]
+            assert blocked <= took  # of a call and a wait; else it did other work
     for rank, known, blocked in line(outputs[0], "blocked_by_rank"):
         of_rank = [figures for (_, number), figures in rows.items() if number == rank]
         assert [known, blocked] == [sum(figures[1] for figures in of_rank), sum(figures[2] for figures in of_rank)]
@@ -179,7 +201,7 @@ def check_blocked(outputs):
 
 def test_the_example_finds_the_slow_rank():
     example = ROOT / "examples" / "python" / "compare_ranks.py"
-    done = subprocess.run([sys.executable, example], text=True, capture_output=True, timeout=300)
+    done = subprocess.run([sys.executable, example], text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     slowest = done.stdout.splitlines()[-1]
     assert slowest.startswith("slowest: rank 1, ")

@@ -276,7 +276,7 @@ def test_the_page_of_a_real_run(tmp_path):
     example = ROOT / "examples" / "python" / "train_digits.py"
     tools = ["-t", "profile(backward=True)", "-t", "memory", "--top", "1", "--html", tmp_path / "page.html"]
     command = [sys.executable, "-m", "amanda", "run", *tools, example]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found, complaints, addresses = visit((tmp_path / "page.html").read_text(), REAL, tmp_path)
     assert (complaints, addresses) == ([], [])
     assert found["headings"][:3] == [

@@ -202,7 +202,6 @@ def test_a_cluster_of_processes_and_duckdb_in_little_memory(tmp_path, rows):
         env=environment(),
         text=True,
         capture_output=True,
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     print(done.stdout)

@@ -119,13 +119,21 @@ def test_a_switch_is_put_back_on_its_own_thread_only():
 def test_switches_of_tasks_overlap(recorder):
     tool = recorder(ops=["sin", "cos"])
 
-    async def task(switch, before, inside):
-        await asyncio.sleep(before)
+    async def first(switch, turned, left):
         with switch():
-            await asyncio.sleep(inside)
+            turned.set()
+            await left[0].wait()
+        left[1].set()
+
+    async def second(switch, turned, left):
+        await turned.wait()
+        with switch():
+            left[0].set()
+            await left[1].wait()
 
     async def main(switch):
-        await asyncio.gather(task(switch, 0, 0.02), task(switch, 0.01, 0.02))
+        turned, *left = (asyncio.Event() for _ in range(3))
+        await asyncio.gather(first(switch, turned, left), second(switch, turned, left))
 
     with amanda.apply(tool):
         for switch in (amanda.disabled, amanda.cache_disabled, amanda.enabled, amanda.cache_enabled):

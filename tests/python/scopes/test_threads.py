@@ -384,14 +384,15 @@ def test_asyncio_tasks_that_await_inside_their_scopes_share_a_thread():
     """As documented: while both are open, each sees the other's operators; afterwards the thread is clean."""
     tools = [Look(), Look()]
 
-    async def job(tool, operator, pause):
+    async def job(tool, operator, turns):
         with amanda.apply(tool):
             for _ in range(3):
                 operator(X)
-                await asyncio.sleep(pause)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
 
     async def main():
-        await asyncio.gather(job(tools[0], torch.sin, 0.001), job(tools[1], torch.cos, 0.002))
+        await asyncio.gather(job(tools[0], torch.sin, 1), job(tools[1], torch.cos, 2))
 
     state = thread_state()
     asyncio.run(main())

@@ -3,8 +3,7 @@
 import collections
 import json
 import re
-import subprocess
-import sys
+import runpy
 import time
 
 import amanda
@@ -52,7 +51,12 @@ LINES = {
 
 
 def runs_of_pytorchs_profiler(events):
-    """Microseconds by label and operator. Sequence numbers link backward operators to forward ones, and so to labels."""
+    """By label and operator: of each run the least and the most microseconds that it can have taken.
+
+    What a forward operator calls runs inside it, and inside our measurement, which is inside the operator as PyTorch's
+    profiler sees it; a backward operator is inside its evaluation by the engine. So it is, however slow the machine is.
+    Sequence numbers link backward operators to forward ones, and so to labels.
+    """
     runs, labels = collections.defaultdict(list), {}
     for event in events:
         outer = event.cpu_parent
@@ -61,10 +65,11 @@ def runs_of_pytorchs_profiler(events):
         if outer is not None and event.sequence_nr >= 0:
             labels[event.sequence_nr] = outer.name
         if outer is not None and event.cpu_parent is outer and event.name.startswith("aten::"):
-            runs[outer.name, event.name].append(event.cpu_time_total)
+            inside = sum(child.cpu_time_total for child in event.cpu_children)
+            runs[outer.name, event.name].append((inside, event.cpu_time_total))
     for event in events:
         if event.name.endswith("Backward0") and not event.name.startswith("autograd::"):
-            runs[labels[event.sequence_nr], event.name].append(event.cpu_time_total)
+            runs[labels[event.sequence_nr], event.name].append((event.cpu_time_total, event.cpu_parent.cpu_time_total))
     return runs
 
 
@@ -88,12 +93,9 @@ def test_lines_have_the_operators_and_times_of_pytorchs_profiler_forward_and_bac
         if label and event["name"] != "AccumulateGrad":
             found[label, event["name"]].append(event["dur"])
     assert {key: len(runs) for key, runs in found.items()} == {key: len(runs) for key, runs in expected.items()}
-    for (
-        key,
-        runs,
-    ) in expected.items():  # a quarter of the runs: others may be interrupted between the two clocks' readings
-        off = sorted(abs(ours - their) / (100 + 0.1 * their) for ours, their in zip(found[key], runs, strict=True))
-        assert off[len(off) // 4] < 1, key
+    for key, runs in expected.items():
+        for ours, (least, most) in zip(found[key], runs, strict=True):
+            assert 0.99 * least - 20 < ours < 1.01 * most + 20, key  # the two clocks differ
     for row in by_line(profile).values():
         if label := labels.get(row.source):
             own = [(name, dur) for (of, name), durations in found.items() if of == label for dur in durations]
@@ -174,16 +176,25 @@ def test_a_planted_fault_and_what_a_library_costs_are_at_the_users_lines():
     assert listed.path == __file__
 
 
-def test_the_example_names_the_line_with_the_expensive_gradient():
+def test_the_example_has_one_line_with_a_gradient_of_all_pixels(capsys):
+    """By count: the gradient of a pixel is as large as all pixels. Which line takes longest is not for a busy machine."""
     example = ROOT / "examples" / "python" / "slow_line.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    threads = torch.get_num_threads()
+    try:
+        names = runpy.run_path(str(example))
+    finally:
+        torch.set_num_threads(threads)
+    printed = capsys.readouterr().out
     lines = example.read_text().splitlines()
     number = lines.index("            pixel = x[:, t]") + 1
-    assert f"\nline {number}: " in printed
-    forward, backward = map(
-        float, re.search(r", ([\d.]+) ms forward and ([\d.]+) ms backward per step", printed).groups()
+    of_slow, of_fast = (profile.rows("line") for profile in (names["profile"], names["faster"]))
+    pixel = next(row for row in of_slow if row.source.endswith(f":{number}"))
+    assert pixel.backward_bytes == 64 * pixel.output_bytes
+    assert pixel.backward_bytes > 0.9 * sum(row.backward_bytes for row in of_slow)
+    assert sum(row.backward_bytes for row in of_fast) < pixel.backward_bytes / 4
+    assert re.search(
+        r"^line \d+: [\d]+% of .*, [\d.]+ ms forward and [\d.]+ ms backward per step$", printed, re.MULTILINE
     )
-    assert backward > 4 * forward
     assert re.search(r"^with unbind: [\d.]+ ms -> [\d.]+ ms$", printed, re.MULTILINE)
     (listed,) = [line for line in printed.splitlines() if line.endswith("│             pixel = x[:, t]")]
     assert listed.split()[:2] == [str(number), str(3 * 64)]
