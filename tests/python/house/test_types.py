@@ -83,25 +83,28 @@ WRONG = [
 
 @pytest.fixture
 def wrong_tool(tmp_path):
-    """wrong_tool(right, wrong): a copy of the typed tool with another expectation."""
+    """wrong_tool((right, wrong, inferred), ...): a copy of the typed tool with other expectations."""
 
-    def write(right, wrong):
+    def write(*expectations):
         text = TYPED.read_text()
-        assert right in text
+        for right, wrong, _ in expectations:
+            assert right in text
+            text = text.replace(right, wrong)
         path = tmp_path / "wrong_tool.py"
-        path.write_text(text.replace(right, wrong))
+        path.write_text(text)
         return path
 
     return write
 
 
-@pytest.mark.parametrize(("right", "wrong", "inferred"), WRONG)
-def test_mypy_is_asked_a_question_that_it_can_deny(wrong_tool, right, wrong, inferred):
-    (error,) = errors(wrong_tool(right, wrong)).splitlines()
-    assert f'Expression is of type "{inferred}", not "str"' in error
+def test_mypy_is_asked_questions_that_it_can_deny(wrong_tool):
+    found = errors(wrong_tool(*WRONG)).splitlines()
+    assert len(found) == len(WRONG)
+    for error, (_, _, inferred) in zip(found, WRONG, strict=True):
+        assert f'Expression is of type "{inferred}", not "str"' in error
 
 
 def test_pyright_is_asked_a_question_that_it_can_deny(tmp_path, wrong_tool):
-    right, wrong, inferred = WRONG[0]
-    ((_, message),) = pyright_errors(tmp_path, wrong_tool(right, wrong))
+    *_, inferred = WRONG[0]
+    ((_, message),) = pyright_errors(tmp_path, wrong_tool(WRONG[0]))
     assert f'expected "str" but received "{inferred}"' in message

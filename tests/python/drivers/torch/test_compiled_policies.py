@@ -11,6 +11,8 @@ import torch
 from amanda.drivers.torch.compiled import functions_run_eagerly
 from torch._dynamo import eval_frame
 
+BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+
 
 class Names(amanda.Tool):
     """The operators that it saw, in order."""
@@ -37,7 +39,7 @@ def function(x):
     return (torch.relu(x) * 2).sum()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_run_eagerly_by_default_and_are_seen(backend):
     compiled = torch.compile(function, backend=backend)
     x = torch.randn(4)
@@ -67,7 +69,7 @@ def test_a_function_compiled_in_the_scope_is_seen_too():
     assert tool.seen == ["aten::relu", "aten::mul", "aten::sum"]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_opaque_ones_run_compiled_and_unseen(backend):
     compiles = []
 
