@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import amanda
 import pytest
 import torch
+from preloaded import Preloaded
 from repository import ROOT
 from tool_fixtures import after, before, fresh_python, log, placeless, recorder, replace, says  # noqa: F401
+
+
+def pytest_configure() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would the programs that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     """For `.ci/run`: the stacks that a hanging test ends with are long, and its name is above them."""
     (ROOT / "build" / "last_test").write_text(nodeid + "\n")
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> Iterator[Preloaded]:
+    made = Preloaded()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run_example(preloaded: Preloaded, tmp_path: Path) -> Callable[[str], str]:
+    """run_example("trace.py"): what that file of examples/python prints, on one thread. It must succeed."""
+
+    def run(name: str) -> str:
+        done = preloaded.run(str(ROOT / "examples" / "python" / name), folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(autouse=True)

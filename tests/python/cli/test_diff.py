@@ -78,11 +78,11 @@ destroy_group()
 """
 
 
-def test_one_rank_against_another(diff, run_python, tmp_path, monkeypatch):
+def test_one_rank_against_another(diff, new_python, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     (tmp_path / "ranks.py").write_text(RANKS)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "amanda", "diff"]
-    recorded = run_python(*launch, "--record", "ref", "ranks.py")
+    recorded = new_python(*launch, "--record", "ref", "ranks.py")
     assert recorded.returncode == 0, recorded.stderr
     compared = diff("--json", "rows.json", "ref/rank0", "ref/rank1")
     assert compared.returncode == 1, compared.stderr

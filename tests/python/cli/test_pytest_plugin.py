@@ -43,13 +43,13 @@ def test_each_test_runs_under_the_tools(run_python, tmp_path):
     assert "total" in table
 
 
-def test_nothing_is_imported_unless_asked(run_python, tmp_path):
+def test_nothing_is_imported_unless_asked(new_python, tmp_path):
     (tmp_path / "conftest.py").write_text(
         "import sys\n"
         "def pytest_unconfigure(): assert not [name for name in sys.modules if name.split('.')[0] == 'amanda']\n"
     )
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
-    done = run_python("-m", "pytest", "-q", "-p", "amanda_pytest", "test_nothing.py")
+    done = new_python("-m", "pytest", "-q", "-p", "amanda_pytest", "test_nothing.py")
     assert (done.returncode, done.stderr) == (0, "")
 
 
