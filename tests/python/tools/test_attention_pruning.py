@@ -9,8 +9,6 @@ import contextlib
 import copy
 import math
 import re
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -21,7 +19,6 @@ import torch.nn.functional as F
 import transformers
 import zoo
 from amanda.tools.pruning import AttentionPruning, CascadePruning, HeadPruning
-from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 from torch.utils.checkpoint import checkpoint
 
@@ -724,9 +721,8 @@ def test_tensors_that_cannot_be_read_are_skipped():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_examples_encoder_keeps_the_words_that_matter():
-    example = ROOT / "examples" / "python" / "prune_tokens.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_examples_encoder_keeps_the_words_that_matter(run_example):
+    printed = run_example("prune_tokens.py")
     rows = re.findall(r"^ +(\d+)% +(\d\.\d+) +(\d\.\d+)$", printed, flags=re.MULTILINE)
     assert [share for share, _, _ in rows] == ["90", "70", "50", "30", "20"]
     pruned, cut = ([float(row[column]) for row in rows] for column in (1, 2))

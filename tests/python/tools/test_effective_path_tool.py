@@ -8,8 +8,6 @@ import copy
 import itertools
 import math
 import re
-import subprocess
-import sys
 import threading
 
 import amanda
@@ -22,7 +20,6 @@ from amanda.tools.effective_path.synapses import critical
 from amanda.tools.statistics import OpStatistics
 from hypothesis import given
 from hypothesis import strategies as st
-from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 from torch import nn
 
@@ -931,9 +928,8 @@ def test_paths_that_cannot_be_compared_are_refused(says):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_tells_adversarial_images_from_others():
-    example = ROOT / "examples" / "python" / "detect_adversarial.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_tells_adversarial_images_from_others(run_example):
+    printed = run_example("detect_adversarial.py")
     assert float(re.search(r"^accuracy (.*)%$", printed, re.MULTILINE)[1]) > 93
     rows = [
         list(map(float, row.replace("%", "").split())) for row in re.findall(r"^ +0\.\d .*$", printed, re.MULTILINE)

@@ -7,7 +7,6 @@ import collections
 import contextlib
 import copy
 import re
-import subprocess
 import sys
 
 import amanda
@@ -17,7 +16,6 @@ import torch.nn.functional as F
 import transformers
 from amanda.reports import progress
 from amanda.tools.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt, top1_changed
-from repository import ROOT
 from scipy import stats
 from terminals import ERASED, Terminal, percents, plain
 from tool_regimes import REGIMES, in_regime
@@ -408,9 +406,8 @@ def test_errors_that_no_fault_caused_are_the_programs(says, model, x):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_finds_the_highest_bit_of_the_exponent():
-    example = ROOT / "examples" / "python" / "fault_campaign.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_finds_the_highest_bit_of_the_exponent(run_example):
+    printed = run_example("fault_campaign.py")
     rows = re.findall(r"^(\d+) (sign|exponent|mantissa) +(\d+)% +(\d+)% +(\d+)% +(\d+)%$", printed, re.MULTILINE)
     assert len(rows) == 12
     places = "o" * 6 + "w" * 6  # output, weight

@@ -2,7 +2,6 @@
 
 import gc
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -14,7 +13,6 @@ import torch.nn.functional as F
 from amanda import _core, _tools
 from amanda.tool import NativeTool
 from amanda.tools.flops import Flops
-from repository import ROOT
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 from zoo import bert, gpt2, llama, resnet, t5, vit
@@ -376,9 +374,8 @@ def test_it_needs_no_framework(fresh_python):
     assert fresh_python(program) == "0 False"
 
 
-def test_the_example_tells_where_the_operations_go():
-    example = ROOT / "examples" / "python" / "count_flops.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_tells_where_the_operations_go(run_example):
+    printed = run_example("count_flops.py")
     shares = re.findall(r"tokens: .* GFLOP: .*attention (\d+)%", printed)
     assert shares == ["8", "42", "85"]
 

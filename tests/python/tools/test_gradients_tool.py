@@ -5,7 +5,6 @@ import copy
 import gc
 import math
 import re
-import subprocess
 import sys
 import threading
 import weakref
@@ -15,7 +14,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.gradients import GradientStatistics
-from repository import ROOT
 from torch.utils.checkpoint import checkpoint
 
 
@@ -319,9 +317,8 @@ def test_without_pandas_the_extra_is_named(monkeypatch):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_finds_the_gradient_that_vanishes():
-    example = ROOT / "examples" / "python" / "vanishing_gradients.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_finds_the_gradient_that_vanishes(run_example):
+    printed = run_example("vanishing_gradients.py")
     shares = re.findall(
         r"^(Sigmoid|ReLU): the first layer's gradient is (\S+) of the last one's$", printed, re.MULTILINE
     )

@@ -4,7 +4,6 @@ import copy
 import gc
 import json
 import re
-import subprocess
 import sys
 import threading
 import weakref
@@ -561,9 +560,8 @@ def test_several_threads_trace_into_one_graph():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_finds_the_projections_that_could_be_one_product():
-    example = ROOT / "examples" / "python" / "trace_graph.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_finds_the_projections_that_could_be_one_product(run_example):
+    printed = run_example("trace_graph.py")
     for layer in range(6):
         attention = f"encoder.layer.{layer}.attention.self"
         assert f"  {attention}.query, {attention}.key, {attention}.value\n    <- aten::" in printed

@@ -6,7 +6,6 @@ Equal means equal integers.
 import concurrent.futures
 import math
 import re
-import subprocess
 import sys
 
 import amanda
@@ -15,7 +14,6 @@ import numpy
 import pytest
 import torch
 from amanda.tools.histograms import MAGNITUDES, ValueHistograms
-from repository import ROOT
 
 matplotlib.use("Agg")
 EDGES = [-2.0, -1.0, -0.25, 0.0, 0.25, 1.0, 2.0]
@@ -323,10 +321,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_shows_how_relus_die(tmp_path):
-    example = ROOT / "examples" / "python" / "sparsity_over_training.py"
-    done = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True, cwd=tmp_path)
-    good, bad = done.stdout.split("learning rate 3.0")
+def test_the_example_shows_how_relus_die(run_example, tmp_path):
+    good, bad = run_example("sparsity_over_training.py").split("learning rate 3.0")
     shares = [[int(n) for n in re.findall(r"(\d+)%", table.strip().splitlines()[-1])] for table in (good, bad)]
     assert all(20 < share < 90 for share in shares[0])
     assert shares[1][-1] > 95

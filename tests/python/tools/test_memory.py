@@ -3,8 +3,6 @@
 import gc
 import json
 import re
-import subprocess
-import sys
 
 import amanda
 import pytest
@@ -12,7 +10,6 @@ import torch
 from amanda.tools.memory import PeakMemory
 from memory_runs import BATCH, F32, WIDTHS, by, measured, mlp, train
 from page_tables import tables_of
-from repository import ROOT
 
 
 def test_kinds_are_the_bytes_computed_by_hand():
@@ -204,9 +201,8 @@ def test_reset_and_a_second_scope():
     assert kept is not None
 
 
-def test_the_example_finds_what_grows_with_the_batch():
-    example = ROOT / "examples" / "python" / "memory_at_peak.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_finds_what_grows_with_the_batch(run_example):
+    printed = run_example("memory_at_peak.py")
     small, large = {}, {}
     for line in printed.splitlines()[:6]:
         kind, *numbers = re.fullmatch(

@@ -2,15 +2,12 @@
 
 import ctypes
 import re
-import subprocess
-import sys
 import warnings
 
 import amanda
 import pytest
 import torch
 from amanda.tools.nonfinite import NaNSentinel, NonfiniteError, NonfiniteWarning
-from repository import ROOT
 from torch.utils.checkpoint import checkpoint
 
 X = torch.tensor([0.0, 1.0])
@@ -393,9 +390,8 @@ def test_what_is_wrong_with_an_argument():
         NaNSentinel(allow_ops="div")
 
 
-def test_the_example_names_the_softmax_of_an_empty_text():
-    example = ROOT / "examples" / "python" / "find_nan.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_names_the_softmax_of_an_empty_text(run_example):
+    printed = run_example("find_nan.py")
     assert re.match(
         r"\[nan\] aten::softmax produced the first NaN in blocks\.0 \(.*find_nan\.py:23\), forward\n", printed
     )

@@ -9,8 +9,6 @@ import copy
 import gc
 import math
 import re
-import subprocess
-import sys
 import weakref
 
 import amanda
@@ -19,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
 from pruned_by_hand import l1_mask, search_of_six
-from repository import ROOT
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
@@ -510,9 +507,8 @@ def test_a_layer_that_runs_as_one_operator_is_refused(says):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_examples_network_recovers_from_pruning():
-    example = ROOT / "examples" / "python" / "finetune_pruned.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_examples_network_recovers_from_pruning(run_example):
+    printed = run_example("finetune_pruned.py")
     shares = re.findall(r"^(dense|2:4 pruned|fine-tuned) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
     dense, pruned, tuned = (float(share) for _, share in shares)
     assert [name for name, _ in shares] == ["dense", "2:4 pruned", "fine-tuned"]

