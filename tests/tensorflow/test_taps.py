@@ -599,8 +599,10 @@ def test_the_end_of_the_interpreter_waits_for_a_routine():
     # Not for the run: TensorFlow may abort where it returns to a thread that Python has ended.
     _status, out, err = in_another_process(
         """
+        ending = threading.Event()
         def slow(x):
             ran.set()
+            ending.wait()
             time.sleep(0.5)
             os.write(1, b"finished\\n")
         other, made = taps(Graph(), tool(lambda c: c.insert_before_op(slow, inputs=[0])))
@@ -613,6 +615,7 @@ def test_the_end_of_the_interpreter_waits_for_a_routine():
         threading.Thread(target=work, daemon=True).start()
         ran.wait()
         os.write(1, b"end\\n")
+        ending.set()
         """
     )
     assert out == "end\nfinished\n", err
