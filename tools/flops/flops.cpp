@@ -75,6 +75,15 @@ Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
   gradients_ = std::make_unique<UncountedGradients>(counts_);
   depends_on(*counter_);
   depends_on(*gradients_);
+  // The operators inside the node of a torch.autograd.Function are not shown. A checkpoint's node runs its region
+  // again, whose operators are.
+  add_inst_for_op(
+      [counts = counts_](OpContext& context) {
+        const std::string& node = context.backward_op()->name;
+        if (node != "AccumulateGrad" && node != "CheckpointFunctionBackward")
+          FlopCounter::list_backward(context, counts);
+      },
+      {.backward = true, .ops = {"autograd::*"}, .optional = true});
   if (!options.uncounted) {
     add_inst_for_op([counts = counts_](OpContext& context) { counts->compiled().leaves_out(context); },
                     {.ops = OpFilter(kComposite), .optional = true});

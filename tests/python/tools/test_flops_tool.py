@@ -502,3 +502,37 @@ def test_a_program_without_products_is_no_mistake():
     flops, (text,) = told(uncounted=False)
     assert text.startswith("[scope] ops=['aten::linear', 'aten::matmul', 'aten::einsum', ")
     assert "of tool 'flops' matched nothing that ran" in text
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.t(), x.t() @ gradient
+
+
+@pytest.mark.parametrize("uncounted", [True, False])
+def test_the_backward_of_a_custom_function_is_listed(uncounted):
+    flops, weight = Flops(uncounted=uncounted), torch.ones(4, 5, requires_grad=True)
+    with amanda.apply(flops):
+        for _ in range(2):
+            Product.apply(torch.ones(3, 4), weight).sum().backward()
+    assert flops.total == 2 * 2 * 3 * 4 * 5
+    assert flops.uncounted_products == {"ProductBackward": 2}
+    assert not flops.evidence().complete
+    assert "not counted" in str(flops.table("op"))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpoints_products_are_counted_one_by_one(use_reentrant):
+    flops, layer = Flops(), torch.nn.Linear(4, 5, bias=False)
+    with amanda.apply(flops):
+        x = torch.ones(3, 4, requires_grad=True)
+        checkpoint(layer, x, use_reentrant=use_reentrant).sum().backward()
+    assert flops.total == 4 * (2 * 3 * 4 * 5)  # twice forward, and two gradients
+    assert flops.uncounted_products == {}
