@@ -194,6 +194,64 @@ def test_a_weight_of_another_dtype_that_is_converted_is_the_same_weight():
         assert tool.covered == (16, 16)
 
 
+class Computing(torch.nn.Module):
+    """A model whose own forward computes with its parameter."""
+
+    def __init__(self, compute):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 8))
+        self.compute = compute
+
+    def forward(self, x):
+        return self.compute(x, self.weight)
+
+
+def experts(x, weight):
+    return F.grouped_mm(x.bfloat16(), weight.view(1, 8, 8).bfloat16(), offs=torch.tensor([3], dtype=torch.int32))
+
+
+@pytest.mark.parametrize("outermost", [True, False])
+@pytest.mark.parametrize(
+    ("compute", "covered", "left"),
+    [
+        (lambda x, w: F.linear(x.bfloat16(), w.bfloat16()), 64, set()),
+        (lambda x, w: F.linear(x, w * 2), 64, set()),
+        (lambda x, w: F.linear(x, w) * w.sum(), 0, {"aten::sum"}),
+        (experts, 0, {"aten::to"}),
+    ],
+    ids=["cast", "scaled", "also dense", "experts"],
+)
+def test_the_outermost_modules_own_operators_count_as_those_of_others(compute, covered, left, outermost):
+    tool, model = MagnitudePruning(), Computing(compute)
+    texts = run(tool, model if outermost else torch.nn.Sequential(model), torch.randn(3, 8))
+    assert tool.covered == (covered, 64)
+    assert {row.name for row in tool.unhandled} == left
+    assert bool(texts) == (compute is experts)
+
+
+def test_a_parametrization_computes_the_weight_that_is_pruned():
+    for make in (torch.nn.utils.parametrizations.spectral_norm, torch.nn.utils.parametrizations.orthogonal):
+        for outermost in (True, False):
+            layer = make(torch.nn.Linear(8, 8, bias=False)).eval()
+            plain = F.linear(x := torch.randn(3, 8), (w := layer.weight.detach()) * (w.abs() > w.abs().median()))
+            tool = MagnitudePruning(sparsity=0.5)
+            with torch.no_grad(), amanda.apply(tool):
+                found = (layer if outermost else torch.nn.Sequential(layer))(x)
+            assert [row.name for row in tool.rows()] == ["aten::linear"]
+            assert tool.covered == (64, 64)
+            torch.testing.assert_close(found, plain)
+
+
+@pytest.mark.parametrize("make", [torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell, torch.nn.GRU, torch.nn.RNN])
+def test_biases_inside_of_recurrent_layers_are_not_rounded(make):
+    tool, layer = FakeQuantization(), make(8, 4)
+    run(tool, layer, torch.randn(3, 8))
+    sizes = [parameter.numel() for parameter in layer.parameters()]
+    biases = [parameter.numel() for name, parameter in layer.named_parameters() if name.startswith("bias")]
+    assert tool.covered == (sum(sizes) - sum(biases), sum(sizes))
+    assert [row.elements for row in tool.unhandled] == biases
+
+
 def test_a_weight_left_out_by_where_is_left_out():
     tool, model = (
         MagnitudePruning(where=lambda context: context.module_path == "0"),

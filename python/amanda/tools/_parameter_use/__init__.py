@@ -181,9 +181,9 @@ class ParameterUse:
     def _is_handled(self, use: Use) -> bool:
         if any((use.parameter.key, op_id) in self._handled for op_id in (use.place.op_id, *use.inner)):
             return True
-        if not use.inner.isdisjoint(self._whole):
-            return True
-        outer = use.place.module_path.partition(".parametrizations.")[0]
+        if not use.parameter.is_vector and not use.inner.isdisjoint(self._whole):
+            return True  # a vector is as a rule added to the product
+        outer = f".{use.place.module_path}".partition(".parametrizations.")[0].removeprefix(".")
         return not use.reads_data and outer in self._computed
 
 

@@ -53,4 +53,4 @@ def parameters(context: OpContext, position: int, element: int | None = None) ->
             continue
         shape = (symbol if variable is None else variable).shape
         if shape.rank is not None and shape.is_fully_defined():
-            yield Parameter(found.key, found.name, math.prod(shape.as_list()))
+            yield Parameter(found.key, found.name, math.prod(shape.as_list()), shape.rank < 2)

@@ -12,3 +12,9 @@ class Parameter(NamedTuple):
     key: Hashable  # equal for the same parameter
     name: str  # in its model
     elements: int
+    is_vector: bool = False  # a bias or a scale: it has less than two dimensions
+
+
+def in_parametrization(module_path: str) -> bool:
+    """True for modules of `torch.nn.utils.parametrize`, which compute a weight."""
+    return ".parametrizations." in f".{module_path}"

@@ -21,6 +21,7 @@ from amanda.tool import Tool
 from amanda.tools import _frameworks, _fused_layers, _reading
 from amanda.tools._arrays import known
 from amanda.tools._parameter_use import ParameterUse, TellsParameters
+from amanda.tools._parameter_use.parameter import in_parametrization
 from amanda.tools._where import Where
 from amanda.tools.mapping import names_of
 from amanda.tools.pruning import graph_weights
@@ -63,9 +64,9 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
     dimension it sums. The weights of experts, three-dimensional factors of `F.grouped_mm` or `torch.bmm`, are one weight.
     Products of activations, weights with fewer than two dimensions and integer weights are not pruned. Neither are weights
     whose elements cannot be read, such as distributed ones; these count in `skipped`. A weight that several operators use
-    has one mask per operator. Weights inside other operators, such as recurrent layers, are not pruned. (An encoder layer
-    that PyTorch runs as one operator in evaluation is an error, unless `ops` is given, because it would not be pruned as
-    in training.)
+    has one mask per operator. A parametrization's own products are not pruned, but the weight that it computes. Weights
+    inside other operators, such as recurrent layers, are not pruned. (An encoder layer that PyTorch runs as one operator
+    in evaluation is an error, unless `ops` is given, because it would not be pruned as in training.)
 
     Rows are by "id" (the default: one operator at its place in the program), "op", "module" or "line", in the order in
     which they first ran. See `Results` for `rows`, `table`, `to_pandas` and `reset`. After `reset`, also inside a scope,
@@ -232,6 +233,8 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         from amanda.tools.pruning import torch_weights
 
         self._parameters.asked(context)
+        if in_parametrization(context.module_path):
+            return  # it computes the weight that is pruned
         found = torch_weights.find(context)
         if found is None:
             return
