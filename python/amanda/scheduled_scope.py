@@ -131,7 +131,7 @@ class ScheduledScope(Scope):
     def _tell(self, method: str, *arguments: object) -> Exception | None:
         """The first exception, if the program is to get it."""
         failure: Exception | None = None
-        with switches.disabled():
+        with switches.own_work():
             for tool in list(self._step_tools):
                 try:
                     getattr(tool, method)(*arguments)

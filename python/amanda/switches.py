@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
+from amanda import drivers
 from amanda._core import Error, Switch, is_cache_enabled, is_enabled
 
 __all__ = ["cache_disabled", "cache_enabled", "disabled", "enabled", "is_cache_enabled", "is_enabled"]
@@ -36,6 +38,16 @@ class _Turned(threading.local):
 def disabled() -> contextlib.AbstractContextManager[None]:
     """``with amanda.disabled():`` runs its body as if no scope were open."""
     return _Switched("instrumentation", False)
+
+
+@contextlib.contextmanager
+def own_work() -> Iterator[None]:
+    """``with own_work():`` is `disabled` for operators of a tool outside of its routines: they are not the program's."""
+    with contextlib.ExitStack() as contexts:
+        contexts.enter_context(disabled())
+        for driver in drivers.loaded():
+            contexts.enter_context(driver.own_work())
+        yield
 
 
 def enabled() -> contextlib.AbstractContextManager[None]:

@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include <chrono>
+#include <optional>
 
 #include "amanda/error.h"
 #include "amanda/torch.h"
@@ -166,7 +167,16 @@ void bind_functions(py::module_& m) {
         "Tells what a torch.autograd.Function of that name has recorded in the window.");
 }
 
+/// `with` for OwnWork. On one thread.
+struct OwnWorkBlock {
+  std::optional<pytorch::OwnWork> entered;
+};
+
 void bind_coverage_counter(py::module_& m) {
+  py::class_<OwnWorkBlock>(m, "OwnWork", "`with` it: calls on this thread are a tool's own, and not the program's.")
+      .def(py::init<>())
+      .def("__enter__", [](OwnWorkBlock& block) { block.entered.emplace(); })
+      .def("__exit__", [](OwnWorkBlock& block, const py::args&) { block.entered.reset(); });
   pytorch::is_python_thread = [] { return PyGILState_GetThisThreadState() != nullptr; };
   py::class_<pytorch::CoverageCounter, std::shared_ptr<pytorch::CoverageCounter>>(
       m, "CoverageCounter", "What PyTorch was asked for while it was open, and whether tools were shown it.")

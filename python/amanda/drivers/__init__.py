@@ -132,6 +132,9 @@ class Driver(Protocol):
         none, if it is a number that the program wrote. The result is None if it is no symbol of this framework. Called
         in analyses."""
 
+    def own_work(self) -> contextlib.AbstractContextManager[None]:
+        """A context for operators that a tool runs outside of routines: coverage does not count them as the program's."""
+
     def access(self, namespace: str, operator: str) -> Access | None:
         """To the results of an operator, as `OpContext.namespace` and `Operator.__name__` have them. None: the namespace
         is not the driver's. Asked in analyses."""

@@ -115,6 +115,9 @@ class TensorFlowDriver:
 
         return origins(symbol)
 
+    def own_work(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def access(self, namespace: str, operator: str) -> Access | None:
         if not namespace.startswith("tensorflow/"):
             return None

@@ -119,6 +119,11 @@ class TorchDriver:
     def origins(self, symbol: object) -> Sequence[Origin] | None:
         return self._compiled.origins(symbol)
 
+    def own_work(self) -> contextlib.AbstractContextManager[None]:
+        from amanda import _torch
+
+        return _torch.OwnWork()
+
     def access(self, namespace: str, operator: str) -> Access | None:
         return Access() if namespace.startswith("pytorch/") else None
 

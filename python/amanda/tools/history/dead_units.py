@@ -87,7 +87,7 @@ def _alive(array: Any, dimension: int) -> Any:
     if not hasattr(alive, "cpu"):  # numpy's: of another framework, by whose routines operators of PyTorch are seen
         import torch
 
-        with switches.disabled():
+        with switches.own_work():
             alive = torch.as_tensor(alive)
     return alive
 

@@ -171,7 +171,7 @@ class History(Results[Row, GroupBy], StepTool):
         """
         self._watched.add(model)
         if self._step is not None:
-            with switches.disabled():
+            with switches.own_work():
                 self._updates.copy_new()
 
     def log(self, **values: Any) -> None:
@@ -185,7 +185,7 @@ class History(Results[Row, GroupBy], StepTool):
         if self._step is None:
             return
         for name, value in values.items():
-            with switches.disabled():
+            with switches.own_work():
                 try:
                     number = float(value.detach() if hasattr(value, "detach") else value)
                 except (TypeError, ValueError, RuntimeError):

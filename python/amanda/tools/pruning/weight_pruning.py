@@ -16,7 +16,7 @@ from amanda.reports.columns import number_column
 from amanda.reports.places import GroupBy, Place
 from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
-from amanda.switches import disabled
+from amanda.switches import own_work
 from amanda.tool import Tool
 from amanda.tools import _frameworks, _fused_layers, _reading
 from amanda.tools._arrays import known
@@ -354,7 +354,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         """Compiled code does not ask for masks: it reads them."""
         with self._lock:
             masks = list(self._compiled)
-        with disabled():
+        with own_work():
             self._renew(masks)
 
     def _renew(self, masks: Iterable[Masked]) -> None:

@@ -13,7 +13,7 @@ from amanda.drivers import op_names
 from amanda.op_context import OpContext
 from amanda.reports.places import Place
 from amanda.run import Run
-from amanda.switches import disabled
+from amanda.switches import own_work
 from amanda.tools import _frameworks, _fused_layers
 from amanda.tools._arrays import arrays_of, known
 from amanda.tools._native import natively
@@ -119,7 +119,7 @@ class FakeQuantization(Quantization):
         self._quantize = value
         if self._native is not None:
             self._native.quantize = value
-        with disabled():
+        with own_work():
             for flag in self._quantizes.values():
                 flag.fill_(bool(value))
 
