@@ -1,7 +1,7 @@
 // The walks over Python's frames alone, without torch, as a module for any Python: see test_other_pythons.py.
 #include <vector>
 
-#include "python/last_walk.h"  // Python first
+#include "python/identity/last_walk.h"  // Python first
 
 namespace amanda::python {
 

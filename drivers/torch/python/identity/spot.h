@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "python/path.h"
+#include "python/identity/path.h"
 
 namespace amanda::python {
 

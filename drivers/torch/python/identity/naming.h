@@ -11,7 +11,7 @@
 
 #include "amanda/backend.h"
 #include "base/python_hooks.h"
-#include "python/operand_names.h"
+#include "python/identity/operand_names.h"
 
 namespace amanda::python {
 

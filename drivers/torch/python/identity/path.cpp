@@ -1,4 +1,4 @@
-#include "python/path.h"
+#include "python/identity/path.h"
 
 namespace amanda::python {
 

@@ -1,4 +1,4 @@
-#include "python/model_parts.h"
+#include "python/identity/model_parts.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -6,9 +6,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "python/deaths.h"
-#include "python/numbers.h"
-#include "python/text.h"
+#include "python/identity/deaths.h"
+#include "python/identity/numbers.h"
+#include "python/identity/text.h"
 
 namespace amanda::python {
 namespace {

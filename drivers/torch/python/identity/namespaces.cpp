@@ -1,6 +1,6 @@
-#include "python/namespaces.h"
+#include "python/identity/namespaces.h"
 
-#include "python/tag_table.h"
+#include "python/identity/tag_table.h"
 
 namespace amanda::python {
 namespace {

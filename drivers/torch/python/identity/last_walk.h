@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "python/frames.h"
-#include "python/namespaces.h"
-#include "python/path_hash.h"
+#include "python/identity/frames.h"
+#include "python/identity/namespaces.h"
+#include "python/identity/path_hash.h"
 
 namespace amanda::python {
 

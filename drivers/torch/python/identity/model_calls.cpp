@@ -1,14 +1,14 @@
-#include "python/model_calls.h"
+#include "python/identity/model_calls.h"
 
 #include <c10/util/SmallVector.h>
 
 #include "base/hash.h"
 #include "base/stack_value.h"
-#include "python/deaths.h"
-#include "python/frames.h"  // Python first
-#include "python/namespaces.h"
-#include "python/path_hash.h"
-#include "python/steps.h"
+#include "python/identity/deaths.h"
+#include "python/identity/frames.h"  // Python first
+#include "python/identity/namespaces.h"
+#include "python/identity/path_hash.h"
+#include "python/identity/steps.h"
 
 namespace amanda::python {
 namespace {

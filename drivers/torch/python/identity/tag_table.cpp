@@ -1,4 +1,4 @@
-#include "python/tag_table.h"
+#include "python/identity/tag_table.h"
 
 #include <mutex>
 #include <thread>

@@ -1,4 +1,4 @@
-#include "python/last_walk.h"
+#include "python/identity/last_walk.h"
 
 #include <utility>
 

@@ -1,11 +1,11 @@
-#include "python/steps.h"
+#include "python/identity/steps.h"
 
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
 
-#include "python/frames.h"
-#include "python/namespaces.h"
+#include "python/identity/frames.h"
+#include "python/identity/namespaces.h"
 
 namespace amanda::python {
 namespace {

@@ -1,4 +1,4 @@
-#include "python/model_names.h"
+#include "python/identity/model_names.h"
 
 #include <c10/util/SmallVector.h>
 
@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/python_hooks.h"
-#include "python/deaths.h"
-#include "python/model_parts.h"
-#include "python/text.h"
+#include "python/identity/deaths.h"
+#include "python/identity/model_parts.h"
+#include "python/identity/text.h"
 
 namespace amanda::python {
 namespace {

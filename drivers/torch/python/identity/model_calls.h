@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/python_hooks.h"
-#include "python/naming.h"
+#include "python/identity/naming.h"
 
 namespace amanda::python {
 

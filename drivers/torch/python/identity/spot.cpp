@@ -1,10 +1,10 @@
-#include "python/spot.h"
+#include "python/identity/spot.h"
 
 #include <array>
 #include <string_view>
 
-#include "python/deaths.h"
-#include "python/text.h"
+#include "python/identity/deaths.h"
+#include "python/identity/text.h"
 
 namespace amanda::python {
 namespace {

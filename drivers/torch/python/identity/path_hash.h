@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/hash.h"
-#include "python/deaths.h"
+#include "python/identity/deaths.h"
 
 namespace amanda::python {
 

@@ -1,4 +1,4 @@
-#include "python/operand_names.h"
+#include "python/identity/operand_names.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/python_hooks.h"
-#include "python/numbers.h"
-#include "python/text.h"
+#include "python/identity/numbers.h"
+#include "python/identity/text.h"
 
 namespace amanda::python {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "python/text.h"
+#include "python/identity/text.h"
 
 namespace amanda::python {
 

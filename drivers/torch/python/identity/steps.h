@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "python/path.h"
-#include "python/spot.h"
+#include "python/identity/path.h"
+#include "python/identity/spot.h"
 
 namespace amanda::python {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "python/module_names.h"
+#include "python/identity/module_names.h"
 
 namespace amanda::python {
 

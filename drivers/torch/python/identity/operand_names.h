@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "python/model_names.h"
+#include "python/identity/model_names.h"
 
 namespace amanda::python {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "python/module_names.h"
+#include "python/identity/module_names.h"
 
 namespace amanda::python {
 

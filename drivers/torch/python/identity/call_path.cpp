@@ -1,4 +1,4 @@
-#include "python/call_path.h"
+#include "python/identity/call_path.h"
 
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Exceptions.h>
@@ -16,14 +16,14 @@
 #include "base/port.h"
 #include "base/python_hooks.h"
 #include "base/stack_value.h"
-#include "python/deaths.h"
-#include "python/frames.h"  // Python first
-#include "python/last_walk.h"
-#include "python/model_calls.h"
-#include "python/namespaces.h"
-#include "python/naming.h"
-#include "python/path_hash.h"
-#include "python/tag_table.h"
+#include "python/identity/deaths.h"
+#include "python/identity/frames.h"  // Python first
+#include "python/identity/last_walk.h"
+#include "python/identity/model_calls.h"
+#include "python/identity/namespaces.h"
+#include "python/identity/naming.h"
+#include "python/identity/path_hash.h"
+#include "python/identity/tag_table.h"
 
 namespace amanda::python {
 namespace {

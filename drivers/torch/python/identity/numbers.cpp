@@ -1,4 +1,4 @@
-#include "python/numbers.h"
+#include "python/identity/numbers.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -10,7 +10,7 @@
 #include "amanda/mutex.h"
 #include "base/lifetime.h"
 #include "base/python_hooks.h"
-#include "python/tag_table.h"
+#include "python/identity/tag_table.h"
 
 namespace amanda::python {
 

@@ -1,11 +1,11 @@
-#include "python/step_path.h"
+#include "python/identity/step_path.h"
 
 #include <string>
 #include <vector>
 
-#include "python/model_names.h"
-#include "python/path.h"
-#include "python/spot.h"
+#include "python/identity/model_names.h"
+#include "python/identity/path.h"
+#include "python/identity/spot.h"
 
 namespace amanda::python {
 namespace {

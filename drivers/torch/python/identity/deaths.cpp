@@ -1,4 +1,4 @@
-#include "python/deaths.h"
+#include "python/identity/deaths.h"
 
 #include <mutex>
 #include <unordered_map>
@@ -6,7 +6,7 @@
 
 #include "amanda/mutex.h"
 #include "base/python_hooks.h"
-#include "python/tag_table.h"
+#include "python/identity/tag_table.h"
 
 namespace amanda::python {
 namespace {

@@ -1,15 +1,15 @@
-#include "python/naming.h"
+#include "python/identity/naming.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/stack_value.h"
-#include "python/deaths.h"
-#include "python/model_names.h"
-#include "python/numbers.h"
-#include "python/path.h"
-#include "python/steps.h"
-#include "python/text.h"
+#include "python/identity/deaths.h"
+#include "python/identity/model_names.h"
+#include "python/identity/numbers.h"
+#include "python/identity/path.h"
+#include "python/identity/steps.h"
+#include "python/identity/text.h"
 
 namespace amanda::python {
 namespace {
