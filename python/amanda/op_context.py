@@ -321,7 +321,7 @@ class OpContext(dict[str, Any]):
             amanda.Error: the analysis routine has returned.
         """
         flags = {"differentiable": differentiable, "allow_view": allow_view, "traceable": traceable}
-        return self._schedule("insert_before_op", fn, kwargs, inputs, with_run=with_run, **flags)
+        return self._schedule("insert_before_op", fn, kwargs, inputs, (), with_run=with_run, **flags)
 
     def insert_after_op(
         self,
@@ -371,7 +371,7 @@ class OpContext(dict[str, Any]):
             amanda.Error: the operator returns a view and `allow_view` is not set.
         """
         flags = {"with_run": with_run, "allow_view": allow_view, "traceable": traceable}
-        return self._schedule("replace_op", fn, kwargs, inputs, **flags)
+        return self._schedule("replace_op", fn, kwargs, inputs, (), **flags)
 
     def insert_before_backward_op(
         self,
@@ -399,7 +399,7 @@ class OpContext(dict[str, Any]):
             amanda.Error: the analysis routine has returned.
         """
         flags = {"with_run": with_run, "differentiable": differentiable}
-        return self._schedule("insert_before_backward_op", fn, kwargs, grad_outputs, **flags)
+        return self._schedule("insert_before_backward_op", fn, kwargs, grad_outputs, (), **flags)
 
     def insert_after_backward_op(
         self,
@@ -440,7 +440,7 @@ class OpContext(dict[str, Any]):
         Raises:
             amanda.Error: the operator is AccumulateGrad.
         """
-        return self._schedule("replace_backward_op", fn, kwargs, grad_outputs, with_run=with_run)
+        return self._schedule("replace_backward_op", fn, kwargs, grad_outputs, (), with_run=with_run)
 
     def may_mutate(self) -> None:
         """Allows the routines that this analysis schedules to modify their arguments in place."""
@@ -452,7 +452,7 @@ class OpContext(dict[str, Any]):
         fn: Callable[..., Any],
         kwargs: dict[str, Any],
         gets: Sequence[int | str] | None,
-        shown: Sequence[int | str] | None = (),
+        shown: Sequence[int | str] | None,
         **flags: bool,
     ) -> _core.Action:
         if any(flag is not False for flag in flags.values()):

@@ -16,7 +16,7 @@ class Recorded:
         self.programs, self.rewrite = [], rewrite
 
     def __call__(self, gm, example_inputs):
-        from amanda.drivers.torch_compile.program import Program
+        from amanda.drivers.torch_compile.program.program import Program
 
         program = Program(gm, example_inputs)
         self.programs.append(program)

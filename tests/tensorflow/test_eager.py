@@ -400,7 +400,7 @@ def test_a_keras_step_is_bit_equal_and_linked():
 
 
 def test_what_nobody_asks_for_is_one_look_up(monkeypatch):
-    from amanda.drivers.tensorflow import eager_operands
+    from amanda.drivers.tensorflow.eager import operands as eager_operands
 
     asked = []
     type_named = eager_operands.type_named

@@ -296,7 +296,7 @@ def test_an_error_of_the_program_is_its_own():
 
 
 def test_a_graph_that_cannot_have_taps_runs_vanilla(monkeypatch, caplog):
-    from amanda.drivers.tensorflow import tap_nodes
+    from amanda.drivers.tensorflow.lower import tap_nodes
 
     emit, emitted = tap_nodes.TapNodes.emit, []
 

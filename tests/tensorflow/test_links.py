@@ -4,7 +4,7 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda.drivers.tensorflow import links
+from amanda.drivers.tensorflow.view import links
 
 v1 = tf.compat.v1
 

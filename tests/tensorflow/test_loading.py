@@ -182,7 +182,7 @@ def test_the_command_runs_a_script(run, tmp_path):
 
 @pytest.mark.parametrize("in_function", [False, True])
 def test_strategies_run_without_tools_after_one_warning(in_function, recorder, log, monkeypatch):
-    from amanda.drivers.tensorflow import unsupported
+    from amanda.drivers.tensorflow.front import unsupported
 
     monkeypatch.setattr(unsupported, "_told", [])
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])

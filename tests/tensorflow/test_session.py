@@ -396,7 +396,7 @@ def test_partial_runs_are_vanilla_and_say_so(caplog):
 
 
 def test_a_scope_for_each_run_makes_the_graph_grow_and_says_so(caplog, monkeypatch):
-    monkeypatch.setattr("amanda.drivers.tensorflow.session._MANY_CONES", 2)
+    monkeypatch.setattr("amanda.drivers.tensorflow.front.session._MANY_CONES", 2)
     model = Model()
     for _ in range(2):
         with amanda.apply(edits("Relu", lambda y: y)):

@@ -7,7 +7,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from amanda.drivers.torch import parameter_names
+from amanda.drivers.torch.identity import parameter_names
 from torch import nn
 
 X = torch.ones(2, 4)

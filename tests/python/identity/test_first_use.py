@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from amanda import _core, _torch, routine_checks
-from amanda.drivers.torch import call_path, models
+from amanda.drivers.torch.identity import call_path, models
 from amanda.identity import frames
 
 X = torch.ones(3)

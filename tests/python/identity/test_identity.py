@@ -14,7 +14,7 @@ import amanda
 import pytest
 import torch
 from amanda import _torch
-from amanda.drivers.torch import lifetimes, operands
+from amanda.drivers.torch.identity import lifetimes, operands
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

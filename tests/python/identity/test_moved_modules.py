@@ -334,7 +334,7 @@ def test_names_that_an_optimizer_asks_for_follow_a_move():
 
 def test_a_model_that_stays_as_it_is_is_listed_once():
     from amanda import _torch
-    from amanda.drivers.torch import models
+    from amanda.drivers.torch.identity import models
 
     model, listed = nn.Sequential(sequence(), sequence()), collections.Counter()
     original = models.register_model

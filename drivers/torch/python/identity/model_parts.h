@@ -10,7 +10,7 @@
 
 namespace amanda::python {
 
-/// For the life of the process. See amanda/drivers/torch/models.py.
+/// For the life of the process. See amanda/drivers/torch/identity/models.py.
 struct ModelPython {
   pybind11::object module_class, parameter_class;  // nn.Module, nn.Parameter
   pybind11::object name_class;                     // of the values of `names`, a tuple
@@ -36,11 +36,11 @@ pybind11::bytes with_state(const pybind11::list& parts, const pybind11::object& 
 std::pair<pybind11::handle, pybind11::handle> part_of(const pybind11::list& parts, size_t i);
 /// True if a module itself holds parameters or buffers.
 bool holds_state(pybind11::handle module);
-/// A Name of amanda/drivers/torch/models.py.
+/// A Name of amanda/drivers/torch/identity/models.py.
 pybind11::object new_name(const pybind11::str& model, const pybind11::object& path, bool has_state,
                           const std::string& text);
 
-/// Tables of the buffers that count as parameters. See amanda/drivers/torch/operands.py.
+/// Tables of the buffers that count as parameters. See amanda/drivers/torch/identity/operands.py.
 struct BufferTables {
   pybind11::dict names;                        // of modules, by address
   pybind11::dict registered;                   // their buffers, by the module's address

@@ -9,7 +9,7 @@
 
 namespace amanda::python {
 
-/// A Name of amanda/drivers/torch/models.py.
+/// A Name of amanda/drivers/torch/identity/models.py.
 class ModuleName {
  public:
   /// `names`: of modules, by address. False as a bool: it has none.

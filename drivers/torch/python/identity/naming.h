@@ -20,7 +20,7 @@ struct Identified {
   std::string module_path, source;
 };
 
-/// Installs the objects for naming places, for the life of the process. See amanda/drivers/torch/call_path.py.
+/// Installs the objects for naming places, for the life of the process. See amanda/drivers/torch/identity/call_path.py.
 ///
 /// `registered` holds the modules whose buffers count, too, by address. `lock` is that of call_path.naming(). `entered`
 /// holds the frames of this thread that entered a scope, by address, with their code. `blocks` holds the frames that

@@ -20,7 +20,7 @@ struct NamedOperand {
   bool counts;       // true if it is a parameter, or a leaf that requires a gradient
 };
 
-/// Installs the objects for finding names, for the life of the process. See amanda/drivers/torch/operands.py.
+/// Installs the objects for finding names, for the life of the process. See amanda/drivers/torch/identity/operands.py.
 ///
 /// `names` holds names of modules, by address. `homes` holds lists of the modules that hold a buffer, by the buffer's
 /// number. `search(module, tensor)` is the parameter's name in a module and the modules in it, or None.

@@ -30,7 +30,7 @@ struct PathStep {
 };
 
 /// The places of steps, which are added from the innermost outwards, up to their root. See path_of in
-/// amanda/drivers/torch/call_path.py, which also names the modules first.
+/// amanda/drivers/torch/identity/call_path.py, which also names the modules first.
 class Path {
  public:
   void add(const PathStep& step);

@@ -12,7 +12,7 @@ namespace {
 
 namespace py = pybind11;
 
-// A Step of amanda/drivers/torch/call_path.py.
+// A Step of amanda/drivers/torch/identity/call_path.py.
 class Step {
  public:
   explicit Step(py::handle step) : fields_(step.ptr()) {

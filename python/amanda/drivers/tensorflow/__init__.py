@@ -64,24 +64,17 @@ class TensorFlowDriver:
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
         if not self.is_available():
             return None
-        from amanda.drivers.tensorflow.coverage import TensorFlowCounter
+        from amanda.drivers.tensorflow.view.coverage import TensorFlowCounter
 
         return TensorFlowCounter(tools)
 
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""
         _check_version()
-        from amanda.drivers.tensorflow import (
-            eager,
-            exports,
-            function,
-            gradients,
-            links,
-            session,
-            tapes,
-            unsupported,
-            vectorized,
-        )
+        from amanda.drivers.tensorflow.eager import looking as eager
+        from amanda.drivers.tensorflow.front import exports, function, session, unsupported
+        from amanda.drivers.tensorflow.lower import gradients, vectorized
+        from amanda.drivers.tensorflow.view import links, tapes
 
         for part in (links, tapes, exports):
             part.patch()  # for good: graphs outlive scopes
@@ -106,12 +99,12 @@ class TensorFlowDriver:
         return False
 
     def operators_named_by(self, value: object) -> Sequence[str]:
-        from amanda.drivers.tensorflow.called_operators import called_by
+        from amanda.drivers.tensorflow.front.called_operators import called_by
 
         return called_by(value)
 
     def origins(self, symbol: object) -> Sequence[Origin] | None:
-        from amanda.drivers.tensorflow.origins import origins
+        from amanda.drivers.tensorflow.view.origins import origins
 
         return origins(symbol)
 
@@ -133,18 +126,18 @@ class TensorFlowDriver:
                 unpatched.callback(part.unpatch)
 
     def preserved(self, program: object) -> contextlib.AbstractContextManager[None]:
-        from amanda.drivers.tensorflow.preserved import preserved
+        from amanda.drivers.tensorflow.front.preserved import preserved
 
         return preserved(program)
 
     def recorded(self) -> contextlib.AbstractContextManager[Callable[[object], bool]]:
-        from amanda.drivers.tensorflow.recording import recorded
+        from amanda.drivers.tensorflow.front.recording import recorded
 
         return recorded()
 
     def remarks(self) -> list[str]:
         """Lists what ran uninstrumented in scopes."""
-        from amanda.drivers.tensorflow import unsupported
+        from amanda.drivers.tensorflow.front import unsupported
 
         return unsupported.remarks()
 

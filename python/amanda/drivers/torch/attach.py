@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from amanda import _core, _torch, roots, scope
-from amanda.drivers.torch import call_path, compiled, parameter_names, port, program_errors
+from amanda.drivers.torch import compiled, port, program_errors
+from amanda.drivers.torch.identity import call_path, parameter_names
 from amanda.identity import roots as identity_roots
 
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from amanda import switches
-from amanda.drivers.torch import models, port
+from amanda.drivers.torch import port
+from amanda.drivers.torch.identity import models
 
 
 @contextlib.contextmanager

@@ -16,32 +16,32 @@ class CompiledFunctions:
     """See `amanda.drivers.torch.CompiledFunctions`."""
 
     def is_built(self) -> bool:
-        from amanda.drivers.torch_compile import front
+        from amanda.drivers.torch_compile.front import entry as front
 
         return front.is_built()
 
     def load(self) -> None:
         from amanda.drivers.torch import compiled
-        from amanda.drivers.torch_compile import front
+        from amanda.drivers.torch_compile.front import entry as front
 
         compiled.instrument_graphs_with(front.callback_for)
 
     def describe(self) -> str:
-        from amanda.drivers.torch_compile import front
+        from amanda.drivers.torch_compile.front import entry as front
 
         return front.describe()
 
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter:
-        from amanda.drivers.torch_compile.coverage import CompiledCounter
+        from amanda.drivers.torch_compile.view.coverage import CompiledCounter
 
         return CompiledCounter(tools)
 
     def origins(self, symbol: object) -> Sequence[Origin] | None:
-        module = sys.modules.get("amanda.drivers.torch_compile.origins")  # imported with the first graph
+        module = sys.modules.get("amanda.drivers.torch_compile.places.origins")  # imported with the first graph
         found: Sequence[Origin] | None = module.origins(symbol) if module else None
         return found
 
     def remarks(self) -> list[str]:
-        module = sys.modules.get("amanda.drivers.torch_compile.uninstrumented")
+        module = sys.modules.get("amanda.drivers.torch_compile.front.uninstrumented")
         lines: list[str] = module.remarks() if module else []
         return lines

@@ -24,7 +24,7 @@ def used(context: OpContext) -> tuple[list[Parameter], bool]:
 
     There are none if it moves or converts its operand, or writes to it, or if an optimizer made it, as for weight decay.
     """
-    from amanda.drivers.tensorflow import variables
+    from amanda.drivers.tensorflow.view import variables
 
     if context.op.__name__ in variables.MOVES | _NOT_READ or _WRITES.match(context.op.__name__):
         return [], False
@@ -39,7 +39,7 @@ def _in_optimizer(context: OpContext) -> bool:
 
 def parameters(context: OpContext, position: int, element: int | None = None) -> Iterator[Parameter]:
     """The trainable variables in one operand, or in an element of a list."""
-    from amanda.drivers.tensorflow import variables
+    from amanda.drivers.tensorflow.view import variables
 
     value: Any = context.inputs[position]
     for i, symbol in enumerate(value if isinstance(value, (list, tuple)) else [value]):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from amanda.drivers.torch import call_path
+from amanda.drivers.torch.identity import call_path
 from amanda.op_context import OpContext
 from amanda.tools import _schemas
 from amanda.tools._arrays import of_torch

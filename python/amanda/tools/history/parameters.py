@@ -53,7 +53,7 @@ class Watched:
             for name, other in named.items():
                 if other is parameter:
                     return name
-        from amanda.drivers.torch import parameter_names
+        from amanda.drivers.torch.identity import parameter_names
 
         plain = parameter_names.name_of(parameter)
         if not plain:
@@ -200,7 +200,7 @@ def parameters_of(model: Any) -> Callable[[], Named]:
 
 
 def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    from amanda.drivers.torch import parameter_names
+    from amanda.drivers.torch.identity import parameter_names
 
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in enumerate(every):

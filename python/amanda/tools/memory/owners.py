@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amanda.drivers.torch import models, parameter_names
+from amanda.drivers.torch.identity import models, parameter_names
 from amanda.tools.memory.rows import Kind
 
 

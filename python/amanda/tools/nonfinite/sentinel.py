@@ -265,7 +265,7 @@ class NaNSentinel(Tool):
 
     def _held_by(self, inputs: list[tuple[str, Any]]) -> tuple[str, str]:
         """The parameter that has some, and the memory without values that has; "" if none is known."""
-        from amanda.drivers.torch import parameter_names
+        from amanda.drivers.torch.identity import parameter_names
 
         for _, value in inputs:
             for one in flattened([value]):

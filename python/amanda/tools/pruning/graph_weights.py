@@ -65,7 +65,7 @@ def find(context: OpContext) -> GraphWeight | None:
     Raises:
         amanda.Error: it is not known which input is the weight.
     """
-    from amanda.drivers.tensorflow import variables
+    from amanda.drivers.tensorflow.view import variables
 
     keys = tensorflow.keys(context)
     if keys.get("op_type") not in WORDS:

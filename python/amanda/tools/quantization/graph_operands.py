@@ -25,7 +25,7 @@ def find(context: OpContext, at: OperandPlace, position: int | str, make: MakeOb
         ValueError: there is no such operand.
         amanda.Error: it cannot be observed by what `make` makes.
     """
-    from amanda.drivers.tensorflow import variables
+    from amanda.drivers.tensorflow.view import variables
 
     operands = context.inputs if at.side == "input" else context.outputs
     index = context.op.input_names.index(position) if isinstance(position, str) else position

@@ -7,7 +7,8 @@ import functools
 import amanda
 import pytest
 import torch
-from amanda.drivers.torch import backward_pass, functions, operands, parameter_names
+from amanda.drivers.torch import backward_pass, functions
+from amanda.drivers.torch.identity import operands, parameter_names
 from torch import nn
 from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters

@@ -6,7 +6,8 @@ import amanda
 import pytest
 import torch
 from amanda import _torch
-from amanda.drivers.torch import models, port
+from amanda.drivers.torch import port
+from amanda.drivers.torch.identity import models
 from torch import nn
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 
 def refusal(call, point, position, is_backward=False):
-    from amanda.drivers.torch_compile.refusals import Refusal
+    from amanda.drivers.torch_compile.program.refusals import Refusal
 
     return Refusal(call, is_backward)(point, position)
 

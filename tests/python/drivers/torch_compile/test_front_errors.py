@@ -79,12 +79,12 @@ def test_a_build_without_the_driver(fresh_python):
 
 
 def test_a_torch_that_does_not_fit(monkeypatch):
-    from amanda.drivers.torch_compile import front
+    from amanda.drivers.torch_compile.front import entry as front
 
     monkeypatch.setattr(front, "_refusals", [])
     monkeypatch.setattr(front, "_callbacks", front._callbacks.__wrapped__)
-    monkeypatch.setitem(sys.modules, "amanda.drivers.torch_compile.callbacks", None)
-    monkeypatch.delattr("amanda.drivers.torch_compile.callbacks", raising=False)
+    monkeypatch.setitem(sys.modules, "amanda.drivers.torch_compile.front.callbacks", None)
+    monkeypatch.delattr("amanda.drivers.torch_compile.front.callbacks", raising=False)
     compiled = torch.compile(function, backend="aot_eager")
     with pytest.raises(amanda.Error, match=r'halted; .*compiled="eager"'), amanda.apply(Doubled(), compiled="graph"):
         compiled(X)
@@ -99,7 +99,7 @@ def refusing(gm, example_inputs):
 
 
 def test_a_backend_that_cannot_compile_taps(caplog, monkeypatch):
-    monkeypatch.setattr("amanda.drivers.torch_compile.uninstrumented._said", {})
+    monkeypatch.setattr("amanda.drivers.torch_compile.front.uninstrumented._said", {})
     compiled, seen = torch.compile(function, backend=refusing), Seen(ops="relu")
     scope = amanda.apply(seen, compiled="graph", coverage=True)
     for _ in range(2):

@@ -156,7 +156,7 @@ def test_a_node_that_cannot_be_run_is_named():
     recorded = []
 
     def backend(gm, example_inputs):
-        from amanda.drivers.torch_compile.program import Program
+        from amanda.drivers.torch_compile.program.program import Program
 
         broken[0] = True
         recorded.append(Program(gm, example_inputs))
@@ -180,7 +180,7 @@ def test_nothing_is_left_behind_by_a_run():
         return y.float() + torch.rand(3)
 
     def backend(gm, example_inputs):
-        from amanda.drivers.torch_compile.program import Program
+        from amanda.drivers.torch_compile.program.program import Program
 
         env = gm.graph.find_nodes(op="placeholder")[-1].meta["example_value"].fake_mode.shape_env
         before = len(env.guards), env.counter.copy(), torch.get_rng_state().tolist()

@@ -38,7 +38,7 @@ def work(number):
 threads = [threading.Thread(target=work, args=(number,)) for number in range(2, 2 + THREADS)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
 assert results == [(True, 1)] * THREADS * 3, results
-regions = amanda.drivers.torch_compile.regions._ours.values()
+regions = amanda.drivers.torch_compile.front.regions._ours.values()
 assert len(set(regions)) == 1, regions  # the threads share what is compiled
 """
 

@@ -1,0 +1,1 @@
+"""Eager operators: taps on TensorFlow's tapes and dispatch."""

@@ -1,0 +1,1 @@
+"""Where programs enter: sessions, functions, exports."""

@@ -1,0 +1,67 @@
+"""Graphs with taps, and their runs: what their routines share, and what they raise."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from amanda import _core, _tensorflow
+from amanda.drivers.tensorflow import port
+from amanda.drivers.tensorflow.view import graph_site
+
+# The attribute of a graph. (A table that is keyed by graphs would keep them alive.)
+_ATTRIBUTE = "_amanda_instrumented"
+
+
+class Instrumented(NamedTuple):
+    """The instrumented form of a function's graph, or of a body's."""
+
+    toolset: _core.Toolset
+    shown: dict[tf.Operation, graph_site.Shown]
+    artifact: _core.Artifact
+
+    @property
+    def has_taps(self) -> bool:
+        return self.artifact.lowered is not None
+
+
+def note(graph: Any, what: Instrumented) -> None:
+    setattr(graph, _ATTRIBUTE, what)
+
+
+def instrumented(graph: Any) -> Instrumented | None:
+    return getattr(graph, _ATTRIBUTE, None)
+
+
+class FunctionWithTaps(port.AtomicFunction):  # type: ignore[misc]
+    """A function of TensorFlow's runtime that has taps, or calls such functions."""
+
+    __slots__ = ()
+
+    def call_flat(self, *args: Any) -> Any:
+        if not port.runs_eagerly(self):
+            return super().call_flat(*args)
+        _tensorflow.begin_run()
+        try:
+            return super().call_flat(*args)
+        except tf.errors.OpError as error:
+            _tensorflow.raise_error(error.message)
+            raise
+        finally:
+            _tensorflow.end_run()
+
+
+def mark(function: Any) -> None:
+    """Watches a function's runs, if it has taps."""
+    if type(function) is port.AtomicFunction and runs_taps(function):
+        function.__class__ = FunctionWithTaps
+
+
+def runs_taps(function: Any) -> bool:
+    if isinstance(function, FunctionWithTaps):
+        return True
+    if not isinstance(function, port.AtomicFunction):
+        return False
+    known = instrumented(port.graph_of(function))
+    return bool(known and known.has_taps) or any(map(runs_taps, function.children))

@@ -1,0 +1,205 @@
+"""The front of v1 graphs: what a Session runs while scopes are open."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from amanda import _core, _tensorflow
+from amanda.drivers.tensorflow import port
+from amanda.drivers.tensorflow.front.unsupported import warn
+from amanda.drivers.tensorflow.lower import nodes
+from amanda.drivers.tensorflow.lower.cone import Cone
+from amanda.drivers.tensorflow.view import attach, coverage, order
+from amanda.drivers.tensorflow.view.graph_site import GraphSite, Plans
+
+_CACHE = "_amanda_artifacts"  # the attribute of a graph that has its ArtifactCache
+_MANY_CONES = 64
+_OPTIONS = "_amanda_options"  # of a callable that was made from options
+
+
+class Lowered(NamedTuple):
+    """The operators that run instead."""
+
+    fetches: list[Any]  # as TensorFlow's C API takes them
+    targets: list[tf.Operation]  # in the C API's form they would keep the graph alive
+    kept: list[object]
+
+
+class SessionSite(GraphSite):
+    """The operators that a session runs for some fetches and targets."""
+
+    def __init__(
+        self,
+        graph: tf.Graph,
+        fetches: Sequence[tf.Tensor],
+        targets: Sequence[tf.Operation],
+        feeds: Sequence[tf.Tensor],
+    ) -> None:
+        super().__init__(attach.GRAPH, (), self._build)
+        self._graph, self._fetches, self._targets = graph, fetches, targets
+        self._fed = frozenset(map(id, feeds))
+
+    def each_op(self, visitor: _core.GraphVisitor) -> None:
+        roots = [tensor.op for tensor in self._fetches if id(tensor) not in self._fed]
+        self.operators = order.to_run([*roots, *self._targets], self._fed)
+        super().each_op(visitor)
+
+    def show_call(self, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
+        visitor.unseen(op.name, f"{op.type} in a v1 graph: operators in functions are not shown")
+        coverage.skipped(op.type, "graph")
+        warn(
+            "a Session runs a graph that calls functions, by tf.function or by control flow of TensorFlow 2: tools are not "
+            "shown the operators in them; run the function itself, or call tf.compat.v1.disable_control_flow_v2() before "
+            "the graph is built"
+        )
+
+    def _build(self, plans: Plans) -> Lowered:
+        cone = Cone(self, plans, self._fed)
+        is_final = self._graph.finalized
+        ours = nodes.of(self._graph)
+        ours.cones += 1
+        if ours.cones > _MANY_CONES:
+            warn(
+                f"a v1 graph was instrumented {_MANY_CONES} times, and keeps what was added each time: enter the same "
+                "scope object again instead of a new amanda.apply() for each run"
+            )
+        with ours.lock, port.no_session_extends(self._graph):
+            if is_final:
+                port.unfinalize(self._graph)
+            try:
+                cone.build()
+            finally:
+                if is_final:
+                    self._graph.finalize()
+        targets = [cone.operation(op) for op in self._targets] + cone.tap_ops
+        return Lowered(
+            [port.output_of(cone.value(tensor)) for tensor in self._fetches],
+            list(dict.fromkeys(targets)),
+            cone.kept,
+        )
+
+
+def lowered(
+    toolset: _core.Toolset,
+    graph: tf.Graph,
+    fetches: Sequence[tf.Tensor],
+    targets: Sequence[tf.Operation],
+    feeds: Sequence[tf.Tensor],
+) -> Lowered | None:
+    """The operators that run instead under these tools; None if the original runs."""
+    cache: _core.ArtifactCache | None = getattr(graph, _CACHE, None)
+    if cache is None:
+        with nodes.of(graph).lock:
+            cache = getattr(graph, _CACHE, None) or _core.ArtifactCache()
+            setattr(graph, _CACHE, cache)
+    names = [[each.name for each in elements] for elements in (fetches, targets)]
+    signature = repr((*names, sorted(tensor.name for tensor in feeds)))
+    artifact = cache.get(toolset, signature, attach.GRAPH, SessionSite(graph, fetches, targets, feeds))
+    found: Lowered | None = artifact.lowered
+    return found
+
+
+# ---- patches ---------------------------------------------------------------------------------------------------------
+
+
+def watch() -> None:
+    """From now on, the options of callables are remembered when these are made: they may be called in scopes later."""
+    make = port.make_callable.original
+
+    @functools.wraps(make)
+    def make_and_remember(self: Any, options: Any) -> Any:
+        made = make(self, options)
+        remembered = type(options)()
+        remembered.CopyFrom(options)
+        setattr(made, _OPTIONS, remembered)
+        return made
+
+    port.make_callable.replace(make_and_remember)
+
+
+def patch() -> None:
+    port.run_session.replace(_run)
+    port.run_callable.replace(_run_callable)
+    port.run_part.replace(_run_part)
+
+
+def unpatch() -> None:
+    port.run_session.restore()
+    port.run_callable.restore()
+    port.run_part.restore()
+
+
+@functools.wraps(port.run_session.original)
+def _run(
+    self: Any, options: Any, feed_dict: dict[Any, Any], fetch_list: list[Any], target_list: list[Any], run_metadata: Any
+) -> Any:
+    run = port.run_session.original
+    toolset = attach.GRAPH.toolset()
+    if toolset is None or not _can_run(self):
+        return run(self, options, feed_dict, fetch_list, target_list, run_metadata)
+    graph = self.graph
+    instead = lowered(
+        toolset,
+        graph,
+        [port.tensor_of(graph, fetch) for fetch in fetch_list],
+        [port.operation_of(graph, target) for target in target_list],
+        [port.tensor_of(graph, feed) for feed in feed_dict],
+    )
+    if instead is None:
+        return run(self, options, feed_dict, fetch_list, target_list, run_metadata)
+    port.extend(self)
+    _tensorflow.begin_run()
+    try:
+        return run(self, options, feed_dict, instead.fetches, list(map(port.c_op_of, instead.targets)), run_metadata)
+    except tf.errors.OpError as error:
+        _tensorflow.raise_error(error.message)
+        raise
+    finally:
+        _tensorflow.end_run()
+
+
+@functools.wraps(port.run_callable.original)
+def _run_callable(self: Any, *args: Any, **kwargs: Any) -> Any:
+    toolset = attach.GRAPH.toolset()
+    session = port.session_of(self)
+    if toolset is None or not _can_run(session) or not _can_call(self):
+        return port.run_callable.original(self, *args, **kwargs)
+    options, graph = getattr(self, _OPTIONS), session.graph
+    fetches = [graph.as_graph_element(name) for name in options.fetch]
+    targets = [graph.get_operation_by_name(name) for name in options.target]
+    feeds = [graph.as_graph_element(name) for name in options.feed]
+    if lowered(toolset, graph, fetches, targets, feeds) is None:
+        return port.run_callable.original(self, *args, **kwargs)
+    # run() finds the same artifact.
+    results = session.run(
+        [*fetches, *targets], dict(zip(feeds, args, strict=True)), options.run_options, kwargs.get("run_metadata")
+    )
+    return results[: len(fetches)]
+
+
+@functools.wraps(port.run_part.original)
+def _run_part(self: Any, *args: Any) -> Any:
+    if attach.GRAPH.toolset() is not None:
+        warn("partial_run() runs without tools; use run()")
+    return port.run_part.original(self, *args)
+
+
+def _can_run(session: Any) -> bool:
+    if port.is_remote(session):
+        warn("a session on another process runs without tools; use a session of this process, without a target")
+        return False
+    return True
+
+
+def _can_call(run: Any) -> bool:
+    options = getattr(run, _OPTIONS, None)
+    if options is None or options.tensor_connection:
+        warn(
+            "a callable that connects tensors, or that was made before amanda was loaded, runs without tools; use run()"
+        )
+        return False
+    return True

@@ -1,0 +1,55 @@
+"""Names of places in a program: the id, the module path and the source line of an operator."""
+
+from __future__ import annotations
+
+import functools
+import os
+import site
+import sysconfig
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from amanda.drivers.tensorflow.lower import vectorized
+from amanda.drivers.tensorflow.view import bodies
+from amanda.identity import frames
+
+# Libraries that build graphs for the program.
+_LIBRARIES = ("tensorflow", "keras", "tf_keras")
+_SITES = tuple({*site.getsitepackages(), sysconfig.get_path("purelib"), os.path.dirname(os.path.dirname(tf.__file__))})
+
+
+class Place(NamedTuple):
+    id: int
+    module_path: str
+    source: str
+
+
+def place_of(op: tf.Operation, function: str = "", path: str = "") -> Place:
+    """The same in every process that builds the same program.
+
+    `function`: the Python function that was traced, if the graph is one's. `path`: of the loops and conditionals that the
+    graph is the body of, "loop.choice".
+    """
+    written = vectorized.body_operator(op) or op  # in the program
+    if written.graph is not op.graph:
+        function = bodies.label_of(written.graph)
+    scope = written.name.rpartition("/")[0].replace("/", ".")
+    module_path = f"{path}.{scope}" if path and scope else path or scope
+    return Place(frames.hash_of((function, path, op.name)) or 1, module_path, source_of(written))
+
+
+def source_of(op: tf.Operation) -> str:
+    """The innermost line of the program, outside libraries that build graphs, which created the operator."""
+    for frame in reversed(op.traceback):
+        if not is_library(frame.filename):
+            return frames.encodable(f"{frame.filename}:{frame.lineno}")
+    return ""
+
+
+@functools.cache
+def is_library(filename: str) -> bool:
+    """True if it is a file of a library that builds graphs for the program."""
+    if frames.is_ours(filename):
+        return True
+    return any(filename.startswith(os.path.join(path, library) + os.sep) for path in _SITES for library in _LIBRARIES)

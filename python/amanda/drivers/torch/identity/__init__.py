@@ -1,0 +1,1 @@
+"""Names and ids of places, modules and parameters."""

@@ -1,0 +1,145 @@
+"""A graph of Dynamo's that runs compiled, with the taps of the tools that are in force when it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from amanda import _core, _torch, scope
+from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile.front import late, uninstrumented
+from amanda.drivers.torch_compile.lower.lowering import Lowered, lower
+from amanda.drivers.torch_compile.places import origins
+from amanda.drivers.torch_compile.places.instances import Instance, Instances
+from amanda.drivers.torch_compile.places.places import Places
+from amanda.drivers.torch_compile.program import copies
+from amanda.drivers.torch_compile.program.refusals import unshown_gradients
+from amanda.drivers.torch_compile.program.shared_program import SharedProgram
+from amanda.drivers.torch_compile.view import attach, coverage
+from amanda.drivers.torch_compile.view.graph_site import GraphSite, Plans
+
+
+@dataclasses.dataclass(eq=False, frozen=True, slots=True)
+class _Built:
+    """The graph for one toolset, and one instance of the modules that it takes from outside."""
+
+    function: Callable[..., Any]
+    extra: tuple[Any, ...]  # its inputs after the program's own inputs
+    keep: Any = None
+    unseen: tuple[tuple[str, str], ...] = ()  # what each run reports to its scopes; see scope.note_unseen
+
+
+class CompiledFunction:
+    """A compiled function. The backend returns its method `run` to Dynamo.
+
+    It is built for each toolset and each instance when it first runs under them. Where the lowered graphs are alike,
+    their code is compiled once.
+    """
+
+    def __init__(self, gm: Any, example_inputs: Sequence[Any], inner: Any, name: str) -> None:
+        self._gm, self._inner, self._name = gm, inner, name
+        self.inner_failed = False
+        self._lock = threading.RLock()
+        self._instances = Instances(gm, example_inputs)
+        self._vanilla: _Built | None = None
+        self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs
+        self._program: SharedProgram | None = None
+        self._late: late.Inputs | None = None  # once Dynamo is done with the graph
+
+    def prepare(self, example_inputs: Sequence[Any]) -> None:
+        """Builds it for what is in force now, while Dynamo compiles."""
+        toolset = attach.COMPILE.toolset()
+        if toolset is None:
+            self._vanilla = self._build_vanilla(example_inputs)
+        else:
+            self._build(toolset, self._instances.of(example_inputs), example_inputs)
+        self._late = late.Inputs(self._gm)
+
+    def run(self, *args: Any) -> Any:
+        toolset = attach.COMPILE.toolset()
+        if toolset is None:
+            built = self._vanilla or self._build_late(self._build_vanilla, args)
+        else:
+            instance = self._instances.of(args)
+            built = instance.built.get(toolset) or self._build_late(self._build, toolset, instance, args)
+        for reason, name in built.unseen:
+            scope.note_unseen(reason, name)
+        _torch.enter_graph()
+        try:
+            return built.function(*args, *built.extra)
+        finally:
+            _torch.leave_graph()
+
+    def _build_late(self, build: Callable[..., _Built], *args: Any) -> _Built:
+        with port.compile_lock, self._lock:  # in the order in which Dynamo takes them
+            _torch.enter_graph()
+            try:
+                assert self._late is not None  # Dynamo has had the result of prepare()
+                late: _Built = self._late.compiling(build, *args)
+                return late
+            finally:
+                _torch.leave_graph()
+
+    def _build(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built:
+        known: dict[_core.Toolset, _Built] = instance.built
+        if toolset not in known:  # another thread may have built it
+            for over in [other for other in known if other.is_over()]:
+                del known[over]
+            known[toolset] = self._instrumented(toolset, instance, args) or self._build_vanilla(args)
+        return known[toolset]
+
+    def _build_vanilla(self, args: Sequence[Any]) -> _Built:
+        if self._vanilla is None:
+            try:
+                compiled = self._compile(copies.copy_of(self._gm), args, ())
+            except Exception:
+                self.inner_failed = True
+                raise
+            self._vanilla = _Built(compiled, ())
+        return self._vanilla
+
+    def _instrumented(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built | None:
+        """The function with taps; None if the original is to run."""
+        if self._program is None:
+            self._program = SharedProgram(self._gm, args)
+        with self._program.on(args) as program:
+            places = Places(instance)
+            refused: list[str] = []
+
+            def lowered(plans: Plans) -> Lowered | None:
+                refused.extend(filter(None, (unshown_gradients(shown.call, taps) for shown, taps in plans)))
+                return None if refused else lower(program, plans)
+
+            site = GraphSite(program, places, lowered)
+            with origins.of(program, places):
+                artifact = _core.instrument(toolset, attach.COMPILE, site)
+        if refused:
+            raise _core.Error(refused[0])
+        built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
+        runs_with_tools = not artifact.failure and not (built and built.unseen)
+        coverage.count(site.shown, artifact.unseen, runs_with_tools)
+        if not runs_with_tools or not artifact.unseen:
+            return built
+        hidden = tuple(("hidden", what) for what, _ in artifact.unseen)
+        return dataclasses.replace(built or self._build_vanilla(args), unseen=hidden)
+
+    def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built:
+        compiled = self._compiled.get(lowered.structure)
+        if compiled is None:
+            try:
+                with port.compiling_backward(at_once=lowered.has_backward):
+                    compiled = self._compile(lowered.gm, args, lowered.extra)
+            except port.RestartAnalysis:
+                raise
+            except Exception as error:
+                function = uninstrumented.say(self._gm, self._name, error)
+                return dataclasses.replace(self._build_vanilla(args), unseen=(("refused", function),))
+            self._compiled[lowered.structure] = compiled
+        return _Built(compiled, tuple(lowered.extra), lowered.keep)
+
+    def _compile(self, gm: Any, args: Sequence[Any], extra: Sequence[Any]) -> Callable[..., Any]:
+        if self._late is None:
+            return self._inner(gm, [*args, *extra])  # type: ignore[no-any-return]
+        return self._late.compile(self._inner, gm, args, extra)

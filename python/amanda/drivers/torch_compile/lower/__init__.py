@@ -1,0 +1,1 @@
+"""Actions become nodes of a graph."""

@@ -1,0 +1,72 @@
+"""The operators of lowered graphs: facts for the compiler in addition to those that amanda._torch_compile declares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import amanda._torch_compile
+from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile.lower.layout import Layout
+from amanda.drivers.torch_compile.program.symbols import is_number, number_of
+
+LOOK = torch.ops.amanda.look_v1.default
+EDGE = torch.ops.amanda.edge_v1.default
+OPAQUE = torch.ops.amanda.opaque_v1.default
+BEGIN = torch.ops.amanda.begin_v1.default
+
+# It runs once, at its place, though nothing uses a result of it.
+port.register_effectful_op("amanda::look_v1", port.EffectType.ORDERED)
+
+_originals: dict[str, tuple[port.OpOverload, list[Layout]]] = {}
+
+
+def name_original(op: port.OpOverload, inputs: list[Layout]) -> str:
+    """A name that determines a node's results, which are those of `op` on the node's operands. Equal arguments have the
+    same name."""
+    name = f"{op}{inputs}"
+    _originals[name] = op, inputs
+    return name
+
+
+def _run(
+    values: Sequence[torch.Tensor],
+    numbers: Sequence[int],
+    run: Sequence[torch.Tensor],
+    table: torch.Tensor,
+    slot: int,
+    recorded: Sequence[int],
+    original: str,
+    autocast: Sequence[int],
+) -> list[torch.Tensor]:
+    results = list(values)
+    if original:
+        op, inputs = _originals[original]
+        with torch.no_grad(), amanda._torch_compile.Autocast(list(autocast)):
+            made = _call(op, [_operand(layout, values, numbers) for layout in inputs])
+        results = [leaf for leaf in torch.utils._pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+    fresh = [torch.empty(result.shape, dtype=result.dtype, device=result.device) for result in results]
+    return [*fresh, torch.empty_like(table)]
+
+
+torch.library.register_fake("amanda::run_v1", _run)
+
+
+def _call(op: port.OpOverload, operands: list[Any]) -> Any:
+    arguments = op._schema.arguments
+    positional = [value for a, value in zip(arguments, operands, strict=True) if not a.kwarg_only]
+    named = {a.name: value for a, value in zip(arguments, operands, strict=True) if a.kwarg_only}
+    return op(*positional, **named)
+
+
+def _operand(layout: Layout, values: Sequence[torch.Tensor], numbers: Sequence[int]) -> Any:
+    if layout is None:
+        return None
+    if isinstance(layout, list):
+        return [_operand(member, values, numbers) for member in layout]
+    kind, value = layout
+    if kind == "constant":
+        return number_of(value) if is_number(value) else value
+    return values[value] if kind == "tensor" else numbers[value]

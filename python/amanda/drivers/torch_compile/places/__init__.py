@@ -1,0 +1,1 @@
+"""Ids of operators in compiled functions: the same as in eager mode."""

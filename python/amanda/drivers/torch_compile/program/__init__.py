@@ -1,0 +1,1 @@
+"""A compiled function's graphs, forward and backward, as one program."""

@@ -1,0 +1,1 @@
+"""Graphs as the core sees them."""
