@@ -36,7 +36,7 @@ stress: build
 
 # Compiled models under a tool that looks at everything: what it changes; ARGS="--backend aot_eager llama" and others.
 compiled-zoo: build
-	$(PYTHON_BIN) tests/python/compiled_zoo.py $(ARGS)
+	$(PYTHON_BIN) tests/python/support/compiled_zoo.py $(ARGS)
 
 # Programs of other libraries in a scope, each against itself without one; ARGS="-k peft" and others go to pytest.
 programs: build .venv-programs/requirements.txt

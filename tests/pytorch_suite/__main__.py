@@ -147,7 +147,7 @@ class Side:
             "PYTHONPATH": os.pathsep.join(
                 [
                     str(ROOT / "tests" / "pytorch_suite"),
-                    str(ROOT / "tests" / "python"),
+                    str(ROOT / "tests" / "python" / "support"),
                     os.environ.get("PYTHONPATH", ""),
                 ]
             ),

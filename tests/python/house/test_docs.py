@@ -49,7 +49,7 @@ def test_the_page_on_filters_runs_from_top_to_bottom():
 
 def test_the_page_for_users_of_other_tools_runs_and_prints_what_it_shows():
     page = ROOT / "docs" / "migrating.md"
-    assert page_outputs.rewritten(page) == page.read_text(), f"run: python tests/python/page_outputs.py {page}"
+    assert page_outputs.rewritten(page) == page.read_text(), f"run: python tests/python/support/page_outputs.py {page}"
     assert all(block.text for block in page_outputs.blocks(page) if "print(" in block.code)
 
 

@@ -197,7 +197,7 @@ def test_every_import_of_an_optional_library_is_tried_without_it():
             libraries = {name.partition(".")[0] for name in names} - own
             found |= {f"{path.relative_to(PACKAGE)}, {library}" for library in libraries}
     tried = {site for use in without_extras.USES.values() for site in use.imports}
-    assert found == tried | without_extras.SILENT, "see tests/python/without_extras.py"
+    assert found == tried | without_extras.SILENT, "see tests/python/support/without_extras.py"
     assert {site.partition(", ")[2] for site in found} <= without_extras.OPTIONAL
 
 

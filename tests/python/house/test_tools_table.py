@@ -64,7 +64,10 @@ def test_the_tests_that_compare_with_oracles_exist(module):
         tree = ast.parse((ROOT / module("comparison").TESTS / file).read_text())
         assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, row.tool
         helpers = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        trees = [tree, *(ast.parse(path.read_text()) for path in TESTS.glob("*.py") if path.stem in helpers)]
+        trees = [
+            tree,
+            *(ast.parse(path.read_text()) for path in (TESTS / "support").glob("*.py") if path.stem in helpers),
+        ]
         numbers = {node.value for each in trees for node in ast.walk(each) if isinstance(node, ast.Constant)}
         assert row.steps is None or row.steps in numbers, row.tool
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
-TYPED = ROOT / "tests" / "python" / "typed_tool.py"
+TYPED = ROOT / "tests" / "python" / "support" / "typed_tool.py"
 EXAMPLES = ROOT / "examples" / "python"
 
 

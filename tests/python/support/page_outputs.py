@@ -1,4 +1,6 @@
-"""Pages that show code and what it prints: `python tests/python/page_outputs.py docs/migrating.md` writes the outputs.
+"""Pages that show code and what it prints.
+
+`python tests/python/support/page_outputs.py docs/migrating.md` writes the outputs.
 
 What a ```python block prints stands in the ```text block directly below it. A block below `<!-- needs: NAME -->` runs only
 where that package is installed, and no later block sees its names.

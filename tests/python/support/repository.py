@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def environment() -> dict[str, str]:
