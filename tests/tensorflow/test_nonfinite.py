@@ -158,3 +158,29 @@ def test_the_command_says_of_a_program_that_failed_that_it_did(tmp_path, capsys)
         main(["nan", str(program)])
     assert ended.value.code == 3
     assert capsys.readouterr().out == "\nno NaN was produced until the program failed, in 0 results of 0 operators\n"
+
+
+def test_what_a_data_pipeline_made_is_not_said_to_be_made_by_what_takes_it():
+    def root(x):
+        return tf.sqrt(x)
+
+    data = tf.data.Dataset.from_tensor_slices([1.0, -1.0]).map(root)
+    with pytest.raises(NonfiniteError) as caught, amanda.apply(NaNSentinel()):
+        list(data.as_numpy_iterator())
+    found = caught.value.finding
+    assert (found.name, found.kind, found.unread) == (
+        "tensorflow::IteratorGetNext",
+        "unread",
+        "the data pipeline, whose operators are shown to no tool",
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_what_tensorflow_does_not_show_may_have_held_it(wrap):
+    table = tf.Variable([[1.0], [np.nan]])
+    sentinel = NaNSentinel()
+    with pytest.raises(NonfiniteError) as caught, amanda.apply(sentinel):
+        wrap(lambda: tf.gather(table, [1]))()
+    assert caught.value.finding.kind == "unread"
+    assert caught.value.finding.unread.startswith("input resource, which could not be read (a value that the framework")
+    assert sentinel.skipped == {"unshown": 1}

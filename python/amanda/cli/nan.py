@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import collections
+from collections.abc import Sequence
 from typing import Any
 
 from amanda import scope
 from amanda.cli import program_arguments, program_end, statuses
 from amanda.cli.program import Program
 from amanda.cli.run_report import Report, program_failed, run_and_report
-from amanda.evidence import Evidence
-from amanda.tools.nonfinite import NaNSentinel
+from amanda.evidence import Evidence, counted
+from amanda.tools.nonfinite import Finding, NaNSentinel
 
 
 def add(commands: Any) -> None:
@@ -71,9 +73,9 @@ def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -
             if given.all:
                 for finding in findings:
                     print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
-            count = f"{len(findings)} operators produced some" if len(findings) != 1 else "1 operator produced some"
-            passed = f", and {sentinel.propagated} runs of others passed it on" if sentinel.propagated else ""
-            found = f"{what}: {count}{passed}"
+            found = _found(what, findings, sentinel.propagated)
+            if any(finding.kind == "unread" for finding in findings) and not sentinel.evidence().is_complete:
+                found += f"; not looked at: {sentinel.evidence().not_looked_at}"
             print(f"\n{found if findings else _nothing(what, sentinel.evidence(), program_end.is_success(status))}")
 
     def failed(status: object) -> object:
@@ -81,6 +83,20 @@ def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -
 
     covered = scope.apply(sentinel, **options, coverage=True)
     run_and_report(program, covered, report, failed=failed, strict=given.strict)
+
+
+def _found(what: str, findings: Sequence[Finding], propagated: int) -> str:
+    kinds: collections.Counter[str] = collections.Counter(finding.kind for finding in findings)
+    told = [f"{counted(kinds[kind], 'operator')} {words}" for kind, words in _KINDS.items() if kinds[kind]]
+    passed = f", and {propagated} runs of others passed it on" if propagated else ""
+    return f"{what}: {', '.join(told)}{passed}"
+
+
+_KINDS = {
+    "produced": "produced some",
+    "given": "got some that no operator seen here produced",
+    "unread": "had some, and was given what no tool can read",
+}
 
 
 def _nothing(what: str, evidence: Evidence, ended_well: bool) -> str:

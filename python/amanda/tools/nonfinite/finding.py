@@ -42,10 +42,11 @@ class Finding:
 
     `kind` is "produced" if all inputs of the operator were finite. It is "given" if one was not, and no operator that
     was seen before had produced any: it was in the program's data, in a parameter, or was written by code that calls no
-    operator.
+    operator. It is "unread" if those that could be read were finite, and `unread` says which could not: the operator
+    may have produced it, or have been given it.
     """
 
-    kind: Literal["produced", "given"]
+    kind: Literal["produced", "given", "unread"]
     phase: Literal["forward", "backward"]
     op_id: int
     name: str  # "aten::div"; in the backward pass the forward operator's
@@ -58,6 +59,8 @@ class Finding:
     infinity: str = ""  # in TensorFlow and compiled functions: the last maker of an infinity, if an input has some
     cause: str = ""  # by "produced": the reason in words, as far as computing it again confirms it
     memory: str = ""  # by "given": "memory that aten::empty allocated (model.py:3), and ...", if no operator filled it
+    unread: str = ""  # by "unread": "input self (a sparse tensor, made by aten::sqrt (model.py:12), forward)"
+    gradient: str = ""  # by "given", of AccumulateGrad: "the gradient that parameter '0.weight' receives"
 
     @property
     def line(self) -> str:
@@ -71,6 +74,10 @@ class Finding:
         where = f"{f' in {self.module_path}' if self.module_path else ''} ({self.source}), {self.phase}"
         if self.kind == "produced":
             head = f"{operator} produced the first {what}{where}"
+        elif self.kind == "unread":
+            head = f"the first {what} was seen in the result of {operator}{where}; it may come from {self.unread}"
+        elif self.gradient:
+            head = f"the first {what} was in {self.gradient}, and no operator seen here produced it{where}"
         else:
             parameter = f"parameter {self.parameter!r}" if self.parameter else ""
             held = ", ".join(filter(None, (parameter, self.memory))) or "an input that no operator seen here produced"
@@ -85,7 +92,7 @@ class Finding:
     def _hint(self) -> str:
         """A hint where to look on. With `inf`, no input of an operator that produced some is infinite."""
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
-        if self.kind == "given" or self.infinity or not infinite:
+        if self.kind != "produced" or self.infinity or not infinite:
             return ""
         return (
             f"{infinite[0]} was infinite already: --inf, or NaNSentinel(inf=True), names the operator that made it so"

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 from amanda import _fork
 from amanda.op_context import OpContext
 from amanda.tools import _reading
-from amanda.tools._arrays import Arrays, arrays_of
+from amanda.tools._arrays import REASONS, Arrays, arrays_of
 from amanda.tools.nonfinite import rules
 from amanda.tools.nonfinite.finding import Operand, flattened
 from amanda.tools.nonfinite.ledger import At, Sighting
+from amanda.tools.nonfinite.unread import Makers, Unread
 
 _UNINITIALIZED = {"Empty"}  # TensorFlow's
+_PIPELINES = ("tensorflow::IteratorGetNext", "tensorflow::OptionalGetValue", "tensorflow::DatasetToSingleElement")
 
 Named = list[tuple[str, Any]]
 
@@ -115,7 +117,7 @@ class GraphOperators:
         had = self._note([value for _, value in inputs], run)
         if not (made.nan or self._inf):
             if not had.infinite:
-                self._infinity = _text(at)
+                self._infinity = str(at)
             return
         given = had.nan or (self._inf and had.infinite)
         holding = next((name for name, value in inputs if self._has([value])), "").removeprefix("input ")
@@ -129,8 +131,20 @@ class GraphOperators:
             parameter if isinstance(parameter, str) else "",
             cause=functools.partial(_cause, at, outputs, inputs, self._inf),
             infinity=self._infinity if had.infinite else "",
+            unread="" if given else self._unread(at, inputs),
         )
         self._found(sighting, given)
+
+    def _unread(self, at: At, inputs: Named) -> str:
+        """See `Finding.unread`. TensorFlow has no operands that are left out: None stands for what it does not show."""
+        if at.place.name.startswith(_PIPELINES):
+            return "the data pipeline, whose operators are shown to no tool"
+        is_shown = at.backward_op or not at.place.name.startswith("tensorflow::")  # a gradient may be left out
+        hidden = [name for name, value in inputs if value is None and not is_shown]
+        for _ in hidden:
+            self._skips.add("unshown")
+        told = [f"{name}, which could not be read ({REASONS['unshown']})" for name in hidden]
+        return " or ".join([*told, *Unread(inputs, Makers()).texts])
 
     def _note(self, values: Sequence[Any], run: Any) -> _Elements:
         """Notes these values, and returns the kinds of elements that the run has been given so far."""
@@ -184,11 +198,6 @@ def _elements_of(array: Any, arrays: Arrays) -> _Elements:
     if bool(arrays.xp.isfinite(values).all()):
         return _Elements(False, False)
     return _Elements(bool(arrays.xp.isnan(values).any()), bool(arrays.xp.isinf(values).any()))
-
-
-def _text(at: At) -> str:
-    operator = f"{at.backward_op} of {at.place.name}" if at.backward_op else at.place.name
-    return f"{operator} ({at.place.source}), {'backward' if at.backward_op else 'forward'}"
 
 
 def _described(named: Named) -> Iterator[Operand]:

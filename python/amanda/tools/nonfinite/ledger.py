@@ -23,6 +23,14 @@ class At(NamedTuple):
     allowed: bool
     op: Any = None  # computes it again; None in backward
 
+    def __str__(self) -> str:
+        name, backward = self.place.name, self.backward_op
+        return (
+            f"{backward} of {name} ({self.place.source}), backward"
+            if backward
+            else f"{name} ({self.place.source}), forward"
+        )
+
 
 class Sighting(NamedTuple):
     """A run, and flags that are still where its tensors are."""
@@ -36,6 +44,9 @@ class Sighting(NamedTuple):
     memory: str = ""  # a description of memory that has no values, and held it
     cause: Callable[[], str] | None = None  # to be called now: it holds tensors
     infinity: str = ""  # see Finding
+    unread: str = ""  # see Finding
+    follows: Any = False  # a flag, too: was what could not be read made from one that is not finite?
+    gradient: str = ""  # see Finding
 
 
 class Ledger:
@@ -92,11 +103,12 @@ class Ledger:
             return None
         from amanda.tools.nonfinite import tensors
 
-        flags = tensors.all_flags([flag for one in pending for flag in (one.output, one.given)])
+        flags = iter(tensors.all_flags([flag for one in pending for flag in (one.output, one.given, one.follows)]))
         first = None
-        for i, one in enumerate(pending):
-            if flags[2 * i]:
-                first = first or self.add(one, flags[2 * i + 1])
+        for one in pending:
+            output, given, follows = next(flags), next(flags), next(flags)
+            if output:
+                first = first or self.add(one._replace(follows=follows), given)
         return first
 
     def add(self, one: Sighting, given: bool) -> Finding | None:
@@ -106,23 +118,25 @@ class Ledger:
             seen, self._seen = self._seen, True
             if one.at.allowed:
                 return None
-            if given and seen:
-                self._propagated += 1
+            if seen and (given or (one.unread and one.follows)):
+                self._propagated += not one.gradient
                 return None
             self._runs[key] += 1
             if key in self._told:
                 return None
             self._told.add(key)
             finding = Finding(
-                kind="given" if given else "produced",
+                kind="given" if given else "unread" if one.unread else "produced",
                 phase="backward" if one.at.backward_op else "forward",
                 backward_op=one.at.backward_op,
                 parameter=one.parameter if given else "",
                 memory=one.memory if given else "",
-                cause=one.cause() if one.cause is not None and not given else "",
+                cause=one.cause() if one.cause is not None and not (given or one.unread) else "",
                 outputs=one.outputs,
                 inputs=one.inputs,
                 infinity="" if given else one.infinity,
+                unread="" if given else one.unread,
+                gradient=one.gradient if given else "",
                 **place_fields(one.at.place),
             )
             self._findings.setdefault(key, finding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Literal
 
 from amanda import _core
@@ -26,6 +26,7 @@ from amanda.tools.nonfinite.finding import (
 )
 from amanda.tools.nonfinite.graphs import GraphOperators
 from amanda.tools.nonfinite.ledger import At, Ledger, Sighting
+from amanda.tools.nonfinite.unread import Maker, Makers, Unread, unreadable
 
 TANGENT = "tangent"
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own search for gradients that are not finite
@@ -86,7 +87,7 @@ class NaNSentinel(Tool):
         self._allowed = Allowed(ops=allow_ops, modules=allow_modules, lines=allow_lines)
         self._waits = True  # False as on devices that are not waited for; for tests
         self._skips = _reading.Skips("nan", MEMORY)
-        self._ledger = Ledger()
+        self._ledger, self._makers = Ledger(), Makers()
         self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
         self._reads: Any = None  # counts results in C++, and tangents: routines in Python are not shown any
         self.depends_on(MEMORY)
@@ -146,6 +147,7 @@ class NaNSentinel(Tool):
         self._ledger.clear()
         self._skips.reset()
         self._graphs.reset()
+        self._makers.clear()
         if self._reads is not None:
             self._reads.reset()
 
@@ -209,12 +211,15 @@ class NaNSentinel(Tool):
 
     def _on_result(self, *outputs: Any, at: At, inputs: Sequence[Any] = (), run: Any = None) -> None:
         __tracebackhide__ = True
+        from amanda.tools.nonfinite import tensors
+
         assert at.sides is not None
+        constants = tensors.constants(at.sides.read, inputs)  # first: lists of operands refer to them, too
         before, held = (run.get("changed", ()), run.get("held", ("", ""))) if run is not None else ((), ("", ""))
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
         results = [(f"output {i}", value) for i, value in enumerate(outputs)]
         results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
-        self._look(results, named, at, before, held)
+        self._look(results, named, at, before, held, constants)
 
     def _on_gradients(self, *gradients: Any, at: At, grad_outputs: Sequence[Any]) -> None:
         __tracebackhide__ = True
@@ -238,12 +243,14 @@ class NaNSentinel(Tool):
         at: At,
         before: Sequence[Any] = (),
         held: tuple[str, str] = ("", ""),
+        constants: Container[str] = (),
     ) -> None:
         __tracebackhide__ = True
         from amanda.tools.nonfinite import tensors
 
         waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
         found = self._flags([value for _, value in outputs], unwritten=False)
+        self._note_unread(outputs, inputs, at, before)
         if not found:
             return
         self._reads.add_results(len(found))
@@ -253,15 +260,34 @@ class NaNSentinel(Tool):
         if at.sides is not None and at.sides.may_be_view and tensors.is_view(outputs[0][1], inputs):
             return
         inputs = [*inputs, *(tensors.saved() if at.backward_op else ())]
-        flags = [*before, *self._flags([value for _, value in inputs])]
+        read = [(name, value) for name, value in inputs if name not in constants]
+        flags = [*before, *self._flags([value for _, value in read])]
         given = tensors.either(flags) if flags else tensors.none_of(output.device)
+        unread = Unread(read, self._makers)
+        follows = tensors.either(unread.flags) if unread.flags else False
         described = _operands(outputs, waits), _operands(inputs, waits)
         if not waits:
-            self._act(self._ledger.defer(Sighting(at, tensors.kept(output), tensors.kept(given), *described, "")))
+            deferred = Sighting(at, tensors.kept(output), tensors.kept(given), *described, "")
+            self._act(self._ledger.defer(deferred._replace(unread=str(unread), follows=follows)))
             return
-        held = held if any(held) else self._held_by(inputs)
-        cause = functools.partial(_cause, at, outputs, inputs, self.inf)
-        self._act(self._ledger.add(Sighting(at, output, given, *described, *held, cause), bool(given)))
+        held = held if any(held) else self._held_by(read)
+        cause = functools.partial(_cause, at, outputs, inputs, self.inf, constants)
+        found_here = Sighting(at, output, given, *described, *held, cause, unread=str(unread), follows=bool(follows))
+        self._act(self._ledger.add(found_here, bool(given)))
+
+    def _note_unread(
+        self, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], at: At, before: Sequence[Any]
+    ) -> None:
+        """Who made those results that cannot be read, and from what."""
+        hidden = [value for value, _ in unreadable([value for _, value in outputs])]
+        if not hidden:
+            return
+        from amanda.tools.nonfinite import tensors
+
+        flags = [*before, *tensors.flags(inputs, self.inf), *Unread(inputs, self._makers).flags]
+        maker = Maker(at, tensors.kept(tensors.either(flags)) if flags else False)
+        for value in hidden:
+            self._makers.note(value, maker)
 
     def _held_by(self, inputs: list[tuple[str, Any]]) -> tuple[str, str]:
         """The parameter that has some, and the memory without values that has; "" if none is known."""
@@ -291,8 +317,14 @@ def _runs_in_torch(context: OpContext) -> bool:
     return context.namespace.startswith("pytorch/") and not context.is_symbolic
 
 
-def _cause(at: At, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], inf: bool) -> str:
-    from amanda.tools.nonfinite import causes
+def _cause(
+    at: At, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], inf: bool, constants: Container[str]
+) -> str:
+    from amanda.tools.nonfinite import causes, tensors
+
+    for name, value in inputs:
+        if name in constants and bool(tensors.nonfinite(value, inf)):
+            return f"the program wrote {value.item()} for {name}"
 
     repeatable = at.op is not None and at.sides is not None and not at.sides.written and at.op.name.startswith("aten::")
     again = (lambda values: at.op(*values)) if repeatable else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from amanda.tools._arrays import Arrays, of_torch
 from amanda.tools.nonfinite.finding import Operand, flattened
@@ -73,6 +75,61 @@ def saved() -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(value, torch.Tensor):
             yield f"saved {name.removeprefix('_raw_saved_')}", value
+
+
+ALONE = 2  # references to an operand that only a routine's arguments hold, as `sys.getrefcount` counts
+
+
+def constants(names: Sequence[Any], inputs: Sequence[Any]) -> set[str]:
+    """The inputs that the program wrote as numbers, as in ``x[0] = nan``: PyTorch makes tensors of them, which the program
+    does not have. `inputs`: as a routine gets it, and nothing else refers to its members."""
+    return {
+        f"input {name}"
+        for i, name in enumerate(names[: len(inputs)])
+        if sys.getrefcount(inputs[i]) <= ALONE and _is_number(inputs[i])
+    }
+
+
+def _is_number(value: Any) -> bool:
+    """Could it be one?"""
+    if (
+        type(value) is not torch.Tensor
+        or value.layout is not torch.strided
+        or value.dim()
+        or value.device.type != "cpu"
+    ):
+        return False
+    return (
+        value.grad_fn is None
+        and not of_torch.is_transformed(value)
+        and value.untyped_storage().nbytes() == value.itemsize
+    )
+
+
+def flags(named: Sequence[tuple[str, Any]], inf: bool) -> list[torch.Tensor]:
+    """Of each tensor that can be read, whether it has some. Counts nothing."""
+    found = []
+    for one in flattened([value for _, value in named]):
+        if isinstance(one, torch.Tensor):
+            with of_torch.quietly(), contextlib.suppress(Exception):  # its dtype has no such kernels
+                if of_torch.why_unreadable(one) is None:
+                    found.append(nonfinite(of_torch.plain(one), inf))
+    return found
+
+
+def identity(tensor: torch.Tensor) -> tuple[int, Any]:
+    """An address, and a weak reference that occupies it. Routines get an alias of a sparse tensor: its values are the
+    same."""
+    with of_torch.quietly():
+        if tensor.layout is torch.strided or tensor.is_nested or _has_own_dispatch(tensor):
+            return tensor._cdata, torch._C._WeakTensorRef(tensor)
+        values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+        storage = values.untyped_storage()
+        return storage._cdata, StorageWeakRef(storage)
+
+
+def _has_own_dispatch(tensor: torch.Tensor) -> bool:
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def is_on_cpu(values: Any) -> bool:
