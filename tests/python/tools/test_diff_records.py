@@ -303,6 +303,34 @@ def test_tensors_that_are_not_compared_are_counted_and_told(tmp_path, make, reas
     assert diff.summary.startswith("no difference in what was compared (")
 
 
+def causes_of(folder, run):
+    diff = CausalDiff(folder)
+    with amanda.apply(diff):
+        run()
+    return [(row.kind, row.name, row.backward_op, row.note) for row in diff.rows()]
+
+
+def test_what_reads_a_tensor_that_is_not_compared_is_not_said_to_be_the_cause(tmp_path):
+    def dense(scale=1.0):
+        (torch.eye(3).to_sparse() * scale).to_dense()
+
+    def product(scale=1.0):
+        matrix = (torch.eye(3).to_sparse() * scale).detach()
+        x = torch.zeros(3, 3, requires_grad=True)  # the results agree, the gradients do not
+        torch.sparse.mm(matrix, x).sum().backward()
+
+    for run in (dense, product):
+        with Recorder(tmp_path / run.__name__) as recorder, amanda.apply(recorder):
+            run()
+        assert causes_of(tmp_path / run.__name__, run) == []
+    assert causes_of(tmp_path / "dense", lambda: dense(2.0)) == [
+        ("input not compared", "aten::to_dense", "", "self: a sparse tensor")
+    ]
+    ((kind, _, backward_op, note),) = causes_of(tmp_path / "product", lambda: product(2.0))
+    assert (kind, note) == ("input not compared", "sparse: a sparse tensor")
+    assert backward_op
+
+
 def test_nothing_that_was_compared_is_told(tmp_path):
     with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
         pass

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from amanda.tools._arrays import REASONS
 from amanda.tools.diff import lone, texts, values
 from amanda.tools.diff.changes import Change, changes_of
 from amanda.tools.diff.compared import Compared
@@ -63,6 +64,7 @@ class Comparison:
         self.compared = Compared()
         self._is_healing = heal  # in all that has run
         self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
+        self._unread: dict[tuple[int, int | None], str] = {}  # inputs of theirs that cannot be compared, in words
 
     def ran(self, station: Station, told: Sequence[str], seen: Seen, result: Callable[[int], Any]) -> list[Any] | None:
         """One execution. `told`: texts of its results. `result(i)` is one on the CPU, or None. Returns what replaces the
@@ -80,6 +82,8 @@ class Comparison:
             self._tainted.add((station.op_id, number))
             return None
         self.compared.add(station, told)
+        if not station.backward_op and (hidden := self._hidden(station, seen)):
+            self._unread[station.op_id, number] = hidden
         changes = changes_of(station, reference.inputs, inputs)
         if not told and not station.backward_op:
             self._got(station, number, seen, changes)
@@ -187,8 +191,23 @@ class Comparison:
             return self._add_inputs(station, run, output, found, others)
         if sources and not arguments:
             return sources[0]
+        if not arguments and (hidden := self._hidden(station, seen)):
+            return self._add(station, run, output, found, "input not compared", hidden)
         note = ", ".join(map(str, arguments)) or found.note
         return self._add(station, run, output, found, "operator", note, [argument.name for argument in arguments])
+
+    def _hidden(self, station: Station, seen: Seen) -> str:
+        """The inputs that cannot be compared, in words; of a backward operator also those of its forward operator, which
+        may have saved them."""
+        names = station.names or [f"grad_outputs[{i}]" for i in range(len(seen.inputs))]
+        found = [
+            f"{name}: {REASONS[reason]}"
+            for name, text in zip(names, seen.inputs, strict=False)
+            for reason in filter(None, map(texts.why_unreadable, texts.tensors_in(text)))
+            if reason not in _WITHOUT_VALUES
+        ]
+        saved = self._unread.get((station.op_id, seen.forward), "") if station.backward_op else ""
+        return ", ".join(dict.fromkeys(filter(None, [*found, saved])))
 
     def _judge(
         self, source: Hashable, seen: Seen, changes: Sequence[Change], tensor: Any, other: Any, output: int
@@ -242,6 +261,7 @@ class Comparison:
 
 
 _EQUAL = object()
+_WITHOUT_VALUES = {"meta", "symbolic", "freed"}
 
 
 def _no_difference(note: str) -> Any:

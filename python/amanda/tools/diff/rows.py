@@ -15,7 +15,7 @@ _DIGITS = re.compile(r"\d+\.\d{7,}(e-?\d+)?")
 _WIDTH = 42  # columns: with the first two it fits into 80
 
 GroupBy = Literal["id"]
-Kind = Literal["operator", "input", "only in reference", "only in this run", "other count"]
+Kind = Literal["operator", "input", "input not compared", "only in reference", "only in this run", "other count"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Row:
     """A cause of a difference, at one operator of the program.
 
     ``kind``: "operator": its inputs agree and its results differ. "input": it got a tensor that differs, and that no
-    operator made: a parameter, data. The others: an operator that only one run has, or that ran more or less often.
+    operator made: a parameter, data. "input not compared": its results differ, and so may an input that cannot be read,
+    which ``note`` names: it is the cause, or follows from one. The others: an operator that only one run has, or that ran
+    more or less often.
     """
 
     kind: Kind

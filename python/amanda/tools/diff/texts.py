@@ -19,7 +19,7 @@ _TELLING = 6  # digits: a number with fewer is the same as another one by chance
 
 def text_of(value: Any, *, is_overwritten: bool = False) -> str:
     """The text of an input. `is_overwritten`: the operator does not read it."""
-    if arrays_of(value) is not None:
+    if arrays_of(value) is not None or value is values.UNSHOWN:
         if is_overwritten and values.why_unreadable(value) is None:
             return f"{_described(value)} {OVERWRITTEN}"
         return text_of_array(value)

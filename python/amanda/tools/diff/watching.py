@@ -79,9 +79,15 @@ class Watching(Tool):
         station = _station(context)
         written = [station.names.index(name) for name in sides.unreturned]
         read = [i for i, name in enumerate(station.names) if name in sides.read or name in sides.changed]
-        context.insert_before_op(self._before, with_run=True, is_view=station.is_view, read=frozenset(read))
-        exact = (context.op, written) if self._wants_float64 else None
         access = drivers.access_to(context.namespace, context.op.__name__)
+        context.insert_before_op(
+            self._before,
+            with_run=True,
+            is_view=station.is_view,
+            read=frozenset(read),
+            shows_all=not access.hides_values,
+        )
+        exact = (context.op, written) if self._wants_float64 else None
         context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact, access=access)
 
     def _analyze_backward(self, context: OpContext) -> None:
@@ -99,8 +105,9 @@ class Watching(Tool):
             shown = {}
         context.insert_after_backward_op(self._after_backward, with_run=True, station=station, access=access, **shown)
 
-    def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int]) -> None:
-        run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(inputs)]
+    def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int], shows_all: bool) -> None:
+        shown = [values.UNSHOWN if value is None and not shows_all else value for value in inputs]
+        run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(shown)]
         if self._wants_float64:
             run["values"] = _copied(inputs)
         if is_view:
