@@ -38,7 +38,8 @@ class Access(NamedTuple):
     """What routines can do with the results of an operator."""
 
     can_replace: bool = True  # where it is no view
-    hides_values: bool = False  # None stands for a value that routines do not get
+    hides_values: bool = False  # None stands for a result that routines do not get
+    hides_inputs: bool = False  # the same of inputs
     shows_both: bool = True  # a routine after the operator can be shown its inputs, too
 
 

@@ -114,7 +114,8 @@ class TensorFlowDriver:
     def access(self, namespace: str, operator: str) -> Access | None:
         if not namespace.startswith("tensorflow/"):
             return None
-        return Access(can_replace=not namespace.endswith("/eager"), hides_values=_NO_DATA.search(operator) is None)
+        hides_values = _NO_DATA.search(operator) is None
+        return Access(can_replace=not namespace.endswith("/eager"), hides_values=hides_values, hides_inputs=True)
 
     def enter(self) -> None:
         for part in self._patches:

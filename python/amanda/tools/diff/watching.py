@@ -85,7 +85,7 @@ class Watching(Tool):
             with_run=True,
             is_view=station.is_view,
             read=frozenset(read),
-            shows_all=not access.hides_values,
+            shows_all=not access.hides_inputs,
         )
         exact = (context.op, written) if self._wants_float64 else None
         context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact, access=access)

@@ -60,7 +60,7 @@ class Finding:
     cause: str = ""  # by "produced": the reason in words, as far as computing it again confirms it
     memory: str = ""  # by "given": "memory that aten::empty allocated (model.py:3), and ...", if no operator filled it
     unread: str = ""  # by "unread": "input self (a sparse tensor, made by aten::sqrt (model.py:12), forward)"
-    gradient: str = ""  # by "given", of AccumulateGrad: "the gradient that parameter '0.weight' receives"
+    gradient: str = ""  # by "given", of AccumulateGrad: "the gradient that reached parameter '0.weight'"
 
     @property
     def line(self) -> str:
@@ -77,7 +77,8 @@ class Finding:
         elif self.kind == "unread":
             head = f"the first {what} was seen in the result of {operator}{where}; it may come from {self.unread}"
         elif self.gradient:
-            head = f"the first {what} was in {self.gradient}, and no operator seen here produced it{where}"
+            others = "hooks and sums of gradients are no operators"
+            head = f"the first {what}, which no operator seen here produced, was in {self.gradient}{where}; {others}"
         else:
             parameter = f"parameter {self.parameter!r}" if self.parameter else ""
             held = ", ".join(filter(None, (parameter, self.memory))) or "an input that no operator seen here produced"

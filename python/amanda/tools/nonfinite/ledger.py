@@ -136,7 +136,7 @@ class Ledger:
                 inputs=one.inputs,
                 infinity="" if given else one.infinity,
                 unread="" if given else one.unread,
-                gradient=one.gradient if given else "",
+                gradient=one.gradient,
                 **place_fields(one.at.place),
             )
             self._findings.setdefault(key, finding)

@@ -25,6 +25,7 @@ from amanda.tools.nonfinite.finding import (
     flattened,
 )
 from amanda.tools.nonfinite.graphs import GraphOperators
+from amanda.tools.nonfinite.leaves import LeafGradients
 from amanda.tools.nonfinite.ledger import At, Ledger, Sighting
 from amanda.tools.nonfinite.unread import Maker, Makers, Unread, unreadable
 
@@ -89,6 +90,7 @@ class NaNSentinel(Tool):
         self._skips = _reading.Skips("nan", MEMORY)
         self._ledger, self._makers = Ledger(), Makers()
         self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
+        self._leaves = LeafGradients(inf, self._skips, self._on_leaf)
         self._reads: Any = None  # counts results in C++, and tangents: routines in Python are not shown any
         self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze)
@@ -178,19 +180,26 @@ class NaNSentinel(Tool):
         if not sides.changed:
             context.insert_after_op(after, inputs=[*sides.read, *sides.unreturned], at=at)
             return
-        context.insert_before_op(self._routine(context, self._on_changed), inputs=sides.changed, with_run=True)
+        before = self._routine(context, self._on_changed, counts=False)
+        context.insert_before_op(before, inputs=sides.changed, with_run=True)
         context.insert_after_op(after, inputs=[*sides.read, *sides.unreturned], with_run=True, at=at)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if context.backward_op.__name__ in MOVES_GRADIENTS:
+        name = context.backward_op.__name__
+        accumulates = name == "AccumulateGrad" and _runs_in_torch(context)
+        if name in MOVES_GRADIENTS and not accumulates:
             return
-        at = At(Place.of(context), context.backward_op.__name__, None, self._allowed.has(context))
+        at = At(Place.of(context), name, None, self._allowed.has(context))
+        if accumulates:
+            self._leaves.analyze(context, at, functools.partial(self._routine, context, counts=False), self._waits)
+            return
         if not _runs_in_torch(context):
             self._graphs.analyze_backward(context, at)
             return
         context.insert_after_backward_op(self._routine(context, self._on_gradients), grad_outputs=None, at=at)
 
-    def _routine(self, context: OpContext, otherwise: Any, written: Sequence[Any] = ()) -> Any:
+    def _routine(self, context: OpContext, otherwise: Any, written: Sequence[Any] = (), *, counts: bool = True) -> Any:
+        """`counts`: what it reads are results."""
         native = natively(context)
         if native is None:
             return otherwise
@@ -198,7 +207,7 @@ class NaNSentinel(Tool):
         if not self._waits:
             return otherwise
         positions = [context.op.input_names.index(name) for name in written]
-        reads = self._reads if otherwise != self._on_changed else None
+        reads = self._reads if counts else None
         return _core.NativeRoutine(native.are_finite(self.inf, positions, reads), otherwise)
 
     # ---- where C++ has declined -------------------------------------------------------------------------------------
@@ -225,6 +234,10 @@ class NaNSentinel(Tool):
         __tracebackhide__ = True
         named = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]
         self._look([(f"grad_input {i}", value) for i, value in enumerate(gradients)], named, at)
+
+    def _on_leaf(self, sighting: Sighting, waits: bool) -> None:
+        __tracebackhide__ = True
+        self._act(self._ledger.add(sighting, True) if waits else self._ledger.defer(sighting))
 
     def _flags(self, values: Sequence[Any], *, unwritten: bool = True) -> list[Any]:
         """For each tensor that can be read and may have some, a bool on its device. `unwritten`: for memory without

@@ -1,0 +1,71 @@
+"""Gradients of leaves: what AccumulateGrad receives, and the leaf's `.grad` behind it. Hooks and sums of gradients make
+them without an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from amanda.op_context import OpContext
+from amanda.tools import _reading
+from amanda.tools.nonfinite.finding import Operand
+from amanda.tools.nonfinite.ledger import At, Sighting
+
+INCOMING, ACCUMULATED = "the gradient that reached {}", "the .grad of {} after an accumulation"
+
+
+class LeafGradients:
+    """Schedules and runs the routines. `found(sighting, waits)` is told of a gradient that may not be finite; `waits`: its
+    flag can be read at once, and is set."""
+
+    def __init__(self, inf: bool, skips: _reading.Skips, found: Callable[[Sighting, bool], None]) -> None:
+        self._inf, self._skips, self._found = inf, skips, found
+
+    def analyze(self, context: OpContext, at: At, routine: Callable[[Any], Any], waits: bool) -> None:
+        """`routine` makes one that is not called for what C++ can read and is finite."""
+        given: dict[str, Any] = {"at": at, "waits": waits, "leaf": _name(at)}
+        context.insert_before_backward_op(routine(self._on_incoming), grad_outputs=[0], **given)
+        context.insert_after_backward_op(self._on_accumulated, grad_inputs=[], grad_outputs=[0], **given)
+
+    def _on_incoming(self, gradient: Any, at: At, waits: bool, leaf: str) -> None:
+        __tracebackhide__ = True
+        self._look(gradient, at, waits, INCOMING.format(leaf))
+
+    def _on_accumulated(self, grad_outputs: tuple[Any, ...], at: At, waits: bool, leaf: str) -> None:
+        __tracebackhide__ = True
+        from amanda.tools.nonfinite import tensors
+
+        variable = _variable()
+        gradient, has_hooks = variable.grad, bool(variable._post_accumulate_grad_hooks)
+        if gradient is None or (not has_hooks and tensors.is_view(gradient, [("", grad_outputs[0])])):
+            return  # a hook has taken it, or it was read when it came in
+        self._look(gradient, at, waits, ACCUMULATED.format(leaf))
+
+    def _look(self, gradient: Any, at: At, waits: bool, what: str) -> None:
+        __tracebackhide__ = True
+        from amanda.tools.nonfinite import tensors
+
+        if gradient is None:
+            return
+        flag = self._skips.read(gradient, tensors.reader(self._inf))
+        waits = waits and tensors.is_on_cpu([gradient])
+        if flag is None or (waits and not flag):
+            return
+        operands: list[Operand | None] = [tensors.described("gradient", gradient, waits)]
+        flag = tensors.kept(flag)
+        self._found(Sighting(at, flag, flag, tuple(filter(None, operands)), (), "", gradient=what), waits)
+
+
+def _variable() -> Any:
+    """That of the AccumulateGrad node which runs on this thread."""
+    import torch
+
+    node: Any = torch._C._current_autograd_node()
+    return node.variable
+
+
+def _name(at: At) -> str:
+    from amanda.drivers.torch import parameter_names
+
+    name = parameter_names.name_of(_variable())
+    return f"parameter {name!r}" if name else f"a leaf of {at.place.name}"
