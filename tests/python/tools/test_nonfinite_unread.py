@@ -135,3 +135,18 @@ def test_a_tensor_with_one_element_that_the_program_has_is_data():
 
     found = looked(lambda: write(torch.zeros(3))).findings()
     assert [(one.name, one.kind) for one in found] == [("aten::copy_", "given")]
+
+
+def test_what_hooks_of_the_program_keep_for_the_backward_pass_may_have_held_what_was_seen_before():
+    weight = torch.nn.Parameter(torch.tensor([torch.nan, 1.0]))
+
+    def run():
+        x = torch.ones(2, requires_grad=True)
+        with torch.autograd.graph.save_on_cpu():
+            loss = (x * weight).sum()
+        loss.backward()
+
+    given, after = looked(run).findings()
+    assert (given.kind, given.name, given.backward_op) == ("given", "aten::mul", "")
+    assert (after.kind, after.backward_op) == ("unread", "MulBackward0")
+    assert after.unread.startswith("saved other, which could not be read (hooks of the program keep it) or saved self")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _fork
@@ -46,6 +46,7 @@ class Sighting(NamedTuple):
     infinity: str = ""  # see Finding
     unread: str = ""  # see Finding
     follows: Any = False  # a flag, too: was what could not be read made from one that is not finite?
+    packed: Sequence[str] = ()  # what hooks of the program keep; all of it was read when operators made it, or took it
     gradient: str = ""  # see Finding
 
 
@@ -125,19 +126,24 @@ class Ledger:
             if key in self._told:
                 return None
             self._told.add(key)
+            unread = one.unread or (_packed(one.packed) if seen else "")
             finding = Finding(
-                kind="given" if given else "unread" if one.unread else "produced",
+                kind="given" if given else "unread" if unread else "produced",
                 phase="backward" if one.at.backward_op else "forward",
                 backward_op=one.at.backward_op,
                 parameter=one.parameter if given else "",
                 memory=one.memory if given else "",
-                cause=one.cause() if one.cause is not None and not (given or one.unread) else "",
+                cause=one.cause() if one.cause is not None and not (given or unread) else "",
                 outputs=one.outputs,
                 inputs=one.inputs,
                 infinity="" if given else one.infinity,
-                unread="" if given else one.unread,
+                unread="" if given else unread,
                 gradient=one.gradient,
                 **place_fields(one.at.place),
             )
             self._findings.setdefault(key, finding)
         return finding
+
+
+def _packed(names: Sequence[str]) -> str:
+    return " or ".join(f"{name}, which could not be read (hooks of the program keep it)" for name in names)

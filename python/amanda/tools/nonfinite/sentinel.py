@@ -272,21 +272,23 @@ class NaNSentinel(Tool):
             return
         if at.sides is not None and at.sides.may_be_view and tensors.is_view(outputs[0][1], inputs):
             return
-        inputs = [*inputs, *(tensors.saved() if at.backward_op else ())]
+        saved, packed = tensors.saved() if at.backward_op else ([], [])
+        inputs = [*inputs, *saved]
         read = [(name, value) for name, value in inputs if name not in constants]
         flags = [*before, *self._flags([value for _, value in read])]
         given = tensors.either(flags) if flags else tensors.none_of(output.device)
         unread = Unread(read, self._makers)
         follows = tensors.either(unread.flags) if unread.flags else False
         described = _operands(outputs, waits), _operands(inputs, waits)
+        sighting = Sighting(at, output, given, *described, "", packed=packed, unread=str(unread), follows=follows)
         if not waits:
-            deferred = Sighting(at, tensors.kept(output), tensors.kept(given), *described, "")
-            self._act(self._ledger.defer(deferred._replace(unread=str(unread), follows=follows)))
+            kept = sighting._replace(output=tensors.kept(output), given=tensors.kept(given))
+            self._act(self._ledger.defer(kept))
             return
-        held = held if any(held) else self._held_by(read)
+        parameter, memory = held if any(held) else self._held_by(read)
         cause = functools.partial(_cause, at, outputs, inputs, self.inf, constants)
-        found_here = Sighting(at, output, given, *described, *held, cause, unread=str(unread), follows=bool(follows))
-        self._act(self._ledger.add(found_here, bool(given)))
+        sighting = sighting._replace(parameter=parameter, memory=memory, cause=cause, follows=bool(follows))
+        self._act(self._ledger.add(sighting, bool(given)))
 
     def _note_unread(
         self, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], at: At, before: Sequence[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,18 +63,22 @@ def _counts(values: torch.Tensor) -> tuple[int, int, int, float | None, float | 
     return *counts, finite.min().item(), finite.max().item()
 
 
-def saved() -> Iterator[tuple[str, Any]]:
-    """The tensors that the autograd node running on this thread has saved, by name. Tensors that the program packs by
-    hooks of its own, as checkpointing does, are left out: these hooks must not run once more."""
+def saved() -> tuple[list[tuple[str, Any]], list[str]]:
+    """The tensors that the autograd node running on this thread has saved, by name; and the names of those that the
+    program packs by hooks of its own, as checkpointing does: these hooks must not run once more."""
     node = torch._C._current_autograd_node()
-    for name in [name for name in dir(node) if name.startswith("_raw_saved_")][:MOST_SAVED]:
-        kept = getattr(node, name)
+    shown, packed = [], []
+    for raw in [name for name in dir(node) if name.startswith("_raw_saved_")][:MOST_SAVED]:
+        kept, name = getattr(node, raw), f"saved {raw.removeprefix('_raw_saved_')}"
         try:
             value = kept.data
         except Exception:  # freed
             continue
         if isinstance(value, torch.Tensor):
-            yield f"saved {name.removeprefix('_raw_saved_')}", value
+            shown.append((name, value))
+        elif value is not None:
+            packed.append(name)
+    return shown, packed
 
 
 ALONE = 2  # references to an operand that only a routine's arguments hold, as `sys.getrefcount` counts
