@@ -36,7 +36,7 @@ def diff(tmp_path, run_python):
 
 def test_two_scripts(diff, tmp_path):
     same = diff("a.py", "a.py", "--flag")
-    words = "0 differences in 20 operators, 23 results, forward and backward"
+    words = "0 differences in 24 operators, 27 results, forward and backward"
     assert (same.returncode, same.stdout) == (0, f"['--flag']\n['--flag']\n\n{words}\n"), same.stderr
     other = diff("--json", "rows.json", "--html", "page.html", "a.py", "b.py")
     assert other.returncode == 1, other.stderr

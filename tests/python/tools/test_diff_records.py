@@ -143,7 +143,7 @@ def test_a_folder_that_is_a_file(tmp_path):
 
 def test_a_record_of_another_version(tmp_path):
     (tmp_path / "index.jsonl").write_text(json.dumps(["amanda diff record", 2]) + "\n")
-    with pytest.raises(ValueError, match="is a record of version 2, and this Amanda reads version 3; record it again"):
+    with pytest.raises(ValueError, match="is a record of version 2, and this Amanda reads version 4; record it again"):
         CausalDiff(tmp_path)
 
 

@@ -112,8 +112,10 @@ class CausalDiff(Differences, Watching):
                 self.set_ended_early()
                 return None
 
-    def _accumulates(self, station: Station, gradient: Any) -> None:
+    def _accumulated(self, station: Station, seen: Seen) -> Sequence[Any] | None:
+        if self._damage:
+            return None
         with self._lock:
-            self._compared += not self._damage
             if self._comparison.consequences:
-                self._comparison.accumulates(text_of_array(gradient))
+                self._comparison.accumulates(seen.inputs[0])
+        return self._ran(station, seen)

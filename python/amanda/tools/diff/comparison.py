@@ -93,7 +93,7 @@ class Comparison:
                 self._add(station, number, 0, _no_difference(note), "operator", note)
             self._follow(told, ("cause", station.id), station)
             return None
-        self._is_healing &= not seen.are_fixed
+        self._is_healing &= not seen.are_fixed or station.accumulates
         replaced: list[Any] = [None] * len(told)
         source: Hashable | None = None
         explained = False
@@ -228,6 +228,8 @@ class Comparison:
 
     def _add_inputs(self, station: Station, run: int, output: int, found: Any, changes: Sequence[Change]) -> Hashable:
         parameters = [name for change in changes for name in change.changed_parameters]
+        if station.accumulates and parameters:
+            parameters = ["gradient", *parameters]  # the parameter may be another cause
         key = self._add(station, run, output, found, "input", ", ".join(map(str, changes)), parameters)
         for change in changes:
             self.causes[key].read |= {theirs for theirs, _ in change.pairs}
@@ -247,7 +249,7 @@ class Comparison:
         return key
 
     def _follow(self, told: Iterable[str], source: Hashable, station: Station) -> None:
-        self.consequences.add(told, source, gradients=bool(station.backward_op))
+        self.consequences.add(told, source, gradients=bool(station.backward_op) and not station.accumulates)
 
     def _sources(self, inputs: Iterable[str], station: Station) -> list[Hashable]:
         if not self.consequences:

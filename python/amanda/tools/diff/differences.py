@@ -164,10 +164,9 @@ class RecordDiff(Differences):
     def _compare(self, station: Station, execution: Execution) -> None:
         if station.accumulates:
             self._comparison.accumulates(execution.inputs[0])
-        else:
-            are_views = station.is_view and not any(number is not None for number in execution.results)
-            seen = Seen([], execution.inputs, execution.forward, are_views)
-            self._comparison.ran(station, execution.told, seen, functools.partial(self._other.result, execution))
+        are_views = station.is_view and not any(number is not None for number in execution.results)
+        seen = Seen([], execution.inputs, execution.forward, are_views)
+        self._comparison.ran(station, execution.told, seen, functools.partial(self._other.result, execution))
 
     def _unseen(self) -> list[str]:
         return self._other.unseen

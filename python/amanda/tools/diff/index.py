@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 NAME = "index.jsonl"
-VERSION = 3
+VERSION = 4
 
 _HEAD = "amanda diff record"
 _LINE = re.compile(rb'\["([0-9a-f]{8})", (.*)\]\n', re.DOTALL)

@@ -53,7 +53,8 @@ def rows(
             its_causes.add(record.stations[match].op_id)
     last = (parting.ours, parting.theirs) if parting else (None, None)
     my_runs = matching.comparable_counts
-    mine = [one for one in matching.stations.values() if matching.counterpart(one.id) is None and my_runs[one.id]]
+    every = [one for one in matching.stations.values() if not one.accumulates]  # what leads to it is told
+    mine = [one for one in every if matching.counterpart(one.id) is None and my_runs[one.id]]
     reached = collections.Counter(i for i, _ in matching.comparable)
     its = [one for i, one in enumerate(record.stations) if i not in counts and reached[i] and not one.accumulates]
     its_runs = {station.id: reached[i] for i, station in enumerate(record.stations)}
@@ -107,7 +108,7 @@ def _other_counts(
     found, seen = [], set()
     for identity, station in matching.stations.items():
         match, count = matching.counterpart(identity), my_runs[identity]
-        if match is None or station.is_view or (count == (other := its_runs[match])):
+        if match is None or station.is_view or station.accumulates or (count == (other := its_runs[match])):
             continue
         if station.op_id not in seen:
             note = f"ran {_times(count)}, in the reference {_times(other)}"

@@ -111,7 +111,8 @@ class Matching:
                 best = max(alike, key=lambda i: self._agreement(i, inputs))  # the first of several
                 read = [tensor for text in inputs for tensor in filter(is_telling, tensors_in(text))]
                 # A view, such as a new parameter's detach, may be of memory that still holds a tensor of the reference.
-                may_be_new = not station.is_view and read and not self._agreement(best, inputs)[0]
+                # A leaf is known by its name.
+                may_be_new = not (station.is_view or station.accumulates or self._agreement(best, inputs)[0]) and read
                 is_new = may_be_new and self._tensors.issuperset(read)
                 match = None if is_new else best
             if match is not None and match in alike:

@@ -16,6 +16,7 @@ from amanda.tools.diff.tensor_file import TensorFile
 from amanda.tools.diff.texts import text_of_array
 
 MEGABYTE = 1e6
+ACCUMULATES = "AccumulateGrad"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +32,13 @@ class Station:
     line: str  # the text of that line: it stays when the line moves
     is_view: bool  # its results may share memory with an input
     is_compiled: bool  # of a compiled function: its backward operators are not compared
-    names: tuple[str, ...]  # of inputs; "" for those of a backward operator
+    names: tuple[str, ...]  # of inputs; () for a backward operator, unless it accumulates
     parameters: tuple[tuple[str, ...], ...]  # for each input: the parameter's name or "", of a list all
 
     @property
     def accumulates(self) -> bool:
-        """True if it adds a gradient to that of a leaf. Then it has no results."""
-        return self.backward_op == "AccumulateGrad"
+        """True if it adds a gradient to that of a leaf. Then the leaf's `.grad` is its result."""
+        return self.backward_op == ACCUMULATES
 
     @property
     def id(self) -> tuple[int, int | None]:

@@ -41,6 +41,7 @@ class RecordWriter:
         self._bytes = 0
         self._next = 0
         self.executions = self.bytes = 0  # that were added
+        self.known: dict[str, int] = {}  # numbers of tensors that were not written yet, by their texts
         self._files = 0
         self._is_complete = True
         self._write([index.head()])
@@ -54,9 +55,10 @@ class RecordWriter:
         if self._bytes >= BATCH_BYTES:
             self.flush()
 
-    def add_tensor(self, tensor: Any) -> int:
-        """Its number. The tensor must not change any more."""
+    def add_tensor(self, tensor: Any, text: str) -> int:
+        """Its number. The tensor must not change any more. `text`: what it is, with a hash."""
         self._next += 1
+        self.known[text] = self._next
         self._tensors.setdefault(values.framework_of(tensor), {})[str(self._next)] = tensor
         size = known(tensor).nbytes(tensor)
         self._bytes += size
@@ -66,7 +68,7 @@ class RecordWriter:
     def flush(self) -> None:
         """Writes what was added. Data that a full disk refused is dropped; the record stays readable up to there."""
         lines, tensors = self._lines, self._tensors
-        self._lines, self._tensors, self._bytes = [], {}, 0
+        self._lines, self._tensors, self._bytes, self.known = [], {}, 0, {}
         complete, self._is_complete = self._is_complete, False
         files = [self._write_file(framework, some) for framework, some in tensors.items()]
         self._write([index.line(line) for line in (*files, *lines)])

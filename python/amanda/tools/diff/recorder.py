@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any
 
 from amanda.tools.diff import values
 from amanda.tools.diff.record import Execution, Station
@@ -81,13 +80,15 @@ class Recorder(Watching):
         with self._lock:
             self._note_unreadable(told)
             number = self._number(station)
-            stored = [None if tensor is None else self._writer.add_tensor(tensor) for tensor in copies]
+            known = self._writer.known if station.accumulates else {}  # mostly what a backward operator has returned
+            stored = [
+                None if tensor is None else known.get(text) or self._writer.add_tensor(tensor, text)
+                for tensor, text in zip(copies, told, strict=True)
+            ]
             self._writer.add_execution(number, Execution(stored, told, seen.inputs, seen.forward))
 
-    def _accumulates(self, station: Station, gradient: Any) -> None:
-        execution = Execution([], [], [text_of_array(gradient)])
-        with self._lock:
-            self._writer.add_execution(self._number(station), execution)
+    def _accumulated(self, station: Station, seen: Seen) -> None:
+        self._ran(station, seen)
 
     def _number(self, station: Station) -> int:
         number = self._stations.get(station.id)

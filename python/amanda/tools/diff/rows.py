@@ -23,9 +23,9 @@ class Row:
     """A cause of a difference, at one operator of the program.
 
     ``kind``: "operator": its inputs agree and its results differ. "input": it got a tensor that differs, and that no
-    operator made: a parameter, data. "input not compared": its results differ, and so may an input that cannot be read,
-    which ``note`` names: it is the cause, or follows from one. The others: an operator that only one run has, or that ran
-    more or less often.
+    operator made: a parameter, data, a gradient that a hook has changed. "input not compared": its results differ, and so
+    may an input that cannot be read, which ``note`` names: it is the cause, or follows from one. The others: an operator
+    that only one run has, or that ran more or less often.
     """
 
     kind: Kind

@@ -18,7 +18,7 @@ from amanda.tool import Tool
 from amanda.tools._arrays import REASONS
 from amanda.tools._schemas import Sides
 from amanda.tools.diff import values
-from amanda.tools.diff.record import Station
+from amanda.tools.diff.record import ACCUMULATES, Station
 from amanda.tools.diff.texts import text_of, why_unreadable
 
 _COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
@@ -66,8 +66,8 @@ class Watching(Tool):
         """One execution. What it returns are new values of `seen.tensors`, on the CPU; None keeps one, or all."""
         raise NotImplementedError
 
-    def _accumulates(self, station: Station, gradient: Any) -> None:
-        """`gradient` is being added to that of a leaf."""
+    def _accumulated(self, station: Station, seen: Seen) -> Sequence[Any] | None:
+        """A gradient was added to that of a leaf: `seen.tensors` is the leaf's `.grad`. Returns as `_ran` does."""
         raise NotImplementedError
 
     def _analyze(self, context: OpContext) -> None:
@@ -91,12 +91,18 @@ class Watching(Tool):
         context.insert_after_op(self._after, inputs=written, with_run=True, station=station, exact=exact, access=access)
 
     def _analyze_backward(self, context: OpContext) -> None:
+        is_leaf = context.backward_op.__name__ == ACCUMULATES
+        if is_leaf and not context.namespace.startswith("pytorch/"):
+            return  # it has no `.grad`
         if _is_compiled(context):
             self._unfollowed += 1
             return  # one for each forward operator, where eager mode has the nodes of autograd
         station = _station(context)
-        if station.accumulates:
-            context.insert_before_backward_op(self._before_accumulation, grad_outputs=[0], station=station)
+        if is_leaf:
+            context.insert_before_backward_op(
+                self._before_accumulation, grad_outputs=[0], with_run=True, station=station
+            )
+            context.insert_after_backward_op(self._after_accumulation, grad_inputs=[], with_run=True, station=station)
             return
         access = drivers.access_to(context.namespace, context.op.__name__)
         shown: dict[str, Any] = {"grad_outputs": None}
@@ -145,9 +151,15 @@ class Watching(Tool):
                 values.values_of(array).overwrite(array, reference)
         return edited[0] if len(edited) == 1 else edited or None
 
-    def _before_accumulation(self, gradient: Any, station: Station) -> None:
-        if gradient is not None:
-            self._accumulates(station, gradient)
+    def _before_accumulation(self, gradient: Any, run: Run, station: Station) -> None:
+        run.setdefault(_inputs_of(station), []).append([text_of(gradient), text_of(_leaf().grad)])
+
+    def _after_accumulation(self, run: Run, station: Station) -> None:
+        leaf, inputs = _leaf(), run[_inputs_of(station)].pop()  # a hook may run it once more inside
+        gradients = [] if leaf.grad is None else [leaf.grad]  # a hook may take it
+        replaced = self._accumulated(station, Seen(gradients, inputs, None, False, _is_fixed(leaf.grad)))
+        if replaced is not None and replaced[0] is not None:
+            values.values_of(leaf.grad).overwrite(leaf.grad, replaced[0])
 
     def _before_backward(self, *grad_outputs: Any, run: Run) -> None:
         run["grad_outputs"] = [text_of(value) for value in grad_outputs]
@@ -179,6 +191,11 @@ def _station(context: OpContext) -> Station:
     if backward_op is None:
         names = tuple(op.input_names)
         parameters = tuple(_names(parameter) for parameter in context.parameter_names)
+    elif backward_op.__name__ == ACCUMULATES:
+        from amanda.drivers.torch import parameter_names
+
+        name = parameter_names.name_of(_leaf())
+        names, parameters = ("gradient", "grad"), ((name,), (name,))
     return Station(
         context.op_id,
         context.get_backward_op_id(),
@@ -192,6 +209,24 @@ def _station(context: OpContext) -> Station:
         names,
         parameters,
     )
+
+
+def _inputs_of(station: Station) -> str:
+    """A key: all leaves that an operator reads share its run."""
+    return f"inputs of {station.backward_op_id}"
+
+
+def _leaf() -> Any:
+    """That of the AccumulateGrad node which runs on this thread."""
+    import torch
+
+    node: Any = torch._C._current_autograd_node()
+    return node.variable
+
+
+def _is_fixed(gradient: Any) -> bool:
+    """Is it part of a graph, in which it must not change?"""
+    return gradient is not None and (gradient.requires_grad or gradient.is_inference())
 
 
 def _names(parameter: str | tuple[str | None, ...] | None) -> tuple[str, ...]:
