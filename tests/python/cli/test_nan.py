@@ -95,3 +95,43 @@ def test_other_words_and_a_status_where_something_was_not_looked_at(policy, why,
 def test_strict_of_a_clean_run_is_0_and_a_finding_stays_1(nan):
     assert nan("--strict", "script.py", "1", "0").returncode == 0
     assert nan("--strict", "script.py", "0", "0").returncode == 1
+
+
+HOOK = """
+import torch
+
+layer = torch.nn.Linear(2, 2)
+layer.weight.register_hook(lambda gradient: gradient / 0 * 0)
+layer(torch.ones(1, 2)).sum().backward()
+"""
+
+SPARSE = """
+import torch
+
+(-torch.eye(2)).to_sparse().sqrt().to_dense()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "head", "last"),
+    [
+        (
+            HOOK,
+            "was in the gradient that reached parameter 'weight'",
+            "1 operator got some that no operator seen here produced",
+        ),
+        (
+            SPARSE,
+            "was seen in the result of aten::to_dense",
+            "1 operator had some, and was given what no tool can read; not looked at: 3 values: a sparse tensor",
+        ),
+    ],
+    ids=["hook", "sparse"],
+)
+def test_what_no_operator_is_known_to_have_produced_is_a_finding_and_said_so(program, head, last, nan, tmp_path):
+    (tmp_path / "program.py").write_text(program)
+    found = nan("--strict", "program.py")
+    assert found.returncode == 1
+    assert head in found.stderr
+    assert "produced the first" not in found.stderr
+    assert found.stdout.endswith(f"\nNaN: {last}\n")

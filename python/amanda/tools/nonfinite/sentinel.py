@@ -285,7 +285,7 @@ class NaNSentinel(Tool):
             kept = sighting._replace(output=tensors.kept(output), given=tensors.kept(given))
             self._act(self._ledger.defer(kept))
             return
-        parameter, memory = held if any(held) else self._held_by(read)
+        parameter, memory = held if any(held) or not given else self._held_by(read)
         cause = functools.partial(_cause, at, outputs, inputs, self.inf, constants)
         sighting = sighting._replace(parameter=parameter, memory=memory, cause=cause, follows=bool(follows))
         self._act(self._ledger.add(sighting, bool(given)))
