@@ -138,7 +138,28 @@ def test_what_runs_unseen_is_told(tmp_path, monkeypatch):
 
 
 def test_the_driver_says_what_routines_can_do_with_results():
-    assert drivers.access_to("tensorflow/2.20/eager", "Relu") == (False, True)
-    assert drivers.access_to("tensorflow/2.20/function", "Relu") == (True, True)
-    assert drivers.access_to("tensorflow/2.20/graph", "VarHandleOp") == (True, False)
-    assert drivers.access_to("reference", "relu") == drivers.Access(can_replace=True, hides_values=False)
+    def access(mode, name):
+        found = drivers.access_to(f"tensorflow/2.20/{mode}", name)
+        return found.can_replace, found.hides_values, found.hides_inputs, found.shows_both
+
+    assert access("eager", "Relu") == (False, True, True, True)
+    assert access("function", "Relu") == (True, True, True, True)
+    assert access("graph", "VarHandleOp") == (True, False, True, True)
+    assert drivers.access_to("reference", "relu") == drivers.Access(shows_both=False)
+
+
+def test_what_tensorflow_does_not_show_may_be_the_cause(tmp_path):
+    def run(scale=1.0):
+        def scaled(x):
+            return x * scale
+
+        for value in tf.data.Dataset.from_tensor_slices([1.0, 2.0]).map(scaled):
+            value + 1.0
+
+    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
+        run()
+    for scale, expected in ((1.0, []), (3.0, [("input not compared", "tensorflow::IteratorGetNext")])):
+        diff = CausalDiff(tmp_path / "r")
+        with amanda.apply(diff):
+            run(scale)
+        assert [(row.kind, row.name) for row in diff.rows()][:1] == expected

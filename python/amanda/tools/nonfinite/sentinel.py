@@ -40,8 +40,9 @@ class NaNSentinel(Tool):
             train_one_epoch(model)  # raises NonfiniteError at that operator, forward or backward
 
     The error has the module, line, shapes, dtypes, the number of NaN elements, and the operand that was extreme. If the
-    NaN was in the data, or in a parameter, the error says so. Operators that got a NaN and passed it on are only
-    counted.
+    NaN was in the data, in a parameter, or in the gradient that reached one, the error says so. If an input could not be
+    read, the error names that input, and does not say that the operator produced the NaN. Operators that got a NaN and
+    passed it on are only counted.
 
     In TensorFlow, and in functions that stay compiled (``compiled="graph"``), each result is read in Python when its
     operator has run, on all devices. Values that a backward operator saved are not shown there. If the operator was
