@@ -199,6 +199,9 @@ class Comparison:
     def _hidden(self, station: Station, seen: Seen) -> str:
         """The inputs that cannot be compared, in words; of a backward operator also those of its forward operator, which
         may have saved them."""
+        saved = self._unread.get((station.op_id, seen.forward), "") if station.backward_op else ""
+        if not any(texts.UNREADABLE in text for text in seen.inputs):
+            return saved
         names = station.names or [f"grad_outputs[{i}]" for i in range(len(seen.inputs))]
         found = [
             f"{name}: {REASONS[reason]}"
@@ -206,7 +209,6 @@ class Comparison:
             for reason in filter(None, map(texts.why_unreadable, texts.tensors_in(text)))
             if reason not in _WITHOUT_VALUES
         ]
-        saved = self._unread.get((station.op_id, seen.forward), "") if station.backward_op else ""
         return ", ".join(dict.fromkeys(filter(None, [*found, saved])))
 
     def _judge(

@@ -112,7 +112,7 @@ class Watching(Tool):
         context.insert_after_backward_op(self._after_backward, with_run=True, station=station, access=access, **shown)
 
     def _before(self, *inputs: Any, run: Run, is_view: bool, read: frozenset[int], shows_all: bool) -> None:
-        shown = [values.UNSHOWN if value is None and not shows_all else value for value in inputs]
+        shown = inputs if shows_all else [values.UNSHOWN if value is None else value for value in inputs]
         run["inputs"] = [text_of(value, is_overwritten=i not in read) for i, value in enumerate(shown)]
         if self._wants_float64:
             run["values"] = _copied(inputs)

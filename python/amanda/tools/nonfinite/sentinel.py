@@ -264,7 +264,8 @@ class NaNSentinel(Tool):
 
         waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
         found = self._flags([value for _, value in outputs], unwritten=False)
-        self._note_unread(outputs, inputs, at, before)
+        if len(found) < _count(outputs):
+            self._note_unread(outputs, inputs, at, before)
         if not found:
             return
         self._reads.add_results(len(found))
@@ -276,9 +277,10 @@ class NaNSentinel(Tool):
         saved, packed = tensors.saved() if at.backward_op else ([], [])
         inputs = [*inputs, *saved]
         read = [(name, value) for name, value in inputs if name not in constants]
-        flags = [*before, *self._flags([value for _, value in read])]
+        flags = self._flags([value for _, value in read])
+        unread = Unread(read if len(flags) < _count(read) else (), self._makers)
+        flags = [*before, *flags]
         given = tensors.either(flags) if flags else tensors.none_of(output.device)
-        unread = Unread(read, self._makers)
         follows = tensors.either(unread.flags) if unread.flags else False
         described = _operands(outputs, waits), _operands(inputs, waits)
         sighting = Sighting(at, output, given, *described, "", packed=packed, unread=str(unread), follows=follows)
@@ -331,6 +333,11 @@ class NaNSentinel(Tool):
 def _runs_in_torch(context: OpContext) -> bool:
     """True if PyTorch runs the operator when the program calls it."""
     return context.namespace.startswith("pytorch/") and not context.is_symbolic
+
+
+def _count(named: Iterable[tuple[str, Any]]) -> int:
+    """How many tensors there are, that may have flags."""
+    return sum(hasattr(value, "dtype") and hasattr(value, "device") for value in flattened(value for _, value in named))
 
 
 def _cause(
