@@ -40,6 +40,8 @@ region = _get("torch._C._dynamo.eval_frame", "get_eval_frame_isolate_recompiles_
 set_region = _get("torch._C._dynamo.eval_frame", "set_eval_frame_isolate_recompiles_id")
 _regions = _get("torch._dynamo.eval_frame", "_next_isolate_recompiles_id")
 metrics = _get("torch._dynamo.utils", "get_metrics_context")
+# A context: the program's hooks on saved tensors, as checkpoint() sets them, are not called.
+without_saved_tensor_hooks = _get("torch._dynamo.utils", "_disable_saved_tensors_hooks_during_tracing")
 disable_current_modes = _get("torch.utils._python_dispatch", "_disable_current_modes")
 
 

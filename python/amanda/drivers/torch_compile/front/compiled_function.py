@@ -102,6 +102,19 @@ class CompiledFunction:
 
     def _instrumented(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built | None:
         """The function with taps; None if the original is to run."""
+        with port.without_saved_tensor_hooks():  # the operators that run here are not the program's
+            site, artifact = self._analyzed(toolset, instance, args)
+        built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
+        runs_with_tools = not artifact.failure and not (built and built.unseen)
+        coverage.count(site.shown, artifact.unseen, runs_with_tools)
+        if not runs_with_tools or not artifact.unseen:
+            return built
+        hidden = tuple(("hidden", what) for what, _ in artifact.unseen)
+        return dataclasses.replace(built or self._build_vanilla(args), unseen=hidden)
+
+    def _analyzed(
+        self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]
+    ) -> tuple[GraphSite, _core.Artifact]:
         if self._program is None:
             self._program = SharedProgram(self._gm, args)
         with self._program.on(args) as program:
@@ -117,13 +130,7 @@ class CompiledFunction:
                 artifact = _core.instrument(toolset, attach.COMPILE, site)
         if refused:
             raise _core.Error(refused[0])
-        built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
-        runs_with_tools = not artifact.failure and not (built and built.unseen)
-        coverage.count(site.shown, artifact.unseen, runs_with_tools)
-        if not runs_with_tools or not artifact.unseen:
-            return built
-        hidden = tuple(("hidden", what) for what, _ in artifact.unseen)
-        return dataclasses.replace(built or self._build_vanilla(args), unseen=hidden)
+        return site, artifact
 
     def _lowered(self, lowered: Any, args: Sequence[Any]) -> _Built:
         compiled = self._compiled.get(lowered.structure)

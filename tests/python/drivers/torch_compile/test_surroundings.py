@@ -1,0 +1,127 @@
+"""What a program does around a compiled function: in a scope, with tools that look, it gets the same bits as without."""
+
+
+import amanda
+import pytest
+import torch
+from compiling import Looks, apply
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+# Dynamo looks at the gradients of operands; PyTorch warns of that.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:Sparse CSR tensor support")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(module, **options):
+    return torch.compile(module, backend="aot_eager", **options)
+
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(4, 4))
+
+
+def leaf():
+    return torch.randn(3, 4, requires_grad=True)
+
+
+def step(run, wrap=lambda function: function):
+    """A model's results and gradients. `run`: gets the compiled model and an input."""
+    module, x = model(), leaf()
+    y = run(wrap(compiled(module)), x)
+    y.sum().backward()
+    return [y, x.grad, *(p.grad for p in module.parameters())]
+
+
+class Forward(amanda.Tool):
+    """Looks at the results of forward operators alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_inst_for_op(lambda context: context.insert_after_op(lambda *results: None))
+
+
+def run(program):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    return program()
+
+
+def check(program):
+    expected = run(program)
+    for tool in (Looks(), Forward()):
+        with apply(tool):
+            found = run(program)
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+# ---- what is saved for the backward pass -----------------------------------------------------------------------------
+
+
+def nested(inner, x):
+    return checkpoint(lambda x: inner(checkpoint(inner, x.sin(), use_reentrant=False)).cos(), x, use_reentrant=False)
+
+
+def without_early_stop(inner, x):
+    with set_checkpoint_early_stop(False):
+        return checkpoint(inner, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda inner, x: checkpoint(inner, x, use_reentrant=False),
+        lambda inner, x: checkpoint(inner, x, use_reentrant=True),
+        nested,
+        without_early_stop,
+    ],
+    ids=["not reentrant", "reentrant", "nested", "no early stop"],
+)
+def test_a_checkpoint_around_it(around):
+    check(lambda: step(around))
+
+
+def test_what_a_checkpoint_around_it_computes_again_is_seen_again():
+    looks = Looks(ops="linear")
+    with apply(looks):
+        step(lambda inner, x: checkpoint(inner, x, use_reentrant=False))
+    assert looks.forward["linear"] == 4
+
+
+def hooked(hooks):
+    def around(inner, x):
+        with hooks():
+            return inner(x)
+
+    return around
+
+
+@pytest.mark.parametrize("hooks", [save_on_cpu, lambda: saved_tensors_hooks(lambda x: x * 2, lambda x: x)])
+def test_hooks_on_saved_tensors(hooks):
+    check(lambda: step(hooked(hooks)))
+
+
+def test_hooks_get_no_tensor_of_the_driver_s():
+    packed = []
+
+    def pack(tensor):
+        packed.append(type(tensor))
+        return tensor
+
+    def program():
+        inner, x = compiled(model()), leaf()
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            for rows in 3, 5, 7:  # 5: compiled again
+                inner(torch.randn(rows, 4) + x[:1])
+
+    with apply(Looks(), Forward()):
+        program()
+    assert set(packed) <= {torch.Tensor, torch.nn.Parameter}
