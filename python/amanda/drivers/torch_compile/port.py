@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import operator
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -124,10 +126,33 @@ BACKWARD_AT_ONCE = "force_non_lazy_backward_lowering"
 _get("torch._functorch.config", BACKWARD_AT_ONCE)
 
 
-def compiling_backward(at_once: bool) -> Any:
+_graph_compile = _get("torch._functorch._aot_autograd", "graph_compile")
+_DONATED = "collect_bw_donated_buffer_idxs"  # of it: which saved tensors the backward graph may write over
+_get("torch._functorch._aot_autograd.graph_compile", _DONATED)
+
+
+@contextlib.contextmanager
+def compiling_backward(at_once: bool) -> Iterator[None]:
     """A context in which the backward graph is compiled at once; without `at_once`, when it first runs, in sight of
-    tools."""
-    return _patched({BACKWARD_AT_ONCE: True} if at_once else {})
+    tools. Enter it under compile_lock.
+
+    Until then it is not known whether the program keeps the graph for another backward pass (retain_graph=True), so a
+    backward graph that is compiled at once leaves what is saved for it as it is.
+    """
+    if not at_once:
+        yield
+        return
+    before = getattr(_graph_compile, _DONATED)
+    setattr(_graph_compile, _DONATED, _none_donated)
+    try:
+        with _patched({BACKWARD_AT_ONCE: True}):
+            yield
+    finally:
+        setattr(_graph_compile, _DONATED, before)
+
+
+def _none_donated(*graphs: object) -> list[int]:
+    return []
 
 
 if _missing:

@@ -125,3 +125,59 @@ def test_hooks_get_no_tensor_of_the_driver_s():
     with apply(Looks(), Forward()):
         program()
     assert set(packed) <= {torch.Tensor, torch.nn.Parameter}
+
+
+# ---- backward passes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_is_kept_for_another_backward_pass():
+    def program():
+        module, x = model(), leaf()
+        inner = compiled(module)
+        for _ in range(2):
+            loss = inner(x).sum()
+            loss.backward(retain_graph=True)
+            loss.backward()
+        return [loss, x.grad, *(p.grad for p in module.parameters())]
+
+    check(program)
+
+
+def test_gradients_of_some():
+    def program():
+        module, x, unused = model(), leaf(), leaf()
+        y = compiled(module)(x)
+        first = torch.autograd.grad(y.sum(), [x, *module.parameters()], retain_graph=True)
+        return [y, *first, *torch.autograd.grad(y.sum(), [x, unused], allow_unused=True, materialize_grads=True)]
+
+    check(program)
+
+
+def test_hooks_on_gradients():
+    def program():
+        found, module, x = [], model(), leaf()
+
+        def doubled(gradient):
+            found.append(gradient.clone())
+            return gradient * 2
+
+        for tensor in (x, *module.parameters()):
+            tensor.register_hook(doubled)
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: found.append(p.grad.clone()))
+        module[3].register_full_backward_hook(lambda m, before, after: found.extend([*before, *after]))
+        y = compiled(module)(x)
+        y.retain_grad()
+        y.register_hook(doubled)
+        y.sum().backward()
+        return [y, y.grad, x.grad, *found]
+
+    check(program)
+
+
+def test_double_backward_is_refused_by_pytorch_in_its_words():
+    x = leaf()
+    with apply(Looks()):
+        (gradient,) = torch.autograd.grad(compiled(model())(x).sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="does not currently support double backward"):
+            gradient.sum().backward()
