@@ -76,6 +76,8 @@ OpOverload = _get("torch._ops", "OpOverload")
 HigherOrderOperator = _get("torch._ops", "HigherOrderOperator")
 FakeTensor = _get("torch._subclasses.fake_tensor", "FakeTensor")
 FakeTensorMode = _get("torch._subclasses.fake_tensor", "FakeTensorMode")
+# Also of a wrapper subclass, by its parts; None: it has none.
+fake_mode_of = _get("torch._subclasses.fake_tensor", "maybe_get_fake_mode")
 TracingContext = _get("torch._guards", "TracingContext")
 enable_python_dispatcher = _get("torch._dispatch.python", "enable_python_dispatcher")
 tracing = _get("torch._guards", "tracing")

@@ -109,7 +109,7 @@ def test_a_backend_that_cannot_compile_taps(caplog, monkeypatch):
     (message,) = (record.getMessage() for record in caplog.records if record.name == "amanda")
     place = f'File "{__file__}", line {function.__code__.co_firstlineno + 1}, in function'
     assert message == (
-        f"[compile] the backend refusing could not compile {place} with taps, so it runs without tools: "
+        f"[compile] {place}, runs without tools: the backend refusing could not compile it with taps: "
         'NotImplementedError: no such node. With compiled="eager", tools see it (said once for each function)'
     )
     assert scope.coverage().row("aten::relu").skipped == {"compiled": 1}
@@ -138,6 +138,17 @@ def test_coverage_has_every_operator():
     assert report.row("aten::mul").skipped == {"unasked": 1, "backward": 1}
     assert report.row("autograd::MulBackward0").skipped == {"unasked": 1}
     assert not {"opaque", "lost"} & set(report.total("forward").skipped)
+
+
+def test_taps_that_cannot_be_put_into_a_graph_are_evidence(monkeypatch):
+    def fail(*args):
+        raise NotImplementedError("not into this")
+
+    monkeypatch.setattr("amanda.drivers.torch_compile.compiled_function.lower", fail)
+    compiled, seen = torch.compile(function, backend="aot_eager"), Seen()
+    with amanda.apply(seen, compiled="graph"):
+        assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
+    assert [one.reason for one in seen.evidence().unseen] == ["refused"]
 
 
 def test_a_model_is_not_kept_alive():

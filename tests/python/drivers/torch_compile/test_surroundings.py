@@ -1,11 +1,16 @@
 """What a program does around a compiled function: in a scope, with tools that look, it gets the same bits as without."""
 
+import contextlib
+import copy
+import logging
+import pickle
 
 import amanda
 import pytest
 import torch
 from compiling import Looks, apply
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 # Dynamo looks at the gradients of operands; PyTorch warns of that.
@@ -181,3 +186,137 @@ def test_double_backward_is_refused_by_pytorch_in_its_words():
         (gradient,) = torch.autograd.grad(compiled(model())(x).sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="does not currently support double backward"):
             gradient.sum().backward()
+
+
+# ---- operands of all kinds -----------------------------------------------------------------------------------------------
+
+
+def jagged(*lengths):
+    return torch.nested.nested_tensor([torch.randn(n, 4) for n in lengths], layout=torch.jagged, requires_grad=True)
+
+
+def test_nested_tensors():
+    def program():
+        linear, results = torch.nn.Linear(4, 4), []
+        inner = compiled(lambda x: linear(x).relu())
+        for lengths in (2, 3), (5, 3), (1, 2, 3):
+            x = jagged(*lengths)
+            y = inner(x)
+            y.values().sum().backward()
+            results += [y.values(), x.grad.values()]
+        return [*results, linear.weight.grad, linear.bias.grad]
+
+    check(program)
+
+
+def test_nested_tensors_are_counted_as_unseen():
+    tool = Looks()
+    with apply(tool):
+        compiled(lambda x: x.relu())(jagged(2, 3))
+    (unseen,) = tool.evidence().unseen
+    assert unseen.reason == "hidden"
+    assert "aten::relu" in unseen.text
+
+
+def test_subclasses_that_the_compiler_takes_apart():
+    def program():
+        x = TwoTensor(torch.randn(3), torch.randn(3)).requires_grad_()
+        y = compiled(lambda x: x.sin() * 2)(x)
+        y.sum().backward()
+        return [y.a, y.b, x.grad.a, x.grad.b]
+
+    check(program)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.randn(4, dtype=torch.complex64).conj(),
+        lambda: torch.randn(4, dtype=torch.complex64).conj().imag,
+        lambda: torch.randn(4, 4).relu().to_sparse(),
+        lambda: torch.randn(4, 4).relu().to_sparse_csr(),
+    ],
+    ids=["conj", "neg", "coo", "csr"],
+)
+def test_tensors_that_are_not_plain(made):
+    check(lambda: [compiled(lambda x: (x * 2).to_dense() if x.layout != torch.strided else x * 2 + 1)(made())])
+
+
+def test_a_graph_that_cannot_be_learned_runs_without_tools(caplog, monkeypatch):
+    from amanda.drivers.torch_compile import uninstrumented
+    from amanda.drivers.torch_compile.graph_run import GraphRun
+
+    def fail(run):
+        raise AssertionError("not on this\nand more")
+
+    monkeypatch.setattr(uninstrumented, "_said", {})
+    monkeypatch.setattr(GraphRun, "run", fail)
+    inner, tool, x = compiled(lambda x: torch.relu(x) + 1), Looks(), torch.ones(2)
+    scope = apply(tool, coverage=True)
+    for _ in range(2):
+        with scope:
+            assert inner(x).tolist() == [2, 2]
+    (message,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert "runs without tools: its operators can't be told by a run on fake tensors: AssertionError: not on" in message
+    assert [one.reason for one in tool.evidence().unseen] == ["refused"]
+    assert scope.coverage().row("relu").skipped == {"compiled": 1}
+
+
+# ---- modes, transforms and copies ------------------------------------------------------------------------------------
+
+
+def test_autocast_and_gradient_modes():
+    def program():
+        module, x, found = model(), leaf(), []
+        inner = compiled(module)
+        modes = torch.no_grad, torch.inference_mode, contextlib.nullcontext
+        for mode in *modes, lambda: torch.autocast("cpu", torch.bfloat16), torch.no_grad:
+            with mode():
+                y = inner(x)
+            found += [y, torch.tensor([y.requires_grad, y.is_inference()])]
+            if y.requires_grad:
+                y.float().sum().backward()
+        return [*found, x.grad, *(p.grad for p in module.parameters())]
+
+    check(program)
+
+
+@pytest.mark.parametrize("stance", ["force_eager", "eager_on_recompile", "eager_then_compile", "fail_on_recompile"])
+def test_stances(stance):
+    def program():
+        module, x, inner = model(), leaf(), None
+        inner = compiled(module)
+        results = [inner(x)]
+        with torch.compiler.set_stance(stance):
+            results.append(inner(x))
+        sum(y.sum() for y in results).backward()
+        return [*results, x.grad, *(p.grad for p in module.parameters())]
+
+    check(program)
+
+
+def test_transforms_of_torch_func():
+    def program():
+        inner, x = compiled(lambda x: x.sin() * 2), torch.randn(3)
+        result, pull = torch.func.vjp(inner, x)
+        return [
+            torch.func.vmap(inner)(torch.randn(2, 3)),
+            torch.func.grad(lambda x: inner(x).sum())(x),
+            *torch.func.jvp(inner, (x,), (torch.ones(3),)),
+            result,
+            *pull(torch.ones(3)),
+            torch.autograd.functional.jacobian(inner, x),
+        ]
+
+    check(program)
+
+
+def test_copies_and_pickles():
+    def program():
+        module, x = model(), leaf()
+        inner = compiled(module)
+        results = [inner(x), copy.deepcopy(inner)(x), pickle.loads(pickle.dumps(inner))(x)]
+        sum(y.sum() for y in results).backward()
+        return [*results, x.grad, *(p.grad for p in module.parameters())]
+
+    check(program)

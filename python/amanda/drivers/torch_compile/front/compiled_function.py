@@ -46,6 +46,7 @@ class CompiledFunction:
         self._vanilla: _Built | None = None
         self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs
         self._program: SharedProgram | None = None
+        self._unknown = False  # it can't be learned
         self._late: late.Inputs | None = None  # once Dynamo is done with the graph
 
     def prepare(self, example_inputs: Sequence[Any]) -> None:
@@ -102,21 +103,40 @@ class CompiledFunction:
 
     def _instrumented(self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]) -> _Built | None:
         """The function with taps; None if the original is to run."""
+        if not self._learn(args):
+            coverage.count((), uninstrumented.operators_of(self._gm), runs_with_tools=False)
+            return self._without_tools(args)
         with port.without_saved_tensor_hooks():  # the operators that run here are not the program's
             site, artifact = self._analyzed(toolset, instance, args)
         built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
-        runs_with_tools = not artifact.failure and not (built and built.unseen)
+        if artifact.failure:
+            built = self._without_tools(args)
+        runs_with_tools = not (built and built.unseen)
         coverage.count(site.shown, artifact.unseen, runs_with_tools)
         if not runs_with_tools or not artifact.unseen:
             return built
         hidden = tuple(("hidden", what) for what, _ in artifact.unseen)
         return dataclasses.replace(built or self._build_vanilla(args), unseen=hidden)
 
+    def _learn(self, args: Sequence[Any]) -> bool:
+        """False: which operators it calls can't be told."""
+        if self._program is None and not self._unknown:
+            try:
+                with port.without_saved_tensor_hooks():  # the operators that run here are not the program's
+                    self._program = SharedProgram(self._gm, args)
+            except Exception as error:  # no tool has been called yet: the program goes on
+                self._unknown = True
+                uninstrumented.say(self._gm, "its operators can't be told by a run on fake tensors", error)
+        return self._program is not None
+
+    def _without_tools(self, args: Sequence[Any]) -> _Built:
+        function = uninstrumented.function_of(self._gm)
+        return dataclasses.replace(self._build_vanilla(args), unseen=(("refused", function),))
+
     def _analyzed(
         self, toolset: _core.Toolset, instance: Instance, args: Sequence[Any]
     ) -> tuple[GraphSite, _core.Artifact]:
-        if self._program is None:
-            self._program = SharedProgram(self._gm, args)
+        assert self._program is not None
         with self._program.on(args) as program:
             places = Places(instance)
             refused: list[str] = []
@@ -141,8 +161,8 @@ class CompiledFunction:
             except port.RestartAnalysis:
                 raise
             except Exception as error:
-                function = uninstrumented.say(self._gm, self._name, error)
-                return dataclasses.replace(self._build_vanilla(args), unseen=(("refused", function),))
+                uninstrumented.say(self._gm, f"the backend {self._name} could not compile it with taps", error)
+                return self._without_tools(args)
             self._compiled[lowered.structure] = compiled
         return _Built(compiled, tuple(lowered.extra), lowered.keep)
 

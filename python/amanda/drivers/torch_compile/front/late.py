@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda.drivers.torch_compile import port
-from amanda.drivers.torch_compile.program import copies
+from amanda.drivers.torch_compile.program import copies, fakes
 
 
 class Inputs:
@@ -14,8 +14,7 @@ class Inputs:
 
     def __init__(self, gm: Any) -> None:
         self._symbols = [node.meta["example_value"] for node in gm.graph.nodes if node.op == "placeholder"]
-        modes = (symbol.fake_mode for symbol in self._symbols if isinstance(symbol, port.FakeTensor))
-        self.fake_mode = next(modes, None)
+        self.fake_mode = fakes.mode_of(self._symbols)
 
     def compiling(self, build: Callable[..., Any], *args: Any) -> Any:
         """Calls it as Dynamo calls a backend."""

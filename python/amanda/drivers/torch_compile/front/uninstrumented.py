@@ -11,23 +11,19 @@ _lock = _fork.rlock()
 _said: dict[str, str] = {}  # why, by function
 
 
-def say(gm: Any, backend: str, error: Exception) -> str:
-    """The program's backend could not compile an instrumented graph. Returns a name of the function."""
-    function = _function_of(gm)
+def say(gm: Any, why: str, error: Exception) -> None:
+    """Warns. `why`: "the backend inductor could not compile it with taps", where `error` was raised."""
+    function = function_of(gm)
+    reason = f"{why}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     with _lock:
         if function in _said:
-            return function
-        reason = str(error).strip().partition("\n")[0]
-        _said[function] = f"{backend}: {type(error).__name__}: {reason}"
+            return
+        _said[function] = reason
     logging.getLogger("amanda").warning(
-        "[compile] the backend %s could not compile %s with taps, so it runs without tools: %s: %s. "
-        'With compiled="eager", tools see it (said once for each function)',
-        backend,
+        '[compile] %s, runs without tools: %s. With compiled="eager", tools see it (said once for each function)',
         function,
-        type(error).__name__,
         reason,
     )
-    return function
 
 
 def remarks() -> list[str]:
@@ -36,11 +32,11 @@ def remarks() -> list[str]:
         said = dict(_said)
     if not said:
         return []
-    head = "compiled with torch.compile, and run without tools, since the backend could not compile it with taps:"
+    head = "compiled with torch.compile, and run without tools:"
     return [head, *(f"  {function}: {why}" for function, why in said.items())]
 
 
-def _function_of(gm: Any) -> str:
+def function_of(gm: Any) -> str:
     """The line of the program that its first operator comes from."""
     for node in gm.graph.nodes:
         stack = node.stack_trace
@@ -48,3 +44,9 @@ def _function_of(gm: Any) -> str:
             place: str = stack.strip().splitlines()[0].strip()
             return place
     return "a compiled function"
+
+
+def operators_of(gm: Any) -> list[tuple[str, str]]:
+    """What its nodes call, where no more is known; with no reason, as in `amanda._core.Artifact.unseen`."""
+    calls = (node.target for node in gm.graph.nodes if node.op.startswith("call_"))
+    return [(str(getattr(target, "__name__", target)), "") for target in calls]

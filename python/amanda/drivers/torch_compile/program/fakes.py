@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,6 +31,12 @@ def _leave_levels(outermost: int | None) -> None:
     """A failed run may leave levels of torch.func behind."""
     while (port.functorch_level() or 0) > (outermost or 0):
         port.pop_functorch_level()
+
+
+def mode_of(values: Iterable[Any]) -> Any:
+    """The mode of the first that is fake, or has fake parts; None: there is none."""
+    modes = (port.fake_mode_of(value) for value in values if isinstance(value, torch.Tensor))
+    return next((mode for mode in modes if mode is not None), None)
 
 
 def fresh(example: Any) -> Any:

@@ -111,14 +111,8 @@ def _node_of(ref: Ref) -> fx.Node:
 
 
 def _fake_mode_of(gm: fx.GraphModule) -> Any:
-    context = port.TracingContext.try_get()
-    if context is not None and context.fake_mode is not None:
-        return context.fake_mode
-    for node in gm.graph.nodes:
-        value = node.meta.get("example_value")
-        if isinstance(value, port.FakeTensor):
-            return value.fake_mode
-    return port.FakeTensorMode()
+    """Dynamo's own: fake tensors of two modes cannot meet, and backends run in another one."""
+    return fakes.mode_of(node.meta.get("example_value") for node in gm.graph.nodes) or port.FakeTensorMode()
 
 
 def _is_state(node: fx.Node, tensor: Any) -> bool:
