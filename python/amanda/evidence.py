@@ -96,7 +96,7 @@ class UnseenLog:
         return facts + [
             Unseen(reason, skipped[reason], f"{counted(skipped[reason], 'call')}: {REASONS[reason]}")
             for reason in NOT_SHOWN
-            if skipped[reason] and reason not in names
+            if skipped[reason] and names.keys().isdisjoint((reason, *_NAMED.get(reason, ())))
         ]
 
     def _skipped(self) -> collections.Counter[str]:
@@ -112,7 +112,7 @@ FACTS = {
     "eager": ("compiled function", "ran eagerly, in place of the compiled code"),
     "opaque": ("compiled function", "ran compiled, and none of its operators was shown"),
     TAPS: ("compiled function", "ran compiled with taps, which keep operators from being fused"),
-    "refused": ("compiled function", "ran compiled without tools, which its backend refused"),
+    "refused": ("compiled function", "ran compiled without tools, which could not be put into it"),
     "hidden": ("kind of operator", "in compiled functions could not be shown"),
     "unsupported": ("function", "ran without tools"),
     "stopped": ("tool", "failed, and was stopped"),
@@ -123,6 +123,9 @@ FACTS = {
 """What drivers, scopes and tools tell: what it is that was not looked at, and why. In the order of texts."""
 
 _TOLD_ONCE = ("unsupported", "stopped", "graph", "compiled")  # of a graph or a scope; others are told of each run
+
+_NAMED = {"compiled": ("hidden", "refused")}
+"""By reason of coverage: the facts that tell of the same operators."""
 
 NOT_SHOWN = ("opaque", "off", "thread", "graph", "compiled", "callback", "lost")
 """The reasons of coverage for which a call that the program makes is not shown. Others are part of what is shown, are what

@@ -140,6 +140,13 @@ def test_coverage_has_every_operator():
     assert not {"opaque", "lost"} & set(report.total("forward").skipped)
 
 
+def test_evidence_has_what_is_hidden_once():
+    compiled, seen = torch.compile(torch.vmap(lambda x: x.sin().sum()), backend="aot_eager"), Seen()
+    with amanda.apply(seen, compiled="graph", coverage=True):
+        compiled(torch.ones(2, 3))
+    assert [(one.reason, one.count) for one in seen.evidence().unseen] == [("hidden", 2)]
+
+
 def test_taps_that_cannot_be_put_into_a_graph_are_evidence(monkeypatch):
     def fail(*args):
         raise NotImplementedError("not into this")
