@@ -41,6 +41,8 @@ _nonrecursively_disabled = _get("torch._dynamo.decorators", "_nonrecursive_disab
 region = _get("torch._C._dynamo.eval_frame", "get_eval_frame_isolate_recompiles_id")
 set_region = _get("torch._C._dynamo.eval_frame", "set_eval_frame_isolate_recompiles_id")
 _regions = _get("torch._dynamo.eval_frame", "_next_isolate_recompiles_id")
+_num_modes = _get("torch._C", "_len_torch_dispatch_stack")
+_active_fake_mode = _get("torch._guards", "active_fake_mode")
 metrics = _get("torch._dynamo.utils", "get_metrics_context")
 # A context: the program's hooks on saved tensors, as checkpoint() sets them, are not called.
 without_saved_tensor_hooks = _get("torch._dynamo.utils", "_disable_saved_tensors_hooks_during_tracing")
@@ -49,6 +51,11 @@ disable_current_modes = _get("torch.utils._python_dispatch", "_disable_current_m
 
 def new_region() -> int:
     return int(next(_regions))
+
+
+def has_fake_mode() -> bool:
+    """Is the program being traced, on fake tensors of its own?"""
+    return _num_modes() > 0 and _active_fake_mode() is not None
 
 
 def is_export(callback: Any) -> bool:
@@ -123,6 +130,13 @@ RUN_CALLBACK = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__.
 ConstantSource = _get("torch._dynamo.source", "ConstantSource")
 register_effectful_op = _get("torch.library", "_register_effectful_op")
 EffectType = _get("torch.library", "EffectType")
+with_effects = _get("torch._higher_order_ops.effects", "with_effects")
+# The modes of a selective checkpoint, in its first run and when it computes again; and the operators that they let pass.
+SELECTING_MODES = (
+    _get("torch.utils.checkpoint", "_CachingTorchDispatchMode"),
+    _get("torch.utils.checkpoint", "_CachedTorchDispatchMode"),
+)
+unselected = _get("torch.utils.checkpoint", "SAC_IGNORED_OPS")
 _patched = _get("torch._functorch.config", "patch")
 BACKWARD_AT_ONCE = "force_non_lazy_backward_lowering"
 _get("torch._functorch.config", BACKWARD_AT_ONCE)

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import logging
 import pickle
 
@@ -9,9 +10,15 @@ import amanda
 import pytest
 import torch
 from compiling import Looks, apply
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.testing._internal.two_tensor import TwoTensor
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
 
 # Dynamo looks at the gradients of operands; PyTorch warns of that.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:Sparse CSR tensor support")
@@ -92,6 +99,22 @@ def without_early_stop(inner, x):
 )
 def test_a_checkpoint_around_it(around):
     check(lambda: step(around))
+
+
+@pytest.mark.parametrize("keeps", [lambda op: True, lambda op: False, lambda op: op is torch.ops.aten.addmm.default])
+def test_a_selective_checkpoint_around_it(keeps):
+    asked = []
+
+    def policy(context, op, *args, **kwargs):
+        asked.append(op)
+        return CheckpointPolicy.MUST_SAVE if keeps(op) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def around(inner, x):
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(lambda x: inner(x.sin()).cos(), x, use_reentrant=False, context_fn=contexts)
+
+    check(lambda: step(around))
+    assert not [op for op in asked if op.namespace == "amanda"]
 
 
 def test_what_a_checkpoint_around_it_computes_again_is_seen_again():
@@ -239,7 +262,11 @@ def test_subclasses_that_the_compiler_takes_apart():
     ids=["conj", "neg", "coo", "csr"],
 )
 def test_tensors_that_are_not_plain(made):
-    check(lambda: [compiled(lambda x: (x * 2).to_dense() if x.layout != torch.strided else x * 2 + 1)(made())])
+    check(lambda: [compiled(lambda x: (x if x.layout == torch.strided else x.to_dense()) * 2 + 1)(made())])
+
+
+def test_tensors_of_mkldnn():
+    check(lambda: [compiled(torch.relu)(torch.randn(4, 4).to_mkldnn()).to_dense()])
 
 
 def test_a_graph_that_cannot_be_learned_runs_without_tools(caplog, monkeypatch):
@@ -279,6 +306,17 @@ def test_autocast_and_gradient_modes():
         return [*found, x.grad, *(p.grad for p in module.parameters())]
 
     check(program)
+
+
+def test_a_program_on_fake_tensors():
+    looks = Looks()
+    with apply(looks):
+        with FakeTensorMode():
+            result = compiled(model())(torch.randn(3, 4))
+        assert isinstance(result, FakeTensor)
+        assert looks.forward["linear"] == 0
+        compiled(model())(torch.randn(3, 4))
+    assert looks.forward["linear"] == 2
 
 
 @pytest.mark.parametrize("stance", ["force_eager", "eager_on_recompile", "eager_then_compile", "fail_on_recompile"])

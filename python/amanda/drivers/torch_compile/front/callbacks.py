@@ -14,7 +14,7 @@ from amanda.drivers.torch_compile.places import capture
 
 
 class InstrumentingCallback:
-    """Compiles frames as `compile`, a callback with our backend, does. Tools do not see operators that run
+    """Compiles frames as `compile`, as a rule a callback with our backend, does. Tools do not see operators that run
     meanwhile."""
 
     def __init__(self, compile: Any) -> None:
@@ -49,6 +49,8 @@ _known: weakref.WeakKeyDictionary[Any, InstrumentingCallback] = weakref.WeakKeyD
 def instrumented(callback: Any, from_stance: Callable[[Any], Any]) -> Any:
     """See front.callback_for()."""
     chosen = from_stance(callback)
+    if chosen not in (None, False) and port.has_fake_mode():
+        return InstrumentingCallback(chosen)  # with the backend as it is: as in eager mode, no tool sees fake tensors
     if chosen is callback and (known := _known.get(callback)) is not None:
         regions.enter()
         return known

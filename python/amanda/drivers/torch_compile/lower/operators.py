@@ -20,6 +20,30 @@ BEGIN = torch.ops.amanda.begin_v1.default
 # It runs once, at its place, though nothing uses a result of it.
 port.register_effectful_op("amanda::look_v1", port.EffectType.ORDERED)
 
+# A selective checkpoint selects among the program's operators. Others are called again when it computes again.
+port.unselected.update(
+    getattr(torch.ops.amanda, name).default
+    for name in ("look_v1", "edge_v1", "opaque_v1", "begin_v1", "edit_v1", "run_v1", "replay_v1")
+)
+
+
+def _pass(mode: Any, token: torch.Tensor, op: port.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """What runs an operator in its order is no operator that such a checkpoint knows."""
+    return port.with_effects(token, op, *args, **kwargs) if op is LOOK else NotImplemented
+
+
+for _mode in port.SELECTING_MODES:
+    port.with_effects.py_impl(_mode)(_pass)
+
+
+def _without_autograd(*args: Any, **kwargs: Any) -> Any:
+    """PyTorch has this for devices, but not for layouts such as MKLDNN's."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return port.with_effects(*args, **kwargs)
+
+
+port.with_effects.py_impl(torch._C.DispatchKey.AutogradOther)(_without_autograd)
+
 _originals: dict[str, tuple[port.OpOverload, list[Layout]]] = {}
 
 
