@@ -46,6 +46,7 @@ _active_fake_mode = _get("torch._guards", "active_fake_mode")
 metrics = _get("torch._dynamo.utils", "get_metrics_context")
 # A context: the program's hooks on saved tensors, as checkpoint() sets them, are not called.
 without_saved_tensor_hooks = _get("torch._dynamo.utils", "_disable_saved_tensors_hooks_during_tracing")
+INLINED_HOOKS = "saved_tensors_hooks_pack_0"  # in a graph: such hooks, if they are graphs themselves
 disable_current_modes = _get("torch.utils._python_dispatch", "_disable_current_modes")
 
 

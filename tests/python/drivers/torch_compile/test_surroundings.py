@@ -137,6 +137,28 @@ def test_hooks_on_saved_tensors(hooks):
     check(lambda: step(hooked(hooks)))
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_hooks_that_the_compiler_inlines(backward):
+    """They change what is saved, and taps would change what that is."""
+
+    def program():
+        packs, unpacks = map(torch.fx.symbolic_trace, (lambda x: x * 2, lambda x: x * 0.75))
+        with saved_tensors_hooks(packs, unpacks):
+            return step(lambda inner, x: inner(x))
+
+    tool = amanda.Tool()
+    tool.add_inst_for_op(
+        lambda context: (context.insert_before_backward_op if backward else context.insert_after_op)(lambda *_: None),
+        backward=backward,
+    )
+    expected = run(program)
+    with apply(tool):
+        found = run(program)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert [unseen.reason for unseen in tool.evidence().unseen] == ["refused"]
+
+
 def test_hooks_get_no_tensor_of_the_driver_s():
     packed = []
 
@@ -284,7 +306,7 @@ def test_a_graph_that_cannot_be_learned_runs_without_tools(caplog, monkeypatch):
         with scope:
             assert inner(x).tolist() == [2, 2]
     (message,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
-    assert "runs without tools: its operators can't be told by a run on fake tensors: AssertionError: not on" in message
+    assert "runs without tools: no taps can be put into it: AssertionError: not on this. " in message
     assert [one.reason for one in tool.evidence().unseen] == ["refused"]
     assert scope.coverage().row("relu").skipped == {"compiled": 1}
 

@@ -14,7 +14,7 @@ from amanda.drivers.torch_compile.places import capture
 
 
 class InstrumentingCallback:
-    """Compiles frames as `compile`, as a rule a callback with our backend, does. Tools do not see operators that run
+    """Compiles frames as `compile`, a callback with our backend, does. Tools do not see operators that run
     meanwhile."""
 
     def __init__(self, compile: Any) -> None:

@@ -119,14 +119,16 @@ class CompiledFunction:
         return dataclasses.replace(built or self._build_vanilla(args), unseen=hidden)
 
     def _learn(self, args: Sequence[Any]) -> bool:
-        """False: which operators it calls can't be told."""
+        """False: which operators it calls can't be told, or no taps can be beside them."""
         if self._program is None and not self._unknown:
             try:
+                if hasattr(self._gm, port.INLINED_HOOKS):  # they would change what taps save instead
+                    raise NotImplementedError("the program's hooks on saved tensors are compiled into it")
                 with port.without_saved_tensor_hooks():  # the operators that run here are not the program's
                     self._program = SharedProgram(self._gm, args)
             except Exception as error:  # no tool has been called yet: the program goes on
                 self._unknown = True
-                uninstrumented.say(self._gm, "its operators can't be told by a run on fake tensors", error)
+                uninstrumented.say(self._gm, "no taps can be put into it", error)
         return self._program is not None
 
     def _without_tools(self, args: Sequence[Any]) -> _Built:
