@@ -192,7 +192,7 @@ def _station(context: OpContext) -> Station:
         names = tuple(op.input_names)
         parameters = tuple(_names(parameter) for parameter in context.parameter_names)
     elif backward_op.__name__ == ACCUMULATES:
-        from amanda.drivers.torch import parameter_names
+        from amanda.drivers.torch.identity import parameter_names
 
         name = parameter_names.name_of(_leaf())
         names, parameters = ("gradient", "grad"), ((name,), (name,))

@@ -65,7 +65,7 @@ def _variable() -> Any:
 
 
 def _name(at: At) -> str:
-    from amanda.drivers.torch import parameter_names
+    from amanda.drivers.torch.identity import parameter_names
 
     name = parameter_names.name_of(_variable())
     return f"parameter {name!r}" if name else f"a leaf of {at.place.name}"

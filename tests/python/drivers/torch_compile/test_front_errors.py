@@ -151,7 +151,7 @@ def test_taps_that_cannot_be_put_into_a_graph_are_evidence(monkeypatch):
     def fail(*args):
         raise NotImplementedError("not into this")
 
-    monkeypatch.setattr("amanda.drivers.torch_compile.compiled_function.lower", fail)
+    monkeypatch.setattr("amanda.drivers.torch_compile.front.compiled_function.lower", fail)
     compiled, seen = torch.compile(function, backend="aot_eager"), Seen()
     with amanda.apply(seen, compiled="graph"):
         assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]

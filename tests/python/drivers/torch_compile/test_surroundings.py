@@ -292,8 +292,8 @@ def test_tensors_of_mkldnn():
 
 
 def test_a_graph_that_cannot_be_learned_runs_without_tools(caplog, monkeypatch):
-    from amanda.drivers.torch_compile import uninstrumented
-    from amanda.drivers.torch_compile.graph_run import GraphRun
+    from amanda.drivers.torch_compile.front import uninstrumented
+    from amanda.drivers.torch_compile.program.graph_run import GraphRun
 
     def fail(run):
         raise AssertionError("not on this\nand more")
