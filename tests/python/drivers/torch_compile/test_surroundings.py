@@ -203,6 +203,32 @@ def test_gradients_of_some():
     check(program)
 
 
+def batched(routine, backend):
+    x = torch.ones(3, requires_grad=True)
+    tool = amanda.Tool()
+    tool.add_inst_for_op(lambda context: context.insert_before_backward_op(routine), ops="sin", backward=True)
+    with apply(tool):
+        y = torch.compile(lambda x: x.sin() * 2, backend=backend)(x)
+        (gradients,) = torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)
+    assert torch.equal(gradients, torch.eye(3) * (x.cos() * 2).detach())
+    return tool
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_batched_gradients_pass_unseen(backend):
+    def look(gradient):
+        raise AssertionError
+
+    tool = batched(look, backend)
+    assert [(one.reason, one.count) for one in tool.evidence().unseen] == [("hidden", 1)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_batched_gradients_are_not_edited(backend):
+    with pytest.raises(amanda.Error, match="a routine that may edit a gradient cannot run on batched gradients"):
+        batched(lambda gradient: gradient * 2, backend)
+
+
 def test_hooks_on_gradients():
     def program():
         found, module, x = [], model(), leaf()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import amanda._torch_compile
+from amanda import _core, scope
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.lower.layout import Layout
 from amanda.drivers.torch_compile.program.symbols import is_number, number_of
@@ -43,6 +44,28 @@ def _without_autograd(*args: Any, **kwargs: Any) -> Any:
 
 
 port.with_effects.py_impl(torch._C.DispatchKey.AutogradOther)(_without_autograd)
+
+
+def _not_shown(*args: Any) -> None:
+    scope.note_unseen("hidden", "an operator on batched gradients")
+
+
+def _refused(*args: Any) -> None:
+    raise _core.Error(
+        "[compile] a routine that may edit a gradient cannot run on batched gradients (is_grads_batched=True), for which "
+        "compiled code has no rule; a routine that returns nothing is left out there"
+    )
+
+
+# torch.autograd.grad(is_grads_batched=True) runs a backward graph on tensors that stand for several.
+_library = torch.library.Library("amanda", "IMPL")
+_library.impl("look_v1", _not_shown, "Batched")
+for _name in "edit_v1", "run_v1", "replay_v1":
+    _library.impl(_name, _refused, "Batched")
+port.with_effects.fallthrough(torch._C._dispatch_key_parse("VmapMode"))
+port.with_effects.py_impl(torch._C._dispatch_key_parse("Batched"))(
+    lambda token, op, *args, **kwargs: (token, op(*args, **kwargs))
+)
 
 _originals: dict[str, tuple[port.OpOverload, list[Layout]]] = {}
 
