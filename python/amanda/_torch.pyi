@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_model', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'home_name', 'identify', 'install', 'install_buffers', 'install_errors', 'install_models', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_among', 'name_hash', 'name_parts', 'named_parts', 'next_to_name', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'running_modules', 'sees_nothing', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'OwnWork', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_model', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'home_name', 'identify', 'install', 'install_buffers', 'install_errors', 'install_models', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_among', 'name_hash', 'name_parts', 'named_parts', 'next_to_name', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'running_modules', 'sees_nothing', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -29,6 +29,16 @@ class NodeWindow:
     """
     The autograd nodes that this thread makes from now on.
     """
+    def __init__(self) -> None:
+        ...
+class OwnWork:
+    """
+    `with` it: calls on this thread are a tool's own, and not the program's.
+    """
+    def __enter__(self) -> None:
+        ...
+    def __exit__(self, *args) -> None:
+        ...
     def __init__(self) -> None:
         ...
 class Spot:

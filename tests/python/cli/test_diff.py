@@ -320,3 +320,21 @@ def test_what_is_needed_is_checked_before_a_program_runs(tmp_path, monkeypatch, 
     assert stopped.value.code == 2
     assert capsys.readouterr().err.endswith(f"amanda diff: error: {told}\n")
     assert not os.path.exists("it_ran")
+
+
+EDITED = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU({}), torch.nn.Linear(16, 4))
+for _ in range(2):
+    model(torch.ones(2, 8)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(("edit", "names"), [("'none'", []), ("'tanh'", ["aten::gelu"])])
+def test_operators_of_an_edited_line_that_do_the_same_are_no_difference(diff, tmp_path, edit, names):
+    (tmp_path / "before.py").write_text(EDITED.format(""))
+    (tmp_path / "after.py").write_text(EDITED.format(edit))
+    done = diff("--json", "rows.json", "before.py", "after.py")
+    assert done.returncode == (1 if names else 0), done.stdout
+    assert [row["name"] for row in json.loads((tmp_path / "rows.json").read_text())] == names

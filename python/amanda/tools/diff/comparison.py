@@ -76,6 +76,7 @@ class Comparison:
         inputs, forward = seen.inputs, seen.forward
         number, reference = self.matching.next(station, inputs)
         if reference is None:
+            self.matching.add_lone(station, inputs, told)
             sources = self._sources(inputs, station)
             self.consequences.readers.update(sources)
             self._follow(told, sources[0] if sources and station.is_view else ("lone", station.id), station)

@@ -53,10 +53,13 @@ def rows(
             its_causes.add(record.stations[match].op_id)
     last = (parting.ours, parting.theirs) if parting else (None, None)
     my_runs = matching.comparable_counts
-    every = [one for one in matching.stations.values() if not one.accumulates]  # what leads to it is told
+    my_alike, its_alike = matching.alike()
+    # Of accumulations, the operators that lead to them are listed.
+    every = [one for one in matching.stations.values() if not one.accumulates and one.id not in my_alike]
     mine = [one for one in every if matching.counterpart(one.id) is None and my_runs[one.id]]
     reached = collections.Counter(i for i, _ in matching.comparable)
-    its = [one for i, one in enumerate(record.stations) if i not in counts and reached[i] and not one.accumulates]
+    others = [(i, one) for i, one in enumerate(record.stations) if i not in counts and i not in its_alike]
+    its = [one for i, one in others if reached[i] and not one.accumulates]
     its_runs = {station.id: reached[i] for i, station in enumerate(record.stations)}
     return [
         *_rows("only in this run", mine, my_runs, ours, last[0], my_causes),

@@ -49,6 +49,7 @@ class Matching:
         self.counts: collections.Counter[Id] = collections.Counter()  # how often each ran
         self.last: Station | None = None  # the one that ran last
         self.has_ended_early = False  # this run: what it has not reached is no difference
+        self._lone: dict[Id, int] = {}  # a hash of all runs of operators without a counterpart
         self._since: collections.Counter[Id] = collections.Counter()  # runs after the last one with a counterpart
         self._reached = 0  # how many of the record's executions came before, or are, the last counterpart
 
@@ -65,9 +66,36 @@ class Matching:
         self._reached = max(self._reached, runs[number] + 1)
         return number, self._record.executions[runs[number]][1]
 
+    def add_lone(self, station: Station, inputs: Sequence[str], told: Sequence[str]) -> None:
+        """A run without a counterpart. `told`: texts of its results."""
+        self._lone[station.id] = _hash(self._lone.get(station.id, 0), inputs, told)
+
     def counterpart(self, identity: Id) -> int | None:
         """Its position in the record."""
         return self._matches[identity]
+
+    def alike(self) -> tuple[set[Id], set[int]]:
+        """Operators without a counterpart of which the other run has one that is alike: of the same type, in a module of
+        the same name, with the same inputs and results in all its runs. Where a line was changed, it has other text. To be
+        asked at the end: until then another operator may turn out to be the counterpart.
+        """
+        theirs: dict[object, collections.deque[int]] = collections.defaultdict(collections.deque)
+        matched = set(self._matches.values())
+        for i, station in enumerate(self._record.stations):
+            if i in matched:
+                continue
+            runs = 0
+            for position in self._record.positions(i):
+                execution = self._record.executions[position][1]
+                runs = _hash(runs, execution.inputs, execution.told)
+            theirs[_kind(station), runs].append(i)
+        ours: set[Id] = set()
+        found: set[int] = set()
+        for identity, runs in self._lone.items():
+            if self._matches[identity] is None and (alike := theirs.get((_kind(self.stations[identity]), runs))):
+                ours.add(identity)
+                found.add(alike.popleft())
+        return ours, found
 
     def counts_of_reference(self) -> dict[int, int]:
         """The number of runs that each of the record's operators had in this run."""
@@ -140,6 +168,15 @@ class Matching:
 
 def _has_tensor(text: str) -> bool:
     return any(map(is_telling, tensors_in(text)))
+
+
+def _kind(station: Station) -> tuple[str, str | None, str]:
+    return station.operator, station.backward_op, station.module_path
+
+
+def _hash(runs: int, inputs: Sequence[str], told: Sequence[str]) -> int:
+    """Of the runs so far and one more."""
+    return hash((runs, tuple(inputs), tuple(told)))
 
 
 def _is_computing(station: Station) -> bool:
