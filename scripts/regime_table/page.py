@@ -58,7 +58,7 @@ def _table(regimes: tuple[str, ...], cells: Cells) -> list[str]:
 
 
 def _legend(cells: Cells) -> list[str]:
-    facts = {reason: f"a {noun} {what}" for reason, (noun, what) in FACTS.items()}
+    facts = {reason: f"{'an' if noun[0] in 'aeiou' else 'a'} {noun} {what}" for reason, (noun, what) in FACTS.items()}
     known = WORDS | facts | {reason: text for reason, text in NOT_SHOWN.items() if reason not in facts} | NOT_READ
     used = {word for text in cells.values() for word in text.split(", ")}
     lines = [f"| {word} | {text} |\n" for word, text in known.items() if word in used]

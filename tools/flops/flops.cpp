@@ -75,18 +75,10 @@ Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
   gradients_ = std::make_unique<UncountedGradients>(counts_);
   depends_on(*counter_);
   depends_on(*gradients_);
-  // The operators inside the node of a torch.autograd.Function are not shown. A checkpoint's node runs its region
-  // again, whose operators are.
-  add_inst_for_op(
-      [counts = counts_](OpContext& context) {
-        const std::string& node = context.backward_op()->name;
-        if (node != "AccumulateGrad" && node != "CheckpointFunctionBackward")
-          FlopCounter::list_backward(context, counts);
-      },
-      {.backward = true, .ops = {"autograd::*"}, .optional = true});
   if (!options.uncounted) {
     add_inst_for_op([counts = counts_](OpContext& context) { counts->compiled().leaves_out(context); },
                     {.ops = OpFilter(kComposite), .optional = true});
+    list_custom_functions();
     return;
   }
   add_inst_for_op([index, counts = counts_, bilinear = counter_->bilinear()](OpContext& context) {
@@ -101,9 +93,22 @@ Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
         },
         {.outputs = Positions::none()});
   });
+  list_custom_functions();
 }
 
 Flops::~Flops() = default;
+
+// The operators inside the node of a torch.autograd.Function are not shown. A checkpoint's node runs its region again,
+// whose operators are.
+void Flops::list_custom_functions() {
+  add_inst_for_op(
+      [counts = counts_](OpContext& context) {
+        const std::string& node = context.backward_op()->name;
+        if (node != "AccumulateGrad" && node != "CheckpointFunctionBackward")
+          FlopCounter::list_backward(context, counts);
+      },
+      {.backward = true, .ops = {"autograd::*"}, .optional = true});
+}
 
 void Flops::on_enter(Scope&) {
   Open& open = Open::all();

@@ -52,6 +52,7 @@ class Flops : public Tool {
   const std::shared_ptr<FlopCounts>& counts() const { return counts_; }
 
  private:
+  void list_custom_functions();
   bool counts(const std::string& kernel, const std::string& module_path) const;
 
   const size_t index_;  // of its flag in FlopCounter::counted_inside()

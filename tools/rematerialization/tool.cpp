@@ -13,6 +13,10 @@ Rematerialization::Rematerialization(std::shared_ptr<Rematerializer> remateriali
   add_inst_for_op(
       [owner = rematerializer_](OpContext& context) {
         if (owner->compiled().leaves_out(context)) return;
+        if (context.is_symbolic()) {
+          throw Error("[rematerialization] Rematerialization works on operators of PyTorch, and " + context.op().ns +
+                      "::" + context.op().name + " is one of " + context.name_space() + "; leave it out of this scope");
+        }
         Site* site = owner->site_of(context);
         if (!site) return;
         if (!site->written.empty()) {

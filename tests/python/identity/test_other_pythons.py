@@ -37,7 +37,7 @@ def test_the_walk_on_another_python(version, tmp_path):
     subprocess.run(
         [
             compiler, "-std=c++20", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-isystem", include, "-I", driver,
-            HERE / "frame_walk.cpp", driver / "python/last_walk.cpp", "-o", tmp_path / "frame_walk.so",
+            HERE / "frame_walk.cpp", driver / "python/identity/last_walk.cpp", "-o", tmp_path / "frame_walk.so",
         ],
         check=True,
     )  # fmt: skip

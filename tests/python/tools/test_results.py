@@ -9,6 +9,7 @@ import pandas
 import pytest
 import torch
 from amanda.reports.results import Results
+from amanda.tools._loss_scaling import LossScaling
 from amanda.tools.capture import Capture, Patch
 from amanda.tools.coverage import Coverage
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
@@ -87,7 +88,7 @@ def model(kind=Model):
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
 WITHOUT_RESULTS |= {Capture, NaNSentinel, Patch, Recorder}  # what they find are tensors, findings, files
-WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits}  # parts of others
+WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling}  # parts of others
 WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),

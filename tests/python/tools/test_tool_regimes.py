@@ -14,12 +14,7 @@ from regime_table.tools import EXCEPTIONS, TOOLS, Made, public_tools
 
 TEXT = page.PAGE.read_text()
 FOUND = page.cells_of(TEXT)
-RAW = [("FakeQuantization", "vmap"), ("FakeQuantization", "jvp")]  # an error of PyTorch's ends the program
-CELLS = [
-    pytest.param(*cell, marks=pytest.mark.xfail(strict=True, raises=RuntimeError) if cell in RAW else ())
-    for cell in FOUND
-    if cell[1] in REGIMES
-]
+CELLS = [cell for cell in FOUND if cell[1] in REGIMES]
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from amanda.reports.places import PLACE_FIELDS, Place
 from amanda.reports.results import Grouping, Results
 from amanda.scope import Scope, apply
 from amanda.tool import Tool
-from amanda.tools._arrays import REASONS, UNWRITTEN
+from amanda.tools._arrays import UNWRITTEN
 from amanda.tools._unwritten import MEMORY, may_be_met
 from amanda.tools.trace.expression import Expression
 from amanda.tools.trace.routines import Routines
@@ -133,12 +133,6 @@ class Trace(Results[Row, GroupBy], Tool):
         with self._lock:
             count = sum(site.unwritten() for site in self._sites.values())
         return {UNWRITTEN: count} if count else {}
-
-    def _unread(self) -> list[Unseen]:
-        with self._lock:
-            sites = list(self._sites.values())
-        failed = sum(values.errors for site in sites for _, values in site.all_values())
-        return evidence.of_skips({"failed": failed}, REASONS)
 
     def reset(self) -> None:
         self.reset_evidence()
