@@ -16,9 +16,10 @@ BUILD = @scripts/build.sh $(WITH_PYTHON) -DCMAKE_COMPILE_WARNING_AS_ERROR=$(if $
 demo: build
 	$(PYTHON_BIN) examples/python/demo.py
 
+# ARGS="-k diff", ARGS=--last-failed and others go to pytest.
 test: build-tests
 	ctest --preset release
-	$(PYTHON_BIN) -m pytest
+	$(PYTHON_BIN) -m pytest $(ARGS)
 	@echo "[test] all passed: C++ (ctest) and Python (pytest)"
 
 # The TensorFlow driver's tests, and what holds for every driver, in an environment of their own: it has no torch. Slow
@@ -98,6 +99,7 @@ CPP_FILES = $(shell git ls-files '*.cpp' '*.h')
 lint: build
 	clang-format --dry-run --Werror $(CPP_FILES)
 	ruff check . && ruff format --check .
+	$(PYTHON_BIN) scripts/plain_english.py README.md docs python src include drivers tools examples scripts
 	mypy
 
 format: .venv/requirements.txt

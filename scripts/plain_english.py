@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MOST_WORDS = 35
+CODE_BLOCK = re.compile(r"^(( *)\S.*::)\n(?: *\n|\2 +.*\n)+", re.MULTILINE)  # of a docstring, after "::"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ def sentences(text: str) -> list[str]:
     text = re.sub(r"``.*?``|`[^`]*`", "X", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     end = r"(?:(?<=[.?!])|(?<=[.?!][)\"'])|(?<=[.?!]\*\*))\s+(?=[A-Z\"'(*])"
-    parts = re.split(end + r"|\n\s*\n|\n\s*[-*] |\n\s*[\w, ]+: ", text)
+    parts = re.split(end + r"|\n\s*\n|\n\s*[-*] |\n\s*[\w, ]+: |\n\s*[\w.]+: ", text)
     return [" ".join(part.split()) for part in parts if part.strip()]
 
 
@@ -102,7 +103,7 @@ def _of_python(file: str, source: str) -> Iterator[Text]:
     for node in ast.walk(ast.parse(source)):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and (document := ast.get_docstring(node)):
-            yield Text(file, node.body[0].lineno, document, code=True)
+            yield Text(file, node.body[0].lineno, CODE_BLOCK.sub(r"\1\n\n", document + "\n"), code=True)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = [token for token in tokens if token.type == tokenize.COMMENT]
     yield from _joined(

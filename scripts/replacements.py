@@ -13,7 +13,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests" / "python"))
+sys.path.append(str(ROOT / "tests" / "python" / "support"))
 
 from faithful import RunOriginal  # noqa: E402
 

@@ -111,7 +111,7 @@ bool AnalysisSession::is_done(const ActiveTool& active, Record& record, size_t r
   return scopes_.cache_enabled() && record.of(active.tool, registration).holds(shows_symbols());
 }
 
-// What a tool has analysed before it was told to count anew remains to be noted.
+// Operators that a tool analysed before its counts were reset remain to be noted.
 bool AnalysisSession::pending(Point point) const {
   for (const ActiveTool& active : tables_->tools) {
     if (!is_active(active)) continue;

@@ -18,7 +18,7 @@ class CompiledOperators {
   /// `leaves_out`: for the log, once: "[flops] Flops leaves out ...".
   explicit CompiledOperators(std::string leaves_out) : leaves_out_(std::move(leaves_out)) {}
 
-  /// Is the operator in a compiled function? Then it is noted.
+  /// True if the operator is in a compiled function. Then it is noted.
   bool leaves_out(const OpContext& context) {
     if (!context.is_symbolic() || !context.name_space().starts_with("pytorch/")) return false;
     if (note(context.op_id())) {
@@ -39,7 +39,7 @@ class CompiledOperators {
   }
 
  private:
-  /// Is it the first one?
+  /// True if it is the first one.
   bool note(OpId id) {
     const std::lock_guard lock(mutex_);
     ids_.insert(id);

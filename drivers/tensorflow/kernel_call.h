@@ -60,7 +60,7 @@ class KernelCall final : public python::GraphCall, public TensorCall {
 
     KernelCall* call = nullptr;
     int number = Slot::kHidden;  // of an argument that was not fetched yet, or else
-    TensorPtr tensor;            // null: not fetched, or not there
+    TensorPtr tensor;            // null if it was not fetched, or does not exist
   };
   struct List final : python::NativeOperand {
     ValueInfo describe() const override;
@@ -75,7 +75,7 @@ class KernelCall final : public python::GraphCall, public TensorCall {
   };
 
   const Operator& forward() const { return node_.op().forward ? *node_.op().forward : node_.op(); }
-  /// Null: it is not there, as a result before there are any.
+  /// Null if there is none, as for a result before the node has run.
   const TensorPtr& fetched(int number) const;
   py::object shown(int number) const;
   void hold(int number, const TensorPtr& tensor);

@@ -10,7 +10,7 @@
 
 namespace amanda::pytorch {
 
-/// What an operator recorded while it ran inside a node, for its gradient.
+/// The autograd graph that an operator recorded while it ran inside a node, for its gradient.
 class Recorded final : public Held {
  public:
   Recorded(std::vector<at::Tensor> inputs, std::vector<at::Tensor> results)

@@ -43,9 +43,9 @@ class Positions {
   /// Selects no operand: the routine is called without values.
   static Positions none() { return Positions(std::vector<std::variant<int64_t, std::string>>{}); }
 
-  /// Was anything selected, be it all or none?
+  /// True if something was selected, be it all or none.
   bool is_given() const { return is_given_; }
-  /// What was selected; empty if all operands are.
+  /// The selected positions and names; empty if all operands are selected.
   const std::optional<std::vector<std::variant<int64_t, std::string>>>& selected() const { return selected_; }
 
  private:
@@ -72,11 +72,11 @@ struct ActionOptions {
   /// the two. Instead of the operator: the result need not be a view where the operator's is.
   bool allow_view = false;
   RoutineKind kind = RoutineKind::kUnknown;  ///< what the routine does with its values
-  /// May it call Values::run()? If a backward operator's routine does not, nothing is kept for it.
+  /// True if it may call Values::run(). If a backward operator's routine does not, nothing is kept for it.
   bool with_run = true;
-  /// May it call the framework's operators? If not, it is called faster, in the program's own thread state: grad mode,
-  /// autocast and other modes. No tool sees an operator that it calls after all, but autograd may record it. Needs
-  /// `RoutineKind::kObserve`, and not `differentiable`. Not for replacements.
+  /// True if it may call the framework's operators. If not, it is called faster, in the program's own thread state:
+  /// grad mode, autocast and other modes. No tool sees an operator that it calls after all, but autograd may record it.
+  /// Needs `RoutineKind::kObserve`, and not `differentiable`. Not for replacements.
   bool with_operators = true;
 };
 
@@ -87,7 +87,7 @@ struct ScheduleMethod {
   Point point;       ///< where the routine runs
   /// A selection of operands.
   struct Selection {
-    const char* name;                  ///< "outputs"; null: the method has none
+    const char* name;                  ///< "outputs"; null if the method has none
     Positions ActionOptions::*option;  ///< the option of that name
   };
   Selection gets;   ///< what the routine gets
@@ -106,18 +106,18 @@ class Action {
 
   /// Removes the action, from the operator's next run on. On any thread, any number of times.
   void remove();
-  /// Was it removed? On any thread.
+  /// True if it was removed. On any thread.
   bool removed() const;
 
-  /// What was scheduled, and where. On any thread, also after the scope and the tool are gone. Throws `Error` if this
-  /// is no action (a default-constructed handle).
+  /// Describes the routine and its place. On any thread, also after the scope and the tool are gone. Throws `Error` if
+  /// this is no action (a default-constructed handle).
   ActionDescription describe() const;
 
  private:
   std::shared_ptr<ScheduledAction> scheduled_;
 };
 
-/// What a routine works on: the selected operands of one execution.
+/// The selected operands of one execution, on which a routine works.
 ///
 /// Valid during the call of the routine, on its thread. Do not keep it, or the Values in it.
 class Values {
@@ -141,13 +141,13 @@ class Values {
   /// observes.
   void set(size_t i, Value value);
 
-  /// After the operator only: how many inputs it is shown beside the results, selected by `ActionOptions::inputs`,
-  /// or by `ActionOptions::grad_outputs` for a backward operator.
+  /// After the operator only: the number of inputs that it is shown in addition to the results, selected by
+  /// `ActionOptions::inputs`, or by `ActionOptions::grad_outputs` for a backward operator.
   size_t num_inputs() const;
   /// The position of the i-th of these in the schema.
   size_t input_position(size_t i) const;
-  /// The i-th of these, borrowed: what the operator ran on. What an operator writes to has changed by now. Throws
-  /// `std::out_of_range` for an `i` that is not below num_inputs().
+  /// The i-th of these, borrowed: what the operator ran on. Operands that the operator writes to have changed by now.
+  /// Throws `std::out_of_range` for an `i` that is not below num_inputs().
   Value input(size_t i) const;
 
   /// Replacements only: how many results the operator has. A replacement sets all of them, unless call_original() ran.
@@ -177,8 +177,8 @@ class Values {
     return slot<T>(local_state());
   }
   /// The number of this execution among those of the forward operator, from 0 on since the tool's scope was entered. An
-  /// execution counts if a routine of the scope asks for run(), or may ask in a backward operator. Empty: not known, as
-  /// where a graph does not say to which execution a backward operator belongs.
+  /// execution counts if a routine of the scope asks for run(), or may ask in a backward operator. Empty if it is not
+  /// known, as in a graph that does not show to which execution a backward operator belongs.
   std::optional<uint64_t> run_index();
 
   /// Where the routine runs: before, after or instead of the operator.
@@ -205,7 +205,7 @@ class Values {
   }
   RunState& run_state();
   RunState& local_state();
-  std::pair<uint64_t, uint64_t> versions() const;  // of the operands, and of the inputs that are shown beside them
+  std::pair<uint64_t, uint64_t> versions() const;  // of the operands, and of the inputs that are shown in addition
   void check_unchanged() const;
 
   Execution& execution_;

@@ -1,4 +1,4 @@
-// What an analysis routine is given: one operator, and the means to schedule actions on it.
+// OpContext: one operator, as an analysis routine gets it, with the methods that schedule actions on it.
 #pragma once
 
 #include <any>
@@ -27,11 +27,11 @@ class ContextFace {
   virtual ~ContextFace() = default;
   /// A copy with the same keys, for the context of an inner scope.
   virtual std::unique_ptr<ContextFace> copy_keys(OpContext& owner) const = 0;
-  /// Does it hold any key? Must not block.
+  /// True if it holds a key. Must not block.
   virtual bool has_keys() const = 0;
 };
 
-/// What an analysis routine is given: one operator. There is one per operator and scope, shared by the scope's tools;
+/// One operator, as an analysis routine gets it. There is one per operator and scope, shared by the scope's tools;
 /// it lives as long as the scope.
 ///
 /// Identity (op() to is_backward(), and keys) may be read as long as the context lives; everything else only during the
@@ -73,9 +73,9 @@ class OpContext {
   /// The driver's name: "pytorch/2.13/eager".
   std::string name_space() const { return std::string(backend_->name_space()); }
 
-  /// Is this the context of a forward operator?
+  /// True for the context of a forward operator.
   bool is_forward() const { return !is_backward(); }
-  /// Is this the context of a backward operator?
+  /// True for the context of a backward operator.
   bool is_backward() const { return backward_info_ != nullptr; }
   /// The tool whose analysis is running.
   const Tool& tool() const;
@@ -83,9 +83,9 @@ class OpContext {
   std::string module_path() const;
   /// "file:line" of the user's call; "" if unknown.
   std::string source() const;
-  /// Is a checkpoint recomputing the operator?
+  /// True if a checkpoint is recomputing the operator.
   bool is_recompute() const;
-  /// Are this driver's operators analyzed before their operands have values?
+  /// True if this driver's operators are analyzed before their operands have values.
   bool is_symbolic() const;
   /// How many operators that the tool also sees are around this one.
   size_t depth() const;
@@ -102,14 +102,14 @@ class OpContext {
   std::string parameter_name(size_t position) const;
   /// The same for each tensor of a list; empty if the input is not a list of tensors.
   std::vector<std::string> parameter_names(size_t position) const;
-  /// Do outputs exist? In a `require_outputs` analysis, in every backward one, and as symbols of a graph.
+  /// True if outputs exist: in a `require_outputs` analysis, in every backward one, and as symbols of a graph.
   bool has_outputs() const;
   /// How many outputs the (forward) operator has.
   size_t num_outputs() const;
   /// An output of the (forward) operator, as input(). Throws `Error` if there are none yet.
   Value output(size_t position) const;
   /// An attribute of the (forward) operator: what is fixed when a graph is built and is no operand, as text: "NHWC".
-  /// "": it has no such attribute.
+  /// "" if there is no such attribute.
   std::string attribute(std::string_view name) const;
   /// An attribute of the backward operator; "" in a forward context.
   std::string backward_attribute(std::string_view name) const;
@@ -117,7 +117,8 @@ class OpContext {
   size_t num_grad_outputs() const;
   /// An incoming gradient, borrowed; null or None if it is undefined.
   Value grad_output(size_t position) const;
-  /// Do computed gradients exist? In a `require_outputs` analysis of a backward operator, and as symbols of a graph.
+  /// True if computed gradients exist: in a `require_outputs` analysis of a backward operator, and as symbols of a
+  /// graph.
   bool has_grad_inputs() const;
   /// How many gradients the backward operator computes.
   size_t num_grad_inputs() const;
@@ -192,8 +193,8 @@ class OpContext {
   /// Allows the routines that this analysis schedules from here on to change their operands in place.
   void may_mutate();
 
-  /// What the scope's tools have scheduled on this operator so far, and on its backward operators, in the order in
-  /// which it runs; without actions that were removed. Also outside an analysis, on any thread, as long as the context
+  /// The actions that the scope's tools have scheduled so far on this operator and on its backward operators, in the
+  /// order in which they run, without removed ones. Also outside an analysis, on any thread, as long as the context
   /// lives.
   std::vector<ActionDescription> actions() const;
 

@@ -96,8 +96,8 @@ class Tool {
   uint64_t version() const { return version_.load(); }
   /// The number of operators of this phase that an analysis of the tool has looked at, in all scopes so far.
   size_t analysed(Phase phase) const;
-  /// Counts them anew: those that were analysed before count again when they run next. What is in a graph keeps
-  /// counting, as its next run shows nothing of it. Plans are merged again.
+  /// Counts them anew: those that were analysed before count again when they run next. Operators in a graph
+  /// stay counted, because their next run shows nothing of them. Plans are merged again.
   void forget_analysed();
 
  private:
@@ -113,9 +113,9 @@ class Tool {
   OpFilter only_ops_;  // all routines are restricted to these operators
   ModuleFilter only_modules_;
   std::atomic<uint64_t> version_{0};
-  std::atomic<bool> applied_{false};                        // some scope has seen it: a change must be told
+  std::atomic<bool> applied_{false};                        // some scope has seen it, and must be notified of changes
   std::set<size_t> told_unmatched_;                         // registrations whose filters were said to match nothing
-  std::array<std::unordered_map<OpId, bool>, 2> analysed_;  // by phase: is it in a graph?
+  std::array<std::unordered_map<OpId, bool>, 2> analysed_;  // by phase: true if it is in a graph
 };
 
 }  // namespace amanda

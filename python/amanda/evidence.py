@@ -24,7 +24,8 @@ class Unseen:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What the statements of a tool rest on. From `Tool.evidence`; it is a snapshot.
+    """The basis of a tool's statements: what the tool looked at, and what it did not. `Tool.evidence` returns it, as a
+    snapshot.
 
     ``str(evidence)`` is a sentence: "412 operators and 388 backward operators; not looked at: ...".
     """
@@ -32,28 +33,28 @@ class Evidence:
     tool: str
     operators: int  # forward operators that the tool looked at: places in the program
     backward_operators: int
-    values: int | None  # tensors and arrays whose elements it read; None: it does not count them
+    values: int | None  # tensors and arrays whose elements it read; None if it does not count them
     unseen: tuple[Unseen, ...]
 
     @property
     def is_complete(self) -> bool:
-        """Is nothing known to have run that the tool did not look at?
+        """True if nothing is known to have run that the tool did not look at.
 
-        Operators that its filters leave out do not count. What a driver cannot see at all is listed in the documentation's
-        limitations.
+        Operators that its filters leave out do not count. The documentation's limitations list what a driver
+        cannot see at all.
         """
         return not self.unseen
 
     @property
     def looked_at(self) -> str:
-        """What it looked at: "12,431 results of 412 operators and 388 backward operators"."""
+        """A text that says what the tool looked at: "12,431 results of 412 operators and 388 backward operators"."""
         values = "" if self.values is None else f"{counted(self.values, 'result')} of "
         backward = f" and {counted(self.backward_operators, 'backward operator')}" if self.backward_operators else ""
         return f"{values}{counted(self.operators, 'operator')}{backward}"
 
     @property
     def not_looked_at(self) -> str:
-        """What ran and was not looked at; empty if nothing is known."""
+        """A text that says what ran and was not looked at; empty if nothing is known."""
         return "; ".join(one.text for one in self.unseen)
 
     def __str__(self) -> str:
@@ -61,7 +62,7 @@ class Evidence:
 
 
 class UnseenLog:
-    """What ran in the scopes of one tool without being shown to it. On any thread."""
+    """A log of what ran in the scopes of one tool, on any thread, without being shown to the tool."""
 
     def __init__(self) -> None:
         self._lock = _fork.lock()  # guards the fields below
@@ -80,7 +81,7 @@ class UnseenLog:
             self._coverage.extend(counters)
 
     def clear(self) -> None:
-        """Forgets what was noted and counted, but for what is told only once."""
+        """Forgets the facts that were noted and counted, except those of which a tool is notified only once."""
         with self._lock:
             self._names = {reason: names for reason, names in self._names.items() if reason in _TOLD_ONCE}
             skipped = self._skipped()
@@ -120,12 +121,12 @@ FACTS = {
     "uncounted": ("kind of operator", "ran uncounted, and may multiply"),
     "unevaluated": ("evaluation of an expression", "gave no value"),
 }
-"""What drivers, scopes and tools tell: what it is that was not looked at, and why. In the order of texts."""
+"""The facts that drivers, scopes and tools note: the things that were not looked at, and why. In the order of texts."""
 
-_TOLD_ONCE = ("unsupported", "stopped", "graph", "compiled")  # of a graph or a scope; others are told of each run
+_TOLD_ONCE = ("unsupported", "stopped", "graph", "compiled")  # of a graph or a scope; others are noted in each run
 
 _NAMED = {"compiled": ("hidden", "refused")}
-"""By reason of coverage: the facts that tell of the same operators."""
+"""By reason of coverage: the facts about the same operators."""
 
 NOT_SHOWN = ("opaque", "off", "thread", "graph", "compiled", "callback", "lost")
 """The reasons of coverage for which a call that the program makes is not shown. Others are part of what is shown, are what
@@ -133,7 +134,7 @@ filters leave out, or are not the program's."""
 
 
 def of_skips(counts: Mapping[str, int], reasons: Mapping[str, str]) -> list[Unseen]:
-    """What a tool could not read, by reason, and what the reasons are.
+    """The values that a tool could not read, by reason; `reasons` describes each reason.
 
     Tensors on the meta device have no elements, and memory that no operator has written has no values: nothing was missed.
     """
@@ -145,7 +146,7 @@ def of_skips(counts: Mapping[str, int], reasons: Mapping[str, str]) -> list[Unse
 
 
 def of_left_out(count: int) -> list[Unseen]:
-    """What a tool in C++ leaves out: operators of compiled functions, that many."""
+    """The operators of compiled functions that a tool in C++ leaves out: `count` is their number."""
     text = f"{counted(count, 'operator')} of compiled functions, where this tool can't work"
     return [Unseen("compiled", count, text)] if count else []
 

@@ -301,7 +301,7 @@ class OpContext(dict[str, Any]):
         Arguments:
             fn: returns None to keep the inputs, one value for the only selected position, or one value per position. A
                 value must have the type, dtype and device of the one it replaces; None as an element keeps that position.
-            inputs: positions or names; None: all, []: none.
+            inputs: positions or names; None selects all, [] selects none.
             with_run: passes ``run``, a `Run`: a dict that the tool's routines share during one execution, those of its
                 backward operators included.
             differentiable: autograd records the routine. By default, a value takes over the gradient edge of the value
@@ -339,9 +339,10 @@ class OpContext(dict[str, Any]):
         inputs=selected_inputs, **kwargs)``. See `insert_before_op`.
 
         Arguments:
-            outputs: positions or names; None: all, []: none. What `fn` returns replaces these.
-            inputs: positions or names, to look at: `fn` gets what the operator ran on, as a tuple. None: all; [], the
-                default: no such argument. What an in-place operator writes to is its result by then.
+            outputs: positions or names; None selects all, [] selects none. The values that `fn` returns replace these.
+            inputs: positions or names, to look at: `fn` gets what the operator ran on, as a tuple. None selects
+                all; with [], the default, `fn` gets no such argument. An input that an in-place operator writes to is
+                its result by then.
             allow_view: `fn` may replace a view; the new value shares no memory with the input.
 
         Raises:
@@ -390,7 +391,7 @@ class OpContext(dict[str, Any]):
 
         Arguments:
             fn, with_run, kwargs: see `insert_before_op`. A value must have the gradient's shape, dtype and device.
-            grad_outputs: positions; None: all, []: none.
+            grad_outputs: positions; None selects all, [] selects none.
             differentiable: autograd records the routine, under ``create_graph=True``.
 
         Raises:
@@ -418,8 +419,8 @@ class OpContext(dict[str, Any]):
         has none: after it, the leaf's ``.grad`` holds the gradient.
 
         Arguments:
-            grad_outputs: positions, to look at: `fn` gets the gradients that came in, as a tuple. None: all; [], the
-                default: no such argument.
+            grad_outputs: positions, to look at: `fn` gets the gradients that came in, as a tuple. None selects
+                all; with [], the default, `fn` gets no such argument.
         """
         flags = {"with_run": with_run, "differentiable": differentiable}
         return self._schedule("insert_after_backward_op", fn, kwargs, grad_inputs, grad_outputs, **flags)

@@ -87,7 +87,7 @@ class Tool:
         TypeError: `name` or `namespace` is not a string.
     """
 
-    _alone = ""  # why a scope cannot have two of them; empty: it can
+    _alone = ""  # why a scope cannot have two of them; empty if it can
     _keeps_evidence = False  # when its results are forgotten, as after each step: it is looked at by another tool
 
     def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:
@@ -250,8 +250,8 @@ class Tool:
         """
 
     def evidence(self) -> Evidence:
-        """What the tool has looked at since it was made, or its `reset`, and what ran in its scopes that it was not shown
-        or could not read::
+        """The evidence since the tool was made, or since its `reset`: what the tool has looked at, and what ran in its
+        scopes that it was not shown or could not read::
 
             sentinel = NaNSentinel()
             with amanda.apply(sentinel):
@@ -271,19 +271,19 @@ class Tool:
         """Begins `evidence` anew. For the `reset` of tools: what they say afterwards rests on what runs afterwards.
 
         Operators that the tool has analysed before count again when they run. Operators of graphs go on counting: they are
-        analysed once. So do failures and what a driver cannot instrument, of which a tool is told once. The next run of
-        each operator takes a microsecond longer.
+        analysed once. So do failures and what a driver cannot instrument: a tool is notified of them once. The next run
+        of each operator takes a microsecond longer.
         """
         if not self._keeps_evidence:
             self._core.forget_analysed()
             self._unseen_log.clear()
 
     def _omissions(self) -> list[Unseen]:
-        """What it was shown, and did not do its work on."""
+        """The operators and expressions that the tool was shown, and did not do its work on."""
         return []
 
     def _unread(self) -> list[Unseen]:
-        """What it could not read."""
+        """The values that the tool could not read."""
         skips: _Unread | None = getattr(self, "_skips", None)  # of tools that read values
         return skips.unread() if skips is not None else []
 

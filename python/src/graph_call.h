@@ -1,4 +1,4 @@
-// Operators of a graph while it runs, for bindings: what a driver's OpCall tells Python, beyond the seam.
+// Operators of a graph while it runs, for bindings: the Python side of a driver's OpCall, beyond the seam.
 #pragma once
 
 #include <Python.h>
@@ -27,11 +27,11 @@ class __attribute__((visibility("default"))) GraphCall : public OpCall {
   virtual PyObject* to_python(Side side, size_t position) = 0;
   /// Converts `object` for that operand, and passes it to `put`; the value is valid during that call.
   virtual void from_python(Side side, size_t position, PyObject* object, const std::function<void(Value)>& put) = 0;
-  /// Is the operand a list?
+  /// True if the operand is a list.
   virtual bool is_list(Side side, size_t position) = 0;
-  /// Is `object` what to_python() returned for this input?
+  /// True if to_python() returned `object` for this input.
   virtual bool is_operand(size_t position, PyObject* object) = 0;
-  /// Is `object` what call_original() returned for this result?
+  /// True if call_original() returned `object` for this result.
   virtual bool is_result(size_t, PyObject*) { return false; }
   /// Runs what the running replacement wraps on other arguments: a new reference to its result, a tuple of several.
   virtual PyObject* call_original(PyObject* args) = 0;

@@ -49,7 +49,7 @@ Positions positions(const py::object& selected, const char* keyword) {
   return Positions(std::move(list));
 }
 
-// What can be read only once is read here: a list of it.
+// An iterator can be read only once: it is read here, into a list.
 py::object listed(const py::object& selected) {
   if (!PyIter_Check(selected.ptr())) return selected;
   return py::list(selected);

@@ -43,9 +43,9 @@ class ContextFaceSync {
 // Values that both languages share: bool, int64, double, string, and vectors of them. A string that is not valid UTF-8,
 // or that UTF-8 cannot encode (a lone surrogate, as os.fsdecode returns), stays with its language.
 bool equal(const std::any& a, const std::any& b);
-py::object to_python(const std::any& value);          // null: not of a shared type
-std::any from_python(py::handle object);              // empty: not of a shared type
-std::optional<std::string> encoded(py::handle text);  // none: UTF-8 cannot encode it
-py::object decoded(const std::string& text);          // null: not valid UTF-8
+py::object to_python(const std::any& value);          // null if its type is not shared
+std::any from_python(py::handle object);              // empty if its type is not shared
+std::optional<std::string> encoded(py::handle text);  // empty if UTF-8 cannot encode it
+py::object decoded(const std::string& text);          // null if it is not valid UTF-8
 
 }  // namespace amanda::python

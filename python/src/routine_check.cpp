@@ -20,7 +20,7 @@ PyRef& looks_in_python() {
   static auto* held = new PyRef;
   return *held;
 }
-// What was found to be right, with the code of a routine: its address is part of the question.
+// The questions with the answer 'right', each with the routine's code, whose address is part of the question.
 std::unordered_map<std::string, PyRef>& right() {
   static auto* held = new std::unordered_map<std::string, PyRef>;
   return *held;
@@ -46,11 +46,11 @@ class Question {
     add_names(PyFunction_GET_KW_DEFAULTS(function));
     add_names(call.kwargs.ptr());
     const bool counted = add_selection(call.positions) & add_selection(call.shown);
-    // Names, and what a number means beside them, depend on the operator.
+    // The meaning of names, and of numbers next to names, depends on the operator.
     if (!counted) add(reinterpret_cast<uintptr_t>(&context.get()->op()));
   }
 
-  explicit operator bool() const { return static_cast<bool>(code_); }  // false: the answer may depend on more
+  explicit operator bool() const { return static_cast<bool>(code_); }  // false if the answer may depend on more
   const std::string& text() const { return text_; }
   PyRef code() const { return PyRef(Py_NewRef(code_.ptr())); }
 
@@ -69,7 +69,7 @@ class Question {
     while (dict && PyDict_Next(dict, &at, &name, nullptr)) add(text_of(name));
   }
 
-  // Of different numbers only the count matters. Returns whether the answer depends on no operator's names, as it does
+  // Only the count of different numbers matters. Returns whether the answer depends on no operator's names, as it does
   // for None, which is all operands.
   bool add_selection(const py::object& selected) {
     if (selected.is_none()) {

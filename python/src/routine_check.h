@@ -5,7 +5,7 @@
 
 namespace amanda::python {
 
-/// What was given to a method of an OpContext.
+/// The arguments of a method of an OpContext.
 struct ScheduleCall {
   const char* method;
   const py::object& fn;
@@ -19,7 +19,7 @@ struct ScheduleCall {
 /// action.
 Action checked(const ContextHandle& context, const ScheduleCall& call, Action action);
 
-/// Does this routine only look at its operands? Takes long.
+/// True if this routine only looks at its operands. Takes long.
 bool only_looks(const py::object& fn);
 
 void bind_routine_check(py::module_& m);

@@ -1,1 +1,1 @@
-"""What each shipped tool looks at, by regime: what its own evidence says after a program of that regime has run."""
+"""The operators that each shipped tool looks at, by regime: its own evidence after a program of that regime has run."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before the import: it tells of GPUs that it does not find
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before the import, which reports GPUs that it does not find
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What a regime consists of."""
+"""The parts of a regime."""
 
 from __future__ import annotations
 

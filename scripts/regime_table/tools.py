@@ -115,7 +115,7 @@ def make(name: str, program: Program, folder: Path) -> Any:
 
 
 class Dependent(amanda.Tool):
-    """What depends on a tool that does nothing by itself."""
+    """A tool that depends on a tool that does nothing by itself."""
 
     def __init__(self, tool: amanda.Tool) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ Counted convolution_of(const SizedRun& run) {
   return convolution_flops(*input, *weight, *output, kTransposed);
 }
 
-// The weight is packed: a driver tells the sizes that it had before.
+// The weight is packed: the driver describes the sizes that it had before.
 template <bool kTransposed>
 Counted packed_convolution(const SizedRun& run) {
   const auto input = input_sizes(run, 0, 3), output = known_sizes(run.result, 3);

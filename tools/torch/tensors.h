@@ -33,13 +33,13 @@ inline bool is_plain(const at::Tensor& tensor) {
 /// True if its elements are on the host, in the layout of its sizes and strides.
 bool is_readable(const at::Tensor& tensor);
 
-/// Does a transformation of torch.func run here, such as vmap? Then operators wrap what they return.
+/// True if a transformation of torch.func runs here, such as vmap. Then operators wrap what they return.
 inline bool is_transforming() {
   return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
-/// In forward-mode differentiation a tensor carries another one. What transformations outside of the innermost one have
-/// wrapped is not asked.
+/// In forward-mode differentiation a tensor carries another one. Wrappers of transformations outside of
+/// the innermost one are not looked at.
 inline bool has_tangent(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->autograd_meta() && tensor._fw_grad(/*level=*/0).defined();
 }

@@ -123,7 +123,7 @@ struct Everywhere {
   std::optional<at::CallbackHandle> callback;
 };
 
-// Those of this thread, or of the thread whose state it uses; null: none.
+// The counters of this thread, or of the thread whose state it uses; null if there are none.
 const Counters* counting_here() {
   if (const auto& own = per_thread<Thread>().published) return &own->counters;
   const Published* inherited = guest().get();
@@ -218,7 +218,7 @@ void Thread::add_callback() {
   callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
 }
 
-// What libraries run on threads of their own, such as the parts of a collective, belongs to operators that are counted.
+// Work of libraries on threads of their own, such as the parts of a collective, belongs to operators that are counted.
 bool is_threads_own_work() {
   return thread_keys().uncounted == 0 && own_work == 0 && !at::in_parallel_region() && is_python_thread &&
          is_python_thread();

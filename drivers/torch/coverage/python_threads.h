@@ -3,7 +3,7 @@
 
 namespace amanda::pytorch {
 
-/// Has this thread run Python code? Null: the process has no Python.
+/// True if this thread has run Python code. Null if the process has no Python.
 extern __attribute__((visibility("default"))) bool (*is_python_thread)();
 
 }  // namespace amanda::pytorch

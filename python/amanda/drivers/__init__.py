@@ -35,7 +35,7 @@ class Origin(NamedTuple):
 
 
 class Access(NamedTuple):
-    """What routines can do with the results of an operator."""
+    """The access of routines to the results of an operator."""
 
     can_replace: bool = True  # where it is no view
     hides_values: bool = False  # None stands for a result that routines do not get
@@ -137,8 +137,8 @@ class Driver(Protocol):
         """A context for operators that a tool runs outside of routines: coverage does not count them as the program's."""
 
     def access(self, namespace: str, operator: str) -> Access | None:
-        """To the results of an operator, as `OpContext.namespace` and `Operator.__name__` have them. None: the namespace
-        is not the driver's. Asked in analyses."""
+        """The access to the results of an operator; None if the namespace is not the driver's. `namespace` and
+        `operator` are as in `OpContext.namespace` and `Operator.__name__`. Called in analyses."""
 
     @property
     def requires_gradient(self) -> str:

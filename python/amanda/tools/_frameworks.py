@@ -16,7 +16,7 @@ def leaves_out(context: OpContext, skips: _reading.Skips, *known: str) -> bool:
 
 
 def is_eager(context: OpContext) -> bool:
-    """Is it an eager operator of TensorFlow?"""
+    """True for an eager operator of TensorFlow."""
     return context.namespace.startswith("tensorflow/") and context.namespace.endswith("/eager")
 
 

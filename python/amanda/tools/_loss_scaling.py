@@ -53,7 +53,7 @@ class LossScaling(Tool):
 
 
 def calling_scaler() -> Any:
-    """The GradScaler whose method calls the operator that runs; None: it is called by something else."""
+    """The GradScaler whose method calls the operator that runs; None if something else calls the operator."""
     from torch.amp import GradScaler
 
     for frame in outwards(sys._getframe(1)):

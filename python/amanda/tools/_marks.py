@@ -13,7 +13,8 @@ Given = Mapping[str, Any]
 
 
 def of(name: str, written: torch.Tensor, given: Given) -> torch.Tensor | None:
-    """True for these elements. None: it has read what was there, so nothing is there that it has not made of that.
+    """True for these elements. None if the operator has read the elements that were there: it has computed all that it
+    wrote from them.
 
     Arguments:
         name: of the operator, one of `amanda.tools._schemas.WRITES_SOME`.

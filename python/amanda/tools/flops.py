@@ -35,7 +35,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What the row stands for: `op`, or by "module" the module's path."""
+        """The subject of the row: `op`, or by "module" the module's path."""
         return self.module_path if self.backward is None else self.op
 
 
@@ -54,9 +54,9 @@ class Flops(Results[Row, GroupBy], NativeTool):
     counted is in `uncounted_products` and below tables: a solver, or one whose operands do not show their sizes. The
     conventions are the same on TensorFlow, except that there the gradient of a filter with groups takes as many
     operations as the convolution. The tool is written in C++ and reads only shapes. Counts accumulate over all runs,
-    scopes and threads in which the tool is used. What checkpointing recomputes is counted again. Operators of functions
-    that run compiled with taps (``compiled="graph"``) are not counted: such functions do not show what a linear layer
-    calls. Tables and `evidence` tell how many.
+    scopes and threads in which the tool is used. Operators that checkpointing recomputes are counted again. Operators
+    of functions that run compiled with taps (``compiled="graph"``) are not counted: such functions do not show what a
+    linear layer calls. Tables and `evidence` show how many.
 
     Rows are by "both" (the default: operator type and innermost module), by "op", or by "module", where each module
     includes its submodules and "" is the whole program. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
@@ -114,7 +114,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
     def uncounted_products(self) -> dict[str, int]:
         """Those of `uncounted` that multiply, as a convolution or a solver does, or that are of another library.
 
-        Of another library's operator Amanda does not know what it does, so it may multiply.
+        Amanda does not know what another library's operator does, so such an operator may multiply.
         """
         return self._counts.uncounted_products()
 

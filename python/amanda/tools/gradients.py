@@ -129,7 +129,8 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
 
     @property
     def loss_scales(self) -> list[float]:
-        """By what a GradScaler has multiplied losses, in the order in which each factor came first; empty: by nothing."""
+        """The factors by which a GradScaler has multiplied losses, in the order in which each came first; empty if
+        there are none."""
         return self._loss_scaling.scales()
 
     def reset(self) -> None:
@@ -266,7 +267,7 @@ class _Norms:
 
 
 def _all_norms(group: list[tuple[_Norms, int]]) -> _Norms:
-    """Which norm was the last is not told."""
+    """The norms of all members of the group. It is not known which norm was the last."""
     every = _Norms()
     for norms, _ in group:
         every.merge(norms)

@@ -25,14 +25,14 @@ Heuristic = Literal["dtr", "dtr_local", "msps", "lru", "size"]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What happened to the results of one operator type in one module.
+    """The results of one operator type in one module that were kept, evicted or recomputed.
 
-    By "reason": to all tensors that were kept for this reason.
+    By "reason": all tensors that were kept for this reason.
     """
 
-    op: str  # "aten::gelu"; "": no recorded operator made them
+    op: str  # "aten::gelu"; "" if no recorded operator made them
     module_path: str
-    kept_because: str  # why they cannot be computed again; "": they can
+    kept_because: str  # why they cannot be computed again; "" if they can
     kept: int
     kept_bytes: int
     evicted: int
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What the row stands for: `op`, or by "reason" the reason."""
+        """The subject of the row: `op`, or by "reason" the reason."""
         return self.op or self.kept_because
 
 
@@ -59,17 +59,17 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
     for it, the tool runs the operator that made it again, on the same inputs, and before that those that made evicted
     inputs. Losses, gradients, buffers and random states are those of the program without the tool, bit for bit.
 
-    What counts are the bytes that PyTorch allocates for the CPU on this thread while the scope is open, until they are
+    The tool counts the bytes that PyTorch allocates for the CPU on this thread while the scope is open, until they are
     freed: activations, gradients, temporary tensors, but no parameters or inputs from before. Memory that a library
     takes by itself, such as oneDNN's scratchpads, is not seen. Tensors on other devices are neither counted nor evicted.
 
-    Some tensors cannot be computed again, and are kept: results of random operators and of in-place operators,
-    parameters and inputs, results of custom operators, tensors without a gradient, and what is made from something that
-    is gone. Rows count them by reason. What the program itself still holds takes its memory in any case. Operators of
-    functions that run compiled with taps (``compiled="graph"``) are not run again: what they saved is kept.
+    Some tensors cannot be computed again, and are kept. These are results of random operators, of in-place operators
+    and of custom operators, parameters and inputs, tensors without a gradient, and tensors made from something that is
+    gone. Rows count them by reason. Tensors that the program itself still holds take their memory in any case.
+    Operators of functions that run compiled with taps (``compiled="graph"``) are not run again: what they saved is kept.
 
-    Rows are by "op" (the default: operator type, module, and why results were kept) or by "reason". What a graph kept is
-    counted when the graph is freed. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+    Rows are by "op" (the default: operator type, module, and why results were kept) or by "reason". Tensors that a
+    graph kept are counted when the graph is freed. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
     Arguments:
         budget: in bytes.

@@ -38,6 +38,7 @@ def test_each_rule_finds_its_sentence(text, rule):
         "Of course it runs.",
         "Runs `what()` and ``Of``, as in `null: none`.",
         "Raises:\n    ValueError: no such position.",
+        "\n    amanda.Error: ".join(["Raises:", *[" ".join(["word"] * 20) + "."] * 2]),
         " ".join(["word"] * 35) + ". " + " ".join(["Word"] * 35) + ".",
     ],
 )
@@ -55,6 +56,7 @@ def test_a_page_may_ask_a_question():
         ("a.py", '"""What it is."""\n', ["begins with What"]),
         ("a.py", "x = 1  # what it is\n# Is it\n# known?\n", ["a question"]),
         ("a.py", 'x = "Is it known?"\n', []),
+        ("a.py", '"""Code::\n\n    # What it is.\n\n    x()\n\nWhat it is."""\n', ["begins with What"]),
         ("a.h", "/// Is it\n/// known?\nbool known();  ///< null: no\n", ["a question", "a legend"]),
         ("a.md", "# What a title\n\nWhat is it?\n\n```text\nWhat code prints.\n```\n", []),
         ("a.md", "Text. What it\nprints is text.\n", ["begins with What"]),

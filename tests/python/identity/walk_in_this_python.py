@@ -6,7 +6,7 @@ import types
 from pathlib import Path
 
 built = Path(sys.argv[1])
-sys.path[:0] = [str(built), str(Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(built), str(Path(__file__).resolve().parents[1] / "support")]
 
 import frame_walk  # noqa: E402
 from random_frames import Program  # noqa: E402

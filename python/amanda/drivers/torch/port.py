@@ -79,14 +79,14 @@ parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
 parse_schema = _get("_C.parse_schema", _missing)
 is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
 get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps
-functorch_stack = _get("_C._functorch.get_interpreter_stack", _missing)  # of transformations; None: there are none
+functorch_stack = _get("_C._functorch.get_interpreter_stack", _missing)  # of transformations; None if there are none
 FUNCTIONALIZE = _get("_C._functorch.TransformType.Functionalize", _missing)
 WithoutFunctorch = _get("_C._DisableFuncTorch", _missing)  # a context: no transformation of torch.func
-functorch_level = _get("_C._functorch.maybe_current_level", _missing)  # of vmap, grad, ...; None: outside them
+functorch_level = _get("_C._functorch.maybe_current_level", _missing)  # of vmap, grad, ...; None outside of them
 outside_transformations = _get(  # a context, in which those of torch.func do not apply
     "_functorch.pyfunctorch.temporarily_clear_interpreter_stack", _missing
 )
-get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None: no trace is made
+get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None if no trace is made
 set_tracing_state = _get("_C._set_tracing_state", _missing)
 WithoutTorchFunction = _get(
     "_C.DisableTorchFunctionSubclass", _missing

@@ -55,7 +55,7 @@ def new_region() -> int:
 
 
 def has_fake_mode() -> bool:
-    """Is the program being traced, on fake tensors of its own?"""
+    """True if the program is being traced, on fake tensors of its own."""
     return _num_modes() > 0 and _active_fake_mode() is not None
 
 
@@ -73,7 +73,7 @@ def skipped_by_caller() -> Any:
 
 
 def skipped_with_callees(reason: str) -> Any:
-    """What Dynamo answers for a frame that runs this time as it is, with what it calls."""
+    """Dynamo's answer for a frame that runs this time as it is, with the functions that it calls."""
     strategy = _Strategy(_Frames.SKIP, _Frames.SKIP)
     return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False, skip_reason=reason)
 
@@ -84,7 +84,7 @@ OpOverload = _get("torch._ops", "OpOverload")
 HigherOrderOperator = _get("torch._ops", "HigherOrderOperator")
 FakeTensor = _get("torch._subclasses.fake_tensor", "FakeTensor")
 FakeTensorMode = _get("torch._subclasses.fake_tensor", "FakeTensorMode")
-# Also of a wrapper subclass, by its parts; None: it has none.
+# The fake mode of a tensor, or of the parts of a wrapper subclass; None if there is none.
 fake_mode_of = _get("torch._subclasses.fake_tensor", "maybe_get_fake_mode")
 TracingContext = _get("torch._guards", "TracingContext")
 enable_python_dispatcher = _get("torch._dispatch.python", "enable_python_dispatcher")
@@ -153,8 +153,8 @@ def compiling_backward(at_once: bool) -> Iterator[None]:
     """A context in which the backward graph is compiled at once; without `at_once`, when it first runs, in sight of
     tools. Enter it under compile_lock.
 
-    Until then it is not known whether the program keeps the graph for another backward pass (retain_graph=True), so a
-    backward graph that is compiled at once leaves what is saved for it as it is.
+    Until the backward graph first runs, it is not known whether the program keeps it for another backward pass
+    (retain_graph=True). So a backward graph that is compiled at once does not write over the tensors saved for it.
     """
     if not at_once:
         yield

@@ -58,7 +58,7 @@ def _is_distributed(tensor: torch.Tensor) -> bool:
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
-    """Or a view of one."""
+    """True if the tensor is a parameter, or a view of one."""
     return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
 
 
@@ -72,12 +72,12 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 
 
 def is_transforming() -> bool:
-    """Does a transformation of torch.func, or forward-mode differentiation, run on this thread?"""
+    """True if a transformation of torch.func, or forward-mode differentiation, runs on this thread."""
     return port.functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:
-    """Of forward-mode differentiation, at any level of torch.func."""
+    """True if the tensor has a tangent of forward-mode differentiation, at any level of torch.func."""
     while not _torch_tools.has_tangent(tensor):
         if not is_transformed(tensor):
             return False

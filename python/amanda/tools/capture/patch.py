@@ -149,7 +149,7 @@ def _checked(name: str, value: Any, transform: object) -> Any:
 
 
 def _unfit(name: ResultName, result: torch.Tensor) -> _core.Error | None:
-    """The error of a result whose elements cannot be set. None: they can."""
+    """The error for a result whose elements cannot be set; None if they can be set."""
     reason = of_torch.why_unreadable(result)
     if reason is None:
         return None

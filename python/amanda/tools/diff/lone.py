@@ -54,7 +54,7 @@ def rows(
     last = (parting.ours, parting.theirs) if parting else (None, None)
     my_runs = matching.comparable_counts
     my_alike, its_alike = matching.alike()
-    # Of accumulations, the operators that lead to them are listed.
+    # Accumulations are not listed; the operators that lead to them are.
     every = [one for one in matching.stations.values() if not one.accumulates and one.id not in my_alike]
     mine = [one for one in every if matching.counterpart(one.id) is None and my_runs[one.id]]
     reached = collections.Counter(i for i, _ in matching.comparable)

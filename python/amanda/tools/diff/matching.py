@@ -175,7 +175,7 @@ def _kind(station: Station) -> tuple[str, str | None, str]:
 
 
 def _hash(runs: int, inputs: Sequence[str], told: Sequence[str]) -> int:
-    """Of the runs so far and one more."""
+    """The hash of the runs so far and one more run."""
     return hash((runs, tuple(inputs), tuple(told)))
 
 

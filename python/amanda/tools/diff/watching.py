@@ -51,7 +51,7 @@ class Watching(Tool):
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
     def _unwatched(self) -> list[str]:
-        """What ran in its scopes, and was not seen as it runs without them, as sentences."""
+        """Sentences about what ran in the tool's scopes, and was not seen as it runs without them."""
         return [one.text for one in self._unseen_log.found(with_taps=True)]
 
     def _unread(self) -> list[Unseen]:
@@ -63,7 +63,7 @@ class Watching(Tool):
         self._unreadable.update(filter(None, map(why_unreadable, told)))
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
-        """One execution. What it returns are new values of `seen.tensors`, on the CPU; None keeps one, or all."""
+        """Handles one execution. Returns new values of `seen.tensors`, on the CPU; None keeps one value, or all."""
         raise NotImplementedError
 
     def _accumulated(self, station: Station, seen: Seen) -> Sequence[Any] | None:
@@ -178,7 +178,7 @@ class Watching(Tool):
 
 
 def is_early(error: BaseException | None) -> bool:
-    """Has it ended a program early?"""
+    """True if the error ended a program early."""
     return error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
 
 
@@ -217,7 +217,7 @@ def _inputs_of(station: Station) -> str:
 
 
 def _leaf() -> Any:
-    """That of the AccumulateGrad node which runs on this thread."""
+    """The leaf of the AccumulateGrad node that runs on this thread."""
     import torch
 
     node: Any = torch._C._current_autograd_node()
@@ -225,7 +225,7 @@ def _leaf() -> Any:
 
 
 def _is_fixed(gradient: Any) -> bool:
-    """Is it part of a graph, in which it must not change?"""
+    """True if the gradient is part of a graph, in which it must not change."""
     return gradient is not None and (gradient.requires_grad or gradient.is_inference())
 
 
@@ -234,12 +234,13 @@ def _names(parameter: str | tuple[str | None, ...] | None) -> tuple[str, ...]:
 
 
 def _is_compiled(context: OpContext) -> bool:
-    """Is it in a function that torch.compile has compiled? Functions of TensorFlow are compared with functions."""
+    """True if the operator is in a function that torch.compile has compiled. Functions of TensorFlow are compared
+    with functions."""
     return context.is_symbolic and context.namespace.startswith("pytorch/")
 
 
 def _copied(inputs: Any) -> Any:
-    """None: float64 is told for PyTorch's tensors only."""
+    """Copies of the inputs; None if an input is not PyTorch's: float64 is reported for PyTorch's tensors only."""
     if any(values.framework_of(array) != "torch" for array in values.arrays_in(inputs)):
         return None
     from amanda.tools.diff import tensors  # here: it imports torch

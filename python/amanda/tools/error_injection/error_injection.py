@@ -256,7 +256,7 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
             return self._faulty(arrays.detached(arrays.plain(value)), arrays, target, run)
 
     def _faulty(self, plain: Any, arrays: Arrays, target: _Target, run: dict[str, int] | None) -> Any:
-        """A copy with faults; None: it has none."""
+        """A copy with faults; None if it would have none."""
         shape = (*plain.shape, 2) if arrays.is_complex(plain) else tuple(plain.shape)
         with self._lock:
             counts = self._counts_of.setdefault(target, collections.Counter())

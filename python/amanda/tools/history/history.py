@@ -321,7 +321,7 @@ class History(Results[Row, GroupBy], StepTool):
 
 
 def _unread_by(tools: Iterable[Any]) -> collections.Counter[str]:
-    """What they could not read, by reason."""
+    """The numbers of values that the tools could not read, by reason."""
     counts: collections.Counter[str] = collections.Counter()
     for tool in tools:
         counts.update({one.reason: one.count for one in tool._unread()})

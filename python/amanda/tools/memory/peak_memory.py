@@ -85,7 +85,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     _groupings = GROUPINGS
 
     def __init__(self, model: torch.nn.Module | None = None) -> None:
-        importlib.import_module("torch")  # whose allocators tell of memory
+        importlib.import_module("torch")  # whose allocators report memory
         super().__init__()
         self._model = model
         self._skips = _reading.Skips("memory")

@@ -183,7 +183,7 @@ def _cause(at: At, outputs: Named, inputs: Named, inf: bool) -> str:
 
 
 def _shows_results_alone(context: OpContext) -> bool:
-    """Is it of a driver whose routines after an operator are not shown what it was given?"""
+    """True if the driver's routines after an operator are not shown the operator's inputs."""
     return not context.namespace.startswith(("pytorch/", "tensorflow/"))
 
 

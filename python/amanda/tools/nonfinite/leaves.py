@@ -15,8 +15,8 @@ INCOMING, ACCUMULATED = "the gradient that reached {}", "the .grad of {} after a
 
 
 class LeafGradients:
-    """Schedules and runs the routines. `found(sighting, waits)` is told of a gradient that may not be finite; `waits`: its
-    flag can be read at once, and is set."""
+    """Schedules and runs the routines. `found(sighting, waits)` gets a gradient that may not be finite. `waits` is true
+    if the flag of the gradient can be read at once, and is set."""
 
     def __init__(self, inf: bool, skips: _reading.Skips, found: Callable[[Sighting, bool], None]) -> None:
         self._inf, self._skips, self._found = inf, skips, found
@@ -57,7 +57,7 @@ class LeafGradients:
 
 
 def _variable() -> Any:
-    """That of the AccumulateGrad node which runs on this thread."""
+    """The variable of the AccumulateGrad node that runs on this thread."""
     import torch
 
     node: Any = torch._C._current_autograd_node()

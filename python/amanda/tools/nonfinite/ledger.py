@@ -45,7 +45,7 @@ class Sighting(NamedTuple):
     cause: Callable[[], str] | None = None  # to be called now: it holds tensors
     infinity: str = ""  # see Finding
     unread: str = ""  # see Finding
-    follows: Any = False  # a flag, too: was what could not be read made from one that is not finite?
+    follows: Any = False  # a flag, too; true if what could not be read was made from a value that is not finite
     packed: Sequence[str] = ()  # what hooks of the program keep; all of it was read when operators made it, or took it
     gradient: str = ""  # see Finding
 

@@ -95,7 +95,7 @@ def constants(names: Sequence[Any], inputs: Sequence[Any]) -> set[str]:
 
 
 def _is_number(value: Any) -> bool:
-    """Could it be one?"""
+    """True if the value could be a number that the program wrote."""
     if (
         type(value) is not torch.Tensor
         or value.layout is not torch.strided
@@ -111,7 +111,7 @@ def _is_number(value: Any) -> bool:
 
 
 def flags(named: Sequence[tuple[str, Any]], inf: bool) -> list[torch.Tensor]:
-    """Of each tensor that can be read, whether it has some. Counts nothing."""
+    """The flags of the tensors that can be read; see `nonfinite`. Counts nothing."""
     found = []
     for one in flattened([value for _, value in named]):
         if isinstance(one, torch.Tensor):

@@ -18,7 +18,7 @@ class Maker(NamedTuple):
     """The operator that made a tensor which cannot be read."""
 
     at: At
-    was_given: Any  # a flag, where its tensors are, or False: has it read what is not finite?
+    was_given: Any  # a flag, where its tensors are, or False; true if the operator has read a value that is not finite
 
 
 class Unread:

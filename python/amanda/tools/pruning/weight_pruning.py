@@ -309,8 +309,8 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         return None if gradient is None or masked.mask is None else gradient * masked.mask
 
     def _mask_of(self, masked: Masked, weight: Any) -> Any:
-        """The mask of an operator: a new one of its weight as it is now, if it has none yet, or an outdated one. None: it
-        has none, and several weights at once, under `torch.vmap`."""
+        """The mask of an operator: a new one of its weight as it is now, if it has none yet, or an outdated one. None
+        if it has none, and has several weights at once, under `torch.vmap`."""
         version = self._version()
         mask = masked.mask
         if mask is None or masked.version != version:

@@ -47,7 +47,7 @@ class DynamicQuantization(PostTraining):
         TypeError: `qconfig` is no `torch.ao.quantization.QConfig`, or `where` is not callable.
         ValueError: the weights of `qconfig` are not of dtype `torch.qint8`.
         amanda.Error: when an operator runs whose inputs require a gradient, with gradients enabled; when `ops` selects
-            one that has no such kernel; and, unless `ops` is given, when PyTorch runs an encoder layer as one operator.
+            one that has no such kernel. Also when PyTorch runs an encoder layer as one operator, unless `ops` is given.
     """
 
     _kernels = ("linear", *PRODUCTS, "lstm", "gru", *CELLS)
@@ -151,5 +151,5 @@ def _linear(x: torch.Tensor, packed: Any, place: Place, weight: torch.Tensor) ->
 
 
 def _in_fours(named: Mapping[str, Any]) -> bool:
-    """Does a recurrent layer have weights and biases for each direction of each layer, and nothing else?"""
+    """True if a recurrent layer has weights and biases for each direction of each layer, and nothing else."""
     return bool(len(named["params"]) == 4 * named["num_layers"] * (1 + named["bidirectional"]))

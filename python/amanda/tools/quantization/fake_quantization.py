@@ -78,8 +78,9 @@ class FakeQuantization(Quantization):
     Raises:
         TypeError: a factory of observers is not callable.
         ValueError: when an operator runs that has no such input or output.
-        amanda.Error: when an operand was never observed and `observe` is False; if linear layers are selected, when PyTorch
-            runs an encoder layer as one operator in evaluation; and, in a graph, if a factory is no `MovingRange`.
+        amanda.Error: when an operand was never observed and `observe` is False. Also, if linear layers are selected,
+            when PyTorch runs an encoder layer as one operator in evaluation; and, in a graph, if a factory is no
+            `MovingRange`.
     """
 
     def __init__(self, inputs: Places = INT8, outputs: Places | None = None) -> None:
@@ -194,7 +195,7 @@ class FakeQuantization(Quantization):
             self._parameters.handled_factors(context)
 
     def _quantizer(self, context: OpContext) -> _torch_tools.FakeQuantizer | None:
-        """Does in C++ what can be done there; None: everything is done in Python."""
+        """Makes an object that does in C++ what can be done there; None if everything is done in Python."""
         native = natively(context)
         if native is None:
             return None
@@ -244,7 +245,7 @@ class FakeQuantization(Quantization):
     def _compile_in(
         self, context: OpContext, ops: str, at: OperandPlace, position: int | str, make: MakeObserver
     ) -> bool:
-        """Quantizes an operand of a compiled function in the compiled code; False: it cannot be."""
+        """Quantizes an operand of a compiled function in the compiled code; returns False if that is not possible."""
         import torch
 
         from amanda.tools.quantization import compiled
@@ -313,7 +314,7 @@ class FakeQuantization(Quantization):
 
 
 def _position(context: OpContext, given: int | str) -> int | str | None:
-    """What to select: a position, or a name; None: the operator has not this role."""
+    """The position or name to select; None if the operator does not have this role."""
     if not isinstance(given, str) or given in context.op.input_names or given not in ROLES:
         return given
     found: int | None = keys_of(context).get("roles", {}).get(given)

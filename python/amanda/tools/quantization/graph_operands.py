@@ -15,7 +15,7 @@ class GraphOperand(NamedTuple):
     position: int
     range: MovingRange
     channels: tuple[int, ...]  # dimensions of output channels, of a range by channel
-    variable: object  # a key; None: it is computed
+    variable: object  # a key of the variable; None if the operand is computed
 
 
 def find(context: OpContext, at: OperandPlace, position: int | str, make: MakeObserver) -> GraphOperand | None:

@@ -31,9 +31,9 @@ class Experts(NamedTuple):
     """Layers without bias, each with an input of its own; of `F.grouped_mm` and `torch.bmm`."""
 
     layers: Sequence[Layer]
-    rows: (
-        int | None
-    )  # of the result, which has the layers' results one after another; None: a dimension more, as of bmm
+    # The rows of the result, which has the layers' results one after another. None if the result has one dimension
+    # more, as that of bmm has.
+    rows: int | None
 
     def run(self, kernel: Callable[[int, torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Calls ``kernel(layer, rows of its input)``, with float32, for each layer that has any."""
@@ -50,7 +50,7 @@ class Experts(NamedTuple):
 
 
 def layer_of(op: _core.Operator, inputs: Sequence[Any]) -> Layer | None:
-    """None: these inputs make no layer, such as two vectors, or ``alpha * x @ weight``."""
+    """The layer; None if these inputs make no layer, such as two vectors, or ``alpha * x @ weight``."""
     if op.__name__ not in PRODUCTS:
         layer = Layer(*inputs[:3])
         return layer if layer.weight.dim() >= 2 and layer.weight.is_floating_point() else None
@@ -63,7 +63,7 @@ def layer_of(op: _core.Operator, inputs: Sequence[Any]) -> Layer | None:
 
 
 def experts_of(op: _core.Operator, inputs: Sequence[Any]) -> Experts | None:
-    """None: these inputs make no such layers."""
+    """The layers; None if these inputs make no such layers."""
     if op.__name__ not in ("matmul", "bmm", "_grouped_mm"):
         return None
     x, weights, *rest = inputs
@@ -81,13 +81,14 @@ def experts_of(op: _core.Operator, inputs: Sequence[Any]) -> Experts | None:
 
 
 def _by_rows(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> Experts:
-    """The rows of each expert end where `ends` says. What is behind the last one is undefined; here it is zero."""
+    """The rows of each expert end where `ends` says. The rows behind the last end are undefined; here they are
+    zero."""
     limits = [0, *ends.tolist()]
     groups = [x[begin:end] for begin, end in itertools.pairwise(limits)]
     return Experts([Layer(one, weight.t(), None) for one, weight in zip(groups, weights, strict=True)], len(x))
 
 
 def _result_dtype(input: torch.Tensor) -> torch.dtype:
-    """That of a product which autocast knows."""
+    """The dtype of a product that autocast knows."""
     casts = torch.is_autocast_enabled(input.device.type)
     return torch.get_autocast_dtype(input.device.type) if casts else input.dtype

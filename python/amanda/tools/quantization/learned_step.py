@@ -50,7 +50,7 @@ class LearnedStepQuantization(Quantization):
         ops: the products to quantize: names of `amanda.ops.factors`.
         where: called as ``where(context)`` once per operator; False leaves the operator as it is. If it is never True,
             leaving the scope warns (`UnmatchedFilterWarning`).
-        signed: whether activations are signed. None: those are whose first value has negative elements.
+        signed: whether activations are signed. With None, those are signed whose first value has negative elements.
 
     Raises:
         TypeError: `where` is not callable.

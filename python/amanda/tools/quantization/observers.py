@@ -1,4 +1,4 @@
-"""Observers beside those of `torch.ao.quantization`."""
+"""Observers in addition to those of `torch.ao.quantization`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DynamicQuantization and StaticQuantization have in common: layers that run on PyTorch's quantized kernels."""
+"""The common base of DynamicQuantization and StaticQuantization: layers that run on PyTorch's quantized kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PostTraining(Quantization):
 
     Arguments:
         qconfig: makes the observers of activations and weights, as for modules.
-        ops: the operators to quantize, as in `Tool.add_inst_for_op`. None: all that the tool can quantize.
+        ops: the operators to quantize, as in `Tool.add_inst_for_op`. None selects all that the tool can quantize.
         where: called as ``where(context)`` once per operator; False leaves the operator as it is. If it is never True,
             leaving the scope warns (`UnmatchedFilterWarning`).
 
@@ -92,7 +92,7 @@ class PostTraining(Quantization):
         return None if layer is None or any(map(self._skips.unreadable, layer[:2])) else layer
 
     def _experts(self, op: _core.Operator, inputs: Sequence[Any]) -> Experts | None:
-        """Of an operator that is not one layer."""
+        """The layers of an operator that is not one layer; None if there are none that can be read."""
         if op.__name__ not in PRODUCTS or any(map(self._skips.unreadable, inputs[:2])):
             return None
         return experts_of(op, inputs)

@@ -1,4 +1,4 @@
-"""What the tools of this package have in common: rows that say how each operand is quantized."""
+"""The common base of the tools of this package: rows that say how each operand is quantized."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Row:
 
 class Operand(Protocol):
     def row(self) -> Row | None:
-        """None: it has no scale yet."""
+        """The row of the operand; None if it has no scale yet."""
 
 
 OperandT = TypeVar("OperandT", bound=Operand)
@@ -109,7 +109,7 @@ class Quantization(TellsParameters, Results[Row, GroupBy], Tool):
             if operand is None:
                 with _lasting():
                     operand = self._operands[key] = make()
-            return typing.cast(OperandT, operand)  # a tool's keys tell its kinds apart
+            return typing.cast(OperandT, operand)  # a tool's keys distinguish its kinds
 
 
 def _lasting() -> contextlib.AbstractContextManager[None]:

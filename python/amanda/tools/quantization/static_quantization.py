@@ -67,8 +67,8 @@ class StaticQuantization(PostTraining):
         ValueError: the weights of `qconfig` are not of dtype `torch.qint8`, or its activations are not observed, or not of
             dtype `torch.quint8`, with one scale.
         amanda.Error: when a layer runs that was not calibrated, or whose inputs require a gradient, with gradients
-            enabled; when `ops` selects an operator that has no such kernel; and, unless `ops` is given, when PyTorch
-            runs an encoder layer as one operator.
+            enabled; when `ops` selects an operator that has no such kernel. Also when PyTorch runs an encoder layer as
+            one operator, unless `ops` is given.
     """
 
     _kernels = ("linear", *PRODUCTS, *amanda_ops.convolution)
@@ -163,7 +163,7 @@ class StaticQuantization(PostTraining):
 
 
 def _padding(weight: torch.Tensor, padding: list[int] | str, dilation: list[int]) -> tuple[list[int], list[int]]:
-    """What to pad before a convolution, as F.pad takes it, and what the kernel pads on both sides."""
+    """The padding before a convolution, as F.pad takes it, and the padding that the kernel adds on both sides."""
     if not isinstance(padding, str):
         return [], padding
     none = [0] * len(dilation)

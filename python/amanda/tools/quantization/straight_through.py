@@ -15,11 +15,11 @@ from amanda.drivers.torch import port
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What values are rounded to."""
+    """The grid to which values are rounded."""
 
     scale: torch.Tensor
     zero_point: torch.Tensor
-    axis: int | None  # of the channels; None: there is one scale
+    axis: int | None  # of the channels; None if there is one scale
     low: int
     high: int
 

@@ -119,7 +119,7 @@ class CompiledFunction:
         return dataclasses.replace(built or self._build_vanilla(args), unseen=hidden)
 
     def _learn(self, args: Sequence[Any]) -> bool:
-        """False: which operators it calls can't be told, or no taps can be beside them."""
+        """False if the operators that the function calls cannot be found out, or if no taps can run next to them."""
         if self._program is None and not self._unknown:
             try:
                 if hasattr(self._gm, port.INLINED_HOOKS):  # they would change what taps save instead

@@ -47,6 +47,7 @@ def function_of(gm: Any) -> str:
 
 
 def operators_of(gm: Any) -> list[tuple[str, str]]:
-    """What its nodes call, where no more is known; with no reason, as in `amanda._core.Artifact.unseen`."""
+    """The functions that the nodes of `gm` call, where no more is known. Each has an empty reason; the format is that
+    of `amanda._core.Artifact.unseen`."""
     calls = (node.target for node in gm.graph.nodes if node.op.startswith("call_"))
     return [(str(getattr(target, "__name__", target)), "") for target in calls]

@@ -183,8 +183,8 @@ class OperatorNodes:
         chosen: dict[tuple[str, int], Layout],
         values: Values,
     ) -> tuple[int, list[int]]:
-        """Adds the values whose gradients taps get, and those whose gradients tell that the backward operator runs: it runs
-        if any result has one, whichever taps get.
+        """Adds the values whose gradients taps get, and those whose gradients show that the backward operator runs: it
+        runs if any result has a gradient, whichever gradients taps get.
         """
         if not gradients:
             return NO_SLOT, []

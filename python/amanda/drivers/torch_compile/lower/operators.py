@@ -29,7 +29,7 @@ port.unselected.update(
 
 
 def _pass(mode: Any, token: torch.Tensor, op: port.OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """What runs an operator in its order is no operator that such a checkpoint knows."""
+    """A selective checkpoint does not know `with_effects`, the operator that runs another operator in its order."""
     return port.with_effects(token, op, *args, **kwargs) if op is LOOK else NotImplemented
 
 

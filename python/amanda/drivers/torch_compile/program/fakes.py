@@ -34,7 +34,7 @@ def _leave_levels(outermost: int | None) -> None:
 
 
 def mode_of(values: Iterable[Any]) -> Any:
-    """The mode of the first that is fake, or has fake parts; None: there is none."""
+    """The mode of the first value that is fake, or has fake parts; None if there is no such value."""
     modes = (port.fake_mode_of(value) for value in values if isinstance(value, torch.Tensor))
     return next((mode for mode in modes if mode is not None), None)
 
