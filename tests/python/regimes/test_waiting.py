@@ -55,7 +55,7 @@ def by_hand():
         dist.broadcast(torch.ones(2), 0 if rank == 0 else 1, group=group)  # rank 0 has this group for itself
     before = time.perf_counter_ns()
     work = dist.all_reduce(torch.ones(2), async_op=True)
-    print("broadcasts", before - begun)
+    print("broadcasts", (begun, before))
     print("started", (before, time.perf_counter_ns()))
     work.wait()
     if rank < 2:
@@ -130,8 +130,9 @@ destroy_group()
 
 
 def clocks_differ(outputs):
-    """By how many ns two ranks' clocks were taken to differ: more on a busy machine, where messages take longer."""
-    return 1 + 2 * max(abs(offset) for output in outputs for offset in line(output, "offsets"))
+    """By how many ns two ranks' clocks may be taken to differ: well below what the ranks sleep, and more on a busy machine,
+    where messages take longer."""
+    return int(0.2e9) + 2 * max(abs(offset) for output in outputs for offset in line(output, "offsets"))
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -153,8 +154,9 @@ def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
         assert started[0][0] - started[rank][1] - clocks < waited < started[0][1] - started[rank][0] + clocks
         assert last == 0
     assert rows["c10d::broadcast_", 0] == [4, 0, 0, 4]  # alone in its group
-    for rank in others:  # rank 0's sleep is not theirs
-        assert rows["c10d::broadcast_", rank][1] < line(outputs[rank], "broadcasts") + clocks
+    began, ended = zip(*(line(outputs[rank], "broadcasts") for rank in others), strict=True)
+    for rank in others:  # rank 0's sleep is not theirs; a source returns before the others have started
+        assert rows["c10d::broadcast_", rank][1] < 4 * (max(ended) - min(began)) + clocks
     assert line(outputs[0], "groups") == [
         (False, "c10d::broadcast_"),
         (True, "c10d::allreduce_"),
@@ -190,10 +192,10 @@ def check_blocked(outputs):
     for rank in {*range(len(outputs))} - {1}:
         _, _, blocked, _ = rows["c10d::allreduce_", rank]
         begun, ended = line(outputs[rank], "measured")  # by the program's own clock
-        assert line(outputs[1], "measured")[0] - begun - clocks < blocked <= ended - begun
+        assert line(outputs[1], "measured")[0] - begun - clocks < blocked < ended - begun + clocks
         for op, took in zip(("c10d::allgather_", "c10d::broadcast_"), line(outputs[rank], "inside"), strict=True):
             _, _, blocked, _ = rows[op, rank]
-            assert blocked <= took  # of a call and a wait; else it did other work
+            assert blocked < took + clocks  # of a call and a wait; else it did other work
     for rank, known, blocked in line(outputs[0], "blocked_by_rank"):
         of_rank = [figures for (_, number), figures in rows.items() if number == rank]
         assert [known, blocked] == [sum(figures[1] for figures in of_rank), sum(figures[2] for figures in of_rank)]
