@@ -10,9 +10,9 @@
 namespace amanda::python {
 
 /// Fills in the driver's hooks. `resolve_place` is amanda.drivers.torch.identity.call_path.resolve. `name_parameter` is
-/// amanda.drivers.torch.identity.parameter_names.name_of. `recomputing` and `engine` hold the code objects that recompute
-/// checkpointed regions, and that run the autograd engine. `set_compiler` sets the compiler of this thread's frames,
-/// and returns the previous one. With the interpreter lock.
+/// amanda.drivers.torch.identity.parameter_names.name_of. `recomputing` and `engine` hold the code objects that
+/// recompute checkpointed regions, and that run the autograd engine. `set_compiler` sets the compiler of this thread's
+/// frames, and returns the previous one. With the interpreter lock.
 void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObject* recomputing, PyObject* engine,
                        PyObject* run_module, PyObject* set_compiler);
 

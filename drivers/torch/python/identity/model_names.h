@@ -12,8 +12,9 @@ namespace amanda::python {
 // NOTE: [names of modules] A running module has the name that it has in the outermost running module that holds it. If
 // none holds it, it is called directly: it has its name in itself, if it was the outermost one before any other model
 // held it; otherwise its name at home, that is in the first model that held it. The modules of a model are listed once
-// in an epoch. A change of them starts a new epoch: see amanda/drivers/torch/identity/models.py. A running module that a listed
-// model does not hold makes it listed again, once in an epoch: it may have been put there behind the back of nn.Module.
+// in an epoch. A change of them starts a new epoch: see amanda/drivers/torch/identity/models.py. A running module that
+// a listed model does not hold makes it listed again, once in an epoch: it may have been put there behind the back of
+// nn.Module.
 
 /// Watches all modules of a model and names them in it. A module that was named in it before, and is not in it any
 /// more, loses that name. A module that has another name now starts a new epoch. The outermost module is the last to
