@@ -116,6 +116,10 @@ def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
     """
     After torch.utils.swap_tensors: the Python objects keep their numbers.
     """
+def exchange_key_role(role: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    Includes what key_role() returned, and returns what was included before.
+    """
 def forget_loose(number: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     The tensor with this number has died.
@@ -183,6 +187,10 @@ def install_steps(run_module: typing.Any, step: typing.Any, names: dict, unwrapp
 def is_registered(name: str) -> bool:
     """
     Is an operator of this name, without wildcards, registered with the dispatcher?
+    """
+def key_role() -> int:
+    """
+    Which of dispatch_keys() this thread includes: 0 if none, 1 for filter, 2 for all.
     """
 def leave_compiled() -> None:
     ...

@@ -180,6 +180,17 @@ void bind_threads(py::module_& m) {
   m.def("count_known_places", &pytorch::count_known_places, "How many places this thread knows.");
   m.def(
       "restore_keys", [] { pytorch::thread_keys().restore(); }, "Puts this thread's dispatch keys right again.");
+  m.def(
+      "key_role", [] { return static_cast<int>(pytorch::key_role_here()); },
+      "Which of dispatch_keys() this thread includes: 0 if none, 1 for filter, 2 for all.");
+  m.def(
+      "exchange_key_role",
+      [](int role) {
+        const auto before = static_cast<int>(pytorch::key_role_here());
+        pytorch::include_keys(static_cast<pytorch::KeyRole>(role));
+        return before;
+      },
+      py::arg("role"), "Includes what key_role() returned, and returns what was included before.");
   m.def("catch_operators", &pytorch::catch_operators, py::arg("on"),
         "Has operators on this thread caught for its scopes, or not; returns whether they were.");
   m.def(

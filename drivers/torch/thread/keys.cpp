@@ -66,6 +66,11 @@ void include_keys(KeyRole role) {
   c10::impl::tls_set_dispatch_key_included(keys().all, role == KeyRole::kAll);
 }
 
+KeyRole key_role_here() {
+  const auto is_on = [](c10::DispatchKey key) { return c10::impl::tls_is_dispatch_key_included(key); };
+  return is_on(keys().all) ? KeyRole::kAll : is_on(keys().filter) ? KeyRole::kFilter : KeyRole::kNone;
+}
+
 void ThreadKeys::unblind() const {
   if (unobserved != 0 || Engine::sees_nothing_inside(*scopes)) return;
   c10::impl::tls_set_dispatch_key_excluded(keys().filter, false);

@@ -35,6 +35,8 @@ KeyRole role_for(const ScopeStack* scopes);
 
 /// Turns this thread's keys on and off according to `role`.
 void include_keys(KeyRole role);
+/// The key that is on.
+KeyRole key_role_here();
 
 class PlaceTable;
 class RoutineState;

@@ -7,6 +7,7 @@ Importing `torch._dynamo` takes seconds, so nothing here imports it: it is patch
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 
 from amanda import _fork, _torch, scope
-from amanda.drivers.torch import port
+from amanda.drivers.torch import port, recomputation
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -63,7 +64,8 @@ class _Hooks:
 
 def _hooks_of(context: Any) -> Any:
     own = context.__dict__[port.ENTER_EXIT_HOOKS]
-    return _Hooks(own) if "opaque" in scope.compiled_here() else own
+    ours = "opaque" in scope.compiled_here() or recomputation.may_recompute()
+    return _Hooks(own) if ours else own
 
 
 _hooks = property(_hooks_of, lambda context, hooks: context.__dict__.update({port.ENTER_EXIT_HOOKS: hooks}))
@@ -85,14 +87,16 @@ def instrument_graphs_with(callback_for: Callable[[Any, Callable[[Any], Any]], A
 
 
 def _policy() -> str | None:
-    """The policy of this thread's scopes for the compiled function that is about to run; None if there is no scope.
-
-    If any open scope asks for eager, eager wins; then graph.
-    """
-    asked = scope.compiled_here()
-    if not asked or not _torch.has_scopes() or _called_by_torch():
+    """The policy for the compiled function that is about to run on this thread; None if it is no scope's concern."""
+    asked = scope.compiled_here() if _torch.has_scopes() else frozenset()
+    if not (asked or recomputation.is_pending()) or _called_by_torch():
         return None
-    return "eager" if "eager" in asked else "graph" if "graph" in asked else "opaque"
+    return recomputation.policy_for(_strongest(asked))
+
+
+def _strongest(asked: frozenset[str]) -> str | None:
+    """If any open scope asks for eager, eager wins; then graph."""
+    return next((policy for policy in ("eager", "graph", "opaque") if policy in asked), None)
 
 
 def _called_by_torch() -> bool:
@@ -164,12 +168,20 @@ def _name_of(frame: Any) -> str:
 
 
 def _enter_compiled() -> Callable[[], None]:
-    if _policy() != "opaque" or port.runs_eagerly():
+    policy = None if port.runs_eagerly() else _policy()
+    if policy == "graph" and (first := recomputation.repeated()):
+        role = _torch.exchange_key_role(first.key_role)
+        return functools.partial(_put_back, role)
+    if policy != "opaque":
         return lambda: None
     _say("opaque")
     scope.note_unseen("opaque", _name_of(_frame_of_compiled(sys._getframe())))
     _torch.enter_compiled()
     return _torch.leave_compiled
+
+
+def _put_back(role: int) -> None:
+    _torch.exchange_key_role(role)
 
 
 def _callback(callback: Any) -> Any:
@@ -189,7 +201,8 @@ def _callback(callback: Any) -> Any:
 
 
 def _update() -> None:
-    """Patches torch._dynamo while scopes are open, and unpatches it; called again after torch._dynamo is imported."""
+    """Patches torch._dynamo while scopes are open, or a region that ran in one can be recomputed, and unpatches it;
+    called again after torch._dynamo is imported."""
     global _finder, _callback_of_torch
     with _lock:
         frames = port.eval_frame()
@@ -199,7 +212,7 @@ def _update() -> None:
                 sys.meta_path.insert(0, _finder)
             return
         cls = frames._TorchDynamoContext
-        if _open:
+        if _open or recomputation.is_pending():
             setattr(cls, port.ENTER_EXIT_HOOKS, _hooks)
             if frames._callback_from_stance is not _callback:
                 _callback_of_torch, frames._callback_from_stance = frames._callback_from_stance, _callback
@@ -208,6 +221,9 @@ def _update() -> None:
             delattr(cls, port.ENTER_EXIT_HOOKS)
         if frames._callback_from_stance is _callback:
             frames._callback_from_stance = _callback_of_torch
+
+
+recomputation.when_changed(_update)
 
 
 def leave_untraced(*functions: Any) -> None:

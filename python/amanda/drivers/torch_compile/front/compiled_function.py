@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from amanda import _core, _torch, scope
+from amanda.drivers.torch import recomputation
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.front import late, uninstrumented
 from amanda.drivers.torch_compile.lower.lowering import Lowered, lower
@@ -59,19 +60,24 @@ class CompiledFunction:
         self._late = late.Inputs(self._gm)
 
     def run(self, *args: Any) -> Any:
+        if not recomputation.is_pending():
+            return _run(self._built_now(args), args)
+        instance = self._instances.of(args)
+        first = recomputation.repeated()
+        again = first.graphs.get(instance) if first else None
+        built = again or self._built_now(args)
+        recomputation.keep_graph(instance, built)
+        toolset = attach.COMPILE.toolset()
+        if again and not (toolset and again is instance.built.get(toolset)):  # its taps are those of other scopes
+            scope.note_unseen("opaque", uninstrumented.function_of(self._gm))
+        return _run(built, args)
+
+    def _built_now(self, args: Sequence[Any]) -> _Built:
         toolset = attach.COMPILE.toolset()
         if toolset is None:
-            built = self._vanilla or self._build_late(self._build_vanilla, args)
-        else:
-            instance = self._instances.of(args)
-            built = instance.built.get(toolset) or self._build_late(self._build, toolset, instance, args)
-        for reason, name in built.unseen:
-            scope.note_unseen(reason, name)
-        _torch.enter_graph()
-        try:
-            return built.function(*args, *built.extra)
-        finally:
-            _torch.leave_graph()
+            return self._vanilla or self._build_late(self._build_vanilla, args)
+        instance = self._instances.of(args)
+        return instance.built.get(toolset) or self._build_late(self._build, toolset, instance, args)
 
     def _build_late(self, build: Callable[..., _Built], *args: Any) -> _Built:
         with port.compile_lock, self._lock:  # in the order in which Dynamo takes them
@@ -172,3 +178,13 @@ class CompiledFunction:
         if self._late is None:
             return self._inner(gm, [*args, *extra])  # type: ignore[no-any-return]
         return self._late.compile(self._inner, gm, args, extra)
+
+
+def _run(built: _Built, args: Sequence[Any]) -> Any:
+    for reason, name in built.unseen:
+        scope.note_unseen(reason, name)
+    _torch.enter_graph()
+    try:
+        return built.function(*args, *built.extra)
+    finally:
+        _torch.leave_graph()
