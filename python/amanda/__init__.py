@@ -6,7 +6,8 @@ import os
 from amanda import _main_interpreter  # noqa: F401  # first of all
 
 # isort: split
-from amanda import _build, _core, distributed, drivers, ops, tool, tools
+# isort: split  # these are built on the names above
+from amanda import _build, _core, distributed, drivers, ops, tool, toolkit, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.tensorflow import TensorFlowDriver
@@ -72,6 +73,7 @@ __all__ = [
     "root",
     "scheduled",
     "tool",
+    "toolkit",
     "tools",
     "trace",
 ]

@@ -14,12 +14,14 @@ _held: list[Any] = []
 
 
 def lock() -> threading.Lock:
+    """A lock as that of `threading`, to be made once per object or module. Hold it for moments."""
     made = threading.Lock()
     _locks.add(made)
     return made
 
 
 def rlock() -> Any:
+    """A lock as `lock` makes, which the thread that holds it may take again."""
     made = threading.RLock()
     _locks.add(made)
     return made

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from amanda.coverage.reasons import REASONS as NOT_SHOWN
 from amanda.evidence import FACTS
-from amanda.tools._arrays import REASONS as NOT_READ
+from amanda.toolkit.arrays import REASONS as NOT_READ
 
 from regime_table.cells import NOTHING, OF_PYTORCH, REFUSES, YES
 from regime_table.tools import TOOLS

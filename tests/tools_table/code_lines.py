@@ -11,6 +11,7 @@ from pathlib import Path
 import amanda
 
 PACKAGE = Path(amanda.__file__).parent
+COUNTED = ("amanda.tools", "amanda.toolkit")
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -44,7 +45,7 @@ def file_of(kind):
 
 
 def imported(path):
-    """The file, and every other one of `amanda.tools` that it imports, directly or not."""
+    """The file, and every other one of `amanda.tools` and `amanda.toolkit` that it imports, directly or not."""
     found, new = set(), {path}
     while new:
         found |= new
@@ -54,13 +55,27 @@ def imported(path):
 
 def _imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("amanda.tools"):
+        if isinstance(node, ast.ImportFrom) and (module := _source(node, path)).startswith(COUNTED):
             for alias in node.names:
-                yield _defined_in(node.module, alias.name)
+                yield _defined_in(module, alias.name)
+
+
+def _source(node, path):
+    """The module from which a statement imports."""
+    if not node.level:
+        return node.module
+    return ".".join(["amanda", *path.relative_to(PACKAGE).parent.parts, *filter(None, [node.module])])
+
+
+def _is_package(module):
+    return importlib.util.find_spec(module).submodule_search_locations is not None
 
 
 def _defined_in(module, name):
     """The file of a submodule, or of the module that defines this name of a package."""
+    if module.startswith("amanda.toolkit"):  # some of it imports TensorFlow
+        is_module = importlib.util.find_spec(f"{module}.{name}") if _is_package(module) else None
+        return Path((is_module or importlib.util.find_spec(module)).origin)
     inside = importlib.import_module(module)
     if hasattr(inside, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None:
         value = importlib.import_module(f"{module}.{name}")  # perhaps not imported before

@@ -20,6 +20,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, context: OpContext) -> Place:
+        """The place of the operator of this context."""
         return cls(context.op_id, context.op.name, context.module_path, context.source)
 
     def group(self, by: str) -> Place:

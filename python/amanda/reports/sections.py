@@ -26,6 +26,7 @@ class Section:
     caption: str = ""  # what is left out, and why; "" if there is nothing to say
 
     def as_json(self) -> dict[str, Any]:
+        """Its fields and its kind, for JSON."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"kind": type(self).__name__.lower(), **fields}
 

@@ -6,13 +6,9 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from amanda import _fork
-from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
+from amanda import OpContext, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +63,7 @@ class Coverage(Results[Row, GroupBy], Tool):
             )
         modules = {path: module for path, module in model.named_modules() if path}
         self._leaves = frozenset(path for path, module in modules.items() if not any(module.children()))
-        self._lock = _fork.lock()  # guards the operators
+        self._lock = locks.lock()  # guards the operators
         self._forward: dict[int, _Operator] = {}
         self._backward: dict[int, _Operator] = {}
         self.add_inst_for_op(self._analyze)

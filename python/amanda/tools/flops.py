@@ -6,13 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from amanda import _tools, evidence
-from amanda.evidence import Unseen
-from amanda.reports.columns import number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import NativeTool
+from amanda.toolkit import evidence
+from amanda.toolkit.evidence import Unseen
+from amanda.toolkit.native import NativeTool, tools
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, number_column
 
 GroupBy = Literal["both", "op", "module"]
 
@@ -70,7 +67,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
     _speaker = "flops"
 
     def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:
-        capsule, self._counts, self._narrow = _tools.make_flops(uncounted, cpu_attention)
+        capsule, self._counts, self._narrow = tools.make_flops(uncounted, cpu_attention)
         super().__init__(capsule)
 
     def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:

@@ -8,17 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from amanda import _core, _fork
-from amanda.op_context import OpContext
-from amanda.reports.columns import general_column, name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _reading
-from amanda.tools._loss_scaling import LossScaling
-from amanda.tools._native import natively
+from amanda import OpContext, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.loss_scaling import LossScaling
+from amanda.toolkit.native import NativeRoutine, natively
+from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
 
 Side = Literal["grad_output", "grad_input"]
 
@@ -82,8 +78,8 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
         self._operators: dict[int, _BackwardOperator] = {}  # whose gradients were read in Python
         self._recorder: Any = None  # of those whose gradients were read in C++
         self._nodes: dict[int, _Node] = {}  # of these
-        self._skips = _reading.Skips("gradients")
-        self._lock = _fork.lock()  # guards the fields above
+        self._skips = Skips("gradients")
+        self._lock = locks.lock()  # guards the fields above
         self._loss_scaling = LossScaling()
         self.depends_on(self._loss_scaling)
         self.add_inst_for_op(self._analyze, backward=True)
@@ -100,8 +96,8 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
             self._recorder = self._recorder or native.GradientRecorder()
             self._nodes.setdefault(node.id, node)
         routine = self._recorder.routine(node.id)
-        context.insert_before_backward_op(_core.NativeRoutine(routine, self._record_outputs), node=node)
-        context.insert_after_backward_op(_core.NativeRoutine(routine, self._record_inputs), node=node)
+        context.insert_before_backward_op(NativeRoutine(routine, self._record_outputs), node=node)
+        context.insert_after_backward_op(NativeRoutine(routine, self._record_inputs), node=node)
 
     def _record_outputs(self, *gradients: Any, node: _Node) -> None:
         norms = [self._norm_of(gradient) for gradient in gradients]

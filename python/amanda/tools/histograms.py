@@ -9,17 +9,13 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from amanda import _fork
-from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _reading
-from amanda.tools._arrays import Arrays, arrays_in
-from amanda.tools._unwritten import MEMORY, allocates, may_be_met
+from amanda import OpContext, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import Arrays, arrays_in
+from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
+from amanda.toolkit.unwritten import MEMORY, allocates, may_be_met
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -131,8 +127,8 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
         self._width = every  # executions that a step stands for
         self._executions: dict[int | None, int] = {}
         self._steps: dict[tuple[Place, int], dict[int, _Counts]] = {}
-        self._skips = _reading.Skips("histograms", MEMORY)
-        self._lock = _fork.lock()  # guards the four above
+        self._skips = Skips("histograms", MEMORY)
+        self._lock = locks.lock()  # guards the four above
         if may_be_met(ops):
             self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze, ops=ops, modules=modules)

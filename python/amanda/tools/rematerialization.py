@@ -9,13 +9,10 @@ from typing import Literal, get_args
 
 import torch  # noqa: F401  (the extension module needs its libraries)
 
-from amanda import _rematerialization, evidence
-from amanda.evidence import Unseen
-from amanda.reports.columns import number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import NativeTool
+from amanda.toolkit import evidence
+from amanda.toolkit.evidence import Unseen
+from amanda.toolkit.native import NativeTool, rematerialization
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, number_column
 
 __all__ = ["GroupBy", "Heuristic", "Rematerialization", "Row"]
 
@@ -108,7 +105,7 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
             raise ValueError(f"[rematerialization] budget= is a positive number of bytes, got {budget}")
         _check("heuristic", heuristic, get_args(Heuristic))
         _check("costs", costs, ("time", "equal"))
-        self._rematerializer = _rematerialization.Rematerializer(self.budget, heuristic, costs == "equal")
+        self._rematerializer = rematerialization.Rematerializer(self.budget, heuristic, costs == "equal")
         super().__init__(self._rematerializer.tool())
 
     @property

@@ -8,18 +8,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from amanda import _core, _fork
-from amanda.op_context import OpContext
-from amanda.reports.columns import general_column, name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _reading
-from amanda.tools._arrays import Arrays, arrays_of
-from amanda.tools._native import natively
-from amanda.tools._unwritten import MEMORY, allocates, may_pass_on
+from amanda import OpContext, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import Arrays, arrays_of
+from amanda.toolkit.native import NativeRoutine, natively
+from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
+from amanda.toolkit.unwritten import MEMORY, allocates, may_pass_on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +79,8 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         self._operators: dict[int | None, _Operator] = {}  # that were read in Python
         self._recorder: Any = None  # of those that were read in C++
         self._places: dict[int | None, Place] = {}  # of these
-        self._skips = _reading.Skips("statistics", MEMORY)
-        self._lock = _fork.lock()  # guards the fields above
+        self._skips = Skips("statistics", MEMORY)
+        self._lock = locks.lock()  # guards the fields above
         self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze)
 
@@ -104,7 +100,7 @@ class OpStatistics(Results[Row, GroupBy], Tool):
             routine = recorder.routine_where_unwritten(context.op_id, MEMORY.native(native))
         else:
             routine = recorder.routine(context.op_id)
-        context.insert_after_op(_core.NativeRoutine(routine, record), place=place)
+        context.insert_after_op(NativeRoutine(routine, record), place=place)
 
     def _record(self, *outputs: Any, place: Place) -> None:
         found = [
@@ -214,7 +210,7 @@ class _Summary:
     squares: float = 0.0  # the sum of squared differences from the mean
 
     @classmethod
-    def of(cls, output: Any, skips: _reading.Skips) -> _Summary:
+    def of(cls, output: Any, skips: Skips) -> _Summary:
         """The statistics of a tensor, or of the members of a list; empty for anything else."""
         summary = cls()
         if isinstance(output, (list, tuple)):

@@ -43,6 +43,10 @@ def test_the_tools_of_writing_a_tool_run_one_after_the_other():
     run_page("writing_a_tool.md")
 
 
+def test_the_page_on_the_toolkit_runs_from_top_to_bottom():
+    run_page("toolkit.md")
+
+
 def test_the_page_on_filters_runs_from_top_to_bottom():
     run_page("filters.md")
 
@@ -168,6 +172,7 @@ def test_the_code_about_graphs_is_the_reference_drivers():
         "reference.md",
         "running.md",
         "semantics.md",
+        "toolkit.md",
         "writing_a_driver.md",
         "writing_a_tool.md",
     ],

@@ -2,6 +2,7 @@
 
 The rule: every import of a module of the package is an arrow, also inside a function or a class; those under
 `if TYPE_CHECKING:` are none. `from amanda.x import y` leads to the module `amanda.x.y` if there is one, else to `amanda.x`.
+`from amanda import y` leads to the module from which `amanda/__init__.py` imports y: it imports tools last.
 That importing a module runs the `__init__` of the packages around it makes no arrow.
 """
 
@@ -53,6 +54,7 @@ LAYERS = [
     ["program_points", "rank_report"],
     ["drivers.tensorflow", "drivers.torch"],
     ["drivers.torch_compile"],
+    ["toolkit"],
     ["distributed", "tools"],
     [""],  # amanda itself, where all is put together
     ["cli"],
@@ -69,10 +71,13 @@ def modules(package):
     return found
 
 
-def imports(path, known):
+def imports(path, package, known, public):
     """(the module, the line) for each arrow from a file."""
+    folder = ".".join(path.relative_to(package).parent.parts)
     return [
-        (target, node.lineno) for node in imports_in(ast.parse(path.read_text())) for target in targets(node, known)
+        (target, node.lineno)
+        for node in imports_in(ast.parse(path.read_text()))
+        for target in targets(node, folder, known, public)
     ]
 
 
@@ -92,15 +97,31 @@ def is_for_type_checkers(test):
     return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def targets(node, known):
+def targets(node, folder, known, public):
     if isinstance(node, ast.Import):
         return [inside(alias.name) for alias in node.names if inside(alias.name) is not None]
-    assert node.level == 0, f"line {node.lineno}: imports in this package name the whole path"
-    source = inside(node.module)
+    if node.level:
+        in_tool = folder.startswith("tools.") and node.level == 1
+        assert in_tool, f"line {node.lineno}: imports name the whole path, but for those inside the folder of one tool"
+        source = ".".join(filter(None, [folder, node.module]))
+    else:
+        source = inside(node.module)
     if source is None:
         return []
     members = [f"{source}.{alias.name}" if source else alias.name for alias in node.names]
-    return [member if member in known else source for member in members]
+    return [member if member in known else source or public.get(member, "") for member in members]
+
+
+def public_names(package):
+    """The module from which `amanda/__init__.py` imports each name."""
+    init = package / "__init__.py"
+    statements = [node for node in ast.parse(init.read_text()).body if isinstance(node, ast.ImportFrom)]
+    return {
+        alias.asname or alias.name: source
+        for node in statements
+        if (source := inside(node.module))
+        for alias in node.names
+    }
 
 
 def inside(name):
@@ -122,7 +143,8 @@ def layer(module):
 def arrows(package):
     files = modules(package)
     known = files.keys() | EXTENSIONS
-    return {module: imports(path, known) for module, path in files.items()}
+    public = public_names(package) if "" in files else {}
+    return {module: imports(path, package, known, public) for module, path in files.items()}
 
 
 def climbing(found):
@@ -185,7 +207,9 @@ def test_no_framework_is_imported_further_in_than_its_driver():
 
 
 def names_of(node):
-    return [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [] if node.level else [node.module]
+    return [alias.name for alias in node.names]
 
 
 def test_every_import_of_an_optional_library_is_tried_without_it():
@@ -242,6 +266,21 @@ def test_a_name_that_is_no_module_leads_to_its_package(package):
     found = package(**{"__init__": "", "scope": "from amanda import apply", "drivers.__init__": ""})
     assert found["scope"] == [("", 1)]
     assert climbing(found) == ["amanda.scope, line 1, imports amanda, which is further out"]
+
+
+def test_a_public_name_leads_to_the_module_that_defines_it(package):
+    found = package(
+        __init__="from amanda.scope import apply\nfrom amanda.tools.nan import Nan",
+        scope="",
+        **{"tools.nan.__init__": "from .rows import Row", "tools.nan.rows": "from amanda import apply"},
+    )
+    assert (found["tools.nan"], found["tools.nan.rows"]) == ([("tools.nan.rows", 1)], [("scope", 1)])
+    assert circle(found) is None
+
+
+def test_a_relative_import_outside_of_tools_is_refused(package):
+    with pytest.raises(AssertionError, match="line 1: imports name the whole path, but for those inside"):
+        package(**{"reports.table": "from .columns import Column"})
 
 
 def test_a_module_without_a_layer_is_named():

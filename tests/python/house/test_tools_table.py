@@ -141,5 +141,5 @@ def test_a_tools_shared_code_is_what_it_imports_from_other_tools(module):
     own = code_lines.file_of(comparison.kind_of("pruning.MagnitudePruning"))
     assert own.name == "magnitude.py"
     names = {path.name for path in code_lines.imported(own)}
-    assert {"magnitude.py", "weight_pruning.py", "_reading.py"} < names
+    assert {"magnitude.py", "weight_pruning.py", "skips.py"} < names
     assert not {"vectorwise.py", "results.py"} & names

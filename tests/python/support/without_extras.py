@@ -83,11 +83,11 @@ USES = {
         ["tools/histograms.py, matplotlib"], lambda _: _tool("histograms.ValueHistograms").plot_sparsity()
     ),
     "plot_kernel_families": Use(
-        ["tools/cupti/profiler.py, matplotlib"],
+        ["tools/cupti_profiler/profiler.py, matplotlib"],
         lambda _: _tool("cupti_profiler.CuptiProfiler", gpu=False).plot_kernel_families(),
     ),
     "Capture": Use(
-        ["tools/capture/stores.py, safetensors", "tools/_tensor_file.py, safetensors"],
+        ["tools/capture/stores.py, safetensors", "toolkit/tensor_file.py, safetensors"],
         lambda folder: _tool("capture.Capture", ops="relu", folder=folder / "captured"),
     ),
     "Recorder": Use([], lambda folder: _tool("diff.Recorder", folder=folder / "a")),
@@ -107,7 +107,7 @@ SILENT = {
     "reports/progress.py, rich",  # nor a bar
     "reports/source_listing.py, rich",  # called by rich
     # Where values are arrays of numpy, it is there: TensorFlow depends on it.
-    "tools/_arrays/of_numpy.py, numpy",
+    "toolkit/arrays/of_numpy.py, numpy",
     "tools/diff/ndarrays.py, numpy",
     "tools/pruning/variable_masks.py, numpy",
     "tools/quantization/array_observed.py, numpy",

@@ -16,7 +16,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from amanda.tools._arrays import of_numpy, of_torch
+from amanda.toolkit.arrays import of_numpy, of_torch
 from amanda.tools.error_injection import BitFlip, ErrorInjection, Fault, RandomValue, StuckAt
 from amanda.tools.error_injection.elements import Elements
 from by_hand import StraightThrough

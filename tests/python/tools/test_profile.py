@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import amanda
 import pytest
 import torch
-from amanda.tools._durations import Durations
+from amanda.toolkit.durations import Durations
 from amanda.tools.profile import Profile, Row
 
 

@@ -9,10 +9,10 @@ import pandas
 import pytest
 import torch
 from amanda.reports.results import Results
-from amanda.tools._loss_scaling import LossScaling
+from amanda.toolkit.loss_scaling import LossScaling
+from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
 from amanda.tools.coverage import Coverage
-from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.diff.watching import Watching

@@ -11,7 +11,7 @@ import amanda
 import numpy as np
 import pytest
 import torch
-from amanda.tools._reading import Skips
+from amanda.toolkit.skips import Skips
 from amanda.tools.statistics import OpStatistics, _Summary
 
 

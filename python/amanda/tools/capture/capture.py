@@ -10,18 +10,18 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
-from amanda import _fork, unmatched
-from amanda.drivers.torch import port
-from amanda.op_context import OpContext
-from amanda.reports.places import Place
-from amanda.reports.results import Results
-from amanda.run import Run
-from amanda.tool import Tool
-from amanda.tools import _eager_only, _reading
-from amanda.tools.capture.captured import Captured
-from amanda.tools.capture.names import Naming, Numbering, Pattern, listed, ops_of
-from amanda.tools.capture.rows import GROUPINGS, GroupBy, Row, grouped
-from amanda.tools.capture.stores import KINDS, FolderStore, Kind, MemoryStore, Store
+from amanda import OpContext, Run, Tool
+from amanda.toolkit import eager_only, locks
+from amanda.toolkit.places import Place
+from amanda.toolkit.programs import warn_here
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Results
+from amanda.toolkit.torch import graph_task_id
+
+from .captured import Captured
+from .names import Naming, Numbering, Pattern, listed, ops_of
+from .rows import GROUPINGS, GroupBy, Row, grouped
+from .stores import KINDS, FolderStore, Kind, MemoryStore, Store
 
 Runs: TypeAlias = Literal["last", "all"] | int | Collection[int]
 
@@ -86,12 +86,12 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         self._patterns = None if given is None else [Pattern(name, naming, "capture") for name in given]
         self._wanted = _checked_runs(runs)
         self._grad, self._device, self._dtype = grad, device, dtype
-        self._numbering, self._skips = Numbering(), _reading.Skips("capture")
+        self._numbering, self._skips = Numbering(), Skips("capture")
         self._counts: collections.Counter[str] = collections.Counter()  # executions, by name
         self._recorded: dict[str, bool] = {}  # true if autograd recorded the last one outside a backward pass
         self._places: dict[str, Place] = {}  # by name
         self._kept_sizes: dict[tuple[Kind, str, int], _Size] = {}  # by kind, name and run
-        self._lock = _fork.lock()  # guards the fields above
+        self._lock = locks.lock()  # guards the fields above
         if ops is None and self._patterns is not None:
             ops = ops_of(self._patterns)
         self.add_inst_for_op(self._analyze, ops=ops, modules=modules)
@@ -143,7 +143,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
     # ---- routines ---------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if _eager_only.leaves_out(context, self._skips, "it names results by the order in which operators run"):
+        if eager_only.leaves_out(context, self._skips, "it names results by the order in which operators run"):
             return
         name = self._numbering.name_of(context)
         if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):
@@ -170,9 +170,9 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
     def _receive(self, *gradients: Any, name: str, run: Run) -> None:
         """The first backward operator that runs is the one that gets the gradients of the result."""
-        if "number" not in run or run.get("pass") == port.graph_task_id():
+        if "number" not in run or run.get("pass") == graph_task_id():
             return
-        run["pass"] = port.graph_task_id()
+        run["pass"] = graph_task_id()
         self._keep_gradients(name, run["number"], dict(enumerate(gradients)), run["shapes"], run["is list"])
 
     def _kept(self, name: str, outputs: tuple[Any, ...]) -> tuple[int, list[torch.Tensor], bool] | None:
@@ -180,7 +180,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         result = outputs[0] if len(outputs) == 1 else outputs
         is_list = not isinstance(result, torch.Tensor)
         tensors = [each for each in (result if isinstance(result, list | tuple) else [result]) if _is_tensor(each)]
-        in_backward = port.graph_task_id() != -1
+        in_backward = graph_task_id() != -1
         with self._lock:
             if in_backward and self._recorded.get(name):  # recomputed; gradients reach the first tensors
                 return None
@@ -265,7 +265,7 @@ def warn_of_unmatched(tool: Tool, patterns: Iterable[Pattern], numbering: Number
     names = numbering.names()
     absent = [pattern.text for pattern in patterns if not any(map(pattern.matches, names))]
     if names and absent:
-        unmatched.warn_here(
+        warn_here(
             f"[{tool.name.lower()}] no result that '{tool.name}' saw has the name {listed(absent)}; it saw {listed(names)}"
         )
 

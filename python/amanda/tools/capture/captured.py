@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import torch
 
-from amanda.tools.capture.names import Naming, ResultName, listed
-from amanda.tools.capture.stores import FolderStore, Kind, Store
+from .names import Naming, ResultName, listed
+from .stores import FolderStore, Kind, Store
 
 Value: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 """A result; a tuple where an operator returns several tensors or a list of them."""

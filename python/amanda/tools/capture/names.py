@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from amanda import _fork
-from amanda.op_context import OpContext
+from amanda import OpContext
+from amanda.toolkit import locks
 from amanda.tools.mapping import MappingTool
 
 MOST_LISTED = 8
@@ -142,7 +142,7 @@ class Numbering:
     def __init__(self) -> None:
         self._names: dict[int, ResultName] = {}  # by op_id
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
-        self._lock = _fork.lock()  # guards the fields above
+        self._lock = locks.lock()  # guards the fields above
 
     def name_of(self, context: OpContext) -> ResultName:
         with self._lock:

@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from amanda import _core
-from amanda.op_context import OpContext
-from amanda.tool import Tool
-from amanda.tools import _eager_only
-from amanda.tools._arrays import REASONS, of_torch
-from amanda.tools.capture.capture import warn_of_unmatched
-from amanda.tools.capture.names import Naming, Numbering, Pattern, ResultName, ops_of
+from amanda import Error, OpContext, Tool
+from amanda.toolkit import eager_only
+from amanda.toolkit.arrays import REASONS, of_torch
+
+from .capture import warn_of_unmatched
+from .names import Naming, Numbering, Pattern, ResultName, ops_of
 
 Transform: TypeAlias = Callable[[torch.Tensor, Any], Any]
 
@@ -91,7 +90,7 @@ class Patch(Tool):
             warn_of_unmatched(self, [pattern for pattern, _ in self._values], self._numbering)
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, "it names results by the order in which operators run")
+        eager_only.check(context, "it names results by the order in which operators run")
         name = self._numbering.name_of(context)
         for pattern, value in self._values:
             if not pattern.matches(name):
@@ -148,12 +147,12 @@ def _checked(name: str, value: Any, transform: object) -> Any:
     return value
 
 
-def _unfit(name: ResultName, result: torch.Tensor) -> _core.Error | None:
+def _unfit(name: ResultName, result: torch.Tensor) -> Error | None:
     """The error for a result whose elements cannot be set; None if they can be set."""
     reason = of_torch.why_unreadable(result)
     if reason is None:
         return None
-    return _core.Error(
+    return Error(
         f"[patch] the result of '{name}' is {REASONS[reason]}, whose elements can't be replaced; patch a result that is a "
         "plain tensor, or give a value that is such a tensor itself"
     )

@@ -6,11 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from amanda.reports.columns import number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import Place
-from amanda.reports.results import Grouping
-from amanda.reports.rich_table import Column
+from amanda.toolkit.places import Place
+from amanda.toolkit.tables import Column, Grouping, fields_of, number_column
 
 GroupBy = Literal["name", "op", "module", "line"]
 

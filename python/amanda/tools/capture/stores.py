@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
-from amanda import _fork
+from amanda.toolkit import locks
 
 Kind = Literal["result", "grad"]
 KINDS: tuple[Kind, ...] = ("result", "grad")
@@ -35,7 +35,7 @@ class _Index:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[Kind, str], Entries] = collections.defaultdict(dict)
-        self._lock = _fork.lock()  # guards the field above
+        self._lock = locks.lock()  # guards the field above
 
     def drop(self, name: str, run: int) -> None:
         with self._lock:
@@ -97,12 +97,12 @@ class FolderStore(_Index):
         try:
             import safetensors
 
-            from amanda.tools import _tensor_file
+            from amanda.toolkit import tensor_file
         except ImportError:
             raise ImportError(
                 "[capture] a folder of results needs safetensors: pip install 'amanda[capture]'"
             ) from None
-        self._safetensors, self._write = safetensors, _tensor_file.write
+        self._safetensors, self._write = safetensors, tensor_file.write
         self._folder, self._numbers = Path(folder), itertools.count()
         if not new:
             self._read()

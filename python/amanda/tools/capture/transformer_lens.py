@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amanda.tools.capture.names import Naming
+from .names import Naming
 
 TRANSFORMER_LENS_GPT2: Final = Naming(
     [

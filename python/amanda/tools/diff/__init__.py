@@ -1,10 +1,10 @@
 """diff: which operators cause the difference between two runs of a program."""
 
-from amanda.tools.diff.causal_diff import CausalDiff
-from amanda.tools.diff.differences import RecordDiff
-from amanda.tools.diff.matching import Parting
-from amanda.tools.diff.record import Record
-from amanda.tools.diff.recorder import Recorder
-from amanda.tools.diff.rows import GroupBy, Row
+from .causal_diff import CausalDiff
+from .differences import RecordDiff
+from .matching import Parting
+from .record import Record
+from .recorder import Recorder
+from .rows import GroupBy, Row
 
 __all__ = ["CausalDiff", "GroupBy", "Parting", "Record", "RecordDiff", "Recorder", "Row"]

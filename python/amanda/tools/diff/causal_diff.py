@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from amanda.tools.diff import values
-from amanda.tools.diff.comparison import Comparison
-from amanda.tools.diff.differences import Differences, tolerances_of
-from amanda.tools.diff.record import DamagedRecord, Record, Station
-from amanda.tools.diff.texts import text_of_array
-from amanda.tools.diff.watching import Seen, Watching, is_early
+from . import values
+from .comparison import Comparison
+from .differences import Differences, tolerances_of
+from .record import DamagedRecord, Record, Station
+from .texts import text_of_array
+from .watching import Seen, Watching, is_early
 
 
 class CausalDiff(Differences, Watching):

@@ -6,8 +6,8 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from amanda.tools.diff import texts
-from amanda.tools.diff.record import Station
+from . import texts
+from .record import Station
 
 _NAMES = 6  # that are listed
 

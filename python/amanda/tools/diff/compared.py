@@ -6,9 +6,10 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
-from amanda.tools._arrays import REASONS
-from amanda.tools.diff import texts
-from amanda.tools.diff.record import Station
+from amanda.toolkit.arrays import REASONS
+
+from . import texts
+from .record import Station
 
 
 @dataclasses.dataclass(eq=False)

@@ -6,16 +6,17 @@ import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-from amanda.tools._arrays import REASONS
-from amanda.tools.diff import lone, texts, values
-from amanda.tools.diff.changes import Change, changes_of
-from amanda.tools.diff.compared import Compared
-from amanda.tools.diff.consequences import Consequences
-from amanda.tools.diff.matching import Id, Matching
-from amanda.tools.diff.record import Execution, Record, Station
-from amanda.tools.diff.rows import Kind, Row
-from amanda.tools.diff.tolerances import Difference, Tolerances
-from amanda.tools.diff.watching import Seen
+from amanda.toolkit.arrays import REASONS
+
+from . import lone, texts, values
+from .changes import Change, changes_of
+from .compared import Compared
+from .consequences import Consequences
+from .matching import Id, Matching
+from .record import Execution, Record, Station
+from .rows import Kind, Row
+from .tolerances import Difference, Tolerances
+from .watching import Seen
 
 
 @dataclasses.dataclass(eq=False)
@@ -219,7 +220,7 @@ class Comparison:
         cause = self.causes.get(source)
         if seen.exact is None or cause is None or cause.ulps is not None or changes or tensor is None or other is None:
             return
-        from amanda.tools.diff import float64
+        from . import float64
 
         exact = seen.exact()
         if exact is not None and output < len(exact):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Hashable, Iterable
 
-from amanda.tools.diff.texts import is_telling, without_hash
+from .texts import is_telling, without_hash
 
 
 class Consequences:

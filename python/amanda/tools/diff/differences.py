@@ -8,15 +8,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from amanda.reports.progress import Progress
-from amanda.reports.results import Results
-from amanda.tools.diff.compared import Stop
-from amanda.tools.diff.comparison import Comparison
-from amanda.tools.diff.matching import Parting
-from amanda.tools.diff.record import Execution, Record, Station
-from amanda.tools.diff.rows import GROUPINGS, GroupBy, Row
-from amanda.tools.diff.tolerances import Tolerances
-from amanda.tools.diff.watching import Seen
+from amanda.toolkit.tables import Progress, Results
+
+from .compared import Stop
+from .comparison import Comparison
+from .matching import Parting
+from .record import Execution, Record, Station
+from .rows import GROUPINGS, GroupBy, Row
+from .tolerances import Tolerances
+from .watching import Seen
 
 
 class Differences(Results[Row, GroupBy]):

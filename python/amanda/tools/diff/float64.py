@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from amanda.tools.diff.values import arrays_in
+from .values import arrays_in
 
 _WIDER = {
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),

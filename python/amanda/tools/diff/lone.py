@@ -6,11 +6,11 @@ import collections
 import dataclasses
 from collections.abc import Collection, Hashable, Iterable, Mapping
 
-from amanda.tools.diff.consequences import Consequences
-from amanda.tools.diff.matching import Id, Matching
-from amanda.tools.diff.record import Record, Station
-from amanda.tools.diff.rows import Kind, Row
-from amanda.tools.diff.texts import tensors_in
+from .consequences import Consequences
+from .matching import Id, Matching
+from .record import Record, Station
+from .rows import Kind, Row
+from .texts import tensors_in
 
 _CASTS = ("aten::to.", "aten::_to_copy")
 

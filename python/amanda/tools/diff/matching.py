@@ -7,8 +7,8 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from amanda.tools.diff.record import Execution, Record, Station
-from amanda.tools.diff.texts import is_telling, tensors_in
+from .record import Execution, Record, Station
+from .texts import is_telling, tensors_in
 
 Id = tuple[int, int | None]
 

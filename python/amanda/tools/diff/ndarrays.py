@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from amanda.tools._arrays import of_numpy
-from amanda.tools.diff.tolerances import Difference, Tolerances
+from amanda.toolkit.arrays import of_numpy
+
+from .tolerances import Difference, Tolerances
 
 _STORED = {
     *("float64", "float32", "float16", "bfloat16", "complex64", "bool", "float8_e4m3fn", "float8_e5m2"),

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from amanda.reports.progress import Progress
-from amanda.tools.diff import index
-from amanda.tools.diff.tensor_file import TensorFile
-from amanda.tools.diff.texts import text_of_array
+from amanda.toolkit.tables import Progress
+
+from . import index
+from .tensor_file import TensorFile
+from .texts import text_of_array
 
 MEGABYTE = 1e6
 ACCUMULATES = "AccumulateGrad"

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from amanda.tools._arrays import known
-from amanda.tools.diff import index, values
-from amanda.tools.diff.record import Execution, Station, check_packages
+from amanda.toolkit.arrays import known
+
+from . import index, values
+from .record import Execution, Station, check_packages
 
 BATCH_BYTES = 64 << 20  # of results that are written together
 
@@ -90,7 +91,7 @@ class RecordWriter:
             self._index.close()
 
     def _write_file(self, framework: str, tensors: dict[str, Any]) -> list[Any]:
-        from amanda.tools.diff import tensor_file
+        from . import tensor_file
 
         self._files += 1
         name = f"{self._files}.safetensors"

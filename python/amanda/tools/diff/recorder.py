@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from amanda.tools.diff import values
-from amanda.tools.diff.record import Execution, Station
-from amanda.tools.diff.record_writer import RecordWriter
-from amanda.tools.diff.texts import text_of_array
-from amanda.tools.diff.watching import Seen, Watching, is_early
+from . import values
+from .record import Execution, Station
+from .record_writer import RecordWriter
+from .texts import text_of_array
+from .watching import Seen, Watching, is_early
 
 PATIENCE = 5.0  # seconds that other threads have to write what they are adding
 

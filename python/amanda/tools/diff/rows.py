@@ -6,10 +6,7 @@ import dataclasses
 import re
 from typing import Any, Literal
 
-from amanda.reports.columns import general_column, name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.results import Grouping
-from amanda.reports.rich_table import Column
+from amanda.toolkit.tables import Column, Grouping, fields_of, general_column, name_column, number_column
 
 _DIGITS = re.compile(r"\d+\.\d{7,}(e-?\d+)?")
 _WIDTH = 42  # columns: with the first two it fits into 80

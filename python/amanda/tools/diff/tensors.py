@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from amanda.tools._arrays import of_torch
-from amanda.tools.diff.tolerances import Difference, Tolerances
+from amanda.toolkit.arrays import of_torch
+
+from .tolerances import Difference, Tolerances
 
 _STORED = {
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),

@@ -7,8 +7,9 @@ import re
 import zlib
 from typing import Any
 
-from amanda.tools._arrays import arrays_of
-from amanda.tools.diff import values
+from amanda.toolkit.arrays import arrays_of
+
+from . import values
 
 UNREADABLE = "unreadable"
 OVERWRITTEN = "overwritten"
@@ -38,7 +39,7 @@ def text_of_array(array: Any, *, is_kept: bool = False) -> str:
 
 
 def why_unreadable(tensor: str) -> str | None:
-    """A key of `amanda.tools._arrays.REASONS`; None if it was read."""
+    """A key of `amanda.toolkit.arrays.REASONS`; None if it was read."""
     _, found, reason = tensor.rpartition(" ")[2].partition(f"{UNREADABLE}-")
     return reason if found else None
 

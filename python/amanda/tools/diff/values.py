@@ -7,8 +7,9 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from amanda.tools._arrays import arrays_of
-from amanda.tools.diff.tolerances import Difference, Tolerances
+from amanda.toolkit.arrays import arrays_of
+
+from .tolerances import Difference, Tolerances
 
 
 class Values(Protocol):
@@ -87,7 +88,7 @@ def arrays_in(value: Any) -> Iterator[Any]:
 
 
 def why_unreadable(array: Any) -> str | None:
-    """A key of `amanda.tools._arrays.REASONS`; None if it can be read."""
+    """A key of `amanda.toolkit.arrays.REASONS`; None if it can be read."""
     if array is UNSHOWN:
         return "unshown"
     arrays = arrays_of(array)
@@ -124,6 +125,6 @@ def healed(value: Any, references: Iterator[Any]) -> Any:
 
 @functools.cache
 def _implementation(framework: str) -> Values:
-    module: Any = importlib.import_module(f"amanda.tools.diff.{_IMPLEMENTATIONS[framework]}")
+    module: Any = importlib.import_module(f".{_IMPLEMENTATIONS[framework]}", __package__)
     found: Values = module
     return found

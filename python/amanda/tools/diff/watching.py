@@ -9,17 +9,16 @@ import linecache
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amanda import _fork, drivers
-from amanda.drivers import Access
-from amanda.evidence import Unseen, of_skips
-from amanda.op_context import OpContext
-from amanda.run import Run
-from amanda.tool import Tool
-from amanda.tools._arrays import REASONS
-from amanda.tools._schemas import Sides
-from amanda.tools.diff import values
-from amanda.tools.diff.record import ACCUMULATES, Station
-from amanda.tools.diff.texts import text_of, why_unreadable
+from amanda import OpContext, Run, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import REASONS
+from amanda.toolkit.evidence import Unseen, of_skips
+from amanda.toolkit.operators import Access, access_to
+from amanda.toolkit.schemas import Sides
+
+from . import values
+from .record import ACCUMULATES, Station
+from .texts import text_of, why_unreadable
 
 _COLLECTIVES = ("c10d::", "_c10d_functional::")  # they return before their results are there
 
@@ -43,7 +42,7 @@ class Watching(Tool):
     def __init__(self, name: str, *, float64: bool = False) -> None:
         super().__init__(name)
         self._wants_float64 = float64
-        self._lock = _fork.lock()
+        self._lock = locks.lock()
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self._unreadable: collections.Counter[str] = collections.Counter()  # results that cannot be read, by reason
         self._unfollowed = 0  # backward operators
@@ -79,7 +78,7 @@ class Watching(Tool):
         station = _station(context)
         written = [station.names.index(name) for name in sides.unreturned]
         read = [i for i, name in enumerate(station.names) if name in sides.read or name in sides.changed]
-        access = drivers.access_to(context.namespace, context.op.__name__)
+        access = access_to(context.namespace, context.op.__name__)
         context.insert_before_op(
             self._before,
             with_run=True,
@@ -104,7 +103,7 @@ class Watching(Tool):
             )
             context.insert_after_backward_op(self._after_accumulation, grad_inputs=[], with_run=True, station=station)
             return
-        access = drivers.access_to(context.namespace, context.op.__name__)
+        access = access_to(context.namespace, context.op.__name__)
         shown: dict[str, Any] = {"grad_outputs": None}
         if not access.shows_both:
             context.insert_before_backward_op(self._before_backward, with_run=True)
@@ -137,7 +136,7 @@ class Watching(Tool):
             found += [values.UNSHOWN for result in results if result is None]
         copies, in_float64 = run.pop("values", None), None
         if exact is not None and copies is not None:
-            from amanda.tools.diff import float64
+            from . import float64
 
             in_float64 = functools.partial(float64.results, exact[0], copies, exact[1])
         seen = Seen(found, run.pop("inputs"), None, are_views, not access.can_replace, in_float64)
@@ -192,9 +191,9 @@ def _station(context: OpContext) -> Station:
         names = tuple(op.input_names)
         parameters = tuple(_names(parameter) for parameter in context.parameter_names)
     elif backward_op.__name__ == ACCUMULATES:
-        from amanda.drivers.torch.identity import parameter_names
+        from amanda.toolkit.torch import parameter_name
 
-        name = parameter_names.name_of(_leaf())
+        name = parameter_name(_leaf())
         names, parameters = ("gradient", "grad"), ((name,), (name,))
     return Station(
         context.op_id,
@@ -243,6 +242,6 @@ def _copied(inputs: Any) -> Any:
     """Copies of the inputs; None if an input is not PyTorch's: float64 is reported for PyTorch's tensors only."""
     if any(values.framework_of(array) != "torch" for array in values.arrays_in(inputs)):
         return None
-    from amanda.tools.diff import tensors  # here: it imports torch
+    from . import tensors  # here: it imports torch
 
     return tensors.copied(inputs)

@@ -11,17 +11,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from amanda import _core, _fork
-from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.run import Run
-from amanda.scope import apply
-from amanda.tool import Tool
-from amanda.tools import _eager_only
+from amanda import Error, OpContext, Operator, Run, Tool, apply
+from amanda.toolkit import eager_only, locks
+from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 from amanda.tools.effective_path import masks, rules
 from amanda.tools.effective_path.extraction import Execution, Extraction
 from amanda.tools.effective_path.path import Part, Path
@@ -126,7 +119,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         self.theta = theta
         self._here = threading.local()  # .extraction: the one in progress on this thread
         self._totals: dict[Place, tuple[int, ...]] = {}  # what rows have after the place
-        self._lock = _fork.lock()  # guards the totals
+        self._lock = locks.lock()  # guards the totals
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
@@ -203,7 +196,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         return getattr(self._here, "extraction", None)
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, "it replaces autograd nodes one by one")
+        eager_only.check(context, "it replaces autograd nodes one by one")
         names, place = context.op.input_names, _place_of(context)
         context.insert_before_op(self._begin, inputs=[], with_run=True, place=place)
         if rules.base(context.op.__name__) in rules.known:
@@ -221,7 +214,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         if "execution" in run:
             execution, named = run["execution"], dict(zip(names, inputs, strict=True))
             if named.get("training"):
-                raise _core.Error(
+                raise Error(
                     f"[effective_path] {rules.text(execution.place)} normalizes by statistics of the batch, which mix "
                     "samples; call model.eval() first"
                 )
@@ -233,7 +226,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
 
     def _refuse_dropout(self, p: float, train: bool, where: str) -> None:
         if train and p > 0 and self._extraction is not None:
-            raise _core.Error(f"[effective_path] {where} drops elements at random; call model.eval() first")
+            raise Error(f"[effective_path] {where} drops elements at random; call model.eval() first")
 
     # ---- backward: gradients are masks -------------------------------------------------------------------------------
 
@@ -242,7 +235,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         if not rules.moves(node.__name__):
             context.replace_backward_op(self._carry, with_run=True, node=node, place=place)
 
-    def _carry(self, *gradients: Tensor | None, run: Run, node: _core.Operator, place: Place) -> Any:
+    def _carry(self, *gradients: Tensor | None, run: Run, node: Operator, place: Place) -> Any:
         """The masks of an operator's inputs, given that of its output; or gradients, if this is no extraction."""
         if "execution" in run:
             return rules.carry(gradients[0], node.__name__, run["execution"])

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amanda import _core
-from amanda.reports.places import Place
+from amanda import Error
+from amanda.toolkit.places import Place
 from amanda.tools.effective_path.masks import AGAINST
 from amanda.tools.effective_path.path import Layer, Path
 from amanda.tools.effective_path.synapses import Synapses, critical
@@ -49,7 +49,7 @@ class Execution:
         """
         for name, version in self._versions.items():
             if self.inputs[name]._version != version:
-                raise _core.Error(
+                raise Error(
                     f"[effective_path] the input '{name}' of {where} was overwritten later; make what writes to it out of "
                     "place"
                 )

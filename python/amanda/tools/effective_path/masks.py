@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from amanda import _core
+from amanda import Error
 
 AGAINST = 2.0**-7
 """A mask is 1 for a neuron on the path and 0 for another one, and this for a neuron of which the path wants less: a
@@ -50,7 +50,7 @@ def checked(mask: Tensor, where: str) -> Tensor:
     """
     count = mask.double() / AGAINST
     if not bool(((count >= 0) & (count == count.round())).all()):
-        raise _core.Error(
+        raise Error(
             f"[effective_path] the gradient that arrives at {where} is no mask: what runs after it is not seen by tools "
             "(amanda doctor says why), or is an autograd.Function; call operators of PyTorch there"
         )

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from amanda.reports.places import Place
+from amanda.toolkit.places import Place
 
 Part = Literal["synapses", "neurons", "weights"]
 Measure = Literal["jaccard", "containment"]

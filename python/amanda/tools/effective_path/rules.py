@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from amanda import _core, ops
-from amanda.reports.places import Place
+from amanda import Error, ops
+from amanda.toolkit.places import Place
 from amanda.tools.effective_path import masks, pointwise, synapses
 from amanda.tools.effective_path.extraction import Execution
 
@@ -87,7 +87,7 @@ def _choose(mask: Tensor, name: str, execution: Execution) -> list[Tensor]:
     except synapses.UnknownError as error:
         raise unknown(place, str(error)) from None
     if samples > 1 and shape[:1] != (samples,):
-        raise _core.Error(
+        raise Error(
             f"[effective_path] {text(place)}: outputs of {list(shape)} do not begin with the {samples} samples; pass one "
             "sample at a time"
         )
@@ -106,10 +106,10 @@ def text(place: Place) -> str:
     return f"{place.name} ({where})" if where else place.name
 
 
-def unknown(place: Place, why: str) -> _core.Error:
+def unknown(place: Place, why: str) -> Error:
     """The error of an operator without a rule."""
     names = ", ".join(sorted(known - pointwise.activations))
-    return _core.Error(
+    return Error(
         f"[effective_path] {text(place)} is on the path, but which of its inputs are critical is not known: {why}. Known "
         f"are {names}, activations, and what only moves elements; write the model with these, or extract the path of the "
         "part that follows"

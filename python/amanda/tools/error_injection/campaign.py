@@ -7,16 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from amanda import _core, drivers
-from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, Place
-from amanda.reports.progress import Progress
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.scope import apply
-from amanda.tools._arrays import Arrays, array_in, arrays_of
+from amanda import Error, OpContext, apply
+from amanda.toolkit.arrays import Arrays, array_in, arrays_of
+from amanda.toolkit.places import PLACE_FIELDS, Place
+from amanda.toolkit.programs import preserved
+from amanda.toolkit.tables import Column, Grouping, Progress, Results, fields_of, name_column, number_column
 from amanda.tools.error_injection import error_injection
 from amanda.tools.error_injection.error_injection import OPS, ErrorInjection
 from amanda.tools.error_injection.faults import Fault
@@ -93,7 +88,7 @@ def _scores(result: Any) -> Any:
     for array, arrays in _arrays(result):
         if arrays.is_floating(array) and array.ndim > 0:
             return array
-    raise _core.Error(
+    raise Error(
         "[campaign] the program's result has no scores of classes, a floating-point tensor with dimensions; pass sdc=, a "
         "function of the results without and with faults"
     )
@@ -188,7 +183,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         """
 
         def result_under(tool: ErrorInjection) -> Any:
-            with drivers.preserved(program), apply(tool):
+            with preserved(program), apply(tool):
                 return program(*inputs, **keywords)
 
         without = {name: value for name, value in self._options.items() if name not in ("index", "count", "rate")}
@@ -196,12 +191,12 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         golden = result_under(look)
         layers = {Place(row.op_id, row.name, row.module_path, row.source): row.executions for row in look.rows("id")}
         if not _identical(golden, result_under(look)):  # also in a scope: compiled functions run eagerly there
-            raise _core.Error(
+            raise Error(
                 "[campaign] the program has other results when it is run again without a fault, so what faults do cannot "
                 "be seen; in a training function, put parameters back, or call the model alone"
             )
         if not layers:
-            raise _core.Error("[campaign] the program ran no layer that ops=, modules= and where= select")
+            raise Error("[campaign] the program ran no layer that ops=, modules= and where= select")
         if self._generator is None:
             self._arrays = look.arrays
             assert self._arrays is not None  # the layers were seen

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from amanda import _core
-from amanda.tools._arrays import Arrays
+from amanda import Error
+from amanda.toolkit.arrays import Arrays
 
 Index = tuple[int, ...]
 
@@ -63,7 +63,7 @@ def _indices(index: Index | list[Index]) -> list[Index]:
 
 def _flat(index: Index, shape: Sequence[int], where: str) -> int:
     if len(index) != len(shape) or not all(-size <= i < size for i, size in zip(index, shape, strict=True)):
-        raise _core.Error(f"[error_injection] {where} has the shape {tuple(shape)}, and no element {index}")
+        raise Error(f"[error_injection] {where} has the shape {tuple(shape)}, and no element {index}")
     flat = 0
     for i, size in zip(index, shape, strict=True):
         flat = flat * size + i % size

@@ -10,24 +10,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from amanda import _core, _fork
+from amanda import Error, OpContext, Tool
 from amanda import ops as amanda_ops
-from amanda.drivers import op_names
-from amanda.op_context import OpContext
-from amanda.reports.columns import general_column, name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _fused_layers, _reading
-from amanda.tools._arrays import Arrays, arrays_of
-from amanda.tools._parameter_use import ParameterUse, TellsParameters
-from amanda.tools._where import Where
+from amanda.toolkit import fused_layers, locks
+from amanda.toolkit.arrays import Arrays, arrays_of
+from amanda.toolkit.operators import complaint
+from amanda.toolkit.parameters import ParameterUse, TellsParameters
+from amanda.toolkit.places import PLACE_FIELDS, Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
+from amanda.toolkit.where import Where
 from amanda.tools.error_injection.elements import Elements, Index, index_of
 from amanda.tools.error_injection.faults import Fault
-from amanda.tools.mapping import names_of
-from amanda.tools.mapping import tensorflow as tensorflow_mapping
+from amanda.tools.mapping import keys_of, names_of
 
 WORDS = ("conv2d", "conv3d", "depthwise_conv2d", "conv_transpose2d", "conv_transpose3d", "matmul")
 OPS = (
@@ -195,11 +190,11 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
         self._counts_of: dict[_Target, collections.Counter[str]] = {}
         self._executed: collections.Counter[int] = collections.Counter()  # by operator, for gradients
         self._injected: list[Row] = []
-        self._skips = _reading.Skips("error_injection")
-        self._lock = _fork.lock()  # guards everything random and found
+        self._skips = Skips("error_injection")
+        self._lock = locks.lock()  # guards everything random and found
         names = ops if ops is None or isinstance(ops, str) else [*ops]
         if ops is OPS:
-            names = [name for name in OPS if op_names.complaint(name) is None]  # of the frameworks that are there
+            names = [name for name in OPS if complaint(name) is None]  # of the frameworks that are there
         if backward:
             self.add_inst_for_op(self._count_executions, ops=names, modules=modules)
             outputs = at == "grad_input"
@@ -207,7 +202,7 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
         else:
             self.add_inst_for_op(self._analyze, ops=names, modules=modules)
         if ops is OPS:
-            _fused_layers.refuse_in(self)
+            fused_layers.refuse_in(self)
 
     # ---- injecting --------------------------------------------------------------------------------------------------
 
@@ -389,7 +384,7 @@ def _weight_of(context: OpContext) -> str | None:
 
 
 def _weight_in_tensorflow(context: OpContext) -> str | None:
-    keys = tensorflow_mapping.keys(context)
+    keys = keys_of(context)
     if "weight" in keys.get("roles", ()):
         return str(context.op.input_names[keys["roles"]["weight"]])
     if keys.get("op_type") != "matmul":
@@ -397,7 +392,5 @@ def _weight_in_tensorflow(context: OpContext) -> str | None:
     return None
 
 
-def _weight_is_unknown(context: OpContext) -> _core.Error:
-    return _core.Error(
-        f"[error_injection] which input of {context.op.name} is its weight is not known; name it by position="
-    )
+def _weight_is_unknown(context: OpContext) -> Error:
+    return Error(f"[error_injection] which input of {context.op.name} is its weight is not known; name it by position=")

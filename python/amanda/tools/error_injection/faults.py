@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from amanda import _core
-from amanda.tools._arrays import Arrays, arrays_of
+from amanda import Error
+from amanda.toolkit.arrays import Arrays, arrays_of
 
 
 class Fault:
@@ -120,7 +120,7 @@ def _draw_bits(bit: int | Collection[int] | None, values: Any, generator: Any) -
     width = 1 if dtype == "bool" else 8 * values.dtype.itemsize
     known = [bit] if isinstance(bit, int) else [*(range(width) if bit is None else bit)]
     if max(known) >= width:
-        raise _core.Error(f"[error_injection] a {dtype} has no bit {max(known)}: its bits are 0 to {width - 1}")
+        raise Error(f"[error_injection] a {dtype} has no bit {max(known)}: its bits are 0 to {width - 1}")
     return [known[i] for i in _arrays(values).integers(generator, len(known), len(values))]
 
 

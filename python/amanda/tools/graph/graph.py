@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from amanda import _fork
+from amanda.toolkit import locks
 
 if TYPE_CHECKING:
     import networkx
@@ -44,7 +44,7 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._lock = _fork.rlock()  # of everything below
+        self._lock = locks.rlock()  # of everything below
         self._nodes: dict[NodeId, Node] = {}
         self._producers: dict[Node, dict[Node, set[int]]] = collections.defaultdict(dict)
         self._consumers: dict[Node, dict[Node, set[int]]] = collections.defaultdict(dict)  # the same sets of positions

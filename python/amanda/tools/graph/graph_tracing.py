@@ -6,16 +6,13 @@ import dataclasses
 import importlib
 from typing import Protocol
 
-from amanda import _fork
-from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import GroupBy, Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _reading
-from amanda.tools.graph.graph import Graph, Node
+from amanda import OpContext, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.places import GroupBy, Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
+
+from .graph import Graph, Node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +95,8 @@ class GraphTracing(Results[Row, GroupBy], Tool):
         super().__init__()
         self.graph = Graph()
         self._once = once
-        self._skips = _reading.Skips("graph")
-        self._lock = _fork.lock()  # of the next one
+        self._skips = Skips("graph")
+        self._lock = locks.lock()  # of the next one
         self._edges: dict[str, Edges] = {}  # by how they are found
         self.add_inst_for_op(self._analyze)
 
@@ -119,7 +116,7 @@ class GraphTracing(Results[Row, GroupBy], Tool):
         module = "symbols" if context.is_symbolic else "storages"
         with self._lock:
             if module not in self._edges:
-                found = importlib.import_module(f"amanda.tools.graph.{module}")
+                found = importlib.import_module(f".{module}", __package__)
                 self._edges[module] = found.Edges(self.graph, self._skips)
             return self._edges[module]
 

@@ -6,12 +6,15 @@ from typing import Any, Literal
 
 import torch
 
-from amanda import _core, _fork, _torch_tools
-from amanda.drivers.torch import port
-from amanda.op_context import OpContext
-from amanda.tools import _reading
-from amanda.tools._arrays import of_torch
-from amanda.tools.graph.graph import Graph, Node, NodeId
+from amanda import Action, OpContext
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.native import NativeRoutine, torch_tools
+from amanda.toolkit.schemas import is_written
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.torch import WithoutTorchFunction, parse_schema
+
+from .graph import Graph, Node, NodeId
 
 # Places kept per storage. Tensors at an evicted place count as made by the maker of the place evicted last.
 MAX_VIEWS = 1024
@@ -20,13 +23,13 @@ MAX_VIEWS = 1024
 class Edges:
     """Looks each operand up before an operator, and notes each result after it.
 
-    Where that adds nothing to the graph, `_torch_tools.Storages` does it without Python.
+    Where that adds nothing to the graph, `torch_tools.Storages` does it without Python.
     """
 
-    def __init__(self, graph: Graph, skips: _reading.Skips) -> None:
+    def __init__(self, graph: Graph, skips: Skips) -> None:
         self._graph, self._skips = graph, skips
-        self._lock = _fork.rlock()  # of what follows
-        self._storages = _torch_tools.Storages(MAX_VIEWS)
+        self._lock = locks.rlock()  # of what follows
+        self._storages = torch_tools.Storages(MAX_VIEWS)
         self._numbers: dict[NodeId, int] = {}  # of nodes, which the storages know by number
         self._nodes: list[Node] = []
 
@@ -37,7 +40,7 @@ class Edges:
     def trace(self, context: OpContext, node: Node, once: bool) -> None:
         op = context.op
         node = context["node"] = self._add(node)
-        schema = port.parse_schema(op.schema)
+        schema = parse_schema(op.schema)
         written = [i for i, argument in enumerate(schema.arguments) if is_written(argument)]
         returned = [i for i, result in enumerate(schema.returns) if not is_written(result)]
         names = op.input_names
@@ -46,13 +49,13 @@ class Edges:
         after: Any = self._after
         if not once:
             natively = self._storages.routines(self._numbers[node.id], written, returned)
-            before, after = map(_core.NativeRoutine, natively, (before, after))
+            before, after = map(NativeRoutine, natively, (before, after))
         done = [context.insert_before_op(before, with_run=True, node=node, names=names, written=written)]
         action = context.insert_after_op(after, returned, with_run=True, node=node, done=done if once else [])
         done.append(action)
 
-    def _consume(self, *inputs: Any, node: Node, names: list[str]) -> list[_torch_tools.Read]:
-        with self._lock, port.WithoutTorchFunction():
+    def _consume(self, *inputs: Any, node: Node, names: list[str]) -> list[torch_tools.Read]:
+        with self._lock, WithoutTorchFunction():
             found = [
                 self._read(tensor, node, position, member, names[position])
                 for position, value in enumerate(inputs)
@@ -64,13 +67,13 @@ class Edges:
         with self._lock:
             node = self._add(node)  # it may be gone since its analysis: a reset
         run["reads"] = self._consume(*inputs, node=node, names=names)
-        with port.WithoutTorchFunction():
+        with WithoutTorchFunction():
             run["written"] = [tensor for position in written for tensor in _tensors(inputs[position])]
 
-    def _after(self, *results: Any, run: dict[str, Any], node: Node, done: list[_core.Action]) -> None:
+    def _after(self, *results: Any, run: dict[str, Any], node: Node, done: list[Action]) -> None:
         # The tensors that an in-place operator wrote to are looked up through its arguments, not its result: the first
         # run that autograd records happens on a copy.
-        with self._lock, port.WithoutTorchFunction():
+        with self._lock, WithoutTorchFunction():
             node = self._add(node)
             reads = run["reads"] if "reads" in run else self._storages.declined_reads()
             for tensor in map(self._tracked, run.get("written", ())):
@@ -141,8 +144,3 @@ def _is_number(tensor: torch.Tensor) -> bool:
     if tensor.dim() != 0 or tensor.dtype not in _NARROW_SCALARS:
         return False
     return bool(torch.result_type(tensor, _NARROW_SCALARS[tensor.dtype]) != tensor.dtype)
-
-
-def is_written(argument: Any) -> bool:
-    """True if an operator writes to this argument, or result, of its schema."""
-    return bool(argument.alias_info and argument.alias_info.is_write)

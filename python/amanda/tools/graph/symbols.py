@@ -6,11 +6,12 @@ import collections
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from amanda import _core, _fork, drivers
-from amanda.drivers import Origin
-from amanda.op_context import OpContext
-from amanda.tools import _reading
-from amanda.tools.graph.graph import Graph, Node, NodeId
+from amanda import Action, OpContext
+from amanda.toolkit import locks
+from amanda.toolkit.operators import Origin, origins_of
+from amanda.toolkit.skips import Skips
+
+from .graph import Graph, Node, NodeId
 
 
 class _Operand(NamedTuple):
@@ -25,9 +26,9 @@ class _Operand(NamedTuple):
 class Edges:
     """Asks for origins in analyses, and adds edges when both ends have run."""
 
-    def __init__(self, graph: Graph, skips: _reading.Skips) -> None:
+    def __init__(self, graph: Graph, skips: Skips) -> None:
         self._graph, self._skips = graph, skips
-        self._lock = _fork.lock()  # guards what follows
+        self._lock = locks.lock()  # guards what follows
         self._outside: dict[Any, Node] = {}
         self._waiting: dict[NodeId, dict[tuple[Node, int], None]] = collections.defaultdict(
             dict
@@ -46,18 +47,18 @@ class Edges:
             for member, symbol in enumerate(value if isinstance(value, (list, tuple)) else [value])
             if symbol is not None
         ]
-        done: list[_core.Action] = []
+        done: list[Action] = []
         action = context.insert_before_op(self._run, inputs=[], node=node, operands=operands, done=done)
         if once:
             done.append(action)
 
     def _origins(self, context: OpContext, symbol: object) -> Sequence[Origin]:
-        origins = drivers.origins_of(symbol)
+        origins = origins_of(symbol)
         if origins is None:
             self._skips.add("untraced", context.namespace)
         return origins or ()
 
-    def _run(self, node: Node, operands: list[_Operand], done: list[_core.Action]) -> None:
+    def _run(self, node: Node, operands: list[_Operand], done: list[Action]) -> None:
         with self._lock:
             node = self._graph._add(node)
             for operand in operands:

@@ -10,10 +10,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from amanda.reports.places import Place
-from amanda.tools.history.dead_units import Dead
-from amanda.tools.history.parameters import Gradient
-from amanda.tools.history.series import Point
+from amanda.toolkit.places import Place
+
+from .dead_units import Dead
+from .parameters import Gradient
+from .series import Point
 
 Kind = Literal["divergence", "nonfinite", "vanishing gradient", "exploding gradient", "dead units"]
 MOST_UNITS = 8  # that a message lists

@@ -6,9 +6,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from amanda.reports.results import Results
-from amanda.step_tool import StepTool
-from amanda.tools.history.alarms import Limits
+from amanda import StepTool
+from amanda.toolkit.tables import Results
+
+from .alarms import Limits
 
 
 def checked_tools(tools: Sequence[Results[Any, Any]]) -> list[Results[Any, Any]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from amanda import _fork, switches
-from amanda.op_context import OpContext
-from amanda.reports.places import Place
-from amanda.tool import Tool
-from amanda.tools import _reading
+from amanda import OpContext, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.places import Place
+from amanda.toolkit.programs import own_work
+from amanda.toolkit.skips import Skips
 
 RELUS = {"relu", "relu_", "relu6", "relu6_", "threshold", "threshold_"}
 
@@ -36,8 +36,8 @@ class DeadUnits(Tool):
         super().__init__("dead_units")
         self._limit = steps
         self._sites: dict[int, _Site] = {}
-        self._skips = _reading.Skips("dead_units")
-        self._lock = _fork.lock()  # guards the fields above
+        self._skips = Skips("dead_units")
+        self._lock = locks.lock()  # guards the fields above
         self.add_inst_for_op(self._analyze)  # all: a model without any is nothing to warn of
 
     @property
@@ -87,7 +87,7 @@ def _alive(array: Any, dimension: int) -> Any:
     if not hasattr(alive, "cpu"):  # numpy's: of another framework, by whose routines operators of PyTorch are seen
         import torch
 
-        with switches.own_work():
+        with own_work():
             alive = torch.as_tensor(alive)
     return alive
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amanda.reports.rank import Rank, this_rank
-from amanda.tools.history.alarms import Alarm
-from amanda.tools.history.series import Point
-from amanda.tools.history.write_errors import explained
+from amanda.toolkit.programs import Rank, this_rank
+
+from .alarms import Alarm
+from .series import Point
+from .write_errors import explained
 
 LAYOUT = 2  # of a folder; see docs/tools/history.md
 
@@ -92,10 +93,10 @@ def _first_step(mark: Path) -> int:
 def _writer(needs: str, folder: Path, rank: Rank) -> Any:
     try:
         if needs == "pyarrow":
-            from amanda.tools.history.parquet import ParquetFolder
+            from .parquet import ParquetFolder
 
             return ParquetFolder(folder, rank)
-        from amanda.tools.history.tensorboard import TensorBoardFolder
+        from .tensorboard import TensorBoardFolder
 
         return TensorBoardFolder(folder / f"rank{rank.number}" if rank.world_size > 1 else folder)
     except ImportError as error:

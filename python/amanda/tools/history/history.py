@@ -8,24 +8,24 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from amanda import _fork, switches, unmatched
-from amanda.evidence import Unseen
-from amanda.op_context import OpContext
-from amanda.reports.results import Results
-from amanda.step_tool import StepTool
-from amanda.tool import Tool
-from amanda.tools import _eager_only, _reading
-from amanda.tools._schemas import Sides
+from amanda import OpContext, StepTool, Tool
+from amanda.toolkit import eager_only, locks
+from amanda.toolkit.evidence import Unseen
+from amanda.toolkit.programs import own_work, warn_here
+from amanda.toolkit.schemas import Sides
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Results
 from amanda.tools.gradients import GradientStatistics
-from amanda.tools.history.alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
-from amanda.tools.history.arguments import checked_keep, checked_limits, checked_tools
-from amanda.tools.history.dead_units import DeadUnits
-from amanda.tools.history.files import Files
-from amanda.tools.history.loss_scales import LossScales
-from amanda.tools.history.parameters import ParameterGradients, Updates, Watched, norms_of
-from amanda.tools.history.rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
-from amanda.tools.history.series import Point, points_of, scalar
 from amanda.tools.statistics import OpStatistics
+
+from .alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
+from .arguments import checked_keep, checked_limits, checked_tools
+from .dead_units import DeadUnits
+from .files import Files
+from .loss_scales import LossScales
+from .parameters import ParameterGradients, Updates, Watched, norms_of
+from .rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
+from .series import Point, points_of, scalar
 
 FLUSH_SECONDS = 60.0
 PHASE = "cupti_profiler.phase"  # OptimizerPhase's key
@@ -104,7 +104,7 @@ class History(Results[Row, GroupBy], StepTool):
             raise TypeError(f"[history] on_alarm= is a function of an alarm, got {on_alarm!r}")
         self._limits, self._on_alarm = limits, on_alarm
         self._keep, self._flush_seconds = checked_keep(keep), flush_seconds
-        self._skips = _reading.Skips("history")
+        self._skips = Skips("history")
         self._watched = Watched()
         self._updates = Updates(self._watched, self._skips)
         self._gradients = ParameterGradients(self._watched)
@@ -112,7 +112,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._dead = DeadUnits(limits.dead) if limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
         self._views: set[int | None] = set()  # they compute nothing; some are of memory without values
-        self._lock = _fork.lock()  # guards the next three
+        self._lock = locks.lock()  # guards the next three
         self._steps: collections.deque[StepValues] = collections.deque(maxlen=self._keep)
         self._alarms: list[Alarm] = []
         self._unread_before: collections.Counter[str] = collections.Counter()  # by tools, until they were reset last
@@ -136,7 +136,7 @@ class History(Results[Row, GroupBy], StepTool):
             tool.narrow(ops=ops, modules=modules)
 
     def _ask(self) -> None:
-        from amanda.tools.cupti.optimizer_phase import OptimizerPhase
+        from amanda.toolkit.optimizer_phase import OptimizerPhase
 
         dead = [self._dead] if self._dead is not None else []
         self._looking: list[Any] = [*self._tools, *dead]
@@ -154,7 +154,7 @@ class History(Results[Row, GroupBy], StepTool):
             self._views.add(context.op_id)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if not _eager_only.leaves_out(
+        if not eager_only.leaves_out(
             context, self._skips, "gradients of parameters are those that autograd accumulates"
         ):
             self._gradients.analyze(context)
@@ -171,7 +171,7 @@ class History(Results[Row, GroupBy], StepTool):
         """
         self._watched.add(model)
         if self._step is not None:
-            with switches.own_work():
+            with own_work():
                 self._updates.copy_new()
 
     def log(self, **values: Any) -> None:
@@ -185,7 +185,7 @@ class History(Results[Row, GroupBy], StepTool):
         if self._step is None:
             return
         for name, value in values.items():
-            with switches.own_work():
+            with own_work():
                 try:
                     number = float(value.detach() if hasattr(value, "detach") else value)
                 except (TypeError, ValueError, RuntimeError):
@@ -218,7 +218,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._drop()
         self._files.close()
         if forgotten:
-            unmatched.warn_here(
+            warn_here(
                 "[history] no step has ended, so nothing was recorded; call step() of the scope after each step, or count "
                 "those of an optimizer: amanda.scheduled(history, steps=optimizer)",
                 HistoryWarning,
@@ -277,7 +277,7 @@ class History(Results[Row, GroupBy], StepTool):
         elif alarms:
             more = f"\n  and {len(alarms) - MOST_TOLD} more" if len(alarms) > MOST_TOLD else ""
             told = "\n  ".join(map(str, alarms[:MOST_TOLD]))
-            unmatched.warn_here(f"[history] {told}{more}", HistoryWarning)
+            warn_here(f"[history] {told}{more}", HistoryWarning)
 
     # ---- results ----------------------------------------------------------------------------------------------------
 

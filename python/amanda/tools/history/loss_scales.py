@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from amanda.op_context import OpContext
-from amanda.tools._loss_scaling import calling_scaler
+from amanda import OpContext
+from amanda.toolkit.loss_scaling import calling_scaler
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 Variables = Callable[[], Iterable[tuple[str, Any]]]

@@ -10,12 +10,13 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from amanda.op_context import OpContext
-from amanda.reports.places import Place
-from amanda.tools import _reading
-from amanda.tools._arrays import Arrays
+from amanda import OpContext
+from amanda.toolkit.arrays import Arrays
+from amanda.toolkit.places import Place
+from amanda.toolkit.skips import Skips
 from amanda.tools.gradients import Row
-from amanda.tools.history.series import Point, norm_of, of_parameter, scalar
+
+from .series import Point, norm_of, of_parameter, scalar
 
 Named = Iterable[tuple[str, Any]]
 
@@ -53,9 +54,9 @@ class Watched:
             for name, other in named.items():
                 if other is parameter:
                     return name
-        from amanda.drivers.torch.identity import parameter_names
+        from amanda.toolkit.torch import parameter_name
 
-        plain = parameter_names.name_of(parameter)
+        plain = parameter_name(parameter)
         if not plain:
             return ""
         others = {name for name, other in self._others.items() if other is not parameter}
@@ -77,7 +78,7 @@ def _free(name: str, taken: Container[str]) -> str:
 class Updates:
     """Copies parameters at the beginning of a step, and compares them at its end."""
 
-    def __init__(self, watched: Watched, skips: _reading.Skips) -> None:
+    def __init__(self, watched: Watched, skips: Skips) -> None:
         self._watched, self._skips = watched, skips
         self._before: dict[str, tuple[Any, Any]] = {}  # by name: the parameter, and its copy
 
@@ -200,8 +201,8 @@ def parameters_of(model: Any) -> Callable[[], Named]:
 
 
 def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    from amanda.drivers.torch.identity import parameter_names
+    from amanda.toolkit.torch import parameter_name
 
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in enumerate(every):
-        yield parameter_names.name_of(parameter) or f"parameter {number}", parameter
+        yield parameter_name(parameter) or f"parameter {number}", parameter

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from amanda.reports.rank import Rank
-from amanda.tools.history.alarms import Alarm
-from amanda.tools.history.series import Point, Series
-from amanda.tools.history.write_errors import explained
+from amanda.toolkit.programs import Rank
+
+from .alarms import Alarm
+from .series import Point, Series
+from .write_errors import explained
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 SERIES = pa.schema(

@@ -8,11 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from amanda.reports.columns import general_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.results import Grouping
-from amanda.reports.rich_table import Column
-from amanda.tools.history.series import Point, Series
+from amanda.toolkit.tables import Column, Grouping, fields_of, general_column, number_column
+
+from .series import Point, Series
 
 GroupBy = Literal["series", "step"]
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from amanda.reports.places import Place
-from amanda.reports.results import Results
+from amanda.toolkit.places import Place
+from amanda.toolkit.tables import Results
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.gradients import Row as GradientRow
 from amanda.tools.statistics import OpStatistics

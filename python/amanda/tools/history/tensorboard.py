@@ -10,9 +10,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import FileWriter
 
-from amanda.tools.history.alarms import Alarm
-from amanda.tools.history.series import Point, Tags
-from amanda.tools.history.write_errors import explained
+from .alarms import Alarm
+from .series import Point, Tags
+from .write_errors import explained
 
 
 class TensorBoardFolder:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from amanda.op_context import OpContext
-from amanda.tool import ON_DEMAND, Tool
+from amanda import ON_DEMAND, OpContext, Tool
 
 Rule = Callable[[OpContext], object]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from amanda.op_context import OpContext
-from amanda.tools._arrays import arrays_of
-from amanda.tools.mapping import layouts
-from amanda.tools.mapping.words import by_operator
+from amanda import OpContext
+from amanda.toolkit.arrays import arrays_of
+
+from . import layouts
+from .words import by_operator
 
 _OPERATORS = by_operator("pytorch")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amanda.op_context import OpContext
-from amanda.tools.mapping import pytorch, tensorflow
-from amanda.tools.mapping.mapping_tool import MappingTool, Rule
+from amanda import OpContext
+
+from . import pytorch, tensorflow
+from .mapping_tool import MappingTool, Rule
 
 STANDARD_RULES: Final[tuple[tuple[str, Rule], ...]] = (("pytorch", pytorch.rule), ("tensorflow", tensorflow.rule))
 """Rules for `MappingTool`: they write the keys that `vocabulary` describes."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from amanda.op_context import OpContext
-from amanda.tools.mapping import layouts
-from amanda.tools.mapping.words import by_operator
+from amanda import OpContext
+
+from . import layouts
+from .words import by_operator
 
 _OPERATORS = by_operator("tensorflow")
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amanda.drivers.torch.identity import models, parameter_names
-from amanda.tools.memory.rows import Kind
+from amanda.toolkit.torch import held, named_parts, outermost_modules, parameter_name
+
+from .rows import Kind
 
 
 class Owned(NamedTuple):
@@ -53,19 +54,19 @@ class Watch:
     def _name_of(self, parameter: torch.Tensor) -> str:
         known, name = self._names.get(id(parameter), (None, ""))
         if not name or known is None or known() is not parameter:
-            name = parameter_names.name_of(parameter)
+            name = parameter_name(parameter)
             self._names[id(parameter)] = weakref.ref(parameter), name
         return name
 
 
 def modules(given: torch.nn.Module | None) -> Iterator[Owned]:
     """The parameters, gradients and buffers of a model, or of all models that exist."""
-    for root in parameter_names.all_outermost() if given is None else [given]:
-        for path, module in models.named_parts(root):
+    for root in outermost_modules() if given is None else [given]:
+        for path, module in named_parts(root):
             prefix = f"{path}." if path else ""
-            for name, parameter in models.held(module, "_parameters"):
+            for name, parameter in held(module, "_parameters"):
                 yield from _with_gradient(parameter, prefix + name)
-            for name, buffer in models.held(module, "_buffers"):
+            for name, buffer in held(module, "_buffers"):
                 yield Owned(buffer, "buffer", prefix + name, "")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from amanda.reports.html_page import HtmlPage
+from amanda.toolkit.figures import HtmlPage
 
 if TYPE_CHECKING:
-    from amanda.tools.memory.peak_memory import PeakMemory
+    from .peak_memory import PeakMemory
 
 HEADINGS = {"kind": "Kinds", "line": "Lines", "module": "Modules", "op": "Operator types", "id": "Operators"}
 

@@ -8,21 +8,21 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from amanda import _core, _fork
-from amanda.op_context import OpContext
-from amanda.reports import chrome_trace
-from amanda.reports.places import Place
-from amanda.reports.results import Results
-from amanda.reports.sections import Curve
-from amanda.tool import Tool
-from amanda.tools import _eager_only, _reading
-from amanda.tools.memory.rows import GROUPINGS, GroupBy, Held, Kind, Row, rows_of
-from amanda.tools.memory.snapshot import MemorySnapshot
+from amanda import Error, OpContext, Tool
+from amanda.toolkit import chrome_trace, eager_only, locks, native
+from amanda.toolkit.figures import Curve
+from amanda.toolkit.native import NativeRoutine
+from amanda.toolkit.places import Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Results
+
+from .rows import GROUPINGS, GroupBy, Held, Kind, Row, rows_of
+from .snapshot import MemorySnapshot
 
 if TYPE_CHECKING:
     import torch
 
-    from amanda.tools.memory.owners import Owned
+    from .owners import Owned
 
 OUTSIDE = Place(None, "(outside operators)", "", "")
 UNHEARD = "it must know which operator runs when PyTorch's allocators hand out memory"
@@ -41,7 +41,7 @@ class _Site(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """A block of memory, as `_torch_tools.MemoryRecorder.blocks` returns it."""
+    """A block of memory, as `torch_tools.MemoryRecorder.blocks` returns it."""
 
     serial: int
     bytes: int
@@ -88,8 +88,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         importlib.import_module("torch")  # whose allocators report memory
         super().__init__()
         self._model = model
-        self._skips = _reading.Skips("memory")
-        self._lock = _fork.lock()  # guards the next fields
+        self._skips = Skips("memory")
+        self._lock = locks.lock()  # guards the next fields
         self._sites: list[_Site] = []
         self._numbers: dict[tuple[int | None, int | None], int] = {}
         self._marks: dict[tuple[Kind, str, str], int] = {}  # by kind, name and more: see owners.Owned
@@ -103,13 +103,13 @@ class PeakMemory(Results[Row, GroupBy], Tool):
 
     def on_enter(self) -> None:
         if self._recorder is None:
-            self._recorder = importlib.import_module("amanda._torch_tools").MemoryRecorder()
-        from amanda.tools.memory import owners
+            self._recorder = native.torch_tools.MemoryRecorder()
+        from . import owners
 
         if self._recorder.listeners() == 0 and self._devices():  # what was freed since the last scope is not known
             self._recorder.forget_all_but(owners.tensors())
         if not self._recorder.listen():
-            raise _core.Error(
+            raise Error(
                 "[memory] another listener hears of memory on this thread, and PyTorch has place for one: its profiler, or "
                 "another PeakMemory; leave that before this scope is entered"
             )
@@ -125,7 +125,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             if self._watch is not None and self._recorder.listeners() == 0:
                 self._watch.remove()
                 self._watch = None
-        from amanda.tools.memory import owners
+        from . import owners
 
         self._note(owners.modules(self._model))
         if error is not None and _is_out_of_memory(error):
@@ -133,24 +133,24 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             self._at_error = MemorySnapshot(self._held(at_peak=False), f"when {asked} ran out of memory")
 
     def _analyze(self, context: OpContext) -> None:
-        if _eager_only.leaves_out(context, self._skips, UNHEARD):
+        if eager_only.leaves_out(context, self._skips, UNHEARD):
             return
         enter, leave = self._routines(context)
         context.insert_before_op(enter, inputs=[])
         context.insert_after_op(leave, outputs=[])
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if _eager_only.leaves_out(context, self._skips, UNHEARD):
+        if eager_only.leaves_out(context, self._skips, UNHEARD):
             return
         enter, leave = self._routines(context)
         context.insert_before_backward_op(enter, grad_outputs=[])
         context.insert_after_backward_op(leave, grad_inputs=[])
 
-    def _routines(self, context: OpContext) -> tuple[_core.NativeRoutine, _core.NativeRoutine]:
+    def _routines(self, context: OpContext) -> tuple[NativeRoutine, NativeRoutine]:
         site = self._number(context)
         return (
-            _core.NativeRoutine(self._recorder.enter(site), _never),
-            _core.NativeRoutine(self._recorder.leave(site), _never),
+            NativeRoutine(self._recorder.enter(site), _never),
+            NativeRoutine(self._recorder.leave(site), _never),
         )
 
     def _number(self, context: OpContext) -> int:
@@ -220,7 +220,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             ImportError: jinja2 or plotly is not installed.
             OSError: the file cannot be written.
         """
-        from amanda.tools.memory import page  # here: it imports jinja2
+        from . import page  # here: it imports jinja2
 
         page.write(path, self, title)
 
@@ -285,4 +285,4 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _never(*arguments: object) -> None:
-    """For `_core.NativeRoutine`: the routines in C++ never decline."""
+    """For `NativeRoutine`: the routines in C++ never decline."""

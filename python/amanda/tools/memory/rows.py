@@ -6,10 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from amanda.reports.columns import name_column, number_column, percentage_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.results import Grouping
-from amanda.reports.rich_table import Column
+from amanda.toolkit.tables import Column, Grouping, fields_of, name_column, number_column, percentage_column
 
 GroupBy = Literal["kind", "id", "op", "module", "line"]
 Kind = Literal["parameter", "buffer", "gradient", "optimizer state", "saved activation", "temporary", "other"]

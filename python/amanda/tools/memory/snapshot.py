@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amanda.reports.results import Results
-from amanda.tools.memory.rows import GROUPINGS, GroupBy, Held, Row, rows_of
+from amanda.toolkit.tables import Results
+
+from .rows import GROUPINGS, GroupBy, Held, Row, rows_of
 
 
 class MemorySnapshot(Results[Row, GroupBy]):

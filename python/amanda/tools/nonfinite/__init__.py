@@ -1,6 +1,6 @@
 """NaNSentinel: which operator produced the first NaN, forward or backward."""
 
-from amanda.tools.nonfinite.finding import Finding, NonfiniteError, NonfiniteWarning, Operand
-from amanda.tools.nonfinite.sentinel import NaNSentinel
+from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand
+from .sentinel import NaNSentinel
 
 __all__ = ["Finding", "NaNSentinel", "NonfiniteError", "NonfiniteWarning", "Operand"]

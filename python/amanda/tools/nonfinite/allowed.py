@@ -6,7 +6,7 @@ import fnmatch
 import os
 from collections.abc import Iterable
 
-from amanda.op_context import OpContext
+from amanda import OpContext
 
 
 class Allowed:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from amanda.tools._arrays import arrays_of, of_torch
-from amanda.tools.nonfinite.finding import flattened
-from amanda.tools.nonfinite.rules import RULES, Rule, told
+from amanda.toolkit.arrays import arrays_of, of_torch
+
+from .finding import flattened
+from .rules import RULES, Rule, told
 
 MOST_ELEMENTS = 1 << 24  # of operands that are computed with again
 

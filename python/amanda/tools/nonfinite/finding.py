@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from amanda.reports.places import Place
+from amanda.toolkit.places import Place
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,14 +12,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from amanda import _fork
-from amanda.op_context import OpContext
-from amanda.tools import _reading
-from amanda.tools._arrays import REASONS, Arrays, arrays_of
-from amanda.tools.nonfinite import rules
-from amanda.tools.nonfinite.finding import Operand, flattened
-from amanda.tools.nonfinite.ledger import At, Sighting
-from amanda.tools.nonfinite.unread import Makers, Unread
+from amanda import OpContext
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import REASONS, Arrays, arrays_of
+from amanda.toolkit.skips import Skips
+
+from . import rules
+from .finding import Operand, flattened
+from .ledger import At, Sighting
+from .unread import Makers, Unread
 
 _UNINITIALIZED = {"Empty"}  # TensorFlow's
 _PIPELINES = ("tensorflow::IteratorGetNext", "tensorflow::OptionalGetValue", "tensorflow::DatasetToSingleElement")
@@ -37,10 +38,10 @@ class _Elements(NamedTuple):
 class GraphOperators:
     """Schedules and runs the routines. `found(sighting, given)` is called with results that are not finite."""
 
-    def __init__(self, inf: bool, skips: _reading.Skips, found: Callable[[Sighting, bool], None]) -> None:
+    def __init__(self, inf: bool, skips: Skips, found: Callable[[Sighting, bool], None]) -> None:
         self._inf, self._skips, self._found = inf, skips, found
         self._infinity = ""  # the place where the latest one was made
-        self._lock = _fork.lock()  # guards the field below
+        self._lock = locks.lock()  # guards the field below
         self.results = 0  # arrays that were read
 
     def reset(self) -> None:
@@ -212,7 +213,7 @@ def _described(named: Named) -> Iterator[Operand]:
 def _operand(name: str, value: Any) -> Operand | None:
     """A description of an operand. None if it is no array and no number."""
     if "torch" in sys.modules and not type(value).__module__.startswith("numpy"):
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         return tensors.described(name, value, True)
     arrays = arrays_of(value)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amanda.op_context import OpContext
-from amanda.tools import _reading
-from amanda.tools.nonfinite.finding import Operand
-from amanda.tools.nonfinite.ledger import At, Sighting
+from amanda import OpContext
+from amanda.toolkit.skips import Skips
+
+from .finding import Operand
+from .ledger import At, Sighting
 
 INCOMING, ACCUMULATED = "the gradient that reached {}", "the .grad of {} after an accumulation"
 
@@ -18,7 +19,7 @@ class LeafGradients:
     """Schedules and runs the routines. `found(sighting, waits)` gets a gradient that may not be finite. `waits` is true
     if the flag of the gradient can be read at once, and is set."""
 
-    def __init__(self, inf: bool, skips: _reading.Skips, found: Callable[[Sighting, bool], None]) -> None:
+    def __init__(self, inf: bool, skips: Skips, found: Callable[[Sighting, bool], None]) -> None:
         self._inf, self._skips, self._found = inf, skips, found
 
     def analyze(self, context: OpContext, at: At, routine: Callable[[Any], Any], waits: bool) -> None:
@@ -33,7 +34,7 @@ class LeafGradients:
 
     def _on_accumulated(self, grad_outputs: tuple[Any, ...], at: At, waits: bool, leaf: str) -> None:
         __tracebackhide__ = True
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         variable = _variable()
         gradient, has_hooks = variable.grad, bool(variable._post_accumulate_grad_hooks)
@@ -43,7 +44,7 @@ class LeafGradients:
 
     def _look(self, gradient: Any, at: At, waits: bool, what: str) -> None:
         __tracebackhide__ = True
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         if gradient is None:
             return
@@ -65,7 +66,8 @@ def _variable() -> Any:
 
 
 def _name(at: At) -> str:
-    from amanda.drivers.torch.identity import parameter_names
 
-    name = parameter_names.name_of(_variable())
+    from amanda.toolkit.torch import parameter_name
+
+    name = parameter_name(_variable())
     return f"parameter {name!r}" if name else f"a leaf of {at.place.name}"

@@ -6,10 +6,11 @@ import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from amanda import _fork
-from amanda.reports.places import Place
-from amanda.tools._schemas import Sides
-from amanda.tools.nonfinite.finding import Finding, Operand, place_fields
+from amanda.toolkit import locks
+from amanda.toolkit.places import Place
+from amanda.toolkit.schemas import Sides
+
+from .finding import Finding, Operand, place_fields
 
 MOST_PENDING = 4096  # flags on devices that are kept before they are read
 
@@ -54,7 +55,7 @@ class Ledger:
     """Sightings become findings, each operator's first one since `begin`, or are counted. On any thread."""
 
     def __init__(self) -> None:
-        self._lock = _fork.lock()  # guards the fields below
+        self._lock = locks.lock()  # guards the fields below
         self._findings: dict[tuple[Place, str], Finding] = {}  # the first of each operator
         self._told: set[tuple[Place, str]] = set()  # those of which `add` has returned one since `begin`
         self._runs: collections.Counter[tuple[Place, str]] = collections.Counter()
@@ -102,7 +103,7 @@ class Ledger:
             pending, self._pending = self._pending, []
         if not pending:
             return None
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         flags = iter(tensors.all_flags([flag for one in pending for flag in (one.output, one.given, one.follows)]))
         first = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from amanda.tools._arrays import arrays_of
+from amanda.toolkit.arrays import arrays_of
 
 
 class Rule(NamedTuple):

@@ -7,27 +7,20 @@ import warnings
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Literal
 
-from amanda import _core
-from amanda.evidence import Unseen
-from amanda.op_context import OpContext
-from amanda.reports.places import Place
-from amanda.tool import Tool
-from amanda.tools import _reading
-from amanda.tools._native import natively
-from amanda.tools._schemas import MOVES_GRADIENTS, Sides
-from amanda.tools._unwritten import MEMORY
-from amanda.tools.nonfinite.allowed import Allowed
-from amanda.tools.nonfinite.finding import (
-    Finding,
-    NonfiniteError,
-    NonfiniteWarning,
-    Operand,
-    flattened,
-)
-from amanda.tools.nonfinite.graphs import GraphOperators
-from amanda.tools.nonfinite.leaves import LeafGradients
-from amanda.tools.nonfinite.ledger import At, Ledger, Sighting
-from amanda.tools.nonfinite.unread import Maker, Makers, Unread, unreadable
+from amanda import OpContext, Tool
+from amanda.toolkit.evidence import Unseen
+from amanda.toolkit.native import NativeRoutine, natively
+from amanda.toolkit.places import Place
+from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.unwritten import MEMORY
+
+from .allowed import Allowed
+from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand, flattened
+from .graphs import GraphOperators
+from .leaves import LeafGradients
+from .ledger import At, Ledger, Sighting
+from .unread import Maker, Makers, Unread, unreadable
 
 TANGENT = "tangent"
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own search for gradients that are not finite
@@ -88,7 +81,7 @@ class NaNSentinel(Tool):
         self.inf, self.action = inf, action
         self._allowed = Allowed(ops=allow_ops, modules=allow_modules, lines=allow_lines)
         self._waits = True  # False as on devices that are not waited for; for tests
-        self._skips = _reading.Skips("nan", MEMORY)
+        self._skips = Skips("nan", MEMORY)
         self._ledger, self._makers = Ledger(), Makers()
         self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
         self._leaves = LeafGradients(inf, self._skips, self._on_leaf)
@@ -209,7 +202,7 @@ class NaNSentinel(Tool):
             return otherwise
         positions = [context.op.input_names.index(name) for name in written]
         reads = self._reads if counts else None
-        return _core.NativeRoutine(native.are_finite(self.inf, positions, reads), otherwise)
+        return NativeRoutine(native.are_finite(self.inf, positions, reads), otherwise)
 
     # ---- where C++ has declined -------------------------------------------------------------------------------------
 
@@ -221,7 +214,7 @@ class NaNSentinel(Tool):
 
     def _on_result(self, *outputs: Any, at: At, inputs: Sequence[Any] = (), run: Any = None) -> None:
         __tracebackhide__ = True
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         assert at.sides is not None
         constants = tensors.constants(at.sides.read, inputs)  # first: lists of operands refer to them, too
@@ -243,7 +236,7 @@ class NaNSentinel(Tool):
     def _flags(self, values: Sequence[Any], *, unwritten: bool = True) -> list[Any]:
         """For each tensor that can be read and may have some, a bool on its device. `unwritten`: for memory without
         values, too."""
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         floating = [value for value in flattened(values) if hasattr(value, "dtype") and hasattr(value, "device")]
         read = tensors.reader(self.inf)
@@ -260,7 +253,7 @@ class NaNSentinel(Tool):
         constants: Container[str] = (),
     ) -> None:
         __tracebackhide__ = True
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
         found = self._flags([value for _, value in outputs], unwritten=False)
@@ -300,7 +293,7 @@ class NaNSentinel(Tool):
         hidden = [value for value, _ in unreadable([value for _, value in outputs])]
         if not hidden:
             return
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         flags = [*before, *tensors.flags(inputs, self.inf), *Unread(inputs, self._makers).flags]
         maker = Maker(at, tensors.kept(tensors.either(flags)) if flags else False)
@@ -309,13 +302,13 @@ class NaNSentinel(Tool):
 
     def _held_by(self, inputs: list[tuple[str, Any]]) -> tuple[str, str]:
         """The parameter that has some, and the memory without values that has; "" if none is known."""
-        from amanda.drivers.torch.identity import parameter_names
+        from amanda.toolkit.torch import parameter_name
 
         for _, value in inputs:
             for one in flattened([value]):
                 if hasattr(one, "dtype") and any(bool(flag) for flag in self._flags([one])):
                     base = getattr(one, "_base", None)
-                    name = parameter_names.name_of(one) or (parameter_names.name_of(base) if base is not None else "")
+                    name = parameter_name(one) or (parameter_name(base) if base is not None else "")
                     memory = str(MEMORY.find(one) or "")
                     if name or memory:
                         return name, memory
@@ -343,7 +336,7 @@ def _count(named: Iterable[tuple[str, Any]]) -> int:
 def _cause(
     at: At, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], inf: bool, constants: Container[str]
 ) -> str:
-    from amanda.tools.nonfinite import causes, tensors
+    from . import causes, tensors
 
     for name, value in inputs:
         if name in constants and bool(tensors.nonfinite(value, inf)):
@@ -356,7 +349,7 @@ def _cause(
 
 
 def _operands(named: Iterable[tuple[str, Any]], elements: bool) -> tuple[Operand, ...]:
-    from amanda.tools.nonfinite import tensors
+    from . import tensors
 
     found = [
         tensors.described(name if len(parts) == 1 else f"{name}[{i}]", one, elements)

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from amanda.tools._arrays import Arrays, of_torch
-from amanda.tools.nonfinite.finding import Operand, flattened
+from amanda.toolkit.arrays import Arrays, of_torch
+
+from .finding import Operand, flattened
 
 MOST_SAVED = 8  # operands that a backward operator's finding lists in addition to the gradients
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from amanda import _fork
-from amanda.tools._arrays import REASONS, Arrays, arrays_of
-from amanda.tools.nonfinite.finding import flattened
-from amanda.tools.nonfinite.ledger import At
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import REASONS, Arrays, arrays_of
+
+from .finding import flattened
+from .ledger import At
 
 FEW = 64  # makers that are kept before those of dead tensors are dropped
 _WITHOUT_VALUES = {"meta", "symbolic", "unwritten", "freed"}
@@ -43,12 +44,12 @@ class Makers:
     them."""
 
     def __init__(self) -> None:
-        self._lock = _fork.lock()
+        self._lock = locks.lock()
         self._known: dict[int, tuple[Any, Maker]] = {}  # with a weak reference; see `tensors.identity`
         self._next_purge = FEW
 
     def note(self, value: Any, maker: Maker) -> None:
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         address, reference = tensors.identity(value)
         with self._lock:
@@ -60,7 +61,7 @@ class Makers:
     def of(self, value: Any) -> Maker | None:
         if not self._known:
             return None
-        from amanda.tools.nonfinite import tensors
+        from . import tensors
 
         address, _ = tensors.identity(value)
         with self._lock:

@@ -1,6 +1,6 @@
 """Profile: the time and the output size of every operator, as tables, with the source code, and as a trace."""
 
-from amanda.tools.profile.profile import Profile
-from amanda.tools.profile.rows import GroupBy, Row
+from .profile import Profile
+from .rows import GroupBy, Row
 
 __all__ = ["GroupBy", "Profile", "Row"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from amanda.reports.sections import MOST_BARS, Icicle, Timeline, icicle_of
-from amanda.tools.profile.rows import Row
-from amanda.tools.profile.trace import Site
+from amanda.toolkit.figures import MOST_BARS, Icicle, Timeline, icicle_of
+
+from .rows import Row
+from .trace import Site
 
 
 def modules(rows: Sequence[Row]) -> Icicle:

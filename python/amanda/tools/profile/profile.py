@@ -9,20 +9,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from amanda import _core, _fork, _tools
-from amanda.op_context import OpContext
-from amanda.reports.annotated import AnnotatedResults
-from amanda.reports.columns import name_column
-from amanda.reports.places import Place
-from amanda.reports.rich_table import Column
-from amanda.reports.sections import Section
-from amanda.tool import Tool
-from amanda.tools import _reading
-from amanda.tools._arrays import arrays_of
-from amanda.tools._durations import Durations
-from amanda.tools._native import natively
-from amanda.tools.profile import figures, trace
-from amanda.tools.profile.rows import (
+from amanda import OpContext, Tool
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import arrays_of
+from amanda.toolkit.durations import Durations
+from amanda.toolkit.figures import Section
+from amanda.toolkit.native import NativeRoutine, natively, tools
+from amanda.toolkit.places import Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import AnnotatedResults, Column, name_column
+
+from . import figures, trace
+from .rows import (
     BOTH_COLUMNS,
     BOTH_LISTING_COLUMNS,
     FORWARD_COLUMNS,
@@ -34,8 +32,8 @@ from amanda.tools.profile.rows import (
     costs_of,
     row_of,
 )
-from amanda.tools.profile.trace import Site
-from amanda.tools.profile.user_lines import user_line
+from .trace import Site
+from .user_lines import user_line
 
 SKIP_IS = "[profile] skip= is how many executions of each operator to leave out"
 
@@ -99,16 +97,16 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
             raise TypeError(f"{SKIP_IS}, 0 or more, got {skip!r}") from None
         if negative:
             raise ValueError(f"{SKIP_IS}, 0 or more, got {skip!r}")
-        self._skips = _reading.Skips("profile")
+        self._skips = Skips("profile")
         self._max_events = max_events
         self._skip = skip
         self._backward = bool(backward)
-        self._recorder = _tools.ProfileRecorder(max_events, skip)
+        self._recorder = tools.ProfileRecorder(max_events, skip)
         # By op_id: what a checkpoint recomputes has the line of its first run.
         self._forward: dict[int | None, Site] = {}
         self._numbers: dict[tuple[int | None, int | None], int] = {}  # of the sites, which the recorder knows by number
         self._sites: list[Site] = []
-        self._lock = _fork.lock()  # guards these three
+        self._lock = locks.lock()  # guards these three
         self.add_inst_for_op(self._analyze)
         if self._backward:
             self.add_inst_for_op(self._analyze_backward, backward=True)
@@ -139,10 +137,10 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
         context.insert_before_backward_op(before, grad_outputs=[])
         context.insert_after_backward_op(after, site=site)
 
-    def _routines(self, site: int, native: Any) -> tuple[_core.NativeRoutine, _core.NativeRoutine]:
+    def _routines(self, site: int, native: Any) -> tuple[NativeRoutine, NativeRoutine]:
         start = self._recorder.start_nested() if self._backward else self._recorder.start()
         stop = self._recorder.stop(site, native.output_bytes())
-        return _core.NativeRoutine(start, self._start), _core.NativeRoutine(stop, self._record_measured)
+        return NativeRoutine(start, self._start), NativeRoutine(stop, self._record_measured)
 
     def _number(self, context: OpContext) -> int:
         node = context.get_backward_op()

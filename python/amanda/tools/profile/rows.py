@@ -7,12 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from amanda.reports.columns import name_column, number_column, percentage_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, Place
-from amanda.reports.results import Grouping
-from amanda.reports.rich_table import Column
-from amanda.tools._durations import Durations
+from amanda.toolkit.durations import Durations
+from amanda.toolkit.places import PLACE_FIELDS, Place
+from amanda.toolkit.tables import Column, Grouping, fields_of, name_column, number_column, percentage_column
 
 GroupBy = Literal["op", "module", "line", "user_line", "id"]
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from amanda.reports import chrome_trace
-from amanda.reports.places import Place
+from amanda.toolkit import chrome_trace
+from amanda.toolkit.places import Place
 
 
 class Site(NamedTuple):

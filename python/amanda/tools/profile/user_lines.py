@@ -6,11 +6,10 @@ import linecache
 import os
 import sys
 
-from amanda.identity.frames import line_of, outwards
-from amanda.op_context import OpContext
-from amanda.reports.source_files import is_library, split_line
+from amanda import OpContext
+from amanda.toolkit.frames import PACKAGE, is_library, line_of, outwards, split_line
 
-_AMANDA = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_OURS = (PACKAGE, os.path.dirname(__file__) + os.sep)
 
 
 def user_line(context: OpContext) -> str:
@@ -24,7 +23,7 @@ def user_line(context: OpContext) -> str:
         return context.source
     for frame in outwards(sys._getframe(1)):
         path = frame.f_code.co_filename
-        if not is_library(path) and not path.startswith(_AMANDA) and _is_written(path):
+        if not is_library(path) and not path.startswith(_OURS) and _is_written(path):
             return f"{path}:{line_of(frame.f_code, frame.f_lasti)}"
     return context.source
 

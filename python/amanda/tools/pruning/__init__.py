@@ -2,23 +2,24 @@
 
 from typing import TYPE_CHECKING
 
-from amanda.reports.places import GroupBy
-from amanda.tools import _deferred
-from amanda.tools.pruning.magnitude import MagnitudePruning
-from amanda.tools.pruning.masked import Row
-from amanda.tools.pruning.sparsity_schedule import SparsitySchedule
-from amanda.tools.pruning.vectorwise import VectorwisePruning
-from amanda.tools.pruning.weight_pruning import OPS, WeightPruning
+from amanda.toolkit import deferred
+from amanda.toolkit.places import GroupBy
+
+from .magnitude import MagnitudePruning
+from .masked import Row
+from .sparsity_schedule import SparsitySchedule
+from .vectorwise import VectorwisePruning
+from .weight_pruning import OPS, WeightPruning
 
 if TYPE_CHECKING:
-    from amanda.tools.pruning.activation import RECTIFIERS, ActivationPruning, ActivationRow
-    from amanda.tools.pruning.attention import AttentionPruning, Kept, Layer, LayerRow
-    from amanda.tools.pruning.cascade import CascadePruning
-    from amanda.tools.pruning.channel import ChannelPruning, ChannelRow
-    from amanda.tools.pruning.heads import HeadPruning
-    from amanda.tools.pruning.tilewise import TilewisePruning
+    from .activation import RECTIFIERS, ActivationPruning, ActivationRow
+    from .attention import AttentionPruning, Kept, Layer, LayerRow
+    from .cascade import CascadePruning
+    from .channel import ChannelPruning, ChannelRow
+    from .heads import HeadPruning
+    from .tilewise import TilewisePruning
 else:  # these import PyTorch
-    __getattr__ = _deferred.imports(
+    __getattr__ = deferred.imports(
         __name__,
         activation=("RECTIFIERS", "ActivationPruning", "ActivationRow"),
         attention=("AttentionPruning", "Kept", "Layer", "LayerRow"),

@@ -9,16 +9,13 @@ from typing import TypeVar
 
 import torch
 
-from amanda import _fork
-from amanda.op_context import OpContext
-from amanda.reports.columns import number_column
-from amanda.reports.places import GroupBy, Place
-from amanda.reports.results import Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _frameworks, _reading
-from amanda.tools._arrays import of_torch
-from amanda.tools._where import Where
+from amanda import OpContext, Tool
+from amanda.toolkit import frameworks, locks
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.places import GroupBy, Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Results, number_column
+from amanda.toolkit.where import Where
 from amanda.tools.pruning.by_place import add_up, by_place, group
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
 
@@ -111,9 +108,9 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
     ) -> None:
         super().__init__()
         self._where = Where("pruning", where)
-        self._skips = _reading.Skips("pruning")
+        self._skips = Skips("pruning")
         self._found: dict[int | None, ActivationRow] = {}
-        self._lock = _fork.lock()  # guards the field above
+        self._lock = locks.lock()  # guards the field above
         if threshold is not None and sparsity is None:
             for ops, value in _of_operators(threshold):
                 self._add(ops, functools.partial(_is_small, threshold=_checked_threshold(value)))
@@ -155,7 +152,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
         self.add_inst_for_op(functools.partial(self._analyze, is_pruned), ops=ops)
 
     def _analyze(self, is_pruned: Callable[[torch.Tensor], torch.Tensor], context: OpContext) -> None:
-        if not _frameworks.leaves_out(context, self._skips, "pytorch") and self._where(context):
+        if not frameworks.leaves_out(context, self._skips, "pytorch") and self._where(context):
             context.insert_after_op(self._prune, [0], differentiable=True, is_pruned=is_pruned, place=Place.of(context))
 
     def _prune(

@@ -9,16 +9,13 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 
-from amanda import _core, _fork, unmatched
-from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _eager_only, _fused_layers, _reading
-from amanda.tools._arrays import of_torch
+from amanda import Error, OpContext, Tool
+from amanda.toolkit import eager_only, fused_layers, locks
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.places import Place
+from amanda.toolkit.programs import warn_here
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 from amanda.tools.pruning.passes import UNSEEN, Passes
 
 LayerBy = Literal["layer"]
@@ -99,14 +96,14 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         self._layers_named = layers  # by the options
         self._layers_seen = 0  # the most in a pass since the scope was entered
         self._looked = False  # at something that might have been attention
-        self._skips = _reading.Skips(self._speaker)
+        self._skips = Skips(self._speaker)
         self._sums: dict[tuple[int, Place], list[torch.Tensor | int]] = {}
-        self._lock = _fork.lock()  # guards the sums
+        self._lock = locks.lock()  # guards the sums
         paths = modules if modules is None or isinstance(modules, str) else list(modules)
         self.add_inst_for_op(self._analyze_fused, ops="scaled_dot_product_attention", modules=paths, optional=True)
         self.add_inst_for_op(self._analyze_softmax, ops="softmax", modules=paths, optional=True)
         self.add_inst_for_op(self._analyze_product, ops="matmul", modules=paths, optional=True)
-        _fused_layers.refuse_in(self)
+        fused_layers.refuse_in(self)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -150,13 +147,13 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         if error is not None or not self._looked:
             return
         if not self._layers_seen:
-            unmatched.warn_here(
+            warn_here(
                 f"[pruning] tool '{self.name}' found no attention: no scaled_dot_product_attention, and no softmax over "
                 "the last of four dimensions (batch, heads, queries, keys) followed by matmul; "
                 "nn.MultiheadAttention runs the former with need_weights=False"
             )
         elif self._layers_seen < self._layers_named:
-            raise _core.Error(
+            raise Error(
                 f"[pruning] layer {self._layers_named - 1} of tool '{self.name}' never ran: the passes had "
                 f"{self._layers_seen} layers of attention, 0 to {self._layers_seen - 1}"
             )
@@ -172,17 +169,17 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         return [self._skips.caption()]
 
     def _analyze_fused(self, context: OpContext) -> None:
-        _eager_only.check(context, UNSEEN)
+        eager_only.check(context, UNSEEN)
         inputs = ["query", "key", "attn_mask", "is_causal", "scale"]
         context.insert_before_op(self._before_fused, inputs, differentiable=True)
         context.insert_after_op(self._after, differentiable=True, place=_place(context))
 
     def _analyze_softmax(self, context: OpContext) -> None:
-        _eager_only.check(context, UNSEEN)
+        eager_only.check(context, UNSEEN)
         context.insert_before_op(self._before_softmax, ["self", "dim"], differentiable=True)
 
     def _analyze_product(self, context: OpContext) -> None:
-        _eager_only.check(context, UNSEEN)
+        eager_only.check(context, UNSEEN)
         context.insert_after_op(self._after, inputs=[0, 1], differentiable=True, place=_place(context))
 
     def _before_fused(

@@ -10,11 +10,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from amanda.reports.columns import name_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
-from amanda.reports.results import Grouping
-from amanda.reports.rich_table import Column
+from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
+from amanda.toolkit.tables import Column, Grouping, fields_of, name_column
 
 _ALL = Place(None, "", "", "")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from amanda import _core
+from amanda import Error
 from amanda.tools.pruning.attention import AttentionPruning, Kept, Layer
 
 MASKED = -1000.0
@@ -88,9 +88,7 @@ class CascadePruning(AttentionPruning[_Cascade]):
         """
         tokens = self._passes.last.tokens
         if tokens is None:
-            raise _core.Error(
-                "[pruning] kept_tokens is of the last pass, and no attention has run in one on this thread"
-            )
+            raise Error("[pruning] kept_tokens is of the last pass, and no attention has run in one on this thread")
         return tokens
 
     def before(self, state: _Cascade, scores: Callable[[], torch.Tensor]) -> torch.Tensor | None:
@@ -103,7 +101,7 @@ class CascadePruning(AttentionPruning[_Cascade]):
             state.real = (values.diagonal(dim1=-2, dim2=-1) > MASKED).any(1)
             state.tokens, state.attended = state.real, torch.zeros_like(values[:, 0, 0])
         if state.tokens.shape != (batch, keys):
-            raise _core.Error(
+            raise Error(
                 f"[pruning] attention over {keys} tokens of {batch} samples follows one over {state.tokens.shape[1]} of "
                 f"{len(state.tokens)} in the same pass; choose one kind by modules="
             )
@@ -120,7 +118,7 @@ class CascadePruning(AttentionPruning[_Cascade]):
         assert state.awaits is not None
         *_, heads, queries, keys = state.awaits
         if queries != keys:
-            raise _core.Error(
+            raise Error(
                 f"[pruning] {queries} queries attend to {keys} keys; cascade pruning is for self-attention over all "
                 "tokens: pass use_cache=False, or modules= to leave out attention to another sequence"
             )

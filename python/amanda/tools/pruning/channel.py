@@ -10,19 +10,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _core, _fork, drivers
+from amanda import Error, OpContext, Tool, apply
 from amanda import ops as amanda_ops
-from amanda.drivers.torch import port
-from amanda.op_context import OpContext
-from amanda.reports.columns import number_column
-from amanda.reports.places import GroupBy, Place
-from amanda.reports.results import Results
-from amanda.reports.rich_table import Column
-from amanda.scope import apply
-from amanda.tool import Tool
-from amanda.tools import _eager_only, _reading
-from amanda.tools._arrays import of_torch
-from amanda.tools._where import Where
+from amanda.toolkit import eager_only, locks
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.places import GroupBy, Place
+from amanda.toolkit.programs import preserved
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Results, number_column
+from amanda.toolkit.torch import StorageWeakRef
+from amanda.toolkit.where import Where
 from amanda.tools.pruning.by_place import by_place, group
 from amanda.tools.pruning.passes import UNSEEN, Passes
 
@@ -110,9 +107,9 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         self._complete = False  # the gates were handed out
         self._passes: Passes[list[torch.Tensor]] = Passes(list)  # the saliencies of a pass
         self._thread = _Thread()
-        self._skips = _reading.Skips(self._speaker)
+        self._skips = Skips(self._speaker)
         self._sums: dict[Place, list[torch.Tensor | int]] = {}
-        self._lock = _fork.lock()  # guards gates and sums
+        self._lock = locks.lock()  # guards gates and sums
         self.add_inst_for_op(self._analyze, ops=amanda_ops.convolution)
         self.add_inst_for_op(self._analyze_norm, ops="batch_norm", optional=True)
 
@@ -128,7 +125,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         the results.
         """
         sums = dict(self._sums)
-        with drivers.preserved(program), torch.no_grad(), apply(self):
+        with preserved(program), torch.no_grad(), apply(self):
             program(*inputs, **keywords)
         self._sums = sums
 
@@ -139,7 +136,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
             amanda.Error: there are no gates yet.
         """
         if not self.gates:
-            raise _core.Error("[pruning] there are no gates yet; make them by prepare(model, x)")
+            raise Error("[pruning] there are no gates yet; make them by prepare(model, x)")
         self._complete = True
         return iter(list(self.gates.parameters()))
 
@@ -166,9 +163,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         """
         saliencies = self._passes.last
         if not saliencies:
-            raise _core.Error(
-                "[pruning] penalty() is of the last pass, and no gated convolution ran in it on this thread"
-            )
+            raise Error("[pruning] penalty() is of the last pass, and no gated convolution ran in it on this thread")
         return torch.stack([saliency.sum(-1).mean() for saliency in saliencies]).sum()
 
     def reset(self) -> None:
@@ -194,7 +189,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         return [self._skips.caption()]
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, UNSEEN)
+        eager_only.check(context, UNSEEN)
         x, weight = context.inputs[:2]
         if not self._where(context) or self._skips.unreadable(x):
             return
@@ -207,7 +202,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         context.insert_after_op(self._multiply, with_run=True, differentiable=True)
 
     def _analyze_norm(self, context: OpContext) -> None:
-        _eager_only.check(context, UNSEEN)
+        eager_only.check(context, UNSEEN)
         context.insert_before_op(self._take_back, inputs=["input"], with_run=True, differentiable=True)
         context.insert_after_op(self._multiply_again, with_run=True, differentiable=True)
 
@@ -220,7 +215,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         with self._lock:
             if name not in self.gates:
                 if self._complete:
-                    raise _core.Error(
+                    raise Error(
                         f"[pruning] {context.op.name} with {name!r} has no gate, and parameters() has handed out the "
                         "gates; before that, call prepare with inputs that reach all convolutions"
                     )
@@ -228,7 +223,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
             gate = self.gates[name]
             assert isinstance(gate, torch.nn.Linear)
         if gate.weight.shape != (weight.shape[0], channels):
-            raise _core.Error(
+            raise Error(
                 f"[pruning] gate {name!r} is for {gate.in_features} channels to {gate.out_features}, and {context.op.name} "
                 f"has {channels} to {weight.shape[0]}; use a tool for each model"
             )
@@ -256,7 +251,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
     def _multiply(self, output: torch.Tensor, run: dict[str, Any]) -> torch.Tensor:
         factors = run["factors"].to(output.dtype)
         gated = output * factors
-        self._thread.remember(_Gated(port.StorageWeakRef(_storage(gated)), _version(gated), output, factors))
+        self._thread.remember(_Gated(StorageWeakRef(_storage(gated)), _version(gated), output, factors))
         return gated
 
     def _take_back(self, x: torch.Tensor, run: dict[str, Any]) -> torch.Tensor | None:

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from amanda import _core
-from amanda.op_context import OpContext
-from amanda.tools.mapping import tensorflow
+from amanda import Error, OpContext
+from amanda.tools.mapping import keys_of
 
 WORDS = ("conv2d", "conv3d", "depthwise_conv2d", "conv_transpose2d", "conv_transpose3d", "matmul")
 
@@ -20,7 +19,7 @@ class GraphWeight:
     position: int  # among the operator's inputs
     layout: str  # "HWIO"
     shape: tuple[int | None, ...]
-    value: Any  # drivers.tensorflow.variables.VariableValue; None if it is computed
+    value: Any  # amanda.toolkit.tensorflow.VariableValue; None if it is computed
 
     is_part = False  # an operator that indexes a variable computes a value
 
@@ -65,14 +64,14 @@ def find(context: OpContext) -> GraphWeight | None:
     Raises:
         amanda.Error: it is not known which input is the weight.
     """
-    from amanda.drivers.tensorflow.view import variables
+    from amanda.toolkit.tensorflow import variable_of
 
-    keys = tensorflow.keys(context)
+    keys = keys_of(context)
     if keys.get("op_type") not in WORDS:
-        raise _core.Error(f"[pruning] which input of {context.op.name} is its weight is not known")
+        raise Error(f"[pruning] which input of {context.op.name} is its weight is not known")
     layout = keys.get("weight_layout", "")
     if len(layout) < 2:  # a product of activations, or a vector
         return None
     position = keys["roles"]["weight"]
     weight: Any = context.inputs[position]
-    return GraphWeight(position, layout, tuple(weight.shape), variables.variable_of(weight))
+    return GraphWeight(position, layout, tuple(weight.shape), variable_of(weight))

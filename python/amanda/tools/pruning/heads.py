@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from amanda import _core
+from amanda import Error
 from amanda.tools.pruning.attention import AttentionPruning, Kept, Layer
 
 
@@ -54,6 +54,6 @@ class HeadPruning(AttentionPruning[Layer]):
         pruned = self.heads.get(state.layer, ())
         beyond = [head for head in pruned if head >= heads]
         if beyond:
-            raise _core.Error(f"[pruning] layer {state.layer} has no head {beyond[0]}: its heads are 0 to {heads - 1}")
+            raise Error(f"[pruning] layer {state.layer} has no head {beyond[0]}: its heads are 0 to {heads - 1}")
         kept = torch.tensor([head not in pruned for head in range(heads)], device=output.device) if pruned else None
         return Kept(kept, batch * tokens, batch * tokens)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from amanda.tools._arrays import known
-from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now
-from amanda.tools.pruning.weight_pruning import WeightPruning
+from amanda.toolkit.arrays import known
+
+from .sparsity_schedule import SparsitySchedule, now
+from .weight_pruning import WeightPruning
 
 
 class MagnitudePruning(WeightPruning):

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from amanda.reports.places import Place
+from amanda.toolkit.places import Place
 
 
 @dataclasses.dataclass(frozen=True)

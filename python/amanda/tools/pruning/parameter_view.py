@@ -6,7 +6,7 @@ import weakref
 
 import torch
 
-from amanda.tools._arrays import of_torch
+from amanda.toolkit.arrays import of_torch
 
 
 class ParameterView:

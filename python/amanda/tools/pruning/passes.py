@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from amanda import _fork
-from amanda.drivers.torch import port
+from amanda.toolkit import locks
+from amanda.toolkit.torch import RUN_MODULE, checkpointed_regions
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Passes(Generic[T]):
         self._model = model
         self._thread = _Thread()
         self._began: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()  # regions, and the state then
-        self._lock = _fork.lock()  # guards the states of regions
+        self._lock = locks.lock()  # guards the states of regions
 
     def open(self) -> None:
         """For `Tool.on_enter`."""
@@ -63,7 +63,7 @@ class Passes(Generic[T]):
 
     def now(self) -> tuple[T, bool]:
         """The state for an operator that runs now, and whether a checkpoint is recomputing it."""
-        regions = port.checkpointed_regions()
+        regions = checkpointed_regions()
         recomputed = any(backward_pass is not None for _, backward_pass in regions)
         if not recomputed and (call := self._call()) is not self._thread.call:
             self._begin(call)
@@ -86,7 +86,7 @@ class Passes(Generic[T]):
         """The running call of the model: its keyword arguments, a dict that no other call has."""
         found, frame = None, sys._getframe(1)
         while frame is not None:
-            if frame.f_code is port.RUN_MODULE and (self._model is None or frame.f_locals["self"] is self._model):
+            if frame.f_code is RUN_MODULE and (self._model is None or frame.f_locals["self"] is self._model):
                 found = frame.f_locals["kwargs"]
             frame = frame.f_back  # type: ignore[assignment]
         return found

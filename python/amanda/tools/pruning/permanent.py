@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import torch
 
-from amanda import _core
-from amanda.tools.pruning.masked import Use, text_of
+from amanda import Error
+
+from .masked import Use, text_of
 
 
 def check(model: object) -> None:
@@ -45,9 +46,7 @@ def parameter_masks(model: torch.nn.Module, uses: Iterable[Use]) -> list[tuple[t
         parameter: of_one for parameter, of_one in of_parameters.items() if any(use.mask is not None for use in of_one)
     }
     if not pruned:
-        raise _core.Error(
-            "[pruning] nothing has been pruned that still exists; run the model in a scope of the tool first"
-        )
+        raise Error("[pruning] nothing has been pruned that still exists; run the model in a scope of the tool first")
     own = set(model.parameters())
     return [(parameter, _mask_of(model, own, parameter, of_one)) for parameter, of_one in pruned.items()]
 
@@ -57,7 +56,7 @@ def _parameter_of(use: Use) -> torch.Tensor | None:
         return use.weight.parameter()
     if use.mask is None:
         return None
-    raise _core.Error(
+    raise Error(
         f"[pruning] the weight of {text_of(use.place)} is computed, or no parameter, so no mask can be written into it; "
         "compute it once and keep it (torch.nn.utils.parametrize.remove_parametrizations), or leave the operator dense "
         "with where="
@@ -70,7 +69,7 @@ def _mask_of(
     first = uses[0]
     assert first.weight is not None
     if parameter not in own:
-        raise _core.Error(
+        raise Error(
             f"[pruning] {text_of(first.place)} was pruned, and its weight {first.weight.name!r} is not a parameter of this "
             f"{type(model).__name__}; pass the model that ran in the scope, not a copy or a part of it, or several in a "
             "torch.nn.ModuleList"
@@ -83,7 +82,7 @@ def _mask_of(
         spread, shown = use.weight.spread(mask.to(parameter.device, parameter.dtype))
         whole, known = whole.to(spread), known.to(shown)
         if not torch.equal(torch.where(known & shown, spread, 1), torch.where(known & shown, whole, 1)):
-            raise _core.Error(
+            raise Error(
                 f"[pruning] {first.weight.name!r} is the weight of {text_of(first.place)} and of {text_of(use.place)}, "
                 "with different masks; leave both dense with where=, or give each a weight of its own"
             )
@@ -102,7 +101,7 @@ def _check_holders(model: torch.nn.Module, parameter: torch.Tensor, uses: list[U
     lookups = torch.nn.Embedding, torch.nn.EmbeddingBag
     is_looked_up = any(isinstance(module, lookups) for module in holders.values())
     if len(holders) > len(uses) or (is_looked_up and not any("embedding" in use.place.name for use in uses)):
-        raise _core.Error(
+        raise Error(
             f"[pruning] {' and '.join(holders)} are one parameter, but only {text_of(uses[0].place)} was pruned; leave it "
             "dense with where=, or give each module a weight of its own"
         )

@@ -6,8 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import TypeVar
 
-from amanda.op_context import OpContext
-from amanda.tool import ON_DEMAND, Tool
+from amanda import ON_DEMAND, OpContext, Tool
 
 T = TypeVar("T")
 

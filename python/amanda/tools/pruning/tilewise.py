@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from amanda import _core, _fork, unmatched
-from amanda.drivers.torch import port
-from amanda.op_context import OpContext
-from amanda.tools._arrays import of_torch
+from amanda import Error, OpContext
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.programs import warn_here
+from amanda.toolkit.torch import graph_task_id
 from amanda.tools.pruning.masked import Masked, text_of
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now
 from amanda.tools.pruning.weight_pruning import WeightPruning
@@ -82,7 +83,7 @@ class TilewisePruning(WeightPruning):
         self.tile, self.importance, self.columns = tile, importance, columns
         self._weights: dict[object, Masked] = {}  # one user of each weight; guarded by _lock
         self._ranked: object = None  # what the last ranking was made of
-        self._ranking = _fork.rlock()
+        self._ranking = locks.rlock()
         if isinstance(sparsity, SparsitySchedule):
             sparsity.when_changed(self._follow)
 
@@ -98,9 +99,7 @@ class TilewisePruning(WeightPruning):
                 users = list(self._weights.values())
             known = [(user, weight) for user in users if (weight := user.current_weight()) is not None]
             if not known:
-                raise _core.Error(
-                    "[pruning] no operator with a weight has run; run the model in a scope of the tool first"
-                )
+                raise Error("[pruning] no operator with a weight has run; run the model in a scope of the tool first")
             masks = [torch.ones_like(weight, memory_format=torch.contiguous_format) for _, weight in known]
             if sparsity > 0:
                 scores = [self._importance(user, weight) for user, weight in known]
@@ -113,7 +112,7 @@ class TilewisePruning(WeightPruning):
 
     def apply_to(self, model: torch.nn.Module) -> None:
         if self._needs_rank():
-            raise _core.Error("[pruning] there are no masks yet; call rank() after backward(), before zero_grad()")
+            raise Error("[pruning] there are no masks yet; call rank() after backward(), before zero_grad()")
         super().apply_to(model)
 
     def reset(self) -> None:
@@ -125,14 +124,14 @@ class TilewisePruning(WeightPruning):
     def on_exit(self, error: BaseException | None) -> None:
         super().on_exit(error)
         if error is None and self._needs_rank():
-            unmatched.warn_here(
+            warn_here(
                 "[pruning] nothing is pruned: taylor importance needs gradients; call rank() after backward(), before "
                 "zero_grad()",
                 UserWarning,
             )
 
     def _analyze_graph(self, context: OpContext) -> None:
-        raise _core.Error(
+        raise Error(
             f"[pruning] TilewisePruning ranks the parameters of PyTorch, and cannot prune {context.op.name}; "
             "MagnitudePruning and VectorwisePruning can"
         )
@@ -147,7 +146,7 @@ class TilewisePruning(WeightPruning):
 
     def _mask_of(self, masked: Masked, weight: torch.Tensor) -> torch.Tensor | None:
         if masked.weight is None:
-            raise _core.Error(
+            raise Error(
                 f"[pruning] the weight of {text_of(masked.place)} is computed, or no parameter, and can't be read when all "
                 "are ranked; leave the operator dense with where="
             )
@@ -173,7 +172,7 @@ class TilewisePruning(WeightPruning):
         masked = masked.with_part(weight)
         has_run = masked.runs == self._resets
         # Not in a recomputed region: it must compute what the first run did.
-        if has_run and self.importance == "magnitude" and port.graph_task_id() == -1:
+        if has_run and self.importance == "magnitude" and graph_task_id() == -1:
             self._renew_outdated()
         masked.runs = self._resets
         return super()._mask_weight(weight, masked)
@@ -204,7 +203,7 @@ class TilewisePruning(WeightPruning):
         assert masked.weight is not None
         parameter = masked.weight.parameter()
         if parameter is None or parameter.grad is None:
-            raise _core.Error(
+            raise Error(
                 f"[pruning] {masked.weight.name!r}, the weight of {text_of(masked.place)}, has no gradient, and taylor "
                 "importance needs one; call rank() or schedule.step() after backward(), before zero_grad(), and leave "
                 "weights that are not trained dense with where="

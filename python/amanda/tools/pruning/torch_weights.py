@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from amanda import _core
+from amanda import Error, OpContext
 from amanda import ops as amanda_ops
-from amanda.op_context import OpContext
-from amanda.tools._arrays import of_torch
-from amanda.tools.pruning.parameter_view import ParameterView
+from amanda.toolkit.arrays import of_torch
+
+from .parameter_view import ParameterView
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ def find(context: OpContext) -> Weight | None:
             return None
         position, (element, dim) = 1, in_list
     else:
-        raise _core.Error(f"[pruning] which input of {op.name} is its weight is not known")
+        raise Error(f"[pruning] which input of {op.name} is its weight is not known")
     weight: Any = inputs[position]
     names: Any = context.parameter_names[position]
     if element is not None:

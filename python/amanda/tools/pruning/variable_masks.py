@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from amanda import _core
-from amanda.tools.pruning.masked import Use, text_of
+from amanda import Error
+
+from .masked import Use, text_of
 
 
 def check(model: object) -> None:
@@ -32,14 +33,14 @@ def write(model: Any, uses: Iterable[Use]) -> None:
     masks: dict[int, tuple[Any, Any, Use]] = {}
     uses = list(uses)
     if not any(use.mask is not None for use in uses):
-        raise _core.Error("[pruning] nothing has been pruned; run the model in a scope of the tool first")
+        raise Error("[pruning] nothing has been pruned; run the model in a scope of the tool first")
     pruned = {use.weight.value.key for use in uses if use.mask is not None and use.weight.value is not None}
     for use in uses:
         if use.mask is None and (use.weight.value is None or use.weight.value.key not in pruned):
             continue
         variable = _variable_of(use)
         if id(variable) not in own:
-            raise _core.Error(
+            raise Error(
                 f"[pruning] {text_of(use.place)} was pruned, and its weight {use.weight.name!r} is not a variable of what "
                 "was given; pass the model that ran in the scope, or a list of its variables"
             )
@@ -47,7 +48,7 @@ def write(model: Any, uses: Iterable[Use]) -> None:
         mask = np.ones(shape) if use.mask is None else np.reshape(use.mask, shape)
         _, other, first = masks.setdefault(id(variable), (variable, mask, use))
         if not np.array_equal(mask, other):
-            raise _core.Error(
+            raise Error(
                 f"[pruning] {use.weight.name!r} is the weight of {text_of(first.place)} and of {text_of(use.place)}, "
                 "with different masks; leave both dense with where=, or give each a weight of its own"
             )
@@ -57,13 +58,13 @@ def write(model: Any, uses: Iterable[Use]) -> None:
 
 def _variable_of(use: Use) -> Any:
     if use.weight.value is None or not use.weight.value.in_order:
-        raise _core.Error(
+        raise Error(
             f"[pruning] the weight of {text_of(use.place)} is computed, so no mask can be written into it; leave the "
             "operator dense with where="
         )
     variable = use.weight.variable()
     if variable is None:
-        raise _core.Error(
+        raise Error(
             f"[pruning] the variable {use.weight.name!r} is one of a Session's graph, or no longer exists; masks can "
             "be written into variables that exist outside of graphs"
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from amanda.tools._arrays import known
-from amanda.tools.pruning.weight_pruning import WeightPruning
+from amanda.toolkit.arrays import known
+
+from .weight_pruning import WeightPruning
 
 
 class VectorwisePruning(WeightPruning):

@@ -8,27 +8,24 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from amanda import _fork
+from amanda import OpContext, Tool
 from amanda import ops as amanda_ops
-from amanda.drivers import op_names
-from amanda.op_context import OpContext
-from amanda.reports.columns import number_column
-from amanda.reports.places import GroupBy, Place
-from amanda.reports.results import Results
-from amanda.reports.rich_table import Column
-from amanda.switches import own_work
-from amanda.tool import Tool
-from amanda.tools import _frameworks, _fused_layers, _reading
-from amanda.tools._arrays import known
-from amanda.tools._parameter_use import ParameterUse, TellsParameters
-from amanda.tools._parameter_use.parameter import in_parametrization
-from amanda.tools._where import Where
+from amanda.toolkit import frameworks, fused_layers, locks
+from amanda.toolkit.arrays import known
+from amanda.toolkit.operators import complaint
+from amanda.toolkit.parameters import ParameterUse, TellsParameters, in_parametrization
+from amanda.toolkit.places import GroupBy, Place
+from amanda.toolkit.programs import own_work
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Results, number_column
+from amanda.toolkit.where import Where
 from amanda.tools.mapping import names_of
-from amanda.tools.pruning import graph_weights
-from amanda.tools.pruning.by_place import by_place, group
-from amanda.tools.pruning.graph_weights import GraphWeight
-from amanda.tools.pruning.masked import Masked, Row, Use, Version
-from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
+
+from . import graph_weights
+from .by_place import by_place, group
+from .graph_weights import GraphWeight
+from .masked import Masked, Row, Use, Version
+from .sparsity_schedule import SparsitySchedule, checked, now
 
 OPS = (
     amanda_ops.linear
@@ -122,16 +119,16 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         super().__init__()
         self._where = Where("pruning", where)
         self._parameters = ParameterUse(self, "pruning")
-        self._skips = _reading.Skips("pruning")
+        self._skips = Skips("pruning")
         self._resets = 0
         self._compiled: weakref.WeakSet[Masked] = weakref.WeakSet()  # whose masks compiled code reads
         self._masked: dict[object, Masked] = {}  # by Masked.id
         self._dense: dict[int | None, Use] = {}  # what `where` refused
         self._of_variables: dict[object, Masked] = {}  # in graphs: the first operator that uses the weight
-        self._lock = _fork.lock()  # guards the four above
+        self._lock = locks.lock()  # guards the four above
         if ops is OPS:
-            self.add_inst_for_op(self._analyze, ops=[name for name in OPS if op_names.complaint(name) is None])
-            _fused_layers.refuse_in(self)
+            self.add_inst_for_op(self._analyze, ops=[name for name in OPS if complaint(name) is None])
+            fused_layers.refuse_in(self)
         else:
             self.add_inst_for_op(self._analyze, ops=ops)
 
@@ -173,7 +170,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
         with self._lock:
             in_graphs = any(isinstance(masked.weight, GraphWeight) for masked in self._masked.values())
         kind = "variable_masks" if in_graphs or "torch" not in sys.modules else "permanent"
-        masks = importlib.import_module(f"amanda.tools.pruning.{kind}")
+        masks = importlib.import_module(f".{kind}", __package__)
         masks.check(model)
         self._renew_outdated()
         with self._lock:
@@ -221,16 +218,17 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
             self.depends_on(sparsity)
 
     def _analyze(self, context: OpContext) -> None:
-        if _frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
+        if frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
             return
         if context.namespace.startswith("tensorflow/"):
-            if not _frameworks.is_eager(context):
+            if not frameworks.is_eager(context):
                 self._analyze_graph(context)
             elif self._where(context):
-                raise _frameworks.only_looks(context, self._speaker, "prune")
+                raise frameworks.only_looks(context, self._speaker, "prune")
             return
-        from amanda.tools._arrays import of_torch
-        from amanda.tools.pruning import torch_weights
+        from amanda.toolkit.arrays import of_torch
+
+        from . import torch_weights
 
         self._parameters.asked(context)
         if in_parametrization(context.module_path):

@@ -2,19 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from amanda.tools import _deferred
-from amanda.tools.quantization.fake_quantization import FakeQuantization
-from amanda.tools.quantization.ranges import INT8, MakeObserver, MovingRange, Places, int8_activation, int8_weight
-from amanda.tools.quantization.rows import GroupBy, Quantization, Row, Side
+from amanda.toolkit import deferred
+
+from .fake_quantization import FakeQuantization
+from .ranges import INT8, MakeObserver, MovingRange, Places, int8_activation, int8_weight
+from .rows import GroupBy, Quantization, Row, Side
 
 if TYPE_CHECKING:
-    from amanda.tools.quantization.dynamic_quantization import DynamicQuantization
-    from amanda.tools.quantization.learned_step import LearnedStepQuantization
-    from amanda.tools.quantization.observers import PercentileObserver
-    from amanda.tools.quantization.post_training import PostTraining
-    from amanda.tools.quantization.static_quantization import StaticQuantization
+    from .dynamic_quantization import DynamicQuantization
+    from .learned_step import LearnedStepQuantization
+    from .observers import PercentileObserver
+    from .post_training import PostTraining
+    from .static_quantization import StaticQuantization
 else:  # these import PyTorch
-    __getattr__ = _deferred.imports(
+    __getattr__ = deferred.imports(
         __name__,
         dynamic_quantization=("DynamicQuantization",),
         learned_step=("LearnedStepQuantization",),

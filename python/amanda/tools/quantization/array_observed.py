@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from amanda import _core, _fork
-from amanda.tools.quantization.ranges import MovingRange
-from amanda.tools.quantization.rows import OperandPlace, Row
+from amanda import Error
+from amanda.toolkit import locks
+
+from .ranges import MovingRange
+from .rows import OperandPlace, Row
 
 Array = np.ndarray[Any, Any]
 
@@ -24,7 +26,7 @@ class ArrayObserved:
     channels: tuple[int, ...]  # dimensions that have a scale for each index; (): one for all
     extremes: tuple[Array, Array] | None = None
     passed: Array | None = None  # where the last value was in range
-    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the last two fields
+    lock: threading.Lock = dataclasses.field(default_factory=locks.lock)  # guards the last two fields
 
     def look_at(self, value: Array) -> None:
         if value.size == 0:
@@ -47,7 +49,7 @@ class ArrayObserved:
         found = self._find()
         if found is None:
             place, side, position = self.at
-            raise _core.Error(
+            raise Error(
                 f"[quantization] {side} {position!r} of {place.name} ({place.source}) has no range yet; run the program "
                 "with observe = True first"
             )

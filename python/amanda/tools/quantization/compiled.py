@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from amanda.tools.quantization.observed import ADVICE, Observed
+from .observed import ADVICE, Observed
 
 Routine = Callable[[torch.Tensor], torch.Tensor]
 

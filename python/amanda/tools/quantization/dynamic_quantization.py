@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch.ao.quantization import QConfig, default_dynamic_qconfig
 
-from amanda import _core
+from amanda import Operator
 from amanda import ops as amanda_ops
-from amanda.reports.places import Place
-from amanda.tools import _kernels
-from amanda.tools._parameter_use import Operand
-from amanda.tools.quantization.layers import PRODUCTS
-from amanda.tools.quantization.post_training import PostTraining, refuse_gradients
+from amanda.toolkit import kernels
+from amanda.toolkit.parameters import Operand
+from amanda.toolkit.places import Place
+
+from .layers import PRODUCTS
+from .post_training import PostTraining, refuse_gradients
 
 CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 quantized = torch.ops.quantized
@@ -55,7 +56,7 @@ class DynamicQuantization(PostTraining):
     def __init__(self, qconfig: QConfig = default_dynamic_qconfig, **options: Any) -> None:
         super().__init__(qconfig, **options)
 
-    def _run(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+    def _run(self, *inputs: Any, op: Operator, place: Place) -> Any:
         if self._is_left(op, inputs):
             return op(*inputs)
         if op.__name__ in CELLS:
@@ -70,7 +71,7 @@ class DynamicQuantization(PostTraining):
         packed = weight.pack(layer.weight, layer.bias, quantized.linear_prepack)
         return layer.run(lambda x: _linear(x, packed, place, layer.weight))
 
-    def _run_experts(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+    def _run_experts(self, *inputs: Any, op: Operator, place: Place) -> Any:
         experts = self._experts(op, inputs)
         if experts is None:
             return op(*inputs)
@@ -83,7 +84,7 @@ class DynamicQuantization(PostTraining):
 
         return experts.run(run)
 
-    def _weights(self, op: _core.Operator, inputs: Sequence[Any]) -> Sequence[Operand]:
+    def _weights(self, op: Operator, inputs: Sequence[Any]) -> Sequence[Operand]:
         named = dict(zip(op.input_names, inputs, strict=True))
         if op.__name__ in CELLS:
             parameters = inputs[2:]
@@ -102,16 +103,16 @@ class DynamicQuantization(PostTraining):
             for tensor in tensors
         )
 
-    def _run_cell(self, x: torch.Tensor, hx: Any, *parameters: Any, op: _core.Operator, place: Place) -> Any:
+    def _run_cell(self, x: torch.Tensor, hx: Any, *parameters: Any, op: Operator, place: Place) -> Any:
         if not self._is_plain(x, *parameters):
             return op(x, hx, *parameters)
         refuse_gradients(place, (x, hx, *parameters))
         name = f"quantized_{op.__name__}_dynamic"
         kernel = getattr(quantized, name)
-        _kernels.ran_recurrent(f"quantized::{name}", place, x, parameters[:2])
+        kernels.ran_recurrent(f"quantized::{name}", place, x, parameters[:2])
         return kernel(x, hx, *self._pack_cell(place, ("w_ih", "w_hh"), *parameters))
 
-    def _run_recurrent(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+    def _run_recurrent(self, *inputs: Any, op: Operator, place: Place) -> Any:
         named = dict(zip(op.input_names, inputs, strict=True))
         parameters = named["params"]
         if not _in_fours(named) or not self._is_plain(inputs[0], *parameters):
@@ -125,7 +126,7 @@ class DynamicQuantization(PostTraining):
         name = f"quantized_{op.__name__}"
         kernel = getattr(torch, name)
         weights = [parameter for parameter in parameters if parameter.dim() == 2]
-        _kernels.ran_recurrent(f"aten::{name}", place, inputs[0], weights)
+        kernels.ran_recurrent(f"aten::{name}", place, inputs[0], weights)
         return kernel(*(named | {"params": cells}).values(), **options)
 
     def _pack_cell(
@@ -146,7 +147,7 @@ class DynamicQuantization(PostTraining):
 
 def _linear(x: torch.Tensor, packed: Any, place: Place, weight: torch.Tensor) -> torch.Tensor:
     result: torch.Tensor = quantized.linear_dynamic(x, packed, reduce_range=True)
-    _kernels.ran_layer("quantized::linear_dynamic", place, result, weight)
+    kernels.ran_layer("quantized::linear_dynamic", place, result, weight)
     return result
 
 

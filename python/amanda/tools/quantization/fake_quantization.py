@@ -7,25 +7,25 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from amanda import _core
+from amanda import OpContext, Run
 from amanda import ops as amanda_ops
-from amanda.drivers import op_names
-from amanda.op_context import OpContext
-from amanda.reports.places import Place
-from amanda.run import Run
-from amanda.switches import own_work
-from amanda.tools import _frameworks, _fused_layers
-from amanda.tools._arrays import arrays_of, known
-from amanda.tools._native import natively
+from amanda.toolkit import frameworks, fused_layers
+from amanda.toolkit.arrays import arrays_of, known
+from amanda.toolkit.native import NativeRoutine, natively
+from amanda.toolkit.operators import complaint
+from amanda.toolkit.places import Place
+from amanda.toolkit.programs import own_work
 from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
-from amanda.tools.quantization import graph_operands
-from amanda.tools.quantization.ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
-from amanda.tools.quantization.rows import OperandPlace, Quantization, Side
+
+from . import graph_operands
+from .ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
+from .rows import OperandPlace, Quantization, Side
 
 if TYPE_CHECKING:
-    from amanda import _torch_tools
-    from amanda.tools.quantization.array_observed import ArrayObserved
-    from amanda.tools.quantization.observed import Observed
+    from amanda.toolkit.native import torch_tools
+
+    from .array_observed import ArrayObserved
+    from .observed import Observed
 
 
 class FakeQuantization(Quantization):
@@ -88,14 +88,14 @@ class FakeQuantization(Quantization):
         self._fixed_in_code = False
         self._quantizes: dict[Any, Any] = {}  # what compiled code reads, by device
         self._observe = self._quantize = True
-        self._native: _torch_tools.FakeQuantizationState | None = None  # what routines in C++ read
+        self._native: torch_tools.FakeQuantizationState | None = None  # what routines in C++ read
         self._is_default = inputs is INT8
         self._add("input", inputs)
         if inputs is INT8:
             self._add("input", TENSORFLOW_INT8)
         self._add("output", outputs or {})
         if "linear" in inputs:
-            _fused_layers.refuse_in(self)
+            fused_layers.refuse_in(self)
 
     @property
     def observe(self) -> bool:
@@ -153,16 +153,16 @@ class FakeQuantization(Quantization):
             analyze = functools.partial(self._analyze, ops, side, observers)
             is_default = places in (INT8, TENSORFLOW_INT8)
             names = tensorflow_names(ops) if ops in VOCABULARY and not is_default else []
-            if (not is_default and not names) or op_names.complaint(ops) is None:
+            if (not is_default and not names) or complaint(ops) is None:
                 names = [ops, *names]
             if names:  # a default may be of a framework that is not here
                 self.add_inst_for_op(analyze, ops=names, optional=is_default)
 
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
-        if _frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
+        if frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
             return
-        if _frameworks.is_eager(context):
-            raise _frameworks.only_looks(context, self._speaker, "quantize")
+        if frameworks.is_eager(context):
+            raise frameworks.only_looks(context, self._speaker, "quantize")
         taken: set[int | str] = set()
         self._parameters.asked(context)
         self._note_handled(context, side, observers)
@@ -182,7 +182,7 @@ class FakeQuantization(Quantization):
             quantizer = self._quantizer(context)
             routine = self._fake_quantize
             if quantizer is not None:
-                routine = _core.NativeRoutine(quantizer.routine(), self._fake_quantize, edits=True)
+                routine = NativeRoutine(quantizer.routine(), self._fake_quantize, edits=True)
             insert(routine, [position], differentiable=True, ops=ops, at=at, make=make, quantizer=quantizer)
 
     def _note_handled(self, context: OpContext, side: Side, observers: Mapping[int | str, MakeObserver]) -> None:
@@ -194,7 +194,7 @@ class FakeQuantization(Quantization):
         if factors and {*factors} <= {*found}:
             self._parameters.handled_factors(context)
 
-    def _quantizer(self, context: OpContext) -> _torch_tools.FakeQuantizer | None:
+    def _quantizer(self, context: OpContext) -> torch_tools.FakeQuantizer | None:
         """Makes an object that does in C++ what can be done there; None if everything is done in Python."""
         native = natively(context)
         if native is None:
@@ -203,7 +203,7 @@ class FakeQuantization(Quantization):
             if self._native is None:
                 self._native = native.FakeQuantizationState()
         self._native.observe, self._native.quantize = self._observe, self._quantize
-        quantizer: _torch_tools.FakeQuantizer = native.FakeQuantizer(self._native)
+        quantizer: torch_tools.FakeQuantizer = native.FakeQuantizer(self._native)
         return quantizer
 
     def _fake_quantize(
@@ -212,9 +212,9 @@ class FakeQuantization(Quantization):
         ops: str,
         at: OperandPlace,
         make: MakeObserver,
-        quantizer: _torch_tools.FakeQuantizer | None,
+        quantizer: torch_tools.FakeQuantizer | None,
     ) -> Any:
-        from amanda.tools.quantization.observed import Observed
+        from .observed import Observed
 
         arrays = arrays_of(value)
         if arrays is None or not arrays.is_floating(value) or self._skips.unreadable(value):
@@ -232,8 +232,9 @@ class FakeQuantization(Quantization):
 
     def _is_left(self, operand: Observed, value: Any) -> bool:
         """Returns True, and counts it, if a transformation of torch.func keeps the value from being quantized."""
-        from amanda.tools._arrays import of_torch
-        from amanda.tools.quantization import straight_through
+        from amanda.toolkit.arrays import of_torch
+
+        from . import straight_through
 
         if operand.by_channel and self._skips.is_several(value):
             return True
@@ -248,8 +249,8 @@ class FakeQuantization(Quantization):
         """Quantizes an operand of a compiled function in the compiled code; returns False if that is not possible."""
         import torch
 
-        from amanda.tools.quantization import compiled
-        from amanda.tools.quantization.observed import Observed
+        from . import compiled
+        from .observed import Observed
 
         operands = context.inputs if at.side == "input" else context.outputs
         value: Any = operands[context.op.input_names.index(position) if isinstance(position, str) else position]
@@ -281,7 +282,7 @@ class FakeQuantization(Quantization):
         key = ops, found.variable or at.place.op_id, at.side, at.position
 
         def operand() -> ArrayObserved:
-            from amanda.tools.quantization.array_observed import ArrayObserved
+            from .array_observed import ArrayObserved
 
             return self._operand(key, lambda: ArrayObserved(at, found.range, found.channels))
 

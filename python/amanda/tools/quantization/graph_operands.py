@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amanda import _core
-from amanda.op_context import OpContext
+from amanda import Error, OpContext
 from amanda.tools.mapping import keys_of
-from amanda.tools.quantization.ranges import MakeObserver, MovingRange
-from amanda.tools.quantization.rows import OperandPlace
+
+from .ranges import MakeObserver, MovingRange
+from .rows import OperandPlace
 
 
 class GraphOperand(NamedTuple):
@@ -25,7 +25,7 @@ def find(context: OpContext, at: OperandPlace, position: int | str, make: MakeOb
         ValueError: there is no such operand.
         amanda.Error: it cannot be observed by what `make` makes.
     """
-    from amanda.drivers.tensorflow.view import variables
+    from amanda.toolkit.tensorflow import variable_of
 
     operands = context.inputs if at.side == "input" else context.outputs
     index = context.op.input_names.index(position) if isinstance(position, str) else position
@@ -33,11 +33,11 @@ def find(context: OpContext, at: OperandPlace, position: int | str, make: MakeOb
     if not hasattr(symbol, "dtype") or not symbol.dtype.is_numpy_compatible:
         return None
     if not isinstance(make, MovingRange):
-        raise _core.Error(
+        raise Error(
             f"[quantization] {at.side} {at.position!r} of {context.op.name} is TensorFlow's, and {make!r} observes tensors "
             "of PyTorch; use int8_activation, int8_weight, or another MovingRange"
         )
-    variable = variables.variable_of(symbol) if at.side == "input" else None
+    variable = variable_of(symbol) if at.side == "input" else None
     channels = _output_channels(context, at, index) if make.by_channel else ()
     return GraphOperand(index, make, channels, None if variable is None else variable.key)
 
@@ -47,7 +47,7 @@ def _output_channels(context: OpContext, at: OperandPlace, index: int) -> tuple[
     if at.side == "input" and keys.get("roles", {}).get("weight") == index and "weight_layout" in keys:
         layout = keys["weight_layout"]
         return tuple(i for i, letter in enumerate(layout) if letter == "O" or (letter in "IM" and "M" in layout))
-    raise _core.Error(
+    raise Error(
         f"[quantization] {at.side} {at.position!r} of {context.op.name} is not known to be a weight, and by_channel=True "
         "is a range for each output channel of a weight"
     )

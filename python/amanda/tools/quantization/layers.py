@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _core
+from amanda import Operator
 
 PRODUCTS = ("matmul", "mm", "addmm", "bmm", "_grouped_mm")  # layers, if the right factor is a parameter
 
@@ -49,7 +49,7 @@ class Experts(NamedTuple):
         return torch.cat([result, behind]).to(first.dtype)  # autocast leaves grouped_mm alone
 
 
-def layer_of(op: _core.Operator, inputs: Sequence[Any]) -> Layer | None:
+def layer_of(op: Operator, inputs: Sequence[Any]) -> Layer | None:
     """The layer; None if these inputs make no layer, such as two vectors, or ``alpha * x @ weight``."""
     if op.__name__ not in PRODUCTS:
         layer = Layer(*inputs[:3])
@@ -62,7 +62,7 @@ def layer_of(op: _core.Operator, inputs: Sequence[Any]) -> Layer | None:
     return Layer(x, weight.t(), bias) if bias is None or bias.shape == weight.shape[1:] else None
 
 
-def experts_of(op: _core.Operator, inputs: Sequence[Any]) -> Experts | None:
+def experts_of(op: Operator, inputs: Sequence[Any]) -> Experts | None:
     """The layers; None if these inputs make no such layers."""
     if op.__name__ not in ("matmul", "bmm", "_grouped_mm"):
         return None

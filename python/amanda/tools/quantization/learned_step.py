@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from amanda import _core
+from amanda import Error, OpContext
 from amanda import ops as amanda_ops
-from amanda.op_context import OpContext
-from amanda.reports.places import Place
-from amanda.tools import _frameworks, _fused_layers
-from amanda.tools._arrays import of_torch
-from amanda.tools._where import Where
+from amanda.toolkit import frameworks, fused_layers
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.places import Place
+from amanda.toolkit.where import Where
 from amanda.tools.quantization.rows import OperandPlace, Quantization, Row
 
 OPS = (*amanda_ops.linear, *amanda_ops.convolution, "_grouped_mm")
@@ -79,7 +78,7 @@ class LearnedStepQuantization(Quantization):
         self._signed = signed
         self.add_inst_for_op(self._analyze, ops=names)
         if "linear" in names:
-            _fused_layers.refuse_in(self)
+            fused_layers.refuse_in(self)
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """The step sizes, for an optimizer, in the order of `rows`.
@@ -90,7 +89,7 @@ class LearnedStepQuantization(Quantization):
         with self._lock:
             found = [operand.size for operand in self._operands.values() if isinstance(operand, _Step)]
         if not found:
-            raise _core.Error("[quantization] no step sizes yet: run the model once in a scope of this tool first")
+            raise Error("[quantization] no step sizes yet: run the model once in a scope of this tool first")
         return found
 
     def on_exit(self, error: BaseException | None) -> None:
@@ -100,7 +99,7 @@ class LearnedStepQuantization(Quantization):
                 self._parameters.tell(self)
 
     def _analyze(self, context: OpContext) -> None:
-        if _frameworks.leaves_out(context, self._skips, "pytorch"):
+        if frameworks.leaves_out(context, self._skips, "pytorch"):
             return
         self._parameters.asked(context)
         if not context.op.name.startswith("aten::") or not self._where(context):

@@ -8,11 +8,14 @@ import threading
 import torch
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 
-from amanda import _core, _fork, _torch_tools
-from amanda.tools._arrays import of_torch
-from amanda.tools.quantization import straight_through
-from amanda.tools.quantization.ranges import MakeObserver, MovingRange
-from amanda.tools.quantization.rows import OperandPlace, Row
+from amanda import Error
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.native import torch_tools
+
+from . import straight_through
+from .ranges import MakeObserver, MovingRange
+from .rows import OperandPlace, Row
 
 ADVICE = "run the program with observe = True first"
 
@@ -24,8 +27,8 @@ class Observed:
     looked: bool = False
     found: tuple[torch.Tensor, torch.Tensor] | None = None  # by the observer, since it last looked
     range: MovingRange | None = None  # that made the observer: nobody else has it
-    continued: _torch_tools.MovingRange | None = None  # what the observer has begun
-    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the fields from `looked` on
+    continued: torch_tools.MovingRange | None = None  # what the observer has begun
+    lock: threading.Lock = dataclasses.field(default_factory=locks.lock)  # guards the fields from `looked` on
 
     @classmethod
     def by(cls, at: OperandPlace, make: MakeObserver) -> Observed:
@@ -52,7 +55,7 @@ class Observed:
         if self.range is None or smallest is None or largest is None or not smallest.is_cpu:
             return
         options = self.range
-        self.continued = _torch_tools.MovingRange(
+        self.continued = torch_tools.MovingRange(
             smallest,
             largest,
             options.averaging_constant,
@@ -76,7 +79,7 @@ class Observed:
         qparams = self._find()
         if qparams is None:
             place, side, position = self.at
-            raise _core.Error(
+            raise Error(
                 f"[quantization] {side} {position!r} of {place.name} ({place.source}) has no range yet; {advice}"
             )
         return qparams

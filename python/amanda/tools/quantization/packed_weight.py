@@ -11,10 +11,12 @@ import torch
 from torch.ao.nn.quantized.modules.utils import _quantize_weight  # what quantize_dynamic and convert call
 from torch.utils.weak import WeakIdRef
 
-from amanda import _core, _fork
-from amanda.tools._arrays import of_torch
-from amanda.tools.quantization.ranges import MakeObserver
-from amanda.tools.quantization.rows import OperandPlace, Row
+from amanda import Error
+from amanda.toolkit import locks
+from amanda.toolkit.arrays import of_torch
+
+from .ranges import MakeObserver
+from .rows import OperandPlace, Row
 
 
 @dataclasses.dataclass(eq=False)
@@ -24,7 +26,7 @@ class PackedWeight:
     packed: Any = None  # a torch.ScriptObject
     version: tuple[Hashable, ...] = (None,)  # of what was packed
     described: Row | None = None
-    lock: threading.Lock = dataclasses.field(default_factory=_fork.lock)  # guards the last three fields
+    lock: threading.Lock = dataclasses.field(default_factory=locks.lock)  # guards the last three fields
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None, prepack: Callable[..., Any], *args: Any) -> Any:
         """``prepack(quantized_weight, bias, *args)``: the same object as long as nothing of that changes."""
@@ -41,7 +43,7 @@ class PackedWeight:
 
     def _prepack(self, weight: torch.Tensor, bias: torch.Tensor | None, prepack: Callable[..., Any], *args: Any) -> Any:
         if torch.backends.quantized.engine == "none":
-            raise _core.Error(
+            raise Error(
                 "[quantization] PyTorch has no engine for quantized operators here; set torch.backends.quantized.engine "
                 f"to one of {torch.backends.quantized.supported_engines}"
             )

@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 import torch
 from torch.ao.quantization import QConfig
 
-from amanda import _core
+from amanda import Error, OpContext, Operator
 from amanda import ops as amanda_ops
-from amanda.op_context import OpContext
-from amanda.reports.places import Place
-from amanda.tools import _frameworks, _fused_layers
-from amanda.tools._arrays import of_torch
-from amanda.tools._parameter_use import Operand
-from amanda.tools._where import Where
-from amanda.tools.quantization.layers import PRODUCTS, Experts, Layer, experts_of, layer_of
-from amanda.tools.quantization.packed_weight import PackedWeight
-from amanda.tools.quantization.rows import OperandPlace, Quantization
+from amanda.toolkit import frameworks, fused_layers
+from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.parameters import Operand
+from amanda.toolkit.places import Place
+from amanda.toolkit.where import Where
+
+from .layers import PRODUCTS, Experts, Layer, experts_of, layer_of
+from .packed_weight import PackedWeight
+from .rows import OperandPlace, Quantization
 
 
 class PostTraining(Quantization):
@@ -55,7 +55,7 @@ class PostTraining(Quantization):
         self._where = Where(self._speaker, where)
         self.add_inst_for_op(self._analyze, ops=self._kernels if ops is None else ops)
         if ops is None:
-            _fused_layers.refuse_in(self)
+            fused_layers.refuse_in(self)
 
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
@@ -65,11 +65,11 @@ class PostTraining(Quantization):
 
     def _analyze(self, context: OpContext) -> None:
         op = context.op
-        if _frameworks.leaves_out(context, self._skips, "pytorch"):
+        if frameworks.leaves_out(context, self._skips, "pytorch"):
             return
         self._parameters.asked(context)
         if op.__name__ not in self._kernels:
-            raise _core.Error(
+            raise Error(
                 f"[quantization] no kernel of {type(self).__name__} runs {op.name}; ops= takes {', '.join(self._kernels)}"
             )
         if not op.name.startswith("aten::"):
@@ -84,20 +84,20 @@ class PostTraining(Quantization):
                 self._parameters.handled(context, *weights)
             context.replace_op(self._run, op=op, place=Place.of(context))
 
-    def _run(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+    def _run(self, *inputs: Any, op: Operator, place: Place) -> Any:
         raise NotImplementedError
 
-    def _layer(self, op: _core.Operator, inputs: Sequence[Any]) -> Layer | None:
+    def _layer(self, op: Operator, inputs: Sequence[Any]) -> Layer | None:
         layer = layer_of(op, inputs)
         return None if layer is None or any(map(self._skips.unreadable, layer[:2])) else layer
 
-    def _experts(self, op: _core.Operator, inputs: Sequence[Any]) -> Experts | None:
+    def _experts(self, op: Operator, inputs: Sequence[Any]) -> Experts | None:
         """The layers of an operator that is not one layer; None if there are none that can be read."""
         if op.__name__ not in PRODUCTS or any(map(self._skips.unreadable, inputs[:2])):
             return None
         return experts_of(op, inputs)
 
-    def _is_left(self, op: _core.Operator, inputs: Sequence[Any]) -> bool:
+    def _is_left(self, op: Operator, inputs: Sequence[Any]) -> bool:
         """Returns True, and counts it, if the kernels can't run for a transformation: they have no tangents, and take one
         weight."""
         if not of_torch.is_transforming():
@@ -110,7 +110,7 @@ class PostTraining(Quantization):
         weights = [tensor for name, tensors in named if name not in (left, "hx") for tensor in tensors]
         return any(map(self._skips.is_several, weights))
 
-    def _weights(self, op: _core.Operator, inputs: Sequence[Any]) -> Sequence[Operand]:
+    def _weights(self, op: Operator, inputs: Sequence[Any]) -> Sequence[Operand]:
         """The inputs that run quantized."""
         name = amanda_ops.factors[op.__name__][1]
         x, weight = (inputs[op.input_names.index(each)] for each in amanda_ops.factors[op.__name__])
@@ -131,7 +131,7 @@ def refuse_gradients(place: Place, inputs: Iterable[Any]) -> None:
     if not torch.is_grad_enabled():
         return
     if any(tensor.requires_grad for one in inputs for tensor in _tensors_in(one)):
-        raise _core.Error(
+        raise Error(
             f"[quantization] {place.name} ({place.source}) computes with integers, which have no gradient; run the model "
             "under torch.no_grad(), or train it with FakeQuantization"
         )

@@ -9,15 +9,12 @@ import typing
 from collections.abc import Callable, Hashable
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from amanda import _fork
-from amanda.reports.columns import name_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _reading
-from amanda.tools._parameter_use import ParameterUse, TellsParameters
+from amanda import Tool
+from amanda.toolkit import locks
+from amanda.toolkit.parameters import ParameterUse, TellsParameters
+from amanda.toolkit.places import Place
+from amanda.toolkit.skips import Skips
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column
 
 Side = Literal["input", "output"]
 GroupBy = Literal["id"]
@@ -80,9 +77,9 @@ class Quantization(TellsParameters, Results[Row, GroupBy], Tool):
     def __init__(self) -> None:
         super().__init__()
         self._operands: dict[Hashable, Operand] = {}
-        self._skips = _reading.Skips("quantization")
+        self._skips = Skips("quantization")
         self._parameters = ParameterUse(self, "quantization")
-        self._lock = _fork.lock()  # guards the operands
+        self._lock = locks.lock()  # guards the operands
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -116,7 +113,7 @@ def _lasting() -> contextlib.AbstractContextManager[None]:
     """In it state is made: it must serve training, too, and outlives a transformation of torch.func."""
     if "torch" not in sys.modules:
         return contextlib.nullcontext()
-    from amanda.tools._arrays import of_torch
+    from amanda.toolkit.arrays import of_torch
 
     return of_torch.lasting()
 

@@ -14,14 +14,15 @@ from torch.ao.quantization.observer import (
     default_per_channel_weight_observer,
 )
 
-from amanda import _core
+from amanda import Error, Operator
 from amanda import ops as amanda_ops
-from amanda.reports.places import Place
-from amanda.tools import _kernels
-from amanda.tools.quantization.layers import PRODUCTS, Experts
-from amanda.tools.quantization.observed import Observed
-from amanda.tools.quantization.post_training import PostTraining, refuse_gradients
-from amanda.tools.quantization.rows import OperandPlace, Side
+from amanda.toolkit import kernels
+from amanda.toolkit.places import Place
+
+from .layers import PRODUCTS, Experts
+from .observed import Observed
+from .post_training import PostTraining, refuse_gradients
+from .rows import OperandPlace, Side
 
 quantized = torch.ops.quantized
 default_static_qconfig = QConfig(
@@ -94,7 +95,7 @@ class StaticQuantization(PostTraining):
             amanda.Error: no layer has run yet.
         """
         if not self.rows():
-            raise _core.Error(
+            raise Error(
                 "[quantization] nothing is calibrated: run the model on sample data in a scope of this tool first"
             )
         self.converted = True
@@ -103,7 +104,7 @@ class StaticQuantization(PostTraining):
         super().reset()
         self.converted = False
 
-    def _run(self, *inputs: Any, op: _core.Operator, place: Place) -> Any:
+    def _run(self, *inputs: Any, op: Operator, place: Place) -> Any:
         layer = self._layer(op, inputs) or self._experts(op, inputs)
         if layer is None:
             return op(*inputs)
@@ -139,7 +140,7 @@ class StaticQuantization(PostTraining):
         def run(x: torch.Tensor) -> torch.Tensor:
             x = torch.quantize_per_tensor(F.pad(x, margin), scale, zero_point, torch.quint8)
             result = kernel(x, packed, *results).dequantize()
-            _kernels.ran_layer(f"quantized::{name}", place, result, layer.weight)
+            kernels.ran_layer(f"quantized::{name}", place, result, layer.weight)
             return result
 
         return layer.run(run)
@@ -152,7 +153,7 @@ class StaticQuantization(PostTraining):
             packed = self._packed(place, f"{right}[{i}]").pack(weight, None, quantized.linear_prepack)
             x = torch.quantize_per_tensor(x, *of_input, torch.quint8)
             result: torch.Tensor = quantized.linear(x, packed, *of_output).dequantize()
-            _kernels.ran_layer("quantized::linear", place, result, weight)
+            kernels.ran_layer("quantized::linear", place, result, weight)
             return result
 
         return experts.run(run)

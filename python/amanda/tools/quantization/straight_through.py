@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from amanda.drivers.torch import port
+from amanda.toolkit.torch import FUNCTIONALIZE, functorch_stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ def rounded(value: torch.Tensor, grid: Grid) -> torch.Tensor:
 
 def is_functionalizing() -> bool:
     """There PyTorch runs no `torch.autograd.Function`."""
-    return any(one.key() == port.FUNCTIONALIZE for one in port.functorch_stack() or ())
+    return any(one.key() == FUNCTIONALIZE for one in functorch_stack() or ())
 
 
 class _StraightThrough(torch.autograd.Function):  # type: ignore[misc]

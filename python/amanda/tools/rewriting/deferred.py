@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
-from amanda import _core
-from amanda.drivers.torch import port
+from amanda import Error
+from amanda.toolkit.torch import functorch_level, saved_tensor_hooks
 
 if TYPE_CHECKING:
-    from amanda.tools.rewriting.match import Match
+    from .match import Match
 
 # ---- operands and results --------------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ class Key(NamedTuple):
     def of(cls, inputs: Iterable[Any]) -> Key | None:
         """The key of these operands. None if they cannot be deferred."""
         tensors = _tensors(inputs)
-        transformed = port.functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
+        transformed = functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
         if transformed or not tensors or not all(map(_is_plain, tensors)):
             return None
         key = cls(Modes.now(tensors[0].device.type), tuple(map(_kind, _leaves(inputs))))
@@ -95,7 +95,7 @@ class Result:
         """
         if not self.waiting:
             self.rewrites = rewrites
-        hooks = port.saved_tensor_hooks(False)
+        hooks = saved_tensor_hooks(False)
         if hooks and hooks[1].__module__ == "torch.utils.checkpoint":
             self.waiting.add(hooks[1])  # it lives as long as the region's graph
         return self.rewrites
@@ -189,7 +189,7 @@ class Pending:
     def check(self) -> None:
         """Raises an error if an input is no longer what it was when the operator was called."""
         if versions_of(self.inputs) != self._versions:
-            raise _core.Error(
+            raise Error(
                 f"[rewriting] an input of {self.op.name} was written to after the operator was called and before its "
                 "result was needed; copy the input first"
             )
@@ -207,7 +207,7 @@ class Pending:
             with self._modes.restored():
                 result = self.op(*tree_map_only(torch.Tensor, self._input, list(self.inputs)))
             if not self._result.is_like(result):
-                raise _core.Error(f"[rewriting] the size of {self.op.name}'s result depends on values")
+                raise Error(f"[rewriting] the size of {self.op.name}'s result depends on values")
             self._value = result
         return self._value
 

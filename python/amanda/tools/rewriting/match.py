@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 
-from amanda import _core
-from amanda.reports.places import Place
+from amanda import Error, Operator
+from amanda.toolkit.places import Place
 from amanda.tools.graph import Graph, Node
-from amanda.tools.rewriting.deferred import Deferred, Key, Pending, Result, storages_of
-from amanda.tools.rewriting.pattern import Operands, Step
+
+from .deferred import Deferred, Key, Pending, Result, storages_of
+from .pattern import Operands, Step
 
 
 @dataclasses.dataclass(eq=False)
 class Site:
     """An operator of the program that a pattern names."""
 
-    op: _core.Operator
+    op: Operator
     op_id: int
     place: Place
     writes: Sequence[int]  # positions of inputs that it may write to, though its schema calls them read-only
@@ -104,7 +105,7 @@ class Match:
             problem = "returned a tensor that shares memory with an input; return result.clone()"
         else:
             return
-        raise _core.Error(f"[rewriting] {function}, in place of {self} ({where(self.sites[-1].place)}), {problem}")
+        raise Error(f"[rewriting] {function}, in place of {self} ({where(self.sites[-1].place)}), {problem}")
 
 
 def where(place: Place | Node) -> str:

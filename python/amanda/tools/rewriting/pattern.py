@@ -7,8 +7,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from amanda import _core
-from amanda.drivers import op_names
+from amanda import Operator
+from amanda.toolkit.operators import complaint
 
 Names = str | Sequence[str]
 Pattern = Sequence[Names] | Mapping[str, Any]
@@ -24,7 +24,7 @@ class Step(NamedTuple):
     def __str__(self) -> str:
         return " or ".join(self.ops)
 
-    def matches(self, op: _core.Operator) -> bool:
+    def matches(self, op: Operator) -> bool:
         spellings = [each + end for each in (op.name, op.__name__) for end in ("", f".{op.overload}")]
         return any(fnmatch.fnmatchcase(spelling, name) for spelling in spellings for name in self.ops)
 
@@ -65,8 +65,8 @@ def _step(label: str | int, entry: Any, earlier: list[str | int]) -> Step:
             raise ValueError(
                 f"[rewriting] {name!r} works in place, and other tensors see what it writes; end the pattern before it"
             )
-        if complaint := op_names.complaint(name):
-            raise ValueError(f"[rewriting] the pattern matches nothing: {complaint}")
+        if why := complaint(name):
+            raise ValueError(f"[rewriting] the pattern matches nothing: {why}")
     for made in inputs:
         if made is not None and made not in earlier:
             raise ValueError(
@@ -83,7 +83,7 @@ class Operands(types.SimpleNamespace):
     ``op`` is the operator: ``op.__name__`` is "div", and calling it runs the original.
     """
 
-    def __init__(self, op: _core.Operator, values: Sequence[Any], inside: set[int]) -> None:
+    def __init__(self, op: Operator, values: Sequence[Any], inside: set[int]) -> None:
         named = enumerate(zip(op.input_names, values, strict=True))
         super().__init__(op=op, **{name: value for position, (name, value) in named if position not in inside})
 

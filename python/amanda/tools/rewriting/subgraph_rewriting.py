@@ -10,22 +10,19 @@ from typing import Any, Literal
 
 import torch
 
-from amanda import _core, _fork, _torch, evidence, unmatched
-from amanda.drivers.torch import port
-from amanda.evidence import Unseen
-from amanda.op_context import OpContext
-from amanda.reports.columns import name_column, number_column
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import Place
-from amanda.reports.results import Grouping, Results
-from amanda.reports.rich_table import Column
-from amanda.tool import Tool
-from amanda.tools import _eager_only
+from amanda import Action, OpContext, Operator, Tool
+from amanda.toolkit import eager_only, evidence, locks
+from amanda.toolkit.evidence import Unseen
+from amanda.toolkit.places import Place
+from amanda.toolkit.programs import warn_here
+from amanda.toolkit.schemas import is_written
+from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
+from amanda.toolkit.torch import parse_schema, undeclared_writes
 from amanda.tools.graph import GraphTracing
-from amanda.tools.graph.storages import is_written
-from amanda.tools.rewriting.deferred import Key, Pending, Result, computed, storages_of, versions_of
-from amanda.tools.rewriting.match import Match, Rule, Site, find
-from amanda.tools.rewriting.pattern import Pattern, parse
+
+from .deferred import Key, Pending, Result, computed, storages_of, versions_of
+from .match import Match, Rule, Site, find
+from .pattern import Pattern, parse
 
 GroupBy = Literal["id"]
 MAX_KINDS = 1024  # kinds of operands of which an operator remembers the result
@@ -123,7 +120,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
         self._matches: dict[int, Match] = {}  # by the op_id of each operator in one
         self._searched = 0  # nodes of the graph when matches were searched for
         self._pending: weakref.WeakSet[Pending] = weakref.WeakSet()
-        self._lock = _fork.rlock()  # of everything above
+        self._lock = locks.rlock()  # of everything above
         self._tracing = GraphTracing(once=True)
         self.depends_on(self._tracing)
         self.add_inst_for_op(self._analyze)
@@ -166,7 +163,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
         for rule in rules:
             rule.warned = True
             why = rule.nearest[1] or f"no {rule.steps[-1]} ran"
-            unmatched.warn_here(f"[rewriting] the pattern {rule} matched nothing that ran: {why}")
+            warn_here(f"[rewriting] the pattern {rule} matched nothing that ran: {why}")
 
     def _omissions(self) -> list[Unseen]:
         kept = [row for row in self.rows() if row.why]
@@ -178,10 +175,10 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
             return [_row(match) for match in dict.fromkeys(self._matches.values()) if match.sites[-1].results]
 
     def _analyze(self, context: OpContext) -> None:
-        _eager_only.check(context, "it defers operators until their results are read")
+        eager_only.check(context, "it defers operators until their results are read")
         op = context.op
-        schema = port.parse_schema(op.schema)
-        undeclared = [at for at, name in enumerate(op.input_names) if (op.name, name) in _torch.undeclared_writes()]
+        schema = parse_schema(op.schema)
+        undeclared = [at for at, name in enumerate(op.input_names) if (op.name, name) in undeclared_writes()]
         written = [at for at, argument in enumerate(schema.arguments) if is_written(argument)]
         if written or undeclared:
             switches = [name for name in ("training", "use_input_stats") if name in op.input_names]
@@ -191,10 +188,10 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
         if not written and [str(result.type) for result in schema.returns] == ["Tensor"] and self._is_named(op):
             with self._lock:
                 site = self._sites.setdefault(context.op_id, Site(op, context.op_id, Place.of(context), undeclared))
-            actions: list[_core.Action] = []
+            actions: list[Action] = []
             actions.append(context.replace_op(self._run, allow_view=True, site=site, actions=actions))
 
-    def _is_named(self, op: _core.Operator) -> bool:
+    def _is_named(self, op: Operator) -> bool:
         return any(step.matches(op) for rule in self._rules for step in rule.steps)
 
     def _before_write(self, *written: Any, name: str) -> None:
@@ -206,7 +203,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
             if storages & storages_of(each.inputs):
                 each.read(f"nobody yet, but {name} writes to an input")
 
-    def _run(self, *inputs: Any, site: Site, actions: list[_core.Action]) -> Any:
+    def _run(self, *inputs: Any, site: Site, actions: list[Action]) -> Any:
         match = self._match_of(site) if site.results else None
         if site.results and match is None:
             for action in actions:

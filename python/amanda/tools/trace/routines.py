@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amanda.op_context import OpContext
-from amanda.tools._unwritten import allocates, may_pass_on, overwrites
-from amanda.tools.trace.expression import GRADIENTS, RESULTS, Expression
-from amanda.tools.trace.site import Site
+from amanda import OpContext
+from amanda.toolkit.unwritten import allocates, may_pass_on, overwrites
+
+from .expression import GRADIENTS, RESULTS, Expression
+from .site import Site
 
 
 class Routines:

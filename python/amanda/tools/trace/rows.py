@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from amanda.reports.columns import general_column, name_column, number_column
-from amanda.reports.places import Place
-from amanda.reports.rich_table import Column
-from amanda.tools.trace.values import Values
+from amanda.toolkit.places import Place
+from amanda.toolkit.tables import Column, general_column, name_column, number_column
+
+from .values import Values
 
 GroupBy = Literal["id", "op", "module", "line", "step", "rank"]
 Aggregate = Literal["count", "last", "min", "max", "mean", "quantiles", "histogram"]

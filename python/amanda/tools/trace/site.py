@@ -7,11 +7,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from amanda import _fork
-from amanda.reports.places import Place
-from amanda.tools.trace.expression import Expression
-from amanda.tools.trace.rows import GroupBy
-from amanda.tools.trace.values import NotANumber, Values, merged
+from amanda.toolkit import locks
+from amanda.toolkit.places import Place
+
+from .expression import Expression
+from .rows import GroupBy
+from .values import NotANumber, Values, merged
 
 Key: TypeAlias = tuple[Expression, Place, int | None]
 """The key of a row; the last item is the step."""
@@ -23,7 +24,7 @@ class Site:
     def __init__(self, expression: Expression, place: Place, keeps: bool, by_step: bool, every: int) -> None:
         self.expression, self.place = expression, place
         self._keeps, self._by_step, self._every = keeps, by_step, every
-        self._lock = _fork.lock()  # guards the fields below
+        self._lock = locks.lock()  # guards the fields below
         self._runs = itertools.count()
         self._values: dict[int, Values] = {}  # by step, or all under 0
         self._errors: dict[str, None] = {}
@@ -38,7 +39,7 @@ class Site:
         self._evaluate_with_stand_ins(operands, True)
 
     def _evaluate_with_stand_ins(self, operands: Sequence[Any], are_unwritten: bool) -> None:
-        from amanda.tools.trace import stand_in
+        from . import stand_in
 
         replaced = [stand_in.replaced(operand, is_unwritten=are_unwritten) for operand in operands]
         if all(new is old for new, old in zip(replaced, operands, strict=True)):

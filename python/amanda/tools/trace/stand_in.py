@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from amanda.tools._unwritten import MEMORY
+from amanda.toolkit.unwritten import MEMORY
 
 _KNOWN = {
     *("shape", "dtype", "device", "layout", "ndim", "itemsize", "nbytes", "requires_grad", "is_leaf", "is_cuda"),

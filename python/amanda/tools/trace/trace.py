@@ -11,21 +11,19 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from amanda import _fork, evidence
-from amanda.evidence import Unseen
-from amanda.op_context import OpContext
-from amanda.reports.data_frame import fields_of
-from amanda.reports.places import PLACE_FIELDS, Place
-from amanda.reports.results import Grouping, Results
-from amanda.scope import Scope, apply
-from amanda.tool import Tool
-from amanda.tools._arrays import UNWRITTEN
-from amanda.tools._unwritten import MEMORY, may_be_met
-from amanda.tools.trace.expression import Expression
-from amanda.tools.trace.routines import Routines
-from amanda.tools.trace.rows import AGGREGATES, DEFAULT, Aggregate, GroupBy, Row, columns
-from amanda.tools.trace.site import Key, Site
-from amanda.tools.trace.values import Values, merged
+from amanda import OpContext, Scope, Tool, apply
+from amanda.toolkit import evidence, locks
+from amanda.toolkit.arrays import UNWRITTEN
+from amanda.toolkit.evidence import Unseen
+from amanda.toolkit.places import PLACE_FIELDS, Place
+from amanda.toolkit.tables import Grouping, Results, fields_of
+from amanda.toolkit.unwritten import MEMORY, may_be_met
+
+from .expression import Expression
+from .routines import Routines
+from .rows import AGGREGATES, DEFAULT, Aggregate, GroupBy, Row, columns
+from .site import Key, Site
+from .values import Values, merged
 
 MOST_TEXTS = 5
 
@@ -61,7 +59,7 @@ class Trace(Results[Row, GroupBy], Tool):
         self._nodes: dict[tuple[Expression, int | None], int | None] = {}  # of results, by forward operator
         self._unfit: dict[Expression, collections.Counter[str]] = {}  # operators without an operand, by its name
         self._scopes: list[Scope] = []  # entered by __enter__
-        self._lock = _fork.lock()  # guards the fields above
+        self._lock = locks.lock()  # guards the fields above
         if any(may_be_met(expression.operators) for expression in self._expressions):
             self.depends_on(MEMORY)
         for expression in self._expressions:

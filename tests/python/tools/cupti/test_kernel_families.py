@@ -1,7 +1,7 @@
 """A kernel's family, by names as CUPTI gives them."""
 
 import pytest
-from amanda.tools.cupti.kernel_families import family_of
+from amanda.tools.cupti_profiler.kernel_families import family_of
 
 KERNELS = {
     "void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, false, true, true>(int, int)": "implicit GEMM",

@@ -1,0 +1,11 @@
+"""Frames: the Python calls around an operator, and the source files and lines that they are in."""
+
+import os
+
+from amanda.identity.frames import line_of, outwards
+from amanda.reports.source_files import is_library, split_line
+
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+"""The folder of Amanda's own files, which begins their paths."""
+
+__all__ = ["PACKAGE", "is_library", "line_of", "outwards", "split_line"]

@@ -1,0 +1,64 @@
+"""Finds the operators of an optimizer, by the Python frames of the call, at analysis."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+import torch
+
+from amanda.identity.frames import outwards
+from amanda.op_context import OpContext
+from amanda.tool import ON_DEMAND, Tool
+
+__all__ = ["OptimizerPhase", "in_optimizer"]
+
+
+class OptimizerPhase(Tool):
+    """Sets the key "cupti_profiler.phase" in the contexts of operators that an optimizer runs.
+
+    These are the operators called from `torch.optim`, or by a method of a user-defined optimizer. Operators that run in
+    the closure passed to `step`, such as the model's forward pass, do not belong to the optimizer. An operator is
+    identified by its place in the program, so one analysis is valid for all its runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_inst_for_op(self._mark, ops=ON_DEMAND, nested=True)
+
+    def _mark(self, context: OpContext) -> None:
+        if in_optimizer(sys._getframe()):
+            context["cupti_profiler.phase"] = "optimizer"
+
+
+def in_optimizer(frame: FrameType | None) -> bool:
+    """True if an optimizer calls the code in this frame."""
+    inner: set[CodeType] = set()
+    for outer in outwards(frame):
+        if _is_optimizers(outer):
+            return not any(code in inner for code in _closures(outer))
+        inner.add(outer.f_code)
+    return False
+
+
+def _is_optimizers(frame: FrameType) -> bool:
+    if str(frame.f_globals.get("__name__")).startswith("torch.optim."):
+        return True
+    code = frame.f_code
+    if not code.co_argcount or code.co_varnames[0] != "self":
+        return False
+    return isinstance(frame.f_locals.get("self"), torch.optim.Optimizer)
+
+
+def _closures(frame: FrameType) -> Iterator[CodeType]:
+    """The code of functions that were passed to this frame: `step` wraps its closure and passes it on."""
+    arguments = inspect.getargvalues(frame)
+    names = [*arguments.args, *filter(None, [arguments.varargs])]
+    for name in names:
+        value = arguments.locals.get(name)
+        for given in value if isinstance(value, tuple) else (value,):
+            function = inspect.unwrap(given) if inspect.isfunction(given) else given
+            if inspect.isfunction(function):
+                yield function.__code__

@@ -1,1 +1,0 @@
-"""The parts of `amanda.tools.cupti_profiler`."""
