@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "torch/moving_range.h"
+#include "quantization/moving_range.h"
 
 namespace amanda::tools::pytorch {
 

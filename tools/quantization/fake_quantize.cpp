@@ -1,5 +1,5 @@
 // This file is compiled without contraction: as moving_range.cpp.
-#include "torch/fake_quantize.h"
+#include "quantization/fake_quantize.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@
 #include <optional>
 #include <utility>
 
-#include "torch/tensors.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 namespace {

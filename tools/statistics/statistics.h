@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "amanda/action.h"
-#include "torch/elements.h"
-#include "torch/rows.h"
-#include "torch/unwritten.h"
+#include "values/elements.h"
+#include "values/rows.h"
+#include "values/unwritten.h"
 
 namespace amanda::tools::pytorch {
 

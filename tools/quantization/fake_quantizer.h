@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "amanda/action.h"
-#include "torch/moving_range.h"
+#include "quantization/moving_range.h"
 
 namespace amanda::tools::pytorch {
 

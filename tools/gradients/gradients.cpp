@@ -1,10 +1,10 @@
-#include "torch/gradients.h"
+#include "gradients/gradients.h"
 
 #include <algorithm>
 
 #include "clock.h"
-#include "torch/elements.h"
-#include "torch/tensors.h"
+#include "values/elements.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 

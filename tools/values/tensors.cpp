@@ -1,4 +1,4 @@
-#include "torch/tensors.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 

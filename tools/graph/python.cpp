@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "amanda/routine_capsule.h"
-#include "torch/bindings.h"
-#include "torch/storages.h"
+#include "graph/storages.h"
+#include "torch_bindings.h"
 
 namespace amanda::tools::pytorch {
 

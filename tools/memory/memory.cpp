@@ -1,4 +1,4 @@
-#include "torch/memory.h"
+#include "memory/memory.h"
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -11,7 +11,7 @@
 
 #include "amanda/routine_capsule.h"
 #include "clock.h"
-#include "torch/bindings.h"
+#include "torch_bindings.h"
 
 namespace amanda::tools::pytorch {
 namespace {

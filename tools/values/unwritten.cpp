@@ -1,12 +1,12 @@
-#include "torch/unwritten.h"
+#include "values/unwritten.h"
 
 #include <algorithm>
 #include <memory>
 
 #include "amanda/routine_capsule.h"
-#include "torch/bindings.h"
-#include "torch/blocks.h"
-#include "torch/tensors.h"
+#include "torch_bindings.h"
+#include "values/blocks.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 namespace {

@@ -84,7 +84,7 @@ py::capsule make_tool(std::shared_ptr<Rematerializer> owner) {
 }  // namespace
 
 PYBIND11_MODULE(_rematerialization, m) {
-  m.doc() = "Dynamic tensor rematerialization. Use it through `amanda.tools`.";
+  m.doc() = "Dynamic tensor rematerialization. Use it through `amanda.research`.";
   py::class_<SavedTensor>(m, "SavedTensor", "What autograd keeps in place of a tensor.");
   py::class_<Rematerializer::Row>(m, "Row", "What happened to the results of one operator type in one module.")
       .def_readonly("op", &Rematerializer::Row::op)

@@ -1,6 +1,6 @@
-#include "torch/statistics.h"
+#include "statistics/statistics.h"
 
-#include "torch/tensors.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 

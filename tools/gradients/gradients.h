@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "amanda/action.h"
-#include "torch/rows.h"
+#include "values/rows.h"
 
 namespace amanda::tools::pytorch {
 

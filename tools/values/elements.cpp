@@ -1,4 +1,4 @@
-#include "torch/elements.h"
+#include "values/elements.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -8,7 +8,7 @@
 #include <array>
 #include <cmath>
 
-#include "torch/blocks.h"
+#include "values/blocks.h"
 
 // The loops below are written in lanes, so that a compiler vectorizes them without reordering sums by itself.
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -1,11 +1,11 @@
-#include "torch/storages.h"
+#include "graph/storages.h"
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
 #include <ranges>
 
-#include "torch/tensors.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 namespace {

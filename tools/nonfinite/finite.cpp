@@ -1,4 +1,4 @@
-#include "torch/finite.h"
+#include "nonfinite/finite.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "amanda/routine_capsule.h"
-#include "torch/bindings.h"
-#include "torch/blocks.h"
-#include "torch/tensors.h"
+#include "torch_bindings.h"
+#include "values/blocks.h"
+#include "values/tensors.h"
 
 // As in elements.cpp, the loops are such that a compiler vectorizes them.
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -1,6 +1,6 @@
 // This file is compiled without contraction: a fused multiplication and addition rounds once, and PyTorch's operators
 // round twice.
-#include "torch/moving_range.h"
+#include "quantization/moving_range.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "torch/tensors.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 

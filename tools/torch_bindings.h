@@ -1,4 +1,5 @@
-// The contents of amanda._torch_tools: a function for each kind of reading.
+// The contents of amanda._torch_tools: a function for each tool, in its folder. The module is built against torch's own
+// pybind11.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -12,6 +13,7 @@ void bind_memory(pybind11::module_& m);
 void bind_fake_quantization(pybind11::module_& m);
 void bind_statistics(pybind11::module_& m);
 void bind_storages(pybind11::module_& m);
+void bind_tensors(pybind11::module_& m);
 void bind_unwritten(pybind11::module_& m);
 
 }  // namespace amanda::tools::pytorch

@@ -1,12 +1,12 @@
-#include "torch/fake_quantizer.h"
+#include "quantization/fake_quantizer.h"
 
 #include <optional>
 #include <utility>
 
 #include "amanda/routine_capsule.h"
-#include "torch/bindings.h"
-#include "torch/fake_quantize.h"
-#include "torch/tensors.h"
+#include "quantization/fake_quantize.h"
+#include "torch_bindings.h"
+#include "values/tensors.h"
 
 namespace amanda::tools::pytorch {
 

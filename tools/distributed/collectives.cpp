@@ -1,4 +1,4 @@
-#include "torch/collectives.h"
+#include "distributed/collectives.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "clock.h"
-#include "torch/bindings.h"
+#include "torch_bindings.h"
 
 namespace amanda::tools::pytorch {
 namespace {
