@@ -4,8 +4,8 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
+from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.tools.coverage import Coverage
-from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.profile import Profile

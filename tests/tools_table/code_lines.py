@@ -11,6 +11,7 @@ from pathlib import Path
 import amanda
 
 PACKAGE = Path(amanda.__file__).parent
+TOOLS = ("amanda.tools", "amanda.research")
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -44,7 +45,7 @@ def file_of(kind):
 
 
 def imported(path):
-    """The file, and every other one of `amanda.tools` that it imports, directly or not."""
+    """The file, and every other one of tools that it imports, directly or not."""
     found, new = set(), {path}
     while new:
         found |= new
@@ -54,7 +55,7 @@ def imported(path):
 
 def _imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("amanda.tools"):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(TOOLS):
             for alias in node.names:
                 yield _defined_in(node.module, alias.name)
 
@@ -67,4 +68,4 @@ def _defined_in(module, name):
     else:
         value = getattr(inside, name)
     home = value if inspect.ismodule(value) else importlib.import_module(getattr(value, "__module__", module))
-    return Path(home.__file__ if home.__name__.startswith("amanda.tools") else inside.__file__)
+    return Path(home.__file__ if home.__name__.startswith(TOOLS) else inside.__file__)

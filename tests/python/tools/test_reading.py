@@ -7,8 +7,8 @@ import textwrap
 import amanda
 import pytest
 import torch
+from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.tools.coverage import Coverage
-from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing

@@ -9,6 +9,18 @@ import pandas
 import pytest
 import torch
 from amanda.reports.results import Results
+from amanda.research import LearnedStepQuantization
+from amanda.research.effective_path import EffectivePath
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import (
+    ActivationPruning,
+    AttentionPruning,
+    CascadePruning,
+    ChannelPruning,
+    HeadPruning,
+    TilewisePruning,
+)
+from amanda.research.rematerialization import Rematerialization
 from amanda.tools._loss_scaling import LossScaling
 from amanda.tools.capture import Capture, Patch
 from amanda.tools.coverage import Coverage
@@ -16,8 +28,6 @@ from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.diff.watching import Watching
-from amanda.tools.effective_path import EffectivePath
-from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -28,27 +38,14 @@ from amanda.tools.mapping import MappingTool
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import (
-    ActivationPruning,
-    AttentionPruning,
-    CascadePruning,
-    ChannelPruning,
-    HeadPruning,
-    MagnitudePruning,
-    SparsitySchedule,
-    TilewisePruning,
-    VectorwisePruning,
-    WeightPruning,
-)
+from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, VectorwisePruning, WeightPruning
 from amanda.tools.quantization import (
     DynamicQuantization,
     FakeQuantization,
-    LearnedStepQuantization,
     PostTraining,
     Quantization,
     StaticQuantization,
 )
-from amanda.tools.rematerialization import Rematerialization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.trace import Trace
@@ -172,13 +169,16 @@ def plain(row):
 # ---- the shape -------------------------------------------------------------------------------------------------------
 
 
+SHIPPED = ("amanda.tool", "amanda.research")
+
+
 def test_every_tool_that_ships_has_results_in_this_shape():
     found = set()
     package = ROOT / "python"
-    for path in (package / "amanda" / "tools").rglob("[a-z]*.py"):
+    for path in (*(package / "amanda/tools").rglob("[a-z]*.py"), *(package / "amanda/research").rglob("[a-z]*.py")):
         module = ".".join(path.relative_to(package).with_suffix("").parts)
         for value in vars(importlib.import_module(module)).values():
-            if isinstance(value, type) and issubclass(value, amanda.Tool) and value.__module__.startswith("amanda.t"):
+            if isinstance(value, type) and issubclass(value, amanda.Tool) and value.__module__.startswith(SHIPPED):
                 found.add(value)
     tools = {type(make()) for make in TOOLS.values()}
     assert {kind for kind in found if kind.__module__ != "amanda.tool"} - WITHOUT_RESULTS == tools | BASES

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from amanda import moved
 from amanda.tools import _deferred
 from amanda.tools.quantization.fake_quantization import FakeQuantization
 from amanda.tools.quantization.ranges import INT8, MakeObserver, MovingRange, Places, int8_activation, int8_weight
@@ -9,18 +10,19 @@ from amanda.tools.quantization.rows import GroupBy, Quantization, Row, Side
 
 if TYPE_CHECKING:
     from amanda.tools.quantization.dynamic_quantization import DynamicQuantization
-    from amanda.tools.quantization.learned_step import LearnedStepQuantization
     from amanda.tools.quantization.observers import PercentileObserver
     from amanda.tools.quantization.post_training import PostTraining
     from amanda.tools.quantization.static_quantization import StaticQuantization
 else:  # these import PyTorch
-    __getattr__ = _deferred.imports(
+    __getattr__ = moved.names_of(
         __name__,
-        dynamic_quantization=("DynamicQuantization",),
-        learned_step=("LearnedStepQuantization",),
-        observers=("PercentileObserver",),
-        post_training=("PostTraining",),
-        static_quantization=("StaticQuantization",),
+        _deferred.imports(
+            __name__,
+            dynamic_quantization=("DynamicQuantization",),
+            observers=("PercentileObserver",),
+            post_training=("PostTraining",),
+            static_quantization=("StaticQuantization",),
+        ),
     )
 
 __all__ = [
@@ -28,7 +30,6 @@ __all__ = [
     "DynamicQuantization",
     "FakeQuantization",
     "GroupBy",
-    "LearnedStepQuantization",
     "MakeObserver",
     "MovingRange",
     "PercentileObserver",

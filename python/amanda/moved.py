@@ -1,0 +1,98 @@
+"""Public names that have moved. Who imports one by its old name gets an error that has the new one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+#: Modules, by their old names.
+MODULES = {
+    "amanda.tools.effective_path": "amanda.research.effective_path",
+    "amanda.tools.error_injection": "amanda.research.error_injection",
+    "amanda.tools.rematerialization": "amanda.research.rematerialization",
+    "amanda.tools.pruning.activation": "amanda.research.pruning.activation",
+    "amanda.tools.pruning.attention": "amanda.research.pruning.attention",
+    "amanda.tools.pruning.cascade": "amanda.research.pruning.cascade",
+    "amanda.tools.pruning.channel": "amanda.research.pruning.channel",
+    "amanda.tools.pruning.heads": "amanda.research.pruning.heads",
+    "amanda.tools.pruning.passes": "amanda.research.pruning.passes",
+    "amanda.tools.pruning.tilewise": "amanda.research.pruning.tilewise",
+    "amanda.tools.quantization.learned_step": "amanda.research.learned_step",
+}
+#: Names in modules that stay: the module, where they are now, and they.
+NAMES = [
+    (
+        "amanda.tools",
+        "amanda.research",
+        (
+            "ActivationPruning",
+            "AttentionPruning",
+            "BitFlip",
+            "Campaign",
+            "CascadePruning",
+            "ChannelPruning",
+            "EffectivePath",
+            "ErrorInjection",
+            "Fault",
+            "HeadPruning",
+            "LearnedStepQuantization",
+            "Path",
+            "RandomValue",
+            "Rematerialization",
+            "StuckAt",
+            "TilewisePruning",
+        ),
+    ),
+    (
+        "amanda.tools.pruning",
+        "amanda.research.pruning",
+        (
+            "RECTIFIERS",
+            "ActivationPruning",
+            "ActivationRow",
+            "AttentionPruning",
+            "CascadePruning",
+            "ChannelPruning",
+            "ChannelRow",
+            "HeadPruning",
+            "Kept",
+            "Layer",
+            "LayerRow",
+            "TilewisePruning",
+        ),
+    ),
+    ("amanda.tools.quantization", "amanda.research", ("LearnedStepQuantization",)),
+]
+_MESSAGES = {old: f"{old} moved: import {new}" for old, new in MODULES.items()} | {
+    f"{old}.{name}": f"{name} moved: from {new} import {name}" for old, new, names in NAMES for name in names
+}
+
+
+def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
+    """A module's `__getattr__`. `others` gets the names that have not moved; None: there are none."""
+
+    def get(name: str) -> Any:
+        if message := _MESSAGES.get(f"{module}.{name}"):
+            raise AttributeError(message, name=name)
+        if others is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+        return others(name)
+
+    return get
+
+
+class _Finder:
+    """The last entry of `sys.meta_path`: only what is not found is asked of it.
+
+    `from package import name` asks, too, before it fails.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        if message := _MESSAGES.get(name):
+            raise ImportError(message, name=name)
+
+
+sys.meta_path.append(_Finder)
