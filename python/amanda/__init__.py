@@ -30,7 +30,6 @@ from amanda.tool import ON_DEMAND, Tool
 from amanda.tools.trace import trace
 from amanda.unmatched import UnmatchedFilterWarning
 
-vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)
 drivers.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 drivers.register(TensorFlowDriver())

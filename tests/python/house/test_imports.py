@@ -40,6 +40,7 @@ LAYERS = [
         "moved",
         "op_context",
         "ops",
+        "paper_names",
         "reports",
         "roots",
         "routine_checks",
