@@ -7,19 +7,21 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-#: Modules, by their old names.
+#: Modules by their old names, and the statement that imports what they had.
 MODULES = {
-    "amanda.tools.effective_path": "amanda.research.effective_path",
-    "amanda.tools.error_injection": "amanda.research.error_injection",
-    "amanda.tools.rematerialization": "amanda.research.rematerialization",
-    "amanda.tools.pruning.activation": "amanda.research.pruning.activation",
-    "amanda.tools.pruning.attention": "amanda.research.pruning.attention",
-    "amanda.tools.pruning.cascade": "amanda.research.pruning.cascade",
-    "amanda.tools.pruning.channel": "amanda.research.pruning.channel",
-    "amanda.tools.pruning.heads": "amanda.research.pruning.heads",
-    "amanda.tools.pruning.passes": "amanda.research.pruning.passes",
-    "amanda.tools.pruning.tilewise": "amanda.research.pruning.tilewise",
-    "amanda.tools.quantization.learned_step": "amanda.research.learned_step",
+    "amanda.run": "from amanda import Run",
+    "amanda.tools.coverage": "from amanda.tools.hook_coverage import HookCoverage",
+    "amanda.tools.effective_path": "import amanda.research.effective_path",
+    "amanda.tools.error_injection": "import amanda.research.error_injection",
+    "amanda.tools.rematerialization": "import amanda.research.rematerialization",
+    "amanda.tools.pruning.activation": "import amanda.research.pruning.activation",
+    "amanda.tools.pruning.attention": "import amanda.research.pruning.attention",
+    "amanda.tools.pruning.cascade": "import amanda.research.pruning.cascade",
+    "amanda.tools.pruning.channel": "import amanda.research.pruning.channel",
+    "amanda.tools.pruning.heads": "import amanda.research.pruning.heads",
+    "amanda.tools.pruning.passes": "import amanda.research.pruning.passes",
+    "amanda.tools.pruning.tilewise": "import amanda.research.pruning.tilewise",
+    "amanda.tools.quantization.learned_step": "import amanda.research.learned_step",
 }
 #: Names in modules that stay: the module, where they are now, and they.
 NAMES = [
@@ -65,13 +67,13 @@ NAMES = [
     ),
     ("amanda.tools.quantization", "amanda.research", ("LearnedStepQuantization",)),
 ]
-_MESSAGES = {old: f"{old} moved: import {new}" for old, new in MODULES.items()} | {
+_MESSAGES = {old: f"{old} moved: {statement}" for old, statement in MODULES.items()} | {
     f"{old}.{name}": f"{name} moved: from {new} import {name}" for old, new, names in NAMES for name in names
 }
 
 
 def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """A module's `__getattr__`. `others` gets the names that have not moved; None: there are none."""
+    """A module's `__getattr__`. `others` is called with a name that has not moved, if there is one."""
 
     def get(name: str) -> Any:
         if message := _MESSAGES.get(f"{module}.{name}"):

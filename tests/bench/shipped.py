@@ -30,7 +30,7 @@ def trace(kind, body):
     return kind("linear: output.abs().max()")
 
 
-MADE_BY = {"Coverage": coverage, "MappingTool": mapping, "Trace": trace}  # others that need arguments are left out
+MADE_BY = {"HookCoverage": coverage, "MappingTool": mapping, "Trace": trace}  # others that need arguments are left out
 
 
 def shipped_tools():

@@ -11,16 +11,17 @@ from amanda import moved
 NAMES = [(old, new, name) for old, new, names in moved.NAMES for name in names]
 
 
-@pytest.mark.parametrize(("old", "new"), moved.MODULES.items())
-def test_an_old_module_is_an_error_that_has_the_new_one(old, new):
-    with pytest.raises(ImportError, match=f"^{re.escape(f'{old} moved: import {new}')}$"):
+@pytest.mark.parametrize(("old", "statement"), moved.MODULES.items())
+def test_an_old_module_is_an_error_that_has_the_new_one(old, statement):
+    text = f"^{re.escape(f'{old} moved: {statement}')}$"
+    with pytest.raises(ImportError, match=text):
         importlib.import_module(old)
     package, _, name = old.rpartition(".")
-    with pytest.raises(ImportError, match=f"^{re.escape(f'{old} moved: import {new}')}$"):
+    with pytest.raises(ImportError, match=text):
         exec(f"from {package} import {name}")
-    with pytest.raises(ImportError, match=f"^{re.escape(f'{old} moved: import {new}')}$"):
+    with pytest.raises(ImportError, match=text):
         exec(f"from {old} import anything")
-    assert importlib.import_module(new).__name__ == new
+    exec(statement)
 
 
 @pytest.mark.parametrize(("old", "new", "name"), NAMES)

@@ -16,7 +16,6 @@ from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.research.pruning import ActivationPruning, CascadePruning, ChannelPruning, HeadPruning, TilewisePruning
 from amanda.research.rematerialization import Rematerialization
 from amanda.tools.capture import Capture
-from amanda.tools.coverage import Coverage
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.flops import Flops
@@ -25,6 +24,7 @@ from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
@@ -42,7 +42,7 @@ TOOLS = {
     "CausalDiff": lambda folder: CausalDiff(record(folder), progress=False),
     "ChannelPruning": lambda folder: ChannelPruning(0.5),
     "Collectives": lambda folder: Collectives(),
-    "Coverage": lambda folder: Coverage(Net()),
+    "HookCoverage": lambda folder: HookCoverage(Net()),
     "CuptiProfiler": lambda folder: CuptiProfiler(),
     "DeadUnits": lambda folder: DeadUnits(3),
     "DynamicQuantization": lambda folder: DynamicQuantization(),

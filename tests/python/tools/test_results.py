@@ -23,7 +23,6 @@ from amanda.research.pruning import (
 from amanda.research.rematerialization import Rematerialization
 from amanda.tools._loss_scaling import LossScaling
 from amanda.tools.capture import Capture, Patch
-from amanda.tools.coverage import Coverage
 from amanda.tools.cupti.optimizer_phase import OptimizerPhase
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
@@ -34,6 +33,7 @@ from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.mapping import MappingTool
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
@@ -89,7 +89,7 @@ WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling}  # parts of others
 WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
-    "coverage": lambda: Coverage(model()),
+    "hook_coverage": lambda: HookCoverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
     "dynamic quantization": DynamicQuantization,
     "error_injection": lambda: ErrorInjection(BitFlip(22)),
@@ -270,7 +270,7 @@ def test_a_table_is_sorted_as_asked_for():
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("coverage", '"phase", "op" or "module"'),
+        ("hook_coverage", '"phase", "op" or "module"'),
         ("cupti_profiler", '"op", "id", "module", "line", "phase", "kernel" or "operator"'),
         ("error_injection", '"fault", "id", "op", "module" or "line"'),
         ("effective_path", '"id", "op", "module" or "line"'),

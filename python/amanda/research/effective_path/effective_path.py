@@ -14,6 +14,7 @@ from torch import Tensor
 import amanda
 from amanda import _fork
 from amanda.op_context import OpContext
+from amanda.op_run import Run
 from amanda.reports.columns import name_column, number_column
 from amanda.reports.data_frame import fields_of
 from amanda.reports.places import PLACE_FIELDS, GroupBy, Place
@@ -22,7 +23,6 @@ from amanda.reports.rich_table import Column
 from amanda.research.effective_path import masks, rules
 from amanda.research.effective_path.extraction import Execution, Extraction
 from amanda.research.effective_path.path import Part, Path
-from amanda.run import Run
 from amanda.scope import apply
 from amanda.tool import Tool
 from amanda.tools import _eager_only

@@ -13,9 +13,9 @@ import torch
 from amanda import _fork, unmatched
 from amanda.drivers.torch import port
 from amanda.op_context import OpContext
+from amanda.op_run import Run
 from amanda.reports.places import Place
 from amanda.reports.results import Results
-from amanda.run import Run
 from amanda.tool import Tool
 from amanda.tools import _eager_only, _reading
 from amanda.tools.capture.captured import Captured

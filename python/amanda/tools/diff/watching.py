@@ -13,7 +13,7 @@ from amanda import _fork, drivers
 from amanda.drivers import Access
 from amanda.evidence import Unseen, of_skips
 from amanda.op_context import OpContext
-from amanda.run import Run
+from amanda.op_run import Run
 from amanda.tool import Tool
 from amanda.tools._arrays import REASONS
 from amanda.tools._schemas import Sides

@@ -11,8 +11,8 @@ from amanda import _core
 from amanda import ops as amanda_ops
 from amanda.drivers import op_names
 from amanda.op_context import OpContext
+from amanda.op_run import Run
 from amanda.reports.places import Place
-from amanda.run import Run
 from amanda.switches import own_work
 from amanda.tools import _frameworks, _fused_layers
 from amanda.tools._arrays import arrays_of, known

@@ -1,9 +1,9 @@
-"""Coverage: counts by hand, and those of module hooks that are really there."""
+"""HookCoverage: counts by hand, and those of module hooks that are really there."""
 
 import amanda
 import torch
 import transformers
-from amanda.tools.coverage import Coverage
+from amanda.tools.hook_coverage import HookCoverage
 from torch import nn
 
 
@@ -18,7 +18,7 @@ class Net(nn.Module):
 
 
 def counted(model, *inputs, **keywords):
-    coverage = Coverage(model)
+    coverage = HookCoverage(model)
     with amanda.apply(coverage):
         result = model(*inputs, **keywords)
         (result if isinstance(result, torch.Tensor) else result.loss).backward()
@@ -39,7 +39,7 @@ def test_backward_operators_belong_to_the_module_of_their_forward_operator():
 
 def test_a_second_iteration_adds_nothing():
     model, x = Net(), torch.randn(3, 4)
-    coverage = Coverage(model)
+    coverage = HookCoverage(model)
     with amanda.apply(coverage):
         seen = []
         for _ in range(3):

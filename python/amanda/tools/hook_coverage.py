@@ -1,4 +1,4 @@
-"""Coverage: how many operators a model has, forward and backward, and how many lie inside hookable leaf modules."""
+"""HookCoverage: how many operators a model has, forward and backward, and how many lie inside hookable leaf modules."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Row:
     name: str = ""  # by "op": "aten::linear", "AddmmBackward0"; by "module": its path
 
 
-class Coverage(Results[Row, GroupBy], Tool):
+class HookCoverage(Results[Row, GroupBy], Tool):
     """Counts the operators of a model, and those inside modules on which a module hook can be registered::
 
-        coverage = Coverage(model)
+        coverage = HookCoverage(model)
         with amanda.apply(coverage):
             model(x).sum().backward()
         print(coverage.table())
@@ -56,14 +56,14 @@ class Coverage(Results[Row, GroupBy], Tool):
         TypeError: `model` is no `torch.nn.Module`.
     """
 
-    _speaker = "coverage"
+    _speaker = "hook_coverage"
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         if not callable(getattr(model, "named_modules", None)):
             raise TypeError(
-                f"[coverage] Coverage takes a torch.nn.Module, on whose modules hooks can be registered, got {model!r}; "
-                "amanda.apply(..., coverage=True) counts in every framework"
+                f"[hook_coverage] HookCoverage takes a torch.nn.Module, on whose modules hooks can be registered, got "
+                f"{model!r}; amanda.apply(..., coverage=True) counts in every framework"
             )
         modules = {path: module for path, module in model.named_modules() if path}
         self._leaves = frozenset(path for path, module in modules.items() if not any(module.children()))
