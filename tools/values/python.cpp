@@ -1,4 +1,4 @@
-// What every tool asks about tensors, in Python.
+// Questions about tensors that every tool may have, in Python.
 #include "torch_bindings.h"
 #include "values/tensors.h"
 

@@ -1,4 +1,4 @@
-"""Tools that reproduce papers. README.md, beside this file, has the rules of this package."""
+"""Tools that reproduce papers. The rules of the package are in its README.md."""
 
 from typing import TYPE_CHECKING
 
