@@ -72,12 +72,17 @@ _MESSAGES = {old: f"{old} moved: {statement}" for old, statement in MODULES.item
 }
 
 
+def message(old: str) -> str | None:
+    """The new name, as a sentence; None: `old` is no name that has moved."""
+    return _MESSAGES.get(old)
+
+
 def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
     """A module's `__getattr__`. `others` is called with a name that has not moved, if there is one."""
 
     def get(name: str) -> Any:
-        if message := _MESSAGES.get(f"{module}.{name}"):
-            raise AttributeError(message, name=name)
+        if text := message(f"{module}.{name}"):
+            raise AttributeError(text, name=name)
         if others is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
         return others(name)
@@ -93,8 +98,8 @@ class _Finder:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        if message := _MESSAGES.get(name):
-            raise ImportError(message, name=name)
+        if text := message(name):
+            raise ImportError(text, name=name)
 
 
 sys.meta_path.append(_Finder)

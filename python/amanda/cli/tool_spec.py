@@ -12,6 +12,7 @@ import traceback
 import types
 from typing import Any, NamedTuple
 
+from amanda import moved
 from amanda.identity import frames
 from amanda.tool import Tool
 
@@ -111,7 +112,7 @@ class ToolSpec(NamedTuple):
         kind = getattr(module, class_name, None)
         if not isinstance(kind, type) or not issubclass(kind, Tool):
             found = "is not there" if kind is None else f"is {kind!r}, not a subclass of amanda.Tool"
-            raise _Mistake(f"{class_name} of {module_name} {found}")
+            raise _Mistake(moved.message(f"{module_name}.{class_name}") or f"{class_name} of {module_name} {found}")
         return kind
 
 
