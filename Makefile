@@ -99,7 +99,7 @@ CPP_FILES = $(shell git ls-files '*.cpp' '*.h')
 lint: build
 	clang-format --dry-run --Werror $(CPP_FILES)
 	ruff check . && ruff format --check .
-	$(PYTHON_BIN) scripts/plain_english.py README.md docs python src include drivers tools examples scripts
+	$(PYTHON_BIN) scripts/plain_english.py README.md docs python src include drivers tools research examples scripts
 	mypy
 
 format: .venv/requirements.txt

@@ -18,9 +18,9 @@ from typing import Any
 
 from amanda import scope
 from amanda.cli import program_arguments, program_end, statuses
+from amanda.cli.command_output import Report, program_failed, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, program_failed, run_and_report
 from amanda.cli.sudden_end import before_sudden_end
 from amanda.reports.progress import live_bar
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder

@@ -10,8 +10,8 @@ from typing import Any
 
 from amanda import _build, _core, drivers, op_context, scope, tool
 from amanda.cli import program_arguments
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 
 
 def add(commands: Any) -> None:

@@ -9,8 +9,8 @@ from typing import IO, Any
 
 from amanda import scope
 from amanda.cli import program_arguments
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 from amanda.program_points import PointsTool
 from amanda.reports import plain_table, point_table
 from amanda.reports.point_table import Sort

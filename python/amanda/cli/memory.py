@@ -9,8 +9,8 @@ from typing import Any
 
 from amanda import scope
 from amanda.cli import program_arguments
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.memory import GroupBy, PeakMemory
 
 GROUPS = typing.get_args(GroupBy)

@@ -9,8 +9,8 @@ from typing import Any
 
 from amanda import scope
 from amanda.cli import program_arguments, program_end, statuses
+from amanda.cli.command_output import Report, program_failed, run_and_report
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, program_failed, run_and_report
 from amanda.evidence import Evidence, counted
 from amanda.tools.nonfinite import Finding, NaNSentinel
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from amanda import scope
 from amanda.cli import program_arguments, result_files
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.profile import GroupBy, Profile
 
 GROUPS = ["line", "op", "module", "id"]

@@ -11,10 +11,10 @@ from typing import Any
 from amanda import scope
 from amanda._core import Error
 from amanda.cli import program_arguments
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
-from amanda.cli.run_report import Report, run_and_report
 from amanda.cli.saved_runs import SavedRun
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED

@@ -10,9 +10,9 @@ from typing import IO, Any
 
 from amanda import scope
 from amanda.cli import program_arguments
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 from amanda.tools.trace import GroupBy, Trace
 from amanda.tools.trace.rows import DEFAULT
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from amanda.cli import program_arguments
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 from amanda.reports.progress import live_bar
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled

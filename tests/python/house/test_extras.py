@@ -26,7 +26,16 @@ MESSAGE = re.compile(
 
 def texts():
     """The files in which users read names of extras."""
-    for pattern in ("*.md", "docs/**/*.md", "python/**/*.py", "src/**/*", "drivers/**/*", "tools/**/*", "cmake/*"):
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "python/**/*.py",
+        "src/**/*",
+        "drivers/**/*",
+        "tools/**/*",
+        "research/**/*",
+        "cmake/*",
+    ):
         yield from (path for path in ROOT.glob(pattern) if path.is_file() and "__pycache__" not in path.parts)
 
 

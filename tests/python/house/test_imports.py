@@ -38,12 +38,14 @@ LAYERS = [
         "evidence",
         "identity",
         "missing_keys",
+        "moved",
         "op_context",
+        "op_run",
         "ops",
+        "paper_names",
         "reports",
         "roots",
         "routine_checks",
-        "run",
         "schedule",
         "step_tool",
         "switches",
@@ -57,6 +59,7 @@ LAYERS = [
     ["toolkit"],
     ["distributed", "tools"],
     [""],  # amanda itself, where all is put together
+    ["research"],  # it may use all of amanda, and nothing needs it
     ["cli"],
     ["__main__", "pytest_plugin"],
 ]
@@ -192,6 +195,18 @@ def test_imports_lead_inwards():
 def test_imports_form_no_circle():
     closed = circle(arrows(PACKAGE))
     assert closed is None, described(closed)
+
+
+def test_research_uses_public_names_only():
+    own = {"_fork", "_rematerialization"}  # locks that a forked process can take, and a tool's C++ half
+    wrong = [
+        f"{full(module)}, line {line}, imports {full(target)}"
+        for module, leading in arrows(PACKAGE).items()
+        for target, line in leading
+        if module.startswith("research") and target not in own
+        if any(part.startswith("_") for part in target.removeprefix("tools._").split("."))  # parts that tools share
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_layer_has_modules():

@@ -13,7 +13,7 @@ import textwrap
 
 import amanda
 import pytest
-from amanda import _core, tool, toolkit, tools
+from amanda import _core, research, tool, toolkit, tools
 from amanda.coverage.report import CoverageRow
 from repository import ROOT
 
@@ -44,10 +44,13 @@ def public_objects():
     found = {f"amanda.{name}": getattr(amanda, name) for name in amanda.__all__}
     found |= {"amanda.tool.NativeTool": tool.NativeTool, "amanda.coverage.report.CoverageRow": CoverageRow}
     found |= {f"amanda._core.{name}": getattr(_core, name) for name in GRAPH_DRIVERS}
-    for module_info in pkgutil.iter_modules(tools.__path__):
-        module = importlib.import_module(f"amanda.tools.{module_info.name}")
-        if module_info.name.startswith("_") or module_info.ispkg:
+    for module_info in (
+        *pkgutil.iter_modules(tools.__path__, "amanda.tools."),
+        *pkgutil.iter_modules(research.__path__, "amanda.research."),
+    ):
+        if module_info.name.rpartition(".")[2].startswith("_") or module_info.ispkg:
             continue
+        module = importlib.import_module(module_info.name)
         names = getattr(module, "__all__", None) or [
             name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
         ]
