@@ -31,7 +31,7 @@ from amanda.tools.diff.rows import COLUMNS
 COMPARED_FAILED = (
     5  # exit status: the program that was compared, where `statuses.PROGRAM_FAILED` is of the one that was recorded
 )
-FILES = {"json": (), "html": ("jinja2", "rich", "plotly")}  # what is written, and the packages that write it
+FILES = {"json": (), "html": ("jinja2", "plotly")}  # what is written, and the packages that write it
 
 
 def add(commands: Any) -> None:
@@ -136,9 +136,8 @@ def of_rank(folder: str) -> str:
 
 
 def _checked(given: argparse.Namespace) -> dict[str, str]:
-    """The files that are asked for. Raises `ValueError` or `ImportError`: they, or the table, could not be made later."""
+    """The files that are asked for. Raises `ValueError` or `ImportError`: they could not be made later."""
     check_packages()
-    program_arguments.check_rich()
     return program_arguments.files_of(given, FILES)
 
 

@@ -34,7 +34,6 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             files = program_arguments.files_of(given, result_files.FILES)
-            program_arguments.check_rich()
         except (ValueError, OSError, ImportError) as error:
             command.error(str(error))
         run(program, files, given, program_arguments.options(given))

@@ -12,8 +12,9 @@ from amanda.cli import program_arguments
 from amanda.cli.program import Program
 from amanda.cli.run_report import Report, run_and_report
 from amanda.program_points import PointsTool
-from amanda.reports import plain_table, point_table
+from amanda.reports import point_table
 from amanda.reports.point_table import Sort
+from amanda.reports.rich_table import terminal_width
 
 
 def add(commands: Any) -> None:
@@ -66,7 +67,7 @@ def list_points(
     def report(made: Report, status: object) -> None:
         if file is None:
             with made.part("print the table"):
-                print(f"\n{tool.points().table(sort, top, plain_table.terminal_width())}")
+                print(f"\n{tool.points().table(sort, top, terminal_width())}")
         else:
             with made.part(f"write {file.name!r}"), file:
                 json.dump([dataclasses.asdict(row) for row in tool.points().rows()], file, indent=1)

@@ -15,7 +15,7 @@ from amanda.tools.memory import GroupBy, PeakMemory
 
 GROUPS = typing.get_args(GroupBy)
 TOP = 20
-FILES = {"html": ("jinja2", "rich", "plotly"), "json": ()}
+FILES = {"html": ("jinja2", "plotly"), "json": ()}
 """The files that it writes, and the packages that they need."""
 
 
@@ -35,7 +35,6 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             files = program_arguments.files_of(given, FILES)
-            program_arguments.check_rich()
         except (ValueError, OSError, ImportError) as error:
             command.error(str(error))
         run(program, files, given, program_arguments.options(given))

@@ -32,8 +32,6 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             tool, files = tool_of(given), program_arguments.files_of(given, result_files.FILES)
-            if given.by != "line":
-                program_arguments.check_rich("--by line prints without it")
         except (ValueError, OSError, ImportError) as error:
             command.error(str(error))
         run(program, tool, files, given, program_arguments.options(given))

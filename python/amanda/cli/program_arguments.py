@@ -83,19 +83,5 @@ def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -
     return {name: os.path.abspath(path) for name, path in paths.items()}
 
 
-def check_rich(instead: str = "") -> None:
-    """Checks that rich is installed. Call it before a program runs, because that may take hours.
-
-    Arguments:
-        instead: a text that names the option for results without rich.
-
-    Raises:
-        ImportError: rich, which prints tables, is not installed.
-    """
-    if importlib.util.find_spec("rich") is None:
-        also = f"; {instead}" if instead else ""
-        raise ImportError(f"tables need rich: pip install 'amanda[profile]'{also}")
-
-
 def _scope_options() -> dict[str, drivers.Option]:
     return {name: option for driver in drivers.registered() for name, option in driver.options.items()}

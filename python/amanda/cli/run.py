@@ -16,7 +16,7 @@ from amanda.cli.program import Program
 from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
 from amanda.cli.run_report import Report, run_and_report
 from amanda.cli.saved_runs import SavedRun
-from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, check_sort, made, tables
+from amanda.cli.tool_list import NamedTool, Settings, check_by, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED
 from amanda.coverage.section import section_of
 from amanda.reports.rank import this_rank
@@ -27,7 +27,7 @@ from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 
 TOP = 20
-PAGE = {"html": ("jinja2", "rich", "plotly")}  # and what writes it
+PAGE = {"html": ("jinja2", "plotly")}  # and what writes it
 
 
 def add(commands: Any) -> None:
@@ -138,9 +138,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     names = [name for name, _ in tools]
     page = _of_this_rank(program_arguments.files_of(given, PAGE).get("html"))
     folder = None
-    if settings.out is None:
-        check_rich(tools)
-    else:
+    if settings.out is not None:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
     covers = given.coverage or given.strict or page is not None
     entered = _scope(tools, given.schedule, {**options, "coverage": covers})

@@ -38,9 +38,7 @@ def add(commands: Any) -> None:
         program = program_arguments.required(command, given)
         try:
             tool = tool_of(given)
-            if given.json is None:
-                program_arguments.check_rich("--json writes rows without it")
-        except (ValueError, ImportError) as error:
+        except ValueError as error:
             command.error(str(error))
         file = program_arguments.output_file(command, given.json)
         run(program, tool, program_arguments.options(given), given.top, file, given.strict)

@@ -34,7 +34,6 @@ def add(commands: Any) -> None:
     def execute(given: argparse.Namespace) -> None:
         program = program_arguments.required(command, given)
         try:
-            program_arguments.check_rich()
             history, schedule = parts_of(given)
         except (ValueError, OSError, ImportError) as error:
             command.error(str(error))
