@@ -46,7 +46,7 @@ def test_every_extra_that_is_named_exists():
         for names in NAMED.findall(path.read_text())
         for name in names.split(",")
     }
-    assert {name for name, _ in found} >= {"profile", "parquet", "report", "queries"}
+    assert {name for name, _ in found} >= {"parquet", "report", "queries"}
     assert [(name, file) for name, file in sorted(found) if name not in EXTRAS] == []
 
 

@@ -9,10 +9,12 @@ That importing a module runs the `__init__` of the packages around it makes no a
 import ast
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
 import without_extras
+from packaging.requirements import Requirement
 from repository import ROOT
 
 PACKAGE = ROOT / "python" / "amanda"
@@ -227,8 +229,14 @@ def names_of(node):
     return [alias.name for alias in node.names]
 
 
+def dependencies():
+    """The packages that `pip install amanda` installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {Requirement(each).name for each in project["dependencies"]}
+
+
 def test_every_import_of_an_optional_library_is_tried_without_it():
-    own = sys.stdlib_module_names | {"amanda", "torch", "tensorflow", "keras", "tf_keras", "pytest"}
+    own = sys.stdlib_module_names | {"amanda", "torch", "tensorflow", "keras", "tf_keras", "pytest"} | dependencies()
     found = set()
     for module, path in modules(PACKAGE).items():
         if not module.startswith("drivers.tensorflow"):

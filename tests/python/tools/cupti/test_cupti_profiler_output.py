@@ -39,7 +39,6 @@ def test_a_negative_number_of_events_is_refused(says):
 @pytest.mark.parametrize(
     ("module", "use", "text"),
     [
-        ("rich.table", lambda profiler: profiler.table(), "tables need rich: pip install 'amanda[profile]'"),
         ("pandas", lambda profiler: profiler.to_pandas(), "to_pandas needs pandas: pip install 'amanda[statistics]'"),
         (
             "matplotlib.pyplot",
