@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the import: the threads of several processes wait for each other
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ def pytest_configure() -> None:
 
 # Workers of pytest-xdist take one file after another. They end together if the files that take longest come first: those
 # that start programs, or compile.
-LONG_FIRST = ["house", "cli", "models", "reports", "regimes", "drivers", "tools"]
+LONG_FIRST = ["house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         places = {name: place for place, name in enumerate(LONG_FIRST)}
         below = len(ROOT.parts) + 2  # tests/python
         items.sort(key=lambda item: places.get(item.path.parts[below], len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Tests of lifetimes call `gc.collect` often: it looks at what they made, and not at all of PyTorch each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
