@@ -16,10 +16,14 @@ BUILD = @scripts/build.sh $(WITH_PYTHON) -DCMAKE_COMPILE_WARNING_AS_ERROR=$(if $
 demo: build
 	$(PYTHON_BIN) examples/python/demo.py
 
+# As many processes as compilers. With ARGS="-x --pdb", one.
+export PYTEST_XDIST_AUTO_NUM_WORKERS := $(or $(JOBS),2)
+PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
+
 # ARGS="-k diff", ARGS=--last-failed and others go to pytest.
 test: build-tests
-	ctest --preset release
-	$(PYTHON_BIN) -m pytest $(ARGS)
+	ctest --preset release -j $(or $(JOBS),2)
+	$(PYTHON_BIN) -m pytest $(PARALLEL) $(ARGS)
 	@echo "[test] all passed: C++ (ctest) and Python (pytest)"
 
 # The TensorFlow driver's tests, and what holds for every driver, in an environment of their own: it has no torch. Slow
@@ -33,7 +37,7 @@ sweep: build
 
 # The tests that take their time: threads, random interleavings, leaks.
 stress: build
-	$(PYTHON_BIN) -m pytest -m slow
+	$(PYTHON_BIN) -m pytest $(PARALLEL) -m slow $(ARGS)
 
 # Compiled models under a tool that looks at everything: what it changes; ARGS="--backend aot_eager llama" and others.
 compiled-zoo: build

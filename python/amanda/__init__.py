@@ -3,18 +3,10 @@
 import logging
 import os
 
-# isort: split  # these are built on the names above
-from amanda import (
-    _build,
-    _core,
-    _main_interpreter,  # noqa: F401  # first of all
-    distributed,
-    drivers,
-    ops,
-    tool,
-    toolkit,
-    tools,
-)
+from amanda import _main_interpreter  # noqa: F401  # first of all
+
+# isort: split
+from amanda import _build, _core, distributed, drivers, ops, tool, toolkit, tools
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.tensorflow import TensorFlowDriver
