@@ -4,7 +4,7 @@ Results
     `Results` gives a tool `rows`, `table`, `to_pandas` and files, in one or more `Grouping`; `AnnotatedResults` also shows
     the source code with them. `Column` and `name_column`, `number_column`, `percentage_column` and `general_column` are
     columns of tables; `fields_of` lists those of data frames; `Progress` is a bar. See also `toolkit.tables`,
-    `toolkit.figures`, `toolkit.chrome_trace`, `toolkit.durations` and `toolkit.tensor_file`.
+    `toolkit.figures`, `toolkit.pages`, `toolkit.chrome_trace`, `toolkit.durations` and `toolkit.tensor_file`.
 Places
     `Place` is an operator at its place in the program, `GroupBy` and `PLACE_FIELDS` are the common groupings, and `Where`
     is an argument that selects operators. See also `toolkit.frames`.

@@ -1,6 +1,5 @@
-"""Figures: the charts and listings that a tool shows on pages, and the pages."""
+"""Figures: the charts and listings that a tool shows on pages."""
 
-from amanda.reports.html_page import HtmlPage
 from amanda.reports.sections import (
     MOST_BARS,
     Curve,
@@ -17,7 +16,6 @@ from amanda.reports.sections import (
 __all__ = [
     "MOST_BARS",
     "Curve",
-    "HtmlPage",
     "Icicle",
     "Listing",
     "Section",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from amanda.toolkit.figures import HtmlPage
+from amanda.toolkit.pages import HtmlPage
 
 if TYPE_CHECKING:
     from .peak_memory import PeakMemory
