@@ -57,12 +57,12 @@ def raising(error):
     "error", [RuntimeError("[tool] an error of PyTorch's, whose text looks like one of a tool"), amanda.Error("vmap")]
 )
 def test_an_error_that_is_no_refusal_ends_the_script(monkeypatch, error):
-    monkeypatch.setitem(TOOLS, "Raising", Made("flops", lambda *_: raising(error)))
+    monkeypatch.setitem(TOOLS, "Raising", Made("tools.flops", lambda *_: raising(error)))
     with pytest.raises(type(error), match=error.args[0][-4:]):
         cells.cell("Raising", "eager")
 
 
 def test_a_refusal_says_who_speaks_and_what_works(monkeypatch):
     error = amanda.Error("[raising] Raising can't work on aten::conv2d; leave it out by ops=")
-    monkeypatch.setitem(TOOLS, "Raising", Made("flops", lambda *_: raising(error)))
+    monkeypatch.setitem(TOOLS, "Raising", Made("tools.flops", lambda *_: raising(error)))
     assert cells.cell("Raising", "eager") == cells.REFUSES
