@@ -11,6 +11,7 @@
 #include "context_session.h"
 #include "generation.h"
 #include "op_name.h"
+#include "plan.h"
 #include "routine_guard.h"
 
 namespace amanda {
@@ -19,14 +20,14 @@ namespace {
 /// Waits until no other thread analyzes the record, then holds it for this one.
 class AnalysisLock {
  public:
-  AnalysisLock(ScopeState& scope, Record& record) : scope_(scope), record_(record) {
-    std::unique_lock lock(scope_.mutex().native());
+  AnalysisLock(RecordTable& records, Record& record) : records_(records), record_(record) {
+    std::unique_lock lock(records_.mutex().native());
     if (record_.analysed_by != std::thread::id{}) {
       lock.unlock();
       const WaitHooks& hooks = wait_hooks();
       void* token = hooks.before ? hooks.before() : nullptr;
       lock.lock();
-      scope_.analysed().wait(lock, [&] { return record_.analysed_by == std::thread::id{}; });
+      records_.analysed().wait(lock, [&] { return record_.analysed_by == std::thread::id{}; });
       record_.analysed_by = std::this_thread::get_id();
       lock.unlock();
       if (hooks.after) hooks.after(token);
@@ -35,13 +36,13 @@ class AnalysisLock {
     record_.analysed_by = std::this_thread::get_id();
   }
   ~AnalysisLock() {
-    std::lock_guard lock(scope_.mutex());
+    std::lock_guard lock(records_.mutex());
     record_.analysed_by = {};
-    scope_.analysed().notify_all();
+    records_.analysed().notify_all();
   }
 
  private:
-  ScopeState& scope_;
+  RecordTable& records_;
   Record& record_;
 };
 
@@ -107,7 +108,7 @@ void AnalysisSession::note_known(const ActiveTool& active) const {
 }
 
 bool AnalysisSession::is_done(const ActiveTool& active, Record& record, size_t registration) const {
-  std::lock_guard lock(active.scope->mutex());
+  std::lock_guard lock(active.scope->records().mutex());
   return scopes_.cache_enabled() && record.of(active.tool, registration).holds(shows_symbols());
 }
 
@@ -172,7 +173,7 @@ void AnalysisSession::note_filters() const {
       for (ScopeState* scope : scopes_.scopes()) {
         const std::vector<Tool*>& tools = scope->tools();
         if (std::find(tools.begin(), tools.end(), active.tool) == tools.end()) continue;
-        scope->note_filter(active.tool, i, matches, matches ? std::string() : module_path());
+        scope->filter_use().note(active.tool, i, matches, matches ? std::string() : module_path());
       }
     }
   }
@@ -195,13 +196,13 @@ bool AnalysisSession::takes_from_forward(const ScheduledAction& action) const {
 RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
   RecordPtr record = known_record(*active.scope);
   if (!record) {
-    record = active.scope->record(key(site_.id()), [&] {
+    record = active.scope->records().get(key(site_.id()), [&] {
       auto made = std::make_shared<Record>();
       made->context.self_ = std::shared_ptr<OpContext>(made, &made->context);
       made->context.scope_ = active.scope->weak_from_this();
       made->context.record_ = made.get();
       copy_keys(*active.scope, made->context);
-      if (site_.phase() == Phase::kForward) active.scope->note_place(info_);
+      if (site_.phase() == Phase::kForward) active.scope->records().note_place(info_);
       return made;
     });
     records_.emplace_back(active.scope, record);
@@ -211,7 +212,7 @@ RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
 
 RecordPtr AnalysisSession::existing_record(ScopeState& scope) const {
   RecordPtr record = known_record(scope);
-  return record || site_.id() == 0 ? record : scope.find(key(site_.id()));
+  return record || site_.id() == 0 ? record : scope.records().find(key(site_.id()));
 }
 
 RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
@@ -226,15 +227,15 @@ RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
 void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
   const bool backward = site_.phase() == Phase::kBackward;
   if (backward) {
-    if (RecordPtr forward = scope.find(key(site_.forward_id()))) return copy_keys(scope, forward, context);
+    if (RecordPtr forward = scope.records().find(key(site_.forward_id()))) return copy_keys(scope, forward, context);
   }
   RecordPtr from;
   ScopeState* owner = nullptr;
   for (ScopeState* outer : scopes_.scopes()) {  // the innermost one counts
     if (outer == &scope) break;
     RecordPtr found = known_record(*outer);
-    if (!found) found = outer->find(key(site_.id()));
-    if (!found && backward) found = outer->find(key(site_.forward_id()));
+    if (!found) found = outer->records().find(key(site_.id()));
+    if (!found && backward) found = outer->records().find(key(site_.forward_id()));
     if (!found) continue;
     from = std::move(found);
     owner = outer;
@@ -243,7 +244,7 @@ void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
 }
 
 void AnalysisSession::copy_keys(ScopeState& owner, const RecordPtr& from, OpContext& context) const {
-  AnalysisLock held(owner, *from);  // an analysis on another thread may be writing keys
+  AnalysisLock held(owner.records(), *from);  // an analysis on another thread may be writing keys
   context.keys() = from->context.keys();
   if (const auto& face = from->context.face()) context.face() = face->copy_keys(context);
 }
@@ -252,7 +253,7 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
                               const OpCall* running) {
   ScopeState& scope = *active.scope;
   if (is_done(active, *record, registration)) return;
-  AnalysisLock held(scope, *record);
+  AnalysisLock held(scope.records(), *record);
   if (is_done(active, *record, registration)) return;  // by the other thread
 
   ContextSession session{site_, active, point, registration, scope.status(active.tool), {}, {}};
@@ -293,11 +294,11 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
     return;
   }
   for (const ScheduledPtr& action : session.scheduled) {
-    if (action->with_run) action->counter = scope.run_counter({site_.backend().ids(), site_.forward_id()});
+    if (action->with_run) action->counter = scope.run_counters().get({site_.backend().ids(), site_.forward_id()});
   }
   std::vector<ScheduledPtr> replaced;  // destroyed outside the lock
   {
-    std::lock_guard lock(scope.mutex());
+    std::lock_guard lock(scope.records().mutex());
     Record::PerRegistration& result = record->of(active.tool, registration);
     replaced.swap(result.actions);
     result.actions = std::move(session.scheduled);
@@ -323,9 +324,9 @@ PlanPtr AnalysisSession::merge() {
       if (!applies(active, registration)) {
         if (!backward) wants_backward |= !registration.options.ops.is_on_demand();
         if (!backward) continue;
-        if (!forward) forward = active.scope->find(key(site_.forward_id()));
+        if (!forward) forward = active.scope->records().find(key(site_.forward_id()));
         if (!forward) continue;
-        std::lock_guard lock(active.scope->mutex());
+        std::lock_guard lock(active.scope->records().mutex());
         for (const ScheduledPtr& action : forward->of(active.tool, i).actions) {
           if (!action->removed && takes_from_forward(*action)) actions.push_back(action);
         }
@@ -337,7 +338,7 @@ PlanPtr AnalysisSession::merge() {
         if (registration.options.require_outputs) outlook.after_pending = true;
         continue;
       }
-      std::lock_guard lock(active.scope->mutex());
+      std::lock_guard lock(active.scope->records().mutex());
       const Record::PerRegistration& result = record->of(active.tool, i);
       if (registration.options.require_outputs && !(result.holds(shows_symbols()) && scopes_.cache_enabled()))
         outlook.after_pending = true;

@@ -71,7 +71,7 @@ void Execution::count(RunState& state, const ScopeStack& scopes, OpSite& forward
   const RecordKey key{forward.backend().ids(), forward.id()};
   for (ScopeState* scope : scopes.scopes()) {
     if (!state.index(scope->serial()))
-      state.set_index({scope->serial(), scope->run_counter(key)->next(scope->entries())});
+      state.set_index({scope->serial(), scope->run_counters().get(key)->next(scope->entries())});
   }
 }
 

@@ -19,6 +19,7 @@
 namespace amanda {
 
 class OpContext;
+class FilterUse;
 class Scope;
 class ScopeState;
 
@@ -101,6 +102,7 @@ class Tool {
   void forget_analysed();
 
  private:
+  friend class FilterUse;
   friend class ScopeState;
   friend class AnalysisSession;
   void note_analysed(Phase phase, OpId id, bool in_graph);
