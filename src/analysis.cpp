@@ -88,7 +88,7 @@ PlanPtr AnalysisSession::run(Point point, const OpCall* running) {
       const Registration& registration = (*active.registrations)[i];
       if (registration.options.require_outputs != (point == Point::kAfter) || !applies(active, registration)) continue;
       if (!record) record = record_of(active);
-      analyse(active, record, i, point, running);
+      analyse(active, *record, i, point, running);
     }
     if (point == Point::kBefore) note_known(active);
   }
@@ -249,57 +249,72 @@ void AnalysisSession::copy_keys(ScopeState& owner, const RecordPtr& from, OpCont
   if (const auto& face = from->context.face()) context.face() = face->copy_keys(context);
 }
 
-void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
-                              const OpCall* running) {
-  ScopeState& scope = *active.scope;
-  if (is_done(active, *record, registration)) return;
-  AnalysisLock held(scope.records(), *record);
-  if (is_done(active, *record, registration)) return;  // by the other thread
+/// Shows the operator in the context while the analysis runs.
+struct AnalysisSession::Bound {
+  Bound(OpContext& context, ContextSession& session) : context_(context) {
+    context_.session_ = &session;
+    OpSite& site = session.site;
+    context_.backend_ = &site.backend();
+    context_.type_ = site.forward_type();
+    context_.info_ = &site.backend().info(site.forward_type());
+    context_.id_ = site.forward_id();
+    if (site.phase() != Phase::kForward) {
+      context_.backward_type_ = site.type();
+      context_.backward_info_ = &site.backend().info(site.type());
+      context_.backward_id_ = site.id();
+    }
+    context_.analyst_ = std::this_thread::get_id();
+  }
+  ~Bound() {
+    context_.analyst_ = std::thread::id{};
+    context_.session_ = nullptr;
+  }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
 
-  ContextSession session{site_, active, point, registration, scope.status(active.tool), {}, {}};
-  struct Bound {
-    Bound(Record& record, ContextSession& session) : context_(record.context) {
-      context_.session_ = &session;
-      OpSite& site = session.site;
-      context_.backend_ = &site.backend();
-      context_.type_ = site.forward_type();
-      context_.info_ = &site.backend().info(site.forward_type());
-      context_.id_ = site.forward_id();
-      if (site.phase() != Phase::kForward) {
-        context_.backward_type_ = site.type();
-        context_.backward_info_ = &site.backend().info(site.type());
-        context_.backward_id_ = site.id();
-      }
-      context_.analyst_ = std::this_thread::get_id();
-    }
-    ~Bound() {
-      context_.analyst_ = std::thread::id{};
-      context_.session_ = nullptr;
-    }
-    OpContext& context_;
-  };
-  scope.misses.fetch_add(1, std::memory_order_relaxed);
-  Analysis& routine = *(*active.registrations)[registration].analysis;
-  const Versions versions = versions_at(running, point);
+ private:
+  OpContext& context_;
+};
+
+void AnalysisSession::analyse(const ActiveTool& active, Record& record, size_t registration, Point point,
+                              const OpCall* running) {
+  if (is_done(active, record, registration)) return;
+  AnalysisLock held(active.scope->records(), record);
+  if (is_done(active, record, registration)) return;  // by the other thread
+  ContextSession session{site_, active, point, registration, active.scope->status(active.tool), {}, {}};
+  if (call_analysis(record, session, running)) store(record, session);
+}
+
+bool AnalysisSession::call_analysis(Record& record, ContextSession& session, const OpCall* running) const {
+  const ActiveTool& active = session.active;
+  Analysis& routine = *(*active.registrations)[session.registration].analysis;
+  active.scope->misses.fetch_add(1, std::memory_order_relaxed);
+  const Versions versions = versions_at(running, session.point);
   try {
-    Bound bound(*record, session);
+    Bound bound(record.context, session);
     RoutineGuard unobserved(site_.backend(), RoutineMode::kIsolated);
-    routine(record->context);
-    if (!session.may_mutate) check_unchanged(*active.tool, site_, versions, versions_at(running, point));
+    routine(record.context);
+    if (!session.may_mutate) check_unchanged(*active.tool, site_, versions, versions_at(running, session.point));
+    return true;
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    if (!scope.survives(error) || !routine.is_failure(error) || site_.backend().is_programs(error)) throw;
+    if (!active.scope->survives(error) || !routine.is_failure(error) || site_.backend().is_programs(error)) throw;
     const std::string where = fmt::format("{}: the analysis of {}", active.tool->name(), op_place(site_));
-    scope.stop(site_.backend(), *active.tool, where, error);
-    return;
+    active.scope->stop(site_.backend(), *active.tool, where, error);
+    return false;
   }
+}
+
+void AnalysisSession::store(Record& record, ContextSession& session) const {
+  const ActiveTool& active = session.active;
+  ScopeState& scope = *active.scope;
   for (const ScheduledPtr& action : session.scheduled) {
-    if (action->with_run) action->counter = scope.run_counters().get({site_.backend().ids(), site_.forward_id()});
+    if (action->with_run) action->counter = scope.run_counters().get(key(site_.forward_id()));
   }
   std::vector<ScheduledPtr> replaced;  // destroyed outside the lock
   {
     std::lock_guard lock(scope.records().mutex());
-    Record::PerRegistration& result = record->of(active.tool, registration);
+    Record::PerRegistration& result = record.of(active.tool, session.registration);
     replaced.swap(result.actions);
     result.actions = std::move(session.scheduled);
     result.done = scopes_.cache_enabled();
@@ -310,50 +325,67 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   if (!replaced.empty()) plans_changed();
 }
 
-PlanPtr AnalysisSession::merge() {
-  const bool backward = site_.phase() == Phase::kBackward;
+struct AnalysisSession::Merged {
   std::vector<ScheduledPtr> actions;
   Plan::Outlook outlook;
-  bool wants_backward = false;
+  bool wants_backward = false;  // an analysis of backward operators remains, or an action on them is scheduled
+};
+
+PlanPtr AnalysisSession::merge() {
+  Merged merged;
   for (const ActiveTool& active : tables_->tools) {
-    if (!is_active(active)) continue;
-    RecordPtr record, forward;
-    for (size_t i = 0; i < active.registrations->size(); ++i) {
-      const Registration& registration = (*active.registrations)[i];
-      if (!asks(active, registration)) continue;
-      if (!applies(active, registration)) {
-        if (!backward) wants_backward |= !registration.options.ops.is_on_demand();
-        if (!backward) continue;
-        if (!forward) forward = active.scope->records().find(key(site_.forward_id()));
-        if (!forward) continue;
-        std::lock_guard lock(active.scope->records().mutex());
-        for (const ScheduledPtr& action : forward->of(active.tool, i).actions) {
-          if (!action->removed && takes_from_forward(*action)) actions.push_back(action);
-        }
-        continue;
-      }
-      outlook.follows |= backward && !registration.options.ops.is_on_demand();
-      if (!record) record = existing_record(*active.scope);
-      if (!record) {
-        if (registration.options.require_outputs) outlook.after_pending = true;
-        continue;
-      }
-      std::lock_guard lock(active.scope->records().mutex());
-      const Record::PerRegistration& result = record->of(active.tool, i);
-      if (registration.options.require_outputs && !(result.holds(shows_symbols()) && scopes_.cache_enabled()))
-        outlook.after_pending = true;
-      for (const ScheduledPtr& action : result.actions) {
-        if (action->removed) continue;
-        if (action->phase == site_.phase()) {
-          actions.push_back(action);
-        } else {
-          wants_backward = true;
-        }
-      }
+    if (is_active(active)) merge_tool(active, merged);
+  }
+  if (merged.wants_backward) merged.outlook.backward = scopes_.subscription(seen_);
+  return std::make_shared<const Plan>(std::move(merged.actions), std::move(merged.outlook), site_);
+}
+
+void AnalysisSession::merge_tool(const ActiveTool& active, Merged& merged) const {
+  const bool backward = site_.phase() == Phase::kBackward;
+  RecordPtr own, forward;
+  for (size_t i = 0; i < active.registrations->size(); ++i) {
+    const Registration& registration = (*active.registrations)[i];
+    if (!asks(active, registration)) continue;
+    const bool on_demand = registration.options.ops.is_on_demand();
+    if (applies(active, registration)) {
+      merged.outlook.follows |= backward && !on_demand;
+      if (!own) own = existing_record(*active.scope);
+      merge_own(active, i, own.get(), merged);
+    } else if (backward) {
+      if (!forward) forward = active.scope->records().find(key(site_.forward_id()));
+      if (forward) merge_from_forward(active, i, *forward, merged);
+    } else {
+      merged.wants_backward |= !on_demand;
     }
   }
-  if (wants_backward) outlook.backward = scopes_.subscription(seen_);
-  return std::make_shared<const Plan>(std::move(actions), std::move(outlook), site_);
+}
+
+void AnalysisSession::merge_own(const ActiveTool& active, size_t registration, Record* record, Merged& merged) const {
+  const bool needs_outputs = (*active.registrations)[registration].options.require_outputs;
+  if (!record) {
+    merged.outlook.after_pending |= needs_outputs;
+    return;
+  }
+  std::lock_guard lock(active.scope->records().mutex());
+  const Record::PerRegistration& result = record->of(active.tool, registration);
+  const bool done = result.holds(shows_symbols()) && scopes_.cache_enabled();
+  merged.outlook.after_pending |= needs_outputs && !done;
+  for (const ScheduledPtr& action : result.actions) {
+    if (action->removed) continue;
+    if (action->phase == site_.phase()) {
+      merged.actions.push_back(action);
+    } else {
+      merged.wants_backward = true;
+    }
+  }
+}
+
+void AnalysisSession::merge_from_forward(const ActiveTool& active, size_t registration, Record& forward,
+                                         Merged& merged) const {
+  std::lock_guard lock(active.scope->records().mutex());
+  for (const ScheduledPtr& action : forward.of(active.tool, registration).actions) {
+    if (!action->removed && takes_from_forward(*action)) merged.actions.push_back(action);
+  }
 }
 
 }  // namespace amanda
