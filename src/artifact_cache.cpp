@@ -82,7 +82,7 @@ struct Building {
     table.built.notify_all();
   }
   Table& table;
-  const typename Table::Key& key;
+  const Table::Key& key;
   ArtifactPtr made;
 };
 

@@ -42,7 +42,7 @@ std::string describe(const Unmatched& unmatched) {
 }
 
 Scope::Scope(std::vector<Tool*> tools, ScopeOptions options)
-    : state_(std::make_shared<ScopeState>(std::move(tools), options)) {}
+    : state_(std::make_shared<ScopeState>(std::move(tools), std::move(options))) {}
 
 Scope::~Scope() = default;
 

@@ -18,7 +18,8 @@ std::atomic<uint64_t> next_scope_serial{1};
 }
 
 ScopeState::ScopeState(std::vector<Tool*> tools, ScopeOptions options)
-    : tools_(resolve(tools)), options_(options), serial_(next_scope_serial++) {
+    : tools_(std::move(tools)), options_(std::move(options)), serial_(next_scope_serial++) {
+  tools_ = resolve(tools_);
   for (Tool* tool : tools_) {
     tool->applied_ = true;
     statuses_[tool] = std::make_shared<ToolStatus>(tool->name());
