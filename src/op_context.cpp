@@ -152,6 +152,8 @@ ContextSession& OpContext::session(const char* asked) const {
                   asked));
 }
 
+std::string OpContext::name_space() const { return std::string(backend_->name_space()); }
+
 const Tool& OpContext::tool() const { return *session("tool").active.tool; }
 std::string OpContext::module_path() const { return session("module_path").site.detail(Detail::kModulePath); }
 std::string OpContext::source() const { return session("source").site.detail(Detail::kSource); }

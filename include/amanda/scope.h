@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/op.h"
 #include "amanda/op_context.h"
 #include "amanda/scope_options.h"
 #include "amanda/switch.h"

@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "amanda/backend.h"
 #include "amanda/filter.h"
 #include "amanda/mutex.h"
+#include "amanda/op.h"
 
 namespace amanda {
 
