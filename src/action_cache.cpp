@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "amanda/lasting.h"
-#include "amanda/per_thread.h"
+#include "amanda/base/lasting.h"
+#include "amanda/base/per_thread.h"
 #include "backends.h"
 #include "generation.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "amanda/base/wait_hooks.h"
 #include "amanda/error.h"
-#include "amanda/wait_hooks.h"
 #include "backends.h"
 #include "context_session.h"
 #include "generation.h"

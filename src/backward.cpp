@@ -1,13 +1,13 @@
 // Backward operators that the framework creates and runs itself.
-#include "amanda/backward.h"
+#include "amanda/driver/backward.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "action_cache.h"
-#include "amanda/lasting.h"
-#include "amanda/pool.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/lasting.h"
+#include "amanda/base/pool.h"
+#include "amanda/base/thread_calls.h"
 #include "analysis.h"
 #include "backward_places.h"
 #include "generation.h"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backend.h"
-#include "amanda/hook_needs.h"
+#include "amanda/driver/backend.h"
+#include "amanda/driver/hook_needs.h"
 
 namespace amanda {
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "amanda/base/pool.h"
 #include "amanda/error.h"
 #include "amanda/log.h"
 #include "amanda/own_results.h"
-#include "amanda/pool.h"
 #include "op_name.h"
 #include "routine_guard.h"
 #include "scope_stack.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "amanda/unmatched.h"
 
 namespace amanda {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <span>
 
+#include "amanda/base/thread_calls.h"
 #include "amanda/error.h"
-#include "amanda/thread_calls.h"
 #include "context_session.h"
 #include "op_name.h"
 #include "refusal.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "record.h"
 
 namespace amanda {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "record.h"
 #include "run_counter.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "amanda/scope_options.h"
 #include "filter_use.h"
 #include "hit_counter.h"

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "amanda/action.h"
-#include "amanda/backend.h"  // Backend::describe(), which tools call
 #include "amanda/description.h"
+#include "amanda/driver/backend.h"  // Backend::describe(), which tools call
 #include "amanda/error.h"
 #include "amanda/filter.h"
 #include "amanda/log.h"

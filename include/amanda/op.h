@@ -7,7 +7,7 @@
 
 namespace amanda {
 
-class Backend;  // these three are the driver's: amanda/backend.h
+class Backend;  // these three are the driver's: amanda/driver/backend.h
 class OpCall;
 class OpSite;
 

@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "amanda/base/mutex.h"
 #include "amanda/filter.h"
-#include "amanda/mutex.h"
 #include "amanda/op.h"
 
 namespace amanda {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "flops/formulas.h"
 
 namespace amanda::tools {
