@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint format sanitize \
+.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
   sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
@@ -105,6 +105,11 @@ lint: build
 	ruff check . && ruff format --check .
 	$(PYTHON_BIN) scripts/plain_english.py README.md docs python src include drivers tools research examples scripts
 	mypy
+
+# clang-tidy over the core, as .clang-tidy says. It takes minutes: no part of `make lint`.
+tidy: build
+	@printf '%s\n' src/*.cpp | xargs -n 4 -P $(or $(JOBS),2) clang-tidy -p build/release --quiet
+	@echo "[tidy] src/: nothing to say"
 
 format: .venv/requirements.txt
 	clang-format -i $(CPP_FILES)

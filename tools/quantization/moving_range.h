@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::tools::pytorch {
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backend.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/backend.h"
 #include "clock.h"
 
 namespace amanda::tools::pytorch {

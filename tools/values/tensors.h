@@ -6,7 +6,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/torch.h"
 #include "output_bytes.h"
 

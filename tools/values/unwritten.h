@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "amanda/action.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::tools::pytorch {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/run_state.h"
 
 namespace amanda {

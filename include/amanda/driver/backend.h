@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "amanda/op.h"
 #include "amanda/run_state.h"
 #include "amanda/value.h"
 
@@ -17,20 +18,6 @@ namespace amanda {
 /// Version of the interface between core and drivers; Engine::attach() compares it.
 inline constexpr int kSeamVersion = 9;
 
-/// Identifies a place in the program. 0 if the place is not identified.
-using OpId = uint64_t;
-/// Identifies an operator type within a driver: small consecutive numbers, one per type, for the life of the process.
-using OpType = uint32_t;
-
-/// Forward or backward.
-enum class Phase : uint8_t { kForward, kBackward };
-/// The point at which a routine runs.
-enum class Point : uint8_t { kBefore, kReplace, kAfter };
-/// The side of an operator's operands. A backward operator's inputs are the incoming gradients (grad_outputs), its
-/// outputs the computed ones (grad_inputs).
-enum class Side : uint8_t { kInputs, kOutputs };
-/// The operands that a routine at this point works on.
-constexpr Side side_of(Point point) { return point == Point::kAfter ? Side::kOutputs : Side::kInputs; }
 /// The kinds of detail that OpSite::detail() returns: the module path, "file:line" of the user's call, or whether the
 /// operator is recomputed ("" if it is not).
 enum class Detail : uint8_t { kModulePath, kSource, kIsRecompute };
@@ -42,7 +29,6 @@ constexpr uint64_t version_weight(size_t position) {
   return (mixed ^ mixed >> 32) | 1;
 }
 
-class Backend;
 class Plan;
 class ScopeStack;
 struct Subscription;
@@ -50,16 +36,6 @@ struct Subscription;
 using PlanPtr = std::shared_ptr<const Plan>;
 /// The tools that see an operator's backward operators. Opaque to drivers, which keep it with the backward operators.
 using SubscriptionPtr = std::shared_ptr<const Subscription>;
-
-/// Describes an operator type. The driver keeps it for the life of the process.
-struct OpInfo {
-  std::string ns;                    ///< namespace: "aten"
-  std::string name;                  ///< "conv2d"
-  std::string overload;              ///< "Tensor"; "" if there is only one
-  std::vector<std::string> inputs;   ///< names of the positions
-  std::vector<std::string> outputs;  ///< names of the positions; an unnamed output is ""
-  std::string schema;                ///< as the framework prints it
-};
 
 /// An operator as analysis sees it: an eager call, a graph node, a tap. It lives on the driver's stack, and is used on
 /// one thread.
@@ -186,10 +162,6 @@ class OpCall : public OpSite {
 /// The mode in which a routine runs: without the program's gradient recording; as part of it; or with the promise that
 /// the routine calls no operator, so that nothing has to be changed for it.
 enum class RoutineMode : uint8_t { kIsolated, kAmbient, kNoOperators };
-
-/// A tool's promise about a routine when the tool schedules it: no promise; it only reads; it edits; it edits, and also
-/// works on a graph's symbols.
-enum class RoutineKind : uint8_t { kUnknown, kObserve, kTransform, kTraceable };
 
 /// The facts about a scheduled action that a driver may know.
 struct ActionInfo {

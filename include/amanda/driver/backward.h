@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/backend.h"
-#include "amanda/hook_needs.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
+#include "amanda/driver/backend.h"
+#include "amanda/driver/hook_needs.h"
 
 namespace amanda {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "amanda/lasting.h"
+#include "amanda/base/lasting.h"
 
 namespace amanda {
 

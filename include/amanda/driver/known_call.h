@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "amanda/backend.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda {
 

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "amanda/backend.h"
-#include "amanda/graph.h"
-#include "amanda/known_call.h"
+#include "amanda/driver/backend.h"
+#include "amanda/driver/graph.h"
+#include "amanda/driver/known_call.h"
 
 namespace amanda {
 
