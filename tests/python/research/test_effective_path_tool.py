@@ -928,6 +928,7 @@ def test_paths_that_cannot_be_compared_are_refused(says):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_example_tells_adversarial_images_from_others(run_example):
     printed = run_example("detect_adversarial.py")
     assert float(re.search(r"^accuracy (.*)%$", printed, re.MULTILINE)[1]) > 93

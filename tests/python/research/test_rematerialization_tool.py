@@ -883,6 +883,7 @@ def test_scopes_left_in_another_order_than_entered_leave_the_hooks_of_the_progra
     assert seen == ["pack"]
 
 
+@pytest.mark.slow
 def test_the_example_trains_the_same_in_each_budget(run_example):
     printed = run_example("train_in_less_memory.py")
     lines = re.findall(

@@ -1,6 +1,7 @@
 """The shape of results that all tools share: rows, tables, data frames, reset."""
 
 import dataclasses
+import functools
 import importlib
 import typing
 
@@ -140,8 +141,13 @@ def gradients_for(name):
     return torch.set_grad_enabled(name != "dynamic quantization")  # it refuses them
 
 
+@functools.cache
 def used(name):
-    tool = TOOLS[name]()
+    """Tests share it: they only read what it found."""
+    return use(TOOLS[name](), name)
+
+
+def use(tool, name):
     with gradients_for(name), amanda.apply(tool):
         train(model(MODELS.get(name, Model)), tool=tool)
     return tool
@@ -457,7 +463,7 @@ def test_after_a_reset_a_tool_is_as_new(name, inside):
 
 @each_tool
 def test_after_a_reset_there_is_nothing(name):
-    tool = used(name)
+    tool = use(TOOLS[name](), name)
     tool.reset()
     assert found(tool) == found(TOOLS[name]())
 
