@@ -72,7 +72,7 @@ _MESSAGES = {old: f"{old} moved: {statement}" for old, statement in MODULES.item
 
 
 def message(old: str) -> str | None:
-    """The new name, as a sentence; None: `old` is no name that has moved."""
+    """The new name, as a sentence. None if `old` is no name that has moved."""
     return _MESSAGES.get(old)
 
 

@@ -32,7 +32,8 @@ class WrittenBytes {
 /// The live storages that have bytes without values. May be used on any thread.
 ///
 /// A storage is recognised as in NOTE: [recognising a tensor], graph/storages.h. Writes that call no operator are not
-/// seen. Where there may be one, the memory counts as written: NumPy has an array of it, or a version counter has moved.
+/// seen. Where there may be one, the memory counts as written: NumPy has an array of it, or a version counter has
+/// moved.
 class UnwrittenMemory {
  public:
   /// Memory without values.
