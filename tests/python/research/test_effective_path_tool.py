@@ -18,7 +18,7 @@ import transformers
 from amanda.research.effective_path import EffectivePath, Path
 from amanda.research.effective_path.synapses import critical
 from amanda.tools.statistics import OpStatistics
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tool_regimes import REGIMES, in_regime
 from torch import nn
@@ -526,6 +526,7 @@ def test_resnet_18_chooses_as_loops_do():
 # ---- the rule --------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=8), st.sampled_from(THETAS))
 def test_critical_contributions_are_a_smallest_set(contributions, theta):
     (mask,) = critical(torch.tensor([contributions]).double(), theta).tolist()
