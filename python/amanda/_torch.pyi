@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'OwnWork', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_model', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'home_name', 'identify', 'install', 'install_buffers', 'install_errors', 'install_models', 'install_naming', 'install_operand_names', 'install_spots', 'install_steps', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_among', 'name_hash', 'name_parts', 'named_parts', 'next_to_name', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'running_modules', 'sees_nothing', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'OwnWork', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_model', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'home_name', 'identify', 'install', 'install_errors', 'install_rules', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_among', 'name_hash', 'name_parts', 'named_parts', 'next_to_name', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'running_modules', 'sees_nothing', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -152,37 +152,17 @@ def identify(path: str, modules: list, name_hash: typing.SupportsInt | typing.Su
     """
     The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: (position, tensor or None, does it count as a parameter by its type).
     """
-def install(error: typing.Any, resolve: typing.Any, name_parameter: typing.Any, recomputing: typing.Any, engine: typing.Any, run_module: typing.Any, parameter: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
+def install(error: typing.Any, name_parameter: typing.Any, recomputing: typing.Any, engine: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
     """
     Connects the driver with Python; called once, by the package.
-    """
-def install_buffers(names: dict, registered: dict, homes: dict, buffers_class: typing.Any, home_class: typing.Any, settle: typing.Any) -> None:
-    """
-    Where buffers are kept. `settle(module)`: of a module that is registered.
     """
 def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
     Tells exceptions of the program from those of tools; called once.
     """
-def install_models(module_class: typing.Any, parameter_class: typing.Any, name_class: typing.Any, shape_of: typing.Any) -> None:
+def install_rules(rules: typing.Any) -> None:
     """
-    What models are registered with. `shape_of(parameter)`: where its class is another one.
-    """
-def install_naming(registered: dict, lock: typing.Any, entered: typing.Any, blocks: typing.Any, hash: typing.Any) -> None:
-    """
-    What places are named with.
-    """
-def install_operand_names(names: dict, homes: dict, search: typing.Any, watch_exchanges: typing.Any) -> None:
-    """
-    What names of parameters and buffers are found with.
-    """
-def install_spots(torch_folder: str, checkpoint_file: str, functional_call: typing.Any, is_machinery: collections.abc.Callable, file_of: collections.abc.Callable, position_of: collections.abc.Callable, line_of: collections.abc.Callable, name_of_module: collections.abc.Callable) -> None:
-    """
-    What spots are made with.
-    """
-def install_steps(run_module: typing.Any, step: typing.Any, names: dict, unwrapped: collections.abc.Callable, is_resumed: collections.abc.Callable, mark_of_function: collections.abc.Callable) -> None:
-    """
-    What steps are made with. `run_module`: the code whose first local is a module; `step`: the class of steps, a tuple; `names`: of known modules, by address; `unwrapped(module)`: what counts as running instead of an unknown one; `is_resumed(code)`: no step of it is kept.
+    What places are named with: a PlaceRules. Called once, by the package.
     """
 def is_registered(name: str) -> bool:
     """
@@ -276,9 +256,9 @@ def start_new_epoch() -> None:
     """
     What ids were found by has changed.
     """
-def steps_from(frame: typing.Any, addresses: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing.Any:
+def steps_from(frame: typing.Any) -> list:
     """
-    The steps of a frame and its callers, and (index, frame) of those at one of the addresses; None, if a step cannot be kept.
+    The steps of a frame (or None) and its callers, innermost first.
     """
 def time_ids(x: torch.Tensor, weight: torch.Tensor, count: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     """

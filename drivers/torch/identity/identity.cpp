@@ -29,7 +29,7 @@ uint64_t tag_of(const at::TensorBase& tensor) {
 // A parameter is an nn.Parameter, a buffer of a known model, a view of one, or any leaf that requires a gradient.
 // Parameters distinguish the operators of a loop over weights. Views are not leaves here, although PyTorch calls them
 // leaves when no gradients are recorded.
-Operand as_parameter(const at::Tensor& tensor) {
+inline Operand as_parameter(const at::Tensor& tensor) {
   const uint64_t tag = tag_of(tensor);
   if (tag & 1) return {tensor, tag, true};
   // The same as tensor.is_view(), is_leaf() and so on, without their virtual calls.

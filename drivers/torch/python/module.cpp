@@ -22,6 +22,7 @@
 #include "python/identity/bindings.h"
 #include "python/identity/call_path.h"
 #include "python/identity/numbers.h"
+#include "python/identity/place_rules.h"
 #include "python/recording.h"
 #include "thread/engine_threads.h"
 #include "thread/keys.h"
@@ -95,21 +96,18 @@ py::list rows_of(const pytorch::CoverageCounter& counter) {
 void bind_installation(py::module_& m) {
   m.def(
       "install",
-      [](const py::object& error, const py::object& resolve, const py::object& name_parameter,
-         const py::object& recomputing, const py::object& engine, const py::object& run_module,
-         const py::object& parameter, const py::object& unwrap, const py::object& set_compiler) {
+      [](const py::object& error, const py::object& name_parameter, const py::object& recomputing,
+         const py::object& engine, const py::object& unwrap, const py::object& set_compiler) {
         pytorch::attach();
         unwrap_function = Py_NewRef(unwrap.ptr());
         pytorch::python_hooks.unwrapped = &unwrapped;
         error_class = Py_NewRef(error.ptr());
         pytorch::python_hooks.rethrow = &rethrow_as_python;
-        python::install_numbers(parameter.ptr());
-        python::install_call_path(resolve.ptr(), name_parameter.ptr(), recomputing.ptr(), engine.ptr(),
-                                  run_module.ptr(), set_compiler.ptr());
+        python::install_numbers(python::rules().parameter_class.ptr());
+        python::install_call_path(name_parameter.ptr(), recomputing.ptr(), engine.ptr(), set_compiler.ptr());
       },
-      py::arg("error"), py::arg("resolve"), py::arg("name_parameter"), py::arg("recomputing"), py::arg("engine"),
-      py::arg("run_module"), py::arg("parameter"), py::arg("unwrap"), py::arg("set_compiler"),
-      "Connects the driver with Python; called once, by the package.");
+      py::arg("error"), py::arg("name_parameter"), py::arg("recomputing"), py::arg("engine"), py::arg("unwrap"),
+      py::arg("set_compiler"), "Connects the driver with Python; called once, by the package.");
   m.def(
       "install_errors",
       [](const py::object& is_programs, const py::object& methods) {

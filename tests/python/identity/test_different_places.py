@@ -204,7 +204,7 @@ def test_numbers_of_a_freed_model_are_freed():
     def count():
         gc.collect()
         lifetimes.tell()
-        return len(operands._homes) + len(operands.registered)
+        return len(operands.homes) + len(operands.registered)
 
     def run(model):
         ids(lambda: (model(x), model.scale()))

@@ -13,7 +13,7 @@ import torch
 import torch.utils.checkpoint
 from amanda import _core, _torch, routine_checks
 from amanda.drivers.torch.identity import call_path, models
-from amanda.identity import frames
+from amanda.identity import frames, roots
 
 X = torch.ones(3)
 
@@ -99,7 +99,7 @@ def test_a_kept_identity_is_the_one_that_naming_gives():
     found = [places(call) for call in calls_of(model, False)]
     found += [places(call) for call in calls_of(model, True)]
     direct = _torch.walks_frames_directly()
-    _torch.walk_frames_directly(False)  # each place is named anew, by Python
+    _torch.walk_frames_directly(False)  # each place is named anew, by its frame objects
     try:
         named = [places(call) for call in calls_of(model, True)]
     finally:
@@ -163,29 +163,64 @@ def test_a_frame_counts_in_a_path_as_its_place(code, outside):
         assert not in_model
 
 
-def test_only_the_first_operator_of_a_model_is_named_in_python():
-    if not _torch.walks_frames_directly():
-        pytest.skip("this Python's frames cannot be read directly: every place is named in Python")
-    resolved = []
+class Questions(list):
+    """The functions of Python that C++ calls to name the places that `function` reaches, in order."""
 
-    def watch(frame, event, argument):
-        if event == "call" and frame.f_code is call_path.resolve.__code__:
-            resolved.append(frame)
+    _FILES = (call_path.__file__, models.__file__, roots.__file__)
 
-    model, x = make_model(), torch.ones(2, 3)
-
-    def run():
-        sys.setprofile(watch)
+    def of(self, function):
+        sys.setprofile(self._watch)
         try:
-            y = model(x)
-            return y.relu() + y.neg()
+            return function()
         finally:
             sys.setprofile(None)
 
+    def _watch(self, frame, event, argument):
+        asks = frame.f_back is None or frame.f_back.f_code.co_filename not in self._FILES
+        if event == "call" and frame.f_code.co_filename in self._FILES and asks:
+            self.append(frame.f_code.co_name)
+
+
+def test_only_the_first_operator_of_a_model_asks_python_for_names():
+    if not _torch.walks_frames_directly():
+        pytest.skip("this Python's frames cannot be read directly: every place asks Python")
+    questions, model, x = Questions(), make_model(), torch.ones(2, 3)
+
+    def run():
+        y = model(x)
+        return y.relu() + y.neg()
+
     named = _torch.count_named_places()
-    assert [row[0] for row in places(run)] == ["linear", "add_", "batch_norm", "relu", "linear", "relu", "neg", "add"]
+    found = places(lambda: questions.of(run))
+    assert [row[0] for row in found] == ["linear", "add_", "batch_norm", "relu", "linear", "relu", "neg", "add"]
     assert _torch.count_named_places() == named + 8
-    assert len(resolved) == 1
+    assert questions.count("name_running") == 1
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_place_asks_python_once(direct):
+    """For the names of a new model, and for the mark of a block. Which frames entered a scope, only its thread knows."""
+    before = _torch.walks_frames_directly()
+    _torch.walk_frames_directly(direct and before)
+    x, asked, alive = torch.ones(3), [], []
+
+    def relu(model, block):
+        with amanda.root("block") if block else contextlib.nullcontext():
+            return questions.of(lambda: model(x))
+
+    try:
+        for turn in range(2):  # the first one has new steps
+            for block in (False, True):
+                questions, model = Questions(), torch.nn.Sequential(torch.nn.ReLU())
+                model.weight = torch.nn.Parameter(torch.ones(1))
+                alive.append(model)  # a death would be told, too
+                (row,) = places(lambda model=model, block=block: relu(model, block))
+                assert row[0] == "relu"
+                if turn:
+                    asked.append([question for question in questions if question != "entered_here"])
+    finally:
+        _torch.walk_frames_directly(before)
+    assert asked == [["name_running"], ["mark_of", "name_running"]]
 
 
 def test_code_at_a_dead_one_s_address_is_not_taken_for_it():

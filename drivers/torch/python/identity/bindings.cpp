@@ -15,6 +15,7 @@
 #include "python/identity/naming.h"
 #include "python/identity/numbers.h"
 #include "python/identity/operand_names.h"
+#include "python/identity/place_rules.h"
 #include "python/identity/spot.h"
 #include "python/identity/step_path.h"
 #include "python/identity/steps.h"
@@ -66,10 +67,8 @@ py::tuple identify_path(const std::string& path, const py::list& modules, uint64
 }
 
 void bind_naming(py::module_& m) {
-  m.def("install_operand_names", &python::install_operand_names, py::arg("names"), py::arg("homes"), py::arg("search"),
-        py::arg("watch_exchanges"), "What names of parameters and buffers are found with.");
-  m.def("install_naming", &python::install_naming, py::arg("registered"), py::arg("lock"), py::arg("entered"),
-        py::arg("blocks"), py::arg("hash"), "What places are named with.");
+  m.def("install_rules", &python::install_rules, py::arg("rules"),
+        "What places are named with: a PlaceRules. Called once, by the package.");
   m.def("identify", &identify_path, py::arg("path"), py::arg("modules"), py::arg("name_hash"), py::arg("tensors"),
         py::arg("recomputing"),
         "The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: "
@@ -80,23 +79,6 @@ void bind_naming(py::module_& m) {
 }
 
 void bind_models(py::module_& m) {
-  m.def(
-      "install_models",
-      [](py::object module_class, py::object parameter_class, py::object name_class, py::object shape_of) {
-        python::install_models(
-            {std::move(module_class), std::move(parameter_class), std::move(name_class), std::move(shape_of)});
-      },
-      py::arg("module_class"), py::arg("parameter_class"), py::arg("name_class"), py::arg("shape_of"),
-      "What models are registered with. `shape_of(parameter)`: where its class is another one.");
-  m.def(
-      "install_buffers",
-      [](py::dict names, py::dict registered, py::dict homes, py::object buffers_class, py::object home_class,
-         py::object settle) {
-        python::install_buffers({std::move(names), std::move(registered), std::move(homes), std::move(buffers_class),
-                                 std::move(home_class), std::move(settle)});
-      },
-      py::arg("names"), py::arg("registered"), py::arg("homes"), py::arg("buffers_class"), py::arg("home_class"),
-      py::arg("settle"), "Where buffers are kept. `settle(module)`: of a module that is registered.");
   m.def("held", &python::held, py::arg("module"), py::arg("kind"),
         "Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None.");
   m.def(
@@ -153,35 +135,11 @@ void bind_places(py::module_& m) {
            }),
            py::arg("code"), py::arg("offset"), py::arg("python_module"))
       .def_property_readonly("lends", &python::Spot::lends, "Does it call a module with other tensors than its own?");
-  m.def(
-      "install_spots",
-      [](std::string torch_folder, std::string checkpoint_file, py::object functional_call, py::function is_machinery,
-         py::function file_of, py::function position_of, py::function line_of, py::function name_of_module) {
-        python::install_spots({std::move(torch_folder), std::move(checkpoint_file), std::move(functional_call),
-                               std::move(is_machinery), std::move(file_of), std::move(position_of), std::move(line_of),
-                               std::move(name_of_module)});
-      },
-      py::arg("torch_folder"), py::arg("checkpoint_file"), py::arg("functional_call"), py::arg("is_machinery"),
-      py::arg("file_of"), py::arg("position_of"), py::arg("line_of"), py::arg("name_of_module"),
-      "What spots are made with.");
-  m.def(
-      "install_steps",
-      [](py::object run_module, py::object step, py::dict names, py::function unwrapped, py::function is_resumed,
-         py::function mark_of_function) {
-        python::install_steps({std::move(run_module), std::move(step), std::move(names), std::move(unwrapped),
-                               std::move(is_resumed), std::move(mark_of_function)});
-      },
-      py::arg("run_module"), py::arg("step"), py::arg("names"), py::arg("unwrapped"), py::arg("is_resumed"),
-      py::arg("mark_of_function"),
-      "What steps are made with. `run_module`: the code whose first local is a module; `step`: the class of steps, a "
-      "tuple; `names`: of known modules, by address; `unwrapped(module)`: what counts as running instead of an unknown "
-      "one; `is_resumed(code)`: no step of it is kept.");
   m.def("count_steps", &python::count_steps, "For tests: how many steps were made, rather than found.");
-  m.def("steps_from", &python::steps_from, py::arg("frame"), py::arg("addresses"),
-        "The steps of a frame and its callers, and (index, frame) of those at one of the addresses; None, if a step "
-        "cannot be kept.");
+  m.def("steps_from", &python::steps_from, py::arg("frame"),
+        "The steps of a frame (or None) and its callers, innermost first.");
   m.def("modules_of", &python::modules_of, py::arg("steps"), "The modules that the steps run, innermost first.");
-  m.def("path_of", &python::path_of, py::arg("steps"),
+  m.def("path_of", py::overload_cast<const py::list&>(&python::path_of), py::arg("steps"),
         "The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside "
         "the outermost module do not change them. The modules have names.");
   m.def("forget_steps", &python::forget_steps, py::arg("code"), "The code object at this address has died.");

@@ -4,6 +4,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,7 +16,6 @@
 #include "base/hash.h"
 #include "base/port.h"
 #include "base/python_hooks.h"
-#include "base/stack_value.h"
 #include "python/identity/deaths.h"
 #include "python/identity/frames.h"  // Python first
 #include "python/identity/last_walk.h"
@@ -23,13 +23,13 @@
 #include "python/identity/namespaces.h"
 #include "python/identity/naming.h"
 #include "python/identity/path_hash.h"
+#include "python/identity/place_rules.h"
 #include "python/identity/tag_table.h"
 
 namespace amanda::python {
 namespace {
 
 // Kept for the life of the process, like the classes and functions they come from.
-PyObject* resolve_function = nullptr;
 PyObject* name_function = nullptr;
 PyObject* set_eval_frame = nullptr;                        // torch's: of the compiler's callback
 PyCodeObject* run_module_code = nullptr;                   // nn.Module's __call__: its first local is the module
@@ -185,50 +185,27 @@ class Uncompiled {
   PyObject* before_;
 };
 
-PyObject* list_of(const std::vector<pytorch::TensorOperand>& tensors) {
-  PyObject* operands = PyList_New(0);
-  for (const auto& [position, tensor, counts] : tensors) {
-    PyObject* object = pytorch::py_object(*tensor);
-    if (!object && !counts) continue;
-    PyObject* operand = Py_BuildValue("(nOO)", static_cast<Py_ssize_t>(position), object ? object : Py_None,
-                                      counts ? Py_True : Py_False);
-    PyList_Append(operands, operand);
-    Py_DECREF(operand);
-  }
-  return operands;
-}
-
-// Returns false if a Python exception is set. `in_model`: true if the id does not depend on frames outside the
-// outermost module.
-bool find_place(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors, Identified& found,
-                bool& in_model) {
+// Returns false if a Python exception is set.
+bool find_place(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors, NamedCall& found) {
   Uncompiled uncompiled;
   const bool recomputing = pytorch::port::inside_backward();
   try {
-    if (std::optional<KeptCall> kept = identify_kept(name_hash, tensors, recomputing)) {
-      found = std::move(kept->place);
-      in_model = kept->in_model;
+    if (std::optional<NamedCall> kept = identify_kept(name_hash, tensors, recomputing)) {
+      found = std::move(*kept);
       return true;
     }
+    auto* frame = reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get()));
+    const auto outwards = pybind11::reinterpret_steal<pybind11::object>(frame);
+    found = name_call(frame ? outwards : pybind11::none(), name_hash, tensors, recomputing);
+    return true;
   } catch (pybind11::error_already_set& error) {
     error.restore();
-    return false;
+  } catch (const pybind11::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  PyObject* operands = list_of(tensors);
-  PyObject* place =
-      PyObject_CallFunction(resolve_function, "OKOO", frame ? reinterpret_cast<PyObject*>(frame) : Py_None,
-                            static_cast<unsigned long long>(name_hash), operands, recomputing ? Py_True : Py_False);
-  Py_DECREF(operands);
-  Py_XDECREF(frame);
-  const char *module_path, *source;
-  unsigned long long id = 0;
-  int known_in_model = 0;
-  const bool ok = place && PyArg_ParseTuple(place, "Kssp", &id, &module_path, &source, &known_in_model);
-  if (ok) found = {id, module_path, source};
-  in_model = ok && known_in_model;
-  Py_XDECREF(place);
-  return ok;
+  return false;
 }
 
 // Signal handlers run wherever Python code runs, here too, and their exceptions belong to the program; so do those that
@@ -242,7 +219,8 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
   const uint64_t epoch = pytorch::python_hooks.epoch.load(std::memory_order_acquire);
   const bool lasts =
       walks_directly && !pytorch::port::inside_backward();  // a recomputation's operands depend on the first run
-  Identified place;
+  NamedCall call;
+  Identified& place = call.place;
   ModelCalls::Place here;
   if (lasts) here = ModelCalls::here(name_hash, tensors, run_module_code);
   if (model_calls.find(here, place)) {
@@ -250,19 +228,18 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
     descriptions().add(raw, std::move(place));
     return id;
   }
-  bool in_model = false;
-  bool found = find_place(name_hash, tensors, place, in_model);
+  bool found = find_place(name_hash, tensors, call);
   std::optional<python_error> raised;
   if (!found) {
     raised.emplace().persist();
     for (int tries = 1; tries < kTries && !found; ++tries) {
-      found = find_place(name_hash, tensors, place, in_model);
+      found = find_place(name_hash, tensors, call);
       if (!found) PyErr_Clear();
     }
   }
   named_places += found;
   const OpId id = place.id;
-  if (in_model && lasts && !raised) {
+  if (call.in_model && lasts && !raised) {
     if (here.key == 0) {
       here = ModelCalls::here(name_hash, tensors, run_module_code);
     } else {
@@ -274,7 +251,7 @@ OpId resolve(uint64_t raw, uint64_t name_hash, const std::vector<pytorch::Tensor
   if (!raised) return id;
   if (found || !PyErr_GivenExceptionMatches(raised->type, PyExc_Exception)) throw *raised;
   raised->restore();
-  PyErr_WriteUnraisable(resolve_function);
+  PyErr_WriteUnraisable(rules().name_running.ptr());
   return 0;  // not identified: analyzed each time
 }
 
@@ -333,12 +310,10 @@ std::vector<PyCodeObject*> sorted_codes(PyObject* sequence) {
 
 }  // namespace
 
-void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObject* recomputing, PyObject* engine,
-                       PyObject* run_module, PyObject* set_compiler) {
-  resolve_function = Py_NewRef(resolve_place);
+void install_call_path(PyObject* name_parameter, PyObject* recomputing, PyObject* engine, PyObject* set_compiler) {
   name_function = Py_NewRef(name_parameter);
   set_eval_frame = Py_NewRef(set_compiler);
-  run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(run_module));
+  run_module_code = reinterpret_cast<PyCodeObject*>(Py_NewRef(rules().run_module.ptr()));
   recompute_codes = sorted_codes(recomputing);
   engine_codes = sorted_codes(engine);
 #ifdef AMANDA_FRAME_LAYOUT

@@ -9,12 +9,11 @@
 
 namespace amanda::python {
 
-/// Fills in the driver's hooks. `resolve_place` is amanda.drivers.torch.identity.call_path.resolve. `name_parameter` is
+/// Fills in the driver's hooks, after install_rules(). `name_parameter` is
 /// amanda.drivers.torch.identity.parameter_names.name_of. `recomputing` and `engine` hold the code objects that
 /// recompute checkpointed regions, and that run the autograd engine. `set_compiler` sets the compiler of this thread's
 /// frames, and returns the previous one. With the interpreter lock.
-void install_call_path(PyObject* resolve_place, PyObject* name_parameter, PyObject* recomputing, PyObject* engine,
-                       PyObject* run_module, PyObject* set_compiler);
+void install_call_path(PyObject* name_parameter, PyObject* recomputing, PyObject* engine, PyObject* set_compiler);
 
 /// Sets which `with amanda.root(name)` block is the innermost in the frame object at this address. 0 if there is none.
 /// It is part of the raw path. With the interpreter lock.

@@ -8,15 +8,13 @@
 
 #include "python/identity/deaths.h"
 #include "python/identity/numbers.h"
+#include "python/identity/place_rules.h"
 #include "python/identity/text.h"
 
 namespace amanda::python {
 namespace {
 
 namespace py = pybind11;
-
-ModelPython* model_python = nullptr;
-BufferTables* buffer_tables = nullptr;
 
 PyObject* interned(const char* text) {
   PyObject* made = PyUnicode_InternFromString(text);
@@ -121,7 +119,7 @@ class Walk {
     try {
       const py::object start = start_of_names(name);
       any_held(module, modules_kind(), [&](py::handle part_name, py::handle part) {
-        if (is_a(part, model_python->module_class)) add(part, joined(start, part_name));
+        if (is_a(part, rules().module_class)) add(part, joined(start, part_name));
         return false;
       });
     } catch (...) {
@@ -141,7 +139,7 @@ class Walk {
 // The text by which Python shows the shape's tuple, or None.
 std::string shape_text(py::handle parameter) {
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(parameter.ptr()));
-  const bool plain = type == model_python->parameter_class.ptr() || type == THPVariableClass;
+  const bool plain = type == rules().parameter_class.ptr() || type == THPVariableClass;
   if (plain && THPVariable_Check(parameter.ptr())) {
     const at::Tensor& tensor = THPVariable_Unpack(parameter.ptr());
     if (!tensor.is_nested() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
@@ -150,13 +148,10 @@ std::string shape_text(py::handle parameter) {
       return text + (tensor.dim() == 1 ? ",)" : ")");
     }
   }
-  return std::string(view(py::repr(model_python->shape_of(parameter))));
+  return std::string(view(py::repr(rules().shape_of(parameter))));
 }
 
 }  // namespace
-
-void install_models(ModelPython types) { model_python = new ModelPython(std::move(types)); }
-void install_buffers(BufferTables tables) { buffer_tables = new BufferTables(std::move(tables)); }
 
 std::pair<py::handle, py::handle> part_of(const py::list& parts, size_t i) {
   PyObject* pair = PyList_GET_ITEM(parts.ptr(), static_cast<Py_ssize_t>(i));
@@ -168,7 +163,7 @@ bool holds_state(py::handle module) {
 }
 
 py::object new_name(const py::str& model, const py::object& path, bool has_state, const std::string& text) {
-  return made(model_python->name_class, model, path, py::bool_(has_state), py::str(text));
+  return made(rules().name_class, model, path, py::bool_(has_state), py::str(text));
 }
 
 py::list held(const py::object& module, const py::str& kind) {
@@ -229,7 +224,7 @@ py::bytes with_state(const py::list& parts, const py::object& wrapper) {
 namespace {
 
 void register_new(py::handle module, const py::object& address) {
-  const BufferTables& tables = *buffer_tables;
+  const PlaceRules& tables = rules();
   const py::object reference = checked(PyWeakref_NewRef(module.ptr(), nullptr));
   const py::dict numbers;
   tables.registered[address] = made(tables.buffers_class, reference, numbers);
@@ -251,9 +246,9 @@ void register_buffers(const py::list& parts) {
   for (size_t i = parts.size(); i-- > 0;) {
     const auto module = part_of(parts, i).second;
     const py::object address = address_of(module);
-    if (!contains(buffer_tables->names, address)) continue;
-    if (contains(buffer_tables->registered, address)) {
-      buffer_tables->settle(module);
+    if (!contains(rules().names, address)) continue;
+    if (contains(rules().registered, address)) {
+      rules().settle_buffers(module);
     } else {
       register_new(module, address);
     }

@@ -10,14 +10,6 @@
 
 namespace amanda::python {
 
-/// For the life of the process. See amanda/drivers/torch/identity/models.py.
-struct ModelPython {
-  pybind11::object module_class, parameter_class;  // nn.Module, nn.Parameter
-  pybind11::object name_class;                     // of the values of `names`, a tuple
-  pybind11::object shape_of;                       // `shape_of(parameter)`: for other classes of tensors
-};
-void install_models(ModelPython types);
-
 /// The members that a module itself holds in `kind`, that is "_parameters", "_buffers" or "_modules", without those
 /// that are None: a list of (name, value).
 pybind11::list held(const pybind11::object& module, const pybind11::str& kind);
@@ -40,15 +32,6 @@ bool holds_state(pybind11::handle module);
 pybind11::object new_name(const pybind11::str& model, const pybind11::object& path, bool has_state,
                           const std::string& text);
 
-/// Tables of the buffers that count as parameters. See amanda/drivers/torch/identity/operands.py.
-struct BufferTables {
-  pybind11::dict names;                        // of modules, by address
-  pybind11::dict registered;                   // their buffers, by the module's address
-  pybind11::dict homes;                        // lists of the modules that hold a buffer, by its number
-  pybind11::object buffers_class, home_class;  // of the values of the last two
-  pybind11::object settle;                     // `settle(module)`: for modules that are registered
-};
-void install_buffers(BufferTables tables);
 /// Has the buffers of named modules count as parameters. The outermost is the last.
 void register_buffers(const pybind11::list& parts);
 

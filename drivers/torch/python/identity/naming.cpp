@@ -1,6 +1,10 @@
 #include "python/identity/naming.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/stack_value.h"
@@ -8,6 +12,8 @@
 #include "python/identity/model_names.h"
 #include "python/identity/numbers.h"
 #include "python/identity/path.h"
+#include "python/identity/place_rules.h"
+#include "python/identity/step_path.h"
 #include "python/identity/steps.h"
 #include "python/identity/text.h"
 
@@ -16,19 +22,13 @@ namespace {
 
 namespace py = pybind11;
 
-struct NamingTables {
-  py::dict registered;
-  py::object acquire, release, entered, blocks, hash;
-};
-NamingTables* naming_tables = nullptr;
-
-/// The lock of call_path.naming(), if no other thread has it.
+/// The lock of naming: call_path.naming() takes it, too.
 class NamingLock {
  public:
-  NamingLock() : held_(py::bool_(naming_tables->acquire(false))) {}
+  explicit NamingLock(bool wait) : held_(py::bool_(rules().acquire(wait))) {}
   ~NamingLock() {
     if (!held_) return;
-    const auto done = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(naming_tables->release.ptr()));
+    const auto done = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(rules().release.ptr()));
     if (!done) PyErr_Clear();
   }
   NamingLock(const NamingLock&) = delete;
@@ -39,11 +39,32 @@ class NamingLock {
   bool held_;
 };
 
+/// What Python's code does meanwhile is not recorded, and no mode sees it: see call_path.naming().
+class Unseen {
+ public:
+  Unseen()
+      : functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()),
+        trace_(torch::jit::tracer::getTracingState()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+    if (trace_) torch::jit::tracer::setTracingState(nullptr);
+  }
+  ~Unseen() {
+    if (trace_) torch::jit::tracer::setTracingState(trace_);
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_);
+  }
+  Unseen(const Unseen&) = delete;
+  Unseen& operator=(const Unseen&) = delete;
+
+ private:
+  const at::impl::TorchFunctionDisabledState functions_;
+  const std::shared_ptr<torch::jit::tracer::TracingState> trace_;
+};
+
 // The same as frames.hash_of_text().
 uint64_t hash_of(const std::string& text) {
   static PyObject* const digest = PyUnicode_InternFromString("digest");
   const py::bytes data(text);
-  const auto hash = py::reinterpret_steal<py::object>(PyObject_CallOneArg(naming_tables->hash.ptr(), data.ptr()));
+  const auto hash = py::reinterpret_steal<py::object>(PyObject_CallOneArg(rules().hash.ptr(), data.ptr()));
   if (!hash) throw py::error_already_set();
   const auto bytes = py::reinterpret_steal<py::bytes>(PyObject_CallMethodNoArgs(hash.ptr(), digest));
   if (!bytes) throw py::error_already_set();
@@ -54,7 +75,7 @@ uint64_t hash_of(const std::string& text) {
 
 bool is_registered(PyObject* module) {
   const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module));
-  return PyDict_GetItemWithError(naming_tables->registered.ptr(), address.ptr()) != nullptr;
+  return PyDict_GetItemWithError(rules().registered.ptr(), address.ptr()) != nullptr;
 }
 
 // The frames that entered a scope. They count only where no model is around the call.
@@ -62,8 +83,8 @@ class Entered {
  public:
   // Returns false if a frame is in a block, whose name counts.
   bool ask() {
-    if (py::len(naming_tables->blocks()) > 0) return false;
-    frames_ = naming_tables->entered();
+    if (py::len(rules().blocks) > 0) return false;
+    frames_ = rules().entered();
     return true;
   }
   bool has(const KeptStep& step) const {
@@ -116,15 +137,6 @@ std::optional<Call> call_here() {
   return call;
 }
 
-}  // namespace
-
-void install_naming(py::dict registered, py::object lock, py::object entered, py::object blocks, py::object hash) {
-  naming_tables = new NamingTables{std::move(registered), lock.attr("acquire"), lock.attr("release"),
-                                   std::move(entered),    std::move(blocks),    std::move(hash)};
-}
-
-namespace {
-
 // The hash of an operator on a path, which `append_path` appends. Texts of paths are long: all are made in one string.
 template <class Append>
 uint64_t hash_of_place(uint64_t name_hash, const Append& append_path) {
@@ -161,24 +173,57 @@ Identified identify(std::string_view path, const std::vector<PyObject*>& modules
   return identify_at(place, modules, names_given(modules), operands, recomputing);
 }
 
-std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
-                                      bool recomputing) {
-  const NamingLock lock;
-  const auto any_dead = [] { return has_dead_objects() || has_dead_numbers(); };
-  if (!lock || any_dead()) return std::nullopt;
-  std::optional<Call> call = call_here();
-  if (!call && keep_steps() && !any_dead()) call = call_here();
-  if (!call) return std::nullopt;
+namespace {
+
+std::vector<NamedOperand> named(const std::vector<pytorch::TensorOperand>& tensors) {
   std::vector<NamedOperand> operands;
   for (const auto& [position, tensor, counts] : tensors) {
     PyObject* object = pytorch::py_object(*tensor);
     if (object || counts) operands.push_back({position, object, counts});
   }
-  std::string source(call->path.source());
-  const bool in_model = call->path.in_model();
-  const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { call->path.append_to(text); });
-  KeptCall found{identify_at(place, call->modules, call->names, operands, recomputing), in_model};
+  return operands;
+}
+
+NamedCall named_on(const Path& path, const std::vector<PyObject*>& modules, const ModuleNames& names,
+                   uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors, bool recomputing) {
+  std::string source(path.source());
+  const bool in_model = path.in_model();
+  const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { path.append_to(text); });
+  NamedCall found{identify_at(place, modules, names, named(tensors), recomputing), in_model};
   found.place.source = std::move(source);
+  return found;
+}
+
+bool any_dead() { return has_dead_objects() || has_dead_numbers(); }
+
+bool all_named(const std::vector<PyObject*>& modules) {
+  return std::all_of(modules.begin(), modules.end(), is_registered) && names_now(modules).size() == modules.size();
+}
+
+}  // namespace
+
+std::optional<NamedCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
+                                       bool recomputing) {
+  const NamingLock lock(/*wait=*/false);
+  if (!lock || any_dead()) return std::nullopt;
+  std::optional<Call> call = call_here();
+  if (!call && keep_steps() && !any_dead()) call = call_here();
+  if (!call) return std::nullopt;
+  return named_on(call->path, call->modules, call->names, name_hash, tensors, recomputing);
+}
+
+NamedCall name_call(const py::object& frame, uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
+                    bool recomputing) {
+  const NamingLock lock(/*wait=*/true);
+  const Unseen unseen;
+  if (any_dead()) rules().tell_deaths();
+  const py::list steps = steps_from(frame);
+  const std::vector<PyObject*> modules = modules_in(steps);
+  bool borrows = false;
+  if (!all_named(modules)) borrows = rules().name_running(modules_of(steps), any_lends(steps)).cast<bool>();
+  const ModuleNames names = names_given(modules);
+  NamedCall found = named_on(path_of(steps, names), modules, names, name_hash, tensors, recomputing);
+  found.in_model = found.in_model && !borrows;
   return found;
 }
 

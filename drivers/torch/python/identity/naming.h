@@ -20,14 +20,6 @@ struct Identified {
   std::string module_path, source;
 };
 
-/// Installs the objects for naming places, for the life of the process. See amanda/drivers/torch/identity/call_path.py.
-///
-/// `registered` holds the modules whose buffers count, too, by address. `lock` is that of call_path.naming(). `entered`
-/// holds the frames of this thread that entered a scope, by address, with their code. `blocks` holds the frames that
-/// are in a block of amanda.root. `hash` is frames.hash_bytes().
-void install_naming(pybind11::dict registered, pybind11::object lock, pybind11::object entered, pybind11::object blocks,
-                    pybind11::object hash);
-
 /// Identifies an operator on a path; without the source. `modules`: the running modules, innermost first; they have
 /// names.
 ///
@@ -35,13 +27,18 @@ void install_naming(pybind11::dict registered, pybind11::object lock, pybind11::
 Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
                     const std::vector<NamedOperand>& operands, bool recomputing);
 
-/// An operator that this thread calls, identified by the kept steps of its frames and modules.
-struct KeptCall {
+/// An operator that this thread calls.
+struct NamedCall {
   Identified place;
-  bool in_model;  // the id does not depend on frames outside the outermost module
+  bool in_model = false;  // the id does not depend on frames outside the outermost module
 };
-/// Empty if something is not kept yet or has died, or if another thread names a place. With the interpreter lock.
-std::optional<KeptCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
-                                      bool recomputing);
+/// Identified by the kept steps of its frames and modules. Empty if something is not kept yet or has died, or if
+/// another thread names a place. With the interpreter lock.
+std::optional<NamedCall> identify_kept(uint64_t name_hash, const std::vector<pytorch::TensorOperand>& tensors,
+                                       bool recomputing);
+/// Identified in any case, from this frame (or None) outwards. Python is asked for what only it knows: the names of
+/// models that are new, and the mark of a root.
+NamedCall name_call(const pybind11::object& frame, uint64_t name_hash,
+                    const std::vector<pytorch::TensorOperand>& tensors, bool recomputing);
 
 }  // namespace amanda::python

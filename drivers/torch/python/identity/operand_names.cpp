@@ -9,6 +9,7 @@
 
 #include "base/python_hooks.h"
 #include "python/identity/numbers.h"
+#include "python/identity/place_rules.h"
 #include "python/identity/text.h"
 
 namespace amanda::python {
@@ -16,16 +17,10 @@ namespace {
 
 namespace py = pybind11;
 
-struct OperandTables {
-  py::dict names, homes;
-  py::object search, watch_exchanges;
-};
-OperandTables* operand_tables = nullptr;
-
 uint64_t number_for(const at::Tensor& tensor) {
   static bool watched = false;
   if (!watched) {
-    operand_tables->watch_exchanges();
+    rules().watch_exchanges();
     watched = true;
   }
   const uint64_t number = number_of(tensor);
@@ -93,13 +88,13 @@ std::string shown(py::handle object) { return std::string(view(py::repr(object))
 // A buffer's name in the model that holds it. Empty if none does.
 std::string name_at_home(uint64_t number) {
   const auto key = py::reinterpret_steal<py::object>(PyLong_FromUnsignedLongLong(number));
-  PyObject* homes = PyDict_GetItemWithError(operand_tables->homes.ptr(), key.ptr());
+  PyObject* homes = PyDict_GetItemWithError(rules().homes.ptr(), key.ptr());
   if (!homes) return {};
   for (py::handle home : py::reinterpret_borrow<py::list>(homes)) {
     const py::object module =
         py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(home.ptr(), 0))();  // a weak reference
     if (module.is_none()) continue;
-    const ModuleName name = ModuleName::of(module.ptr(), operand_tables->names);
+    const ModuleName name = ModuleName::of(module.ptr(), rules().names);
     if (!name) throw py::key_error("a module has no name");
     const std::string own(view(PyTuple_GET_ITEM(home.ptr(), 1))), path(view(name.path()));
     return shown(py::make_tuple(name.model(), path.empty() ? own : path + "." + own));
@@ -119,15 +114,11 @@ std::string name_in(PyObject* module, PyObject* tensor) {
       if (parameter == tensor) return shown(py::str(name));
     }
   }
-  const py::object found = operand_tables->search(py::handle(module), py::handle(tensor));
+  const py::object found = rules().search(py::handle(module), py::handle(tensor));
   return found.is_none() ? std::string() : shown(found);
 }
 
 }  // namespace
-
-void install_operand_names(py::dict names, py::dict homes, py::object search, py::object watch_exchanges) {
-  operand_tables = new OperandTables{std::move(names), std::move(homes), std::move(search), std::move(watch_exchanges)};
-}
 
 std::string operand_name(const NamedOperand& operand, const std::vector<PyObject*>& modules, const ModuleNames& names,
                          uint64_t place, bool recomputing) {

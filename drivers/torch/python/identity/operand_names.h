@@ -2,7 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <pybind11/pybind11.h>
+#include <Python.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,14 +19,6 @@ struct NamedOperand {
   PyObject* object;  // null if it has none, because C++ created and holds it
   bool counts;       // true if it is a parameter, or a leaf that requires a gradient
 };
-
-/// Installs the objects for finding names, for the life of the process. See amanda/drivers/torch/identity/operands.py.
-///
-/// `names` holds names of modules, by address. `homes` holds lists of the modules that hold a buffer, by the buffer's
-/// number. `search(module, tensor)` is the parameter's name in a module and the modules in it, or None.
-/// `watch_exchanges` is called before tensors have numbers.
-void install_operand_names(pybind11::dict names, pybind11::dict homes, pybind11::object search,
-                           pybind11::object watch_exchanges);
 
 /// An operand's name at a place, as Python shows it. Empty if it is not part of the id there.
 ///

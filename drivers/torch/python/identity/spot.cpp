@@ -4,14 +4,13 @@
 #include <string_view>
 
 #include "python/identity/deaths.h"
+#include "python/identity/place_rules.h"
 #include "python/identity/text.h"
 
 namespace amanda::python {
 namespace {
 
 namespace py = pybind11;
-
-SpotPython* spot_python = nullptr;
 
 bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
 
@@ -25,7 +24,7 @@ std::pair<std::string, int> position_of(PyCodeObject* code, int offset) {
   PyCode_Addr2Location(code, offset, &line, &column, &last_line, &last_column);
   std::string text;
   for (const int number : {line, last_line, column, last_column}) {
-    if (number < 0) return {std::string(view(py::repr(called(spot_python->position_of, code, offset)))), 0};
+    if (number < 0) return {std::string(view(py::repr(called(rules().position_of, code, offset)))), 0};
     text += text.empty() ? "(" : ", ";
     text += std::to_string(number);
   }
@@ -34,23 +33,21 @@ std::pair<std::string, int> position_of(PyCodeObject* code, int offset) {
 
 }  // namespace
 
-void install_spots(SpotPython functions) { spot_python = new SpotPython(std::move(functions)); }
-
 SpotCode::SpotCode(PyCodeObject* code, const py::object& python_module)
-    : module_(spot_python->name_of_module(python_module)),
+    : module_(rules().name_of_module(python_module)),
       filename_(py::reinterpret_borrow<py::object>(code->co_filename)),
       function_(py::reinterpret_borrow<py::object>(code->co_qualname)),
-      is_machinery_(spot_python->is_machinery(filename_).cast<bool>()),
-      lends_(reinterpret_cast<PyObject*>(code) == spot_python->functional_call.ptr()) {
+      is_machinery_(rules().is_machinery(filename_).cast<bool>()),
+      lends_(reinterpret_cast<PyObject*>(code) == rules().functional_call.ptr()) {
   const std::string file = encodable(filename_);
-  is_checkpoint_ = file == spot_python->checkpoint_file;
-  is_torchs_ = is_machinery_ || starts_with(file, spot_python->torch_folder);
+  is_checkpoint_ = file == rules().checkpoint_file;
+  is_torchs_ = is_machinery_ || starts_with(file, rules().torch_folder);
   watch(reinterpret_cast<PyObject*>(code), Watch::kAddress);
 }
 
 const std::string& SpotCode::text() {
   if (text_.empty()) {
-    const py::tuple file = spot_python->file_of(module_, filename_);
+    const py::tuple file = rules().file_of(module_, filename_);
     std::string text(view(py::repr(py::make_tuple(file[0], file[1], function_))));
     text.back() = ',';  // its bracket
     text_ = std::move(text);
@@ -62,7 +59,7 @@ Spot::Spot(std::shared_ptr<SpotCode> in, PyCodeObject* code, int offset) : code_
   auto [position, line] = position_of(code, offset);
   position_ = std::move(position);
   if (code_->is_torchs()) return;
-  if (line == 0) line = called(spot_python->line_of, code, offset).cast<int>();
+  if (line == 0) line = called(rules().line_of, code, offset).cast<int>();
   source_ = encodable(code_->filename()) + ":" + std::to_string(line);
 }
 

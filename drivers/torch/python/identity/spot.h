@@ -11,15 +11,6 @@
 
 namespace amanda::python {
 
-/// The Python objects for making spots, for the life of the process.
-struct SpotPython {
-  std::string torch_folder, checkpoint_file;
-  pybind11::object functional_call;  // the code of torch's, or None
-  pybind11::function is_machinery;   // of a file; see amanda/drivers/torch/identity/call_path.py
-  pybind11::function file_of, position_of, line_of, name_of_module;  // see amanda/identity/frames.py
-};
-void install_spots(SpotPython functions);
-
 /// Some code that belongs to a Python module. Does not keep the code alive, but watches it.
 class SpotCode {
  public:

@@ -1,10 +1,8 @@
 #include "python/identity/step_path.h"
 
+#include <algorithm>
 #include <string>
-#include <vector>
 
-#include "python/identity/model_names.h"
-#include "python/identity/path.h"
 #include "python/identity/spot.h"
 
 namespace amanda::python {
@@ -29,20 +27,25 @@ class Step {
 
 }  // namespace
 
-py::list modules_of(const py::list& steps) {
-  py::list modules;
-  for (py::handle each : steps) {
-    if (const Step step(each); !step.module().is_none()) modules.append(step.module());
-  }
-  return modules;
-}
-
-py::tuple path_of(const py::list& steps) {
+std::vector<PyObject*> modules_in(const py::list& steps) {
   std::vector<PyObject*> modules;
   for (py::handle each : steps) {
     if (const Step step(each); !step.module().is_none()) modules.push_back(step.module().ptr());
   }
-  const ModuleNames names = names_given(modules);
+  return modules;
+}
+
+py::list modules_of(const py::list& steps) {
+  py::list modules;
+  for (PyObject* module : modules_in(steps)) modules.append(py::handle(module));
+  return modules;
+}
+
+bool any_lends(const py::list& steps) {
+  return std::any_of(steps.begin(), steps.end(), [](py::handle each) { return Step(each).spot().lends(); });
+}
+
+Path path_of(const py::list& steps, const ModuleNames& names) {
   auto name = names.begin();
   Path path;
   for (py::handle each : steps) {
@@ -57,6 +60,12 @@ py::tuple path_of(const py::list& steps) {
     }
     path.add(part);
   }
+  return path;
+}
+
+py::tuple path_of(const py::list& steps) {
+  const ModuleNames names = names_given(modules_in(steps));
+  const Path path = path_of(steps, names);
   std::string text;
   path.append_to(text);
   return py::make_tuple(text, std::string(path.source()), path.in_model());

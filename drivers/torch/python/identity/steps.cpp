@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "python/identity/frames.h"
 #include "python/identity/namespaces.h"
+#include "python/identity/place_rules.h"
 
 namespace amanda::python {
 namespace {
@@ -50,7 +52,6 @@ const LastingStep* find(PyCodeObject* code, int offset, PyObject* globals) {
   return found == in->steps.end() ? nullptr : &found->second;
 }
 
-StepPython* step_python = nullptr;
 size_t steps_made = 0;
 
 // The code's last constant may be a mark, which is a pair.
@@ -70,11 +71,11 @@ const LastingStep* keep(const py::object& code_object, int offset, PyObject* glo
   std::shared_ptr<SpotCode> of = in ? in->code : nullptr;
   const auto name = py::reinterpret_borrow<py::object>(module);
   if (!of) {
-    if (step_python->is_resumed(code_object).cast<bool>()) return nullptr;
+    if (rules().is_resumed(code_object).cast<bool>()) return nullptr;
     of = std::make_shared<SpotCode>(code, name ? name : py::none());
   }
   LastingStep step{std::make_shared<Spot>(of, code, offset), py::none(), {}};
-  if (may_be_marked(code)) step.mark = step_python->mark_of_function(code_object, offset);
+  if (may_be_marked(code)) step.mark = rules().mark_of_function(code_object, offset);
   ++steps_made;
   InModule* into = find(address, module);  // again: Python code may have run
   if (!into) {
@@ -88,7 +89,7 @@ py::object new_step(const py::object& spot, const py::object& module, const py::
                     const py::object& enters) {
   const auto fields = py::make_tuple(spot, module, mark, enters);
   auto made = py::reinterpret_steal<py::object>(  // without NamedTuple's Python
-      PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(step_python->step.ptr()), py::make_tuple(fields).ptr(),
+      PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(rules().step_class.ptr()), py::make_tuple(fields).ptr(),
                           nullptr));
   if (!made) throw py::error_already_set();
   return made;
@@ -99,11 +100,27 @@ py::object shown(const LastingStep& step) {
   return step.step;
 }
 
-// The module that counts as running where this one is called, or None.
+bool is_a(const py::object& object, const py::object& cls) {
+  return PyType_IsSubtype(Py_TYPE(object.ptr()), reinterpret_cast<PyTypeObject*>(cls.ptr())) != 0;
+}
+
+// A wrapper of torch.compile's around a module. There is none until the program has imported the compiler.
+bool is_wrapper(const py::object& module) {
+  const auto compiler = py::reinterpret_steal<py::object>(PyImport_GetModule(rules().compiler.ptr()));
+  if (!compiler) {
+    if (PyErr_Occurred()) throw py::error_already_set();
+    return false;
+  }
+  const py::object wrapper = py::getattr(compiler, "OptimizedModule", py::none());
+  return !wrapper.is_none() && is_a(module, wrapper);
+}
+
+// The module that counts as running where this one is called, or None: a wrapper counts as the module in it.
 py::object running(const py::object& module) {
   if (module.is_none()) return module;
   const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(module.ptr()));
-  return step_python->names.contains(address) ? module : step_python->unwrapped(module);
+  const bool runs = rules().names.contains(address) || (is_a(module, rules().module_class) && !is_wrapper(module));
+  return runs ? module : py::none();
 }
 
 // The step, with its module. `module`: the module that the frame runs.
@@ -112,19 +129,53 @@ py::object with_module(const py::object& step, const py::object& module) {
   return runs.is_none() ? step : new_step(step[py::int_(0)], runs, step[py::int_(2)], step[py::int_(3)]);
 }
 
-// The result of steps_from(), while it is made.
-struct Steps {
-  const std::vector<uintptr_t>& addresses;
-  py::list all{}, marked{};
+// The frames whose steps depend on more than the instruction and the module.
+class RootFrames {
+ public:
+  RootFrames() : entered_(rules().entered()) {
+    for (const auto& [address, code] : entered_) addresses_.push_back(address.cast<uintptr_t>());
+    for (py::handle address : rules().blocks) addresses_.push_back(address.cast<uintptr_t>());
+  }
 
-  // `frame`: null if the frame has no object. A frame at one of the addresses has one.
+  bool contain(const PyObject* frame) const {
+    return std::find(addresses_.begin(), addresses_.end(), reinterpret_cast<uintptr_t>(frame)) != addresses_.end();
+  }
+  // The step of one of them. Only Python knows its mark.
+  py::object step_of(const py::object& step, const py::object& frame) const {
+    const auto address = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(frame.ptr()));
+    const auto code = py::reinterpret_steal<py::object>(
+        reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.ptr()))));
+    const bool enters = PyDict_GetItemWithError(entered_.ptr(), address.ptr()) == code.ptr();
+    py::object mark = step[py::int_(2)];
+    if (rules().blocks.contains(address)) mark = rules().mark_of(frame);
+    return new_step(step[py::int_(0)], step[py::int_(1)], mark, py::bool_(enters));
+  }
+
+ private:
+  const py::dict entered_;
+  std::vector<uintptr_t> addresses_;
+};
+
+// The result of steps_from(), while it is made.
+class Steps {
+ public:
+  explicit Steps(const RootFrames& roots) : roots_(roots) {}
+
+  // `frame`: null if the frame has no object. A root's frame has one.
   template <class ModuleOf>
   void add(const py::object& step, const PyObject* code, PyObject* frame, const ModuleOf& module_of) {
-    if (frame && std::find(addresses.begin(), addresses.end(), reinterpret_cast<uintptr_t>(frame)) != addresses.end())
-      marked.append(py::make_tuple(all.size(), py::handle(frame)));
-    all.append(code == step_python->run_module.ptr() ? with_module(step, module_of()) : step);
+    if (frame && roots_.contain(frame)) at_roots_.emplace_back(all_.size(), py::reinterpret_borrow<py::object>(frame));
+    all_.append(code == rules().run_module.ptr() ? with_module(step, module_of()) : step);
   }
-  py::object result() const { return py::make_tuple(all, marked); }
+  py::list finish() {
+    for (const auto& [i, frame] : at_roots_) all_[i] = roots_.step_of(all_[i], frame);
+    return std::move(all_);
+  }
+
+ private:
+  const RootFrames& roots_;
+  py::list all_;
+  std::vector<std::pair<size_t, py::object>> at_roots_;
 };
 
 #ifdef AMANDA_FRAME_LAYOUT
@@ -172,7 +223,7 @@ bool runs_module() {
 #ifdef AMANDA_FRAME_LAYOUT
   if (!walks_directly) return false;
   for (const RawFrame* frame = innermost_frame(PyThreadState_Get()); frame; frame = outer_frame(frame)) {
-    if (reinterpret_cast<PyObject*>(code_of(frame)) == step_python->run_module.ptr()) return true;
+    if (reinterpret_cast<PyObject*>(code_of(frame)) == rules().run_module.ptr()) return true;
   }
 #endif
   return false;
@@ -183,7 +234,7 @@ c10::SmallVector<KeptStep, 64> kept_steps() {
 #ifdef AMANDA_FRAME_LAYOUT
   const bool all = each_kept(innermost_frame(PyThreadState_Get()),
                              [&](const LastingStep& one, PyObject* code, const RawFrame* frame) {
-                               PyObject* module = code == step_python->run_module.ptr() ? first_local(frame) : nullptr;
+                               PyObject* module = code == rules().run_module.ptr() ? first_local(frame) : nullptr;
                                steps.push_back({&one, code, module, reinterpret_cast<PyObject*>(frame->frame_obj)});
                              });
   if (!all) steps.clear();
@@ -208,23 +259,22 @@ bool keep_steps() {
 #endif
 }
 
-void install_steps(StepPython functions) { step_python = new StepPython(std::move(functions)); }
-
-py::object steps_from(py::object frame, const std::vector<uintptr_t>& addresses) {
+py::list steps_from(py::object frame) {
+  const RootFrames roots;
   if (frame.is_none()) frame = py::object();
-  if (Steps kept{addresses}; frame && add_kept(frame.ptr(), kept)) return kept.result();
-  Steps steps{addresses};
-  while (frame) {
-    auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
+  if (Steps kept(roots); frame && add_kept(frame.ptr(), kept)) return kept.finish();
+  Steps steps(roots);
+  for (py::object each = frame; each;) {
+    auto* here = reinterpret_cast<PyFrameObject*>(each.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
     const auto globals = py::reinterpret_steal<py::object>(PyFrame_GetGlobals(here));
     const LastingStep* one = keep(code, PyFrame_GetLasti(here), globals.ptr());
-    if (!one) return py::none();
-    steps.add(shown(*one), code.ptr(), frame.ptr(),
+    if (!one) return rules().resumed_steps(frame, /*resumed=*/false);
+    steps.add(shown(*one), code.ptr(), each.ptr(),
               [&] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); });
-    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
+    each = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
   }
-  return steps.result();
+  return steps.finish();
 }
 
 size_t count_steps() { return steps_made; }

@@ -7,27 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "python/identity/path.h"
 #include "python/identity/spot.h"
 
 namespace amanda::python {
 
-/// The Python objects for making steps, for the life of the process.
-struct StepPython {
-  pybind11::object run_module;          // the code whose first local is the module that runs
-  pybind11::object step;                // the class of steps, a tuple of (spot, module or None, mark, enters a scope)
-  pybind11::dict names;                 // of known modules, by address
-  pybind11::function unwrapped;         // the module that counts as running where an unknown one is called, or None
-  pybind11::function is_resumed;        // true if the code is a part of a function; no step of such code is kept
-  pybind11::function mark_of_function;  // see amanda/identity/roots.py
-};
-void install_steps(StepPython functions);
-/// Two lists, or None if a step cannot be kept. The first has the steps of `frame` (or None) and its callers, innermost
-/// first. The second has (index, frame) of the frames at one of `addresses`, whose steps depend on more than the
-/// instruction and the module.
-pybind11::object steps_from(pybind11::object frame, const std::vector<uintptr_t>& addresses);
+/// The steps of `frame` (or None) and its callers, innermost first.
+pybind11::list steps_from(pybind11::object frame);
 /// The step that all frames at some instruction of some code in a Python module have in common.
 struct LastingStep {
   std::shared_ptr<Spot> spot;

@@ -64,9 +64,9 @@ class TensorFlowDriver:
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
         if not self.is_available():
             return None
-        from amanda.drivers.tensorflow.view.coverage import TensorFlowCounter
+        from amanda.drivers.tensorflow.view import coverage
 
-        return TensorFlowCounter(tools)
+        return coverage.make_counter(tools)
 
     def load(self) -> None:
         """Raises `ImportError` if this is another TensorFlow, or if it lacks something the driver needs."""

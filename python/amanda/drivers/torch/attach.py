@@ -15,14 +15,12 @@ from amanda.identity import roots as identity_roots
 
 
 def attach() -> None:
+    _torch.install_rules(call_path.RULES)
     _torch.install(
         _core.Error,
-        call_path.resolve,
         parameter_names.name_of,
         sorted(_codes_of(torch.utils.checkpoint), key=id),
         [port.RUN_BACKWARD],
-        port.RUN_MODULE,
-        torch.nn.Parameter,
         port.get_unwrapped,
         port.set_eval_frame,
     )

@@ -124,7 +124,7 @@ def spare(higher_order_operator: Any, key: Any) -> None:
 # ---- torch.compile ----------------------------------------------------------------------------------------------------
 
 DYNAMO = "torch._dynamo"
-_EVAL_FRAME = f"{DYNAMO}.eval_frame"
+EVAL_FRAME = f"{DYNAMO}.eval_frame"
 ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls around itself
 # They can only run compiled.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
@@ -139,7 +139,7 @@ def eval_frame() -> Any:
     `_TorchDynamoContext` is the class of the wrapper of a compiled function. `_callback_from_stance` turns the wrapper's
     callback into the one that runs; None runs the function's own code.
     """
-    module: Any = sys.modules.get(_EVAL_FRAME)
+    module: Any = sys.modules.get(EVAL_FRAME)
     if module is None or getattr(module.__spec__, "_initializing", False):
         return None
     names = "_TorchDynamoContext", "_callback_from_stance", "_stance.stance"
@@ -166,7 +166,7 @@ def resumed_code(code: CodeType) -> CodeType | None:
 
 def compilers_wrapper() -> type | None:
     """The class of torch.compile's wrappers around modules; None if there can't be any."""
-    frames = sys.modules.get(_EVAL_FRAME)
+    frames = sys.modules.get(EVAL_FRAME)
     return getattr(frames, "OptimizedModule", None) if frames else None
 
 

@@ -32,9 +32,9 @@ class CompiledFunctions:
         return front.describe()
 
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter:
-        from amanda.drivers.torch_compile.view.coverage import CompiledCounter
+        from amanda.drivers.torch_compile.view import coverage
 
-        return CompiledCounter(tools)
+        return coverage.make_counter(tools)
 
     def origins(self, symbol: object) -> Sequence[Origin] | None:
         module = sys.modules.get("amanda.drivers.torch_compile.places.origins")  # imported with the first graph

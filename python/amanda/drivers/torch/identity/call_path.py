@@ -1,7 +1,8 @@
 """The place of an operator call in a Python program, from which its id and its context's texts are computed.
 
-Called once per place; afterwards the driver finds the place by the addresses of the frames' code, their instruction
-offsets and modules. Compiled programs are named here, too: their steps come from the compiler.
+C++ names places by `RULES`, once per place; afterwards the driver finds the place by the addresses of the frames' code,
+their instruction offsets and modules. It asks Python for what only Python knows: the names of models that are new, and
+the marks of roots. Compiled programs are named here: their steps come from the compiler.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import torch
 from amanda import _fork, _torch
 from amanda.drivers.torch import port
 from amanda.drivers.torch.identity import lifetimes, models, operands
+from amanda.drivers.torch.identity.place_rules import PlaceRules
 from amanda.identity import frames, roots
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -54,15 +56,6 @@ class Identity(NamedTuple):
     module_path: str
     source: str
     in_model: bool
-
-
-def resolve(
-    frame: FrameType | None, name_hash: int, tensors: Sequence[tuple[int, Any, bool]], recomputing: bool
-) -> Identity:
-    """Identifies the operator that `frame` calls; see identify()."""
-    with _lock, port.WithoutTorchFunctions(), _untraced():  # naming(); a generator is its most expensive part
-        lifetimes.tell()
-        return identify(path_of(steps_from(frame)), name_hash, tensors, recomputing)
 
 
 def identify(
@@ -108,19 +101,11 @@ def steps_from(frame: FrameType | None, resumed: bool = False) -> list[Step]:
     parts before have called. `resumed`: `frame` has called such a part. Inside `naming()`: what is known of code objects
     that have died since is wrong.
     """
-    entered, blocks = roots.entered_here(), roots.blocks()
-    found = None if resumed else _torch.steps_from(frame, [*entered, *blocks])
-    if found is None:
-        return _steps_with_resumed(frame, resumed, entered)
-    steps: list[Step] = found[0]
-    for index, each in found[1]:
-        spot, runs, mark, _ = steps[index]
-        mark = roots.mark_of(each) if id(each) in blocks else mark
-        steps[index] = Step(spot, runs, mark, entered.get(id(each)) is each.f_code)
-    return steps
+    return _steps_with_resumed(frame, True) if resumed else _torch.steps_from(frame)
 
 
-def _steps_with_resumed(frame: FrameType | None, resumed: bool, entered: Mapping[int, CodeType]) -> list[Step]:
+def _steps_with_resumed(frame: FrameType | None, resumed: bool) -> list[Step]:
+    entered = roots.entered_here()
     steps: list[Step] = []
     for each in frames.outwards(frame):
         code, offset = original_of(each.f_code, each.f_lasti)
@@ -163,17 +148,27 @@ def path_of(steps: list[Step]) -> Path:
     further out.
     """
     modules = _torch.modules_of(steps)
+    borrows = name_running(modules, any(step.spot.lends for step in steps))
+    places, source, in_model = _torch.path_of(steps)
+    return Path(places, modules, source, in_model and not borrows)
+
+
+def name_running(modules: list[Any], lends: bool) -> bool:
+    """Names the running modules, innermost first, and has the buffers of their models count as parameters. Inside
+    naming().
+
+    Returns true if some buffers do not count, because a caller lends a module other tensors than its own (`lends`).
+    """
     settle(modules)
     borrows = False
     for module in reversed(modules):
         if operands.has_buffers_of(module):
             continue
-        if any(step.spot.lends for step in steps):
+        if lends:
             borrows = True
         else:
             operands.register_buffers(models.named_parts(module))
-    places, source, in_model = _torch.path_of(steps)
-    return Path(places, modules, source, in_model and not borrows)
+    return borrows
 
 
 def settle(modules: list[Any]) -> None:
@@ -208,15 +203,38 @@ def _unwrapped(module: Any) -> Any:
     return module if issubclass(type(module), torch.nn.Module) and port.without_compiler(module) is module else None
 
 
-_torch.install_naming(operands.registered, _lock, roots.entered_here, roots.blocks, frames.hash_bytes)
-_torch.install_spots(
-    frames.encodable(_TORCH),
-    frames.encodable(_CHECKPOINT_FILE),
-    port.FUNCTIONAL_CALL,
-    is_machinery,
-    frames.file_of,
-    frames.position_of,
-    frames.line_of,
-    frames.name_of_module,
+RULES = PlaceRules(
+    module_class=torch.nn.Module,
+    parameter_class=torch.nn.Parameter,
+    name_class=models.Name,
+    step_class=Step,
+    buffers_class=operands.Buffers,
+    home_class=operands.Home,
+    names=models.names,
+    registered=operands.registered,
+    homes=operands.homes,
+    blocks=roots.blocks(),
+    run_module=port.RUN_MODULE,
+    functional_call=port.FUNCTIONAL_CALL,
+    compiler=port.EVAL_FRAME,
+    torch_folder=frames.encodable(_TORCH),
+    checkpoint_file=frames.encodable(_CHECKPOINT_FILE),
+    lock=_lock,
+    tell_deaths=lifetimes.tell,
+    name_running=name_running,
+    resumed_steps=_steps_with_resumed,
+    mark_of=roots.mark_of,
+    mark_of_function=roots.mark_of_function,
+    entered=roots.entered_here,
+    is_resumed=port.is_resumed,
+    search=operands.path_in,
+    watch_exchanges=operands.patch_exchanges,
+    settle_buffers=operands.settle_buffers,
+    shape_of=models.shape_of,
+    hash=frames.hash_bytes,
+    is_machinery=is_machinery,
+    file_of=frames.file_of,
+    position_of=frames.position_of,
+    line_of=frames.line_of,
+    name_of_module=frames.name_of_module,
 )
-_torch.install_steps(port.RUN_MODULE, Step, models.names, _unwrapped, port.is_resumed, roots.mark_of_function)

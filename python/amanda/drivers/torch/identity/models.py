@@ -102,7 +102,8 @@ def named_parts(module: Any) -> list[tuple[str, Any]]:
 held = _torch.held
 
 
-def _shape(parameter: Any) -> tuple[int, ...] | None:
+def shape_of(parameter: Any) -> tuple[int, ...] | None:
+    """None if the parameter is lazy."""
     return None if torch.nn.parameter.is_lazy(parameter) else tuple(parameter.shape)
 
 
@@ -158,4 +159,3 @@ def _forget(key: int) -> None:
 
 
 lifetimes.objects.listen(_forget)
-_torch.install_models(torch.nn.Module, torch.nn.Parameter, Name, _shape)

@@ -20,29 +20,29 @@ from amanda.drivers.torch import port
 from amanda.drivers.torch.identity import lifetimes, models
 
 
-class _Home(NamedTuple):
+class Home(NamedTuple):
     """A module that holds a buffer, and the buffer's name there."""
 
     module: weakref.ref[Any]
     name: str
 
 
-_homes: dict[int, list[_Home]] = {}  # of buffers of known models, by number
+homes: dict[int, list[Home]] = {}  # of buffers of known models, by number
 
 
-class _Buffers(NamedTuple):
+class Buffers(NamedTuple):
     """The buffers of a module that count as parameters."""
 
     module: weakref.ref[Any]
     numbers: dict[str, int]  # by name
 
 
-registered: dict[int, _Buffers] = {}
+registered: dict[int, Buffers] = {}
 """Entries of modules whose buffers count as parameters, by address. Until `lifetimes.tell`, dead modules have entries,
 too: another module may be at the address by then."""
 
 
-def _path_in(module: Any, tensor: Any) -> str | None:
+def path_in(module: Any, tensor: Any) -> str | None:
     """The parameter's name in a module and the modules in it; None if it is not there."""
     for path, part in models.named_parts(module):
         for name, parameter in models.held(part, "_parameters"):
@@ -58,7 +58,7 @@ def has_buffers_of(outermost: Any) -> bool:
 
 def register_buffers(parts: list[tuple[str, Any]]) -> None:
     """Makes the buffers of a registered model count as parameters. `parts` are those of models.named_parts."""
-    _patch_exchanges()
+    patch_exchanges()
     _torch.register_buffers(parts)
 
 
@@ -75,7 +75,7 @@ def _numbers_of(module: Any) -> dict[str, int] | None:
     return kept.numbers if kept is not None and kept.module() is module else None
 
 
-def _settle_buffers(module: Any) -> None:
+def settle_buffers(module: Any) -> None:
     for name, buffer in models.held(module, "_buffers"):
         _settle(buffer, module, name)
 
@@ -90,23 +90,23 @@ def _settle(buffer: Any, module: Any, name: str) -> None:
         if had == number:
             return
         _leave(module, name)
-    if number not in _homes:
+    if number not in homes:
         number = _torch.assign_number(buffer, counts=True)
     kept[name] = number
-    _homes.setdefault(number, []).append(_Home(weakref.ref(module), name))
+    homes.setdefault(number, []).append(Home(weakref.ref(module), name))
 
 
 def _leave(module: Any, name: str) -> None:
     number = (_numbers_of(module) or {}).pop(name, None)
     if number is not None:
-        _keep_homes(number, [home for home in _homes[number] if home.module() is not module or home.name != name])
+        _keep_homes(number, [home for home in homes[number] if home.module() is not module or home.name != name])
 
 
-def _keep_homes(number: int, homes: list[_Home]) -> None:
-    if homes:
-        _homes[number] = homes
+def _keep_homes(number: int, held: list[Home]) -> None:
+    if held:
+        homes[number] = held
     else:  # alive or not, it is no module's buffer any more
-        del _homes[number]
+        del homes[number]
         _torch.clear_number(number)
 
 
@@ -123,12 +123,12 @@ def forget_modules(keys: Sequence[int]) -> None:
 def _forget_module(key: int) -> None:
     kept = registered.pop(key, None)
     for number in kept.numbers.values() if kept is not None else ():
-        if number in _homes:
-            _keep_homes(number, [home for home in _homes[number] if home.module() is not None])
+        if number in homes:
+            _keep_homes(number, [home for home in homes[number] if home.module() is not None])
 
 
 def _forget_tensor(number: int) -> None:
-    for home in _homes.pop(number, ()):
+    for home in homes.pop(number, ()):
         kept = _numbers_of(home.module()) or {}
         if kept.get(home.name) == number:
             del kept[home.name]
@@ -140,7 +140,7 @@ lifetimes.tensors.listen(_torch.forget_loose)
 
 
 @functools.cache
-def _patch_exchanges() -> None:
+def patch_exchanges() -> None:
     torch_module.register_module_parameter_registration_hook(_on_parameter)
     torch_module.register_module_buffer_registration_hook(_on_buffer)
     convert, swap = torch.nn.Module._apply, torch.utils.swap_tensors
@@ -197,8 +197,4 @@ def _refresh(module: Any) -> None:
     for name, number in list(numbers.items()):
         if name not in present or _torch.number_of(present[name]) != number:
             _leave(module, name)
-    _settle_buffers(module)
-
-
-_torch.install_buffers(models.names, registered, _homes, _Buffers, _Home, _settle_buffers)
-_torch.install_operand_names(models.names, _homes, _path_in, _patch_exchanges)
+    settle_buffers(module)

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from amanda.drivers.graph_counter import GraphCounter, OpenCounters
 
 if TYPE_CHECKING:
     from amanda.drivers.torch_compile.view.graph_site import Shown
 
-
-class CompiledCounter:
-    """See `amanda.drivers.CoverageCounter`. `tools`: those of its scope, as numbers."""
-
-    def __init__(self, tools: list[int]) -> None:
-        self.tools = tools
-        self._seen: Counter[tuple[str, bool]] = Counter()
-        self._skipped: dict[tuple[str, bool], Counter[str]] = {}
-
-    def open(self) -> None:
-        _here.counters = (*_here.counters, self)
-
-    def close(self) -> None:
-        counters = list(_here.counters)
-        if self in counters:  # not where its thread has ended
-            counters.remove(self)
-        _here.counters = tuple(counters)
-
-    def rows(self) -> list[tuple[str, bool, int, dict[str, int]]]:
-        return [
-            (*key, self._seen[key], dict(self._skipped.get(key, {})))
-            for key in dict.fromkeys([*self._seen, *self._skipped])
-        ]
-
-    def count(self, name: str, is_backward: bool, skipped: str | None) -> None:
-        if skipped is None:
-            self._seen[name, is_backward] += 1
-        else:
-            self._skipped.setdefault((name, is_backward), Counter())[skipped] += 1
+_here = OpenCounters()
 
 
-class _Here(threading.local):
-    counters: tuple[CompiledCounter, ...] = ()  # of the scopes that this thread has entered
-
-
-_here = _Here()
+def make_counter(tools: list[int]) -> GraphCounter:
+    return GraphCounter(tools, _here)
 
 
 def count(shown: Iterable[Shown], unseen: Iterable[tuple[str, str]], runs_with_tools: bool) -> None:
