@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "forward/boxed_operands.h"
 #include "forward/boxed_operator.h"
 #include "forward/random_state.h"
