@@ -8,35 +8,13 @@
 #include "amanda/error.h"
 #include "autocast.h"
 #include "collected.h"
+#include "py_operator.h"
 #include "table.h"
 
 namespace amanda::pytorch {
 namespace {
 
-/// Owns the Python objects of an Operator.
-struct PyOperator {
-  PyOperator(std::shared_ptr<const Operator> made, py::object refuse, py::object forward)
-      : op(std::move(made)), refuse(std::move(refuse)), forward(std::move(forward)) {
-    if (!this->refuse.is_none()) op->refuse = this->refuse.ptr();
-  }
-  ~PyOperator() { clear(); }
-  PyOperator(const PyOperator&) = delete;
-  PyOperator& operator=(const PyOperator&) = delete;
-
-  int traverse(visitproc visit, void* arg) const {
-    Py_VISIT(refuse.ptr());
-    Py_VISIT(forward.ptr());
-    return 0;
-  }
-  void clear() {
-    op->refuse = nullptr;
-    refuse = py::none();
-    forward = py::none();
-  }
-
-  const std::shared_ptr<const Operator> op;
-  py::object refuse, forward;
-};
+using PyOperator = python::PyOperator<Operator>;
 
 struct PySlot {
   std::shared_ptr<const Slot> slot;
