@@ -6,8 +6,7 @@ import os
 from amanda import _main_interpreter  # noqa: F401  # first of all
 
 # isort: split
-# isort: split  # these are built on the names above
-from amanda import _build, _core, distributed, drivers, ops, tool, toolkit, tools
+from amanda import _build, _core, drivers, ops, tool
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
 from amanda.coverage.report import CoverageReport
 from amanda.drivers.tensorflow import TensorFlowDriver
@@ -28,8 +27,12 @@ from amanda.scope import Scope, apply
 from amanda.step_tool import StepTool
 from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
 from amanda.tool import ON_DEMAND, Tool
-from amanda.tools.trace import trace
 from amanda.unmatched import UnmatchedFilterWarning
+
+# isort: split
+# These are built on the names above.
+from amanda import distributed, toolkit, tools
+from amanda.tools.trace.tracing import trace
 
 vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)

@@ -2,6 +2,6 @@
 
 from .expression import Expression
 from .rows import Aggregate, GroupBy, Row
-from .trace import Trace, trace
+from .tracing import Trace, trace
 
 __all__ = ["Aggregate", "Expression", "GroupBy", "Row", "Trace", "trace"]
