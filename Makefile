@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint format sanitize \
+.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
   sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
@@ -16,10 +16,14 @@ BUILD = @scripts/build.sh $(WITH_PYTHON) -DCMAKE_COMPILE_WARNING_AS_ERROR=$(if $
 demo: build
 	$(PYTHON_BIN) examples/python/demo.py
 
+# As many processes as compilers. With ARGS="-x --pdb", one.
+export PYTEST_XDIST_AUTO_NUM_WORKERS := $(or $(JOBS),2)
+PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
+
 # ARGS="-k diff", ARGS=--last-failed and others go to pytest.
 test: build-tests
-	ctest --preset release
-	$(PYTHON_BIN) -m pytest $(ARGS)
+	ctest --preset release -j $(or $(JOBS),2)
+	$(PYTHON_BIN) -m pytest $(PARALLEL) $(ARGS)
 	@echo "[test] all passed: C++ (ctest) and Python (pytest)"
 
 # The TensorFlow driver's tests, and what holds for every driver, in an environment of their own: it has no torch. Slow
@@ -33,7 +37,7 @@ sweep: build
 
 # The tests that take their time: threads, random interleavings, leaks.
 stress: build
-	$(PYTHON_BIN) -m pytest -m slow
+	$(PYTHON_BIN) -m pytest $(PARALLEL) -m slow $(ARGS)
 
 # Compiled models under a tool that looks at everything: what it changes; ARGS="--backend aot_eager llama" and others.
 compiled-zoo: build
@@ -99,8 +103,13 @@ CPP_FILES = $(shell git ls-files '*.cpp' '*.h')
 lint: build
 	clang-format --dry-run --Werror $(CPP_FILES)
 	ruff check . && ruff format --check .
-	$(PYTHON_BIN) scripts/plain_english.py README.md docs python src include drivers tools examples scripts
+	$(PYTHON_BIN) scripts/plain_english.py README.md docs python src include drivers tools research examples scripts
 	mypy
+
+# clang-tidy over the core, as .clang-tidy says. It takes minutes: no part of `make lint`.
+tidy: build
+	@printf '%s\n' src/*.cpp | xargs -n 4 -P $(or $(JOBS),2) clang-tidy -p build/release --quiet
+	@echo "[tidy] src/: nothing to say"
 
 format: .venv/requirements.txt
 	clang-format -i $(CPP_FILES)

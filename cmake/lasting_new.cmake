@@ -1,4 +1,4 @@
-# What a library of ours allocates while an amanda::Lasting exists comes from another arena: see amanda/lasting.h.
+# What a library of ours allocates while an amanda::Lasting exists comes from another arena: see amanda/base/lasting.h.
 # The memory may be freed anywhere, so nothing but these libraries' operator new differs. Sanitizers have their own.
 function(amanda_lasting_new target)
   if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR CMAKE_CXX_FLAGS MATCHES "-fsanitize")

@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "amanda/lasting.h"
-#include "amanda/per_thread.h"
+#include "amanda/base/lasting.h"
+#include "amanda/base/per_thread.h"
 #include "backends.h"
 #include "generation.h"
 
@@ -18,7 +18,7 @@ struct Front {
 using FrontTable = std::array<Front, 1024>;
 
 Front& front(const ScopeStack& scopes, OpId id) {
-  FrontTable& table = per_thread<FrontTable>();
+  auto& table = per_thread<FrontTable>();
   return table[(id ^ scopes.serial() * 0x9E3779B97F4A7C15ull) % table.size()];
 }
 

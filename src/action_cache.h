@@ -1,7 +1,7 @@
 // Finds the plan of an operator: a table per thread in front of the scopes' plans.
 #pragma once
 
-#include "amanda/known_call.h"
+#include "amanda/driver/known_call.h"
 #include "scope_stack.h"
 
 namespace amanda {

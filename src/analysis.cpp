@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <array>
 
+#include "amanda/base/wait_hooks.h"
 #include "amanda/error.h"
-#include "amanda/wait_hooks.h"
 #include "backends.h"
 #include "context_session.h"
 #include "generation.h"
 #include "op_name.h"
+#include "plan.h"
 #include "routine_guard.h"
 
 namespace amanda {
@@ -19,14 +20,14 @@ namespace {
 /// Waits until no other thread analyzes the record, then holds it for this one.
 class AnalysisLock {
  public:
-  AnalysisLock(ScopeState& scope, Record& record) : scope_(scope), record_(record) {
-    std::unique_lock lock(scope_.mutex().native());
+  AnalysisLock(RecordTable& records, Record& record) : records_(records), record_(record) {
+    std::unique_lock lock(records_.mutex().native());
     if (record_.analysed_by != std::thread::id{}) {
       lock.unlock();
       const WaitHooks& hooks = wait_hooks();
       void* token = hooks.before ? hooks.before() : nullptr;
       lock.lock();
-      scope_.analysed().wait(lock, [&] { return record_.analysed_by == std::thread::id{}; });
+      records_.analysed().wait(lock, [&] { return record_.analysed_by == std::thread::id{}; });
       record_.analysed_by = std::this_thread::get_id();
       lock.unlock();
       if (hooks.after) hooks.after(token);
@@ -35,13 +36,13 @@ class AnalysisLock {
     record_.analysed_by = std::this_thread::get_id();
   }
   ~AnalysisLock() {
-    std::lock_guard lock(scope_.mutex());
+    std::lock_guard lock(records_.mutex());
     record_.analysed_by = {};
-    scope_.analysed().notify_all();
+    records_.analysed().notify_all();
   }
 
  private:
-  ScopeState& scope_;
+  RecordTable& records_;
   Record& record_;
 };
 
@@ -87,7 +88,7 @@ PlanPtr AnalysisSession::run(Point point, const OpCall* running) {
       const Registration& registration = (*active.registrations)[i];
       if (registration.options.require_outputs != (point == Point::kAfter) || !applies(active, registration)) continue;
       if (!record) record = record_of(active);
-      analyse(active, record, i, point, running);
+      analyse(active, *record, i, point, running);
     }
     if (point == Point::kBefore) note_known(active);
   }
@@ -107,7 +108,7 @@ void AnalysisSession::note_known(const ActiveTool& active) const {
 }
 
 bool AnalysisSession::is_done(const ActiveTool& active, Record& record, size_t registration) const {
-  std::lock_guard lock(active.scope->mutex());
+  std::lock_guard lock(active.scope->records().mutex());
   return scopes_.cache_enabled() && record.of(active.tool, registration).holds(shows_symbols());
 }
 
@@ -172,7 +173,7 @@ void AnalysisSession::note_filters() const {
       for (ScopeState* scope : scopes_.scopes()) {
         const std::vector<Tool*>& tools = scope->tools();
         if (std::find(tools.begin(), tools.end(), active.tool) == tools.end()) continue;
-        scope->note_filter(active.tool, i, matches, matches ? std::string() : module_path());
+        scope->filter_use().note(active.tool, i, matches, matches ? std::string() : module_path());
       }
     }
   }
@@ -195,13 +196,13 @@ bool AnalysisSession::takes_from_forward(const ScheduledAction& action) const {
 RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
   RecordPtr record = known_record(*active.scope);
   if (!record) {
-    record = active.scope->record(key(site_.id()), [&] {
+    record = active.scope->records().get(key(site_.id()), [&] {
       auto made = std::make_shared<Record>();
       made->context.self_ = std::shared_ptr<OpContext>(made, &made->context);
       made->context.scope_ = active.scope->weak_from_this();
       made->context.record_ = made.get();
       copy_keys(*active.scope, made->context);
-      if (site_.phase() == Phase::kForward) active.scope->note_place(info_);
+      if (site_.phase() == Phase::kForward) active.scope->records().note_place(info_);
       return made;
     });
     records_.emplace_back(active.scope, record);
@@ -211,7 +212,7 @@ RecordPtr AnalysisSession::record_of(const ActiveTool& active) {
 
 RecordPtr AnalysisSession::existing_record(ScopeState& scope) const {
   RecordPtr record = known_record(scope);
-  return record || site_.id() == 0 ? record : scope.find(key(site_.id()));
+  return record || site_.id() == 0 ? record : scope.records().find(key(site_.id()));
 }
 
 RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
@@ -226,15 +227,15 @@ RecordPtr AnalysisSession::known_record(ScopeState& scope) const {
 void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
   const bool backward = site_.phase() == Phase::kBackward;
   if (backward) {
-    if (RecordPtr forward = scope.find(key(site_.forward_id()))) return copy_keys(scope, forward, context);
+    if (RecordPtr forward = scope.records().find(key(site_.forward_id()))) return copy_keys(scope, forward, context);
   }
   RecordPtr from;
   ScopeState* owner = nullptr;
   for (ScopeState* outer : scopes_.scopes()) {  // the innermost one counts
     if (outer == &scope) break;
     RecordPtr found = known_record(*outer);
-    if (!found) found = outer->find(key(site_.id()));
-    if (!found && backward) found = outer->find(key(site_.forward_id()));
+    if (!found) found = outer->records().find(key(site_.id()));
+    if (!found && backward) found = outer->records().find(key(site_.forward_id()));
     if (!found) continue;
     from = std::move(found);
     owner = outer;
@@ -243,62 +244,77 @@ void AnalysisSession::copy_keys(ScopeState& scope, OpContext& context) const {
 }
 
 void AnalysisSession::copy_keys(ScopeState& owner, const RecordPtr& from, OpContext& context) const {
-  AnalysisLock held(owner, *from);  // an analysis on another thread may be writing keys
+  AnalysisLock held(owner.records(), *from);  // an analysis on another thread may be writing keys
   context.keys() = from->context.keys();
   if (const auto& face = from->context.face()) context.face() = face->copy_keys(context);
 }
 
-void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
-                              const OpCall* running) {
-  ScopeState& scope = *active.scope;
-  if (is_done(active, *record, registration)) return;
-  AnalysisLock held(scope, *record);
-  if (is_done(active, *record, registration)) return;  // by the other thread
+/// Shows the operator in the context while the analysis runs.
+struct AnalysisSession::Bound {
+  Bound(OpContext& context, ContextSession& session) : context_(context) {
+    context_.session_ = &session;
+    OpSite& site = session.site;
+    context_.backend_ = &site.backend();
+    context_.type_ = site.forward_type();
+    context_.info_ = &site.backend().info(site.forward_type());
+    context_.id_ = site.forward_id();
+    if (site.phase() != Phase::kForward) {
+      context_.backward_type_ = site.type();
+      context_.backward_info_ = &site.backend().info(site.type());
+      context_.backward_id_ = site.id();
+    }
+    context_.analyst_ = std::this_thread::get_id();
+  }
+  ~Bound() {
+    context_.analyst_ = std::thread::id{};
+    context_.session_ = nullptr;
+  }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
 
-  ContextSession session{site_, active, point, registration, scope.status(active.tool), {}, {}};
-  struct Bound {
-    Bound(Record& record, ContextSession& session) : context_(record.context) {
-      context_.session_ = &session;
-      OpSite& site = session.site;
-      context_.backend_ = &site.backend();
-      context_.type_ = site.forward_type();
-      context_.info_ = &site.backend().info(site.forward_type());
-      context_.id_ = site.forward_id();
-      if (site.phase() != Phase::kForward) {
-        context_.backward_type_ = site.type();
-        context_.backward_info_ = &site.backend().info(site.type());
-        context_.backward_id_ = site.id();
-      }
-      context_.analyst_ = std::this_thread::get_id();
-    }
-    ~Bound() {
-      context_.analyst_ = std::thread::id{};
-      context_.session_ = nullptr;
-    }
-    OpContext& context_;
-  };
-  scope.misses.fetch_add(1, std::memory_order_relaxed);
-  Analysis& routine = *(*active.registrations)[registration].analysis;
-  const Versions versions = versions_at(running, point);
+ private:
+  OpContext& context_;
+};
+
+void AnalysisSession::analyse(const ActiveTool& active, Record& record, size_t registration, Point point,
+                              const OpCall* running) {
+  if (is_done(active, record, registration)) return;
+  AnalysisLock held(active.scope->records(), record);
+  if (is_done(active, record, registration)) return;  // by the other thread
+  ContextSession session{site_, active, point, registration, active.scope->status(active.tool), {}, {}};
+  if (call_analysis(record, session, running)) store(record, session);
+}
+
+bool AnalysisSession::call_analysis(Record& record, ContextSession& session, const OpCall* running) const {
+  const ActiveTool& active = session.active;
+  Analysis& routine = *(*active.registrations)[session.registration].analysis;
+  active.scope->misses.fetch_add(1, std::memory_order_relaxed);
+  const Versions versions = versions_at(running, session.point);
   try {
-    Bound bound(*record, session);
+    Bound bound(record.context, session);
     RoutineGuard unobserved(site_.backend(), RoutineMode::kIsolated);
-    routine(record->context);
-    if (!session.may_mutate) check_unchanged(*active.tool, site_, versions, versions_at(running, point));
+    routine(record.context);
+    if (!session.may_mutate) check_unchanged(*active.tool, site_, versions, versions_at(running, session.point));
+    return true;
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    if (!scope.survives(error) || !routine.is_failure(error) || site_.backend().is_programs(error)) throw;
+    if (!active.scope->survives(error) || !routine.is_failure(error) || site_.backend().is_programs(error)) throw;
     const std::string where = fmt::format("{}: the analysis of {}", active.tool->name(), op_place(site_));
-    scope.stop(site_.backend(), *active.tool, where, error);
-    return;
+    active.scope->stop(site_.backend(), *active.tool, where, error);
+    return false;
   }
+}
+
+void AnalysisSession::store(Record& record, ContextSession& session) const {
+  const ActiveTool& active = session.active;
+  ScopeState& scope = *active.scope;
   for (const ScheduledPtr& action : session.scheduled) {
-    if (action->with_run) action->counter = scope.run_counter({site_.backend().ids(), site_.forward_id()});
+    if (action->with_run) action->counter = scope.run_counters().get(key(site_.forward_id()));
   }
   std::vector<ScheduledPtr> replaced;  // destroyed outside the lock
   {
-    std::lock_guard lock(scope.mutex());
-    Record::PerRegistration& result = record->of(active.tool, registration);
+    std::lock_guard lock(scope.records().mutex());
+    Record::PerRegistration& result = record.of(active.tool, session.registration);
     replaced.swap(result.actions);
     result.actions = std::move(session.scheduled);
     result.done = scopes_.cache_enabled();
@@ -309,50 +325,67 @@ void AnalysisSession::analyse(const ActiveTool& active, const RecordPtr& record,
   if (!replaced.empty()) plans_changed();
 }
 
-PlanPtr AnalysisSession::merge() {
-  const bool backward = site_.phase() == Phase::kBackward;
+struct AnalysisSession::Merged {
   std::vector<ScheduledPtr> actions;
   Plan::Outlook outlook;
-  bool wants_backward = false;
+  bool wants_backward = false;  // an analysis of backward operators remains, or an action on them is scheduled
+};
+
+PlanPtr AnalysisSession::merge() {
+  Merged merged;
   for (const ActiveTool& active : tables_->tools) {
-    if (!is_active(active)) continue;
-    RecordPtr record, forward;
-    for (size_t i = 0; i < active.registrations->size(); ++i) {
-      const Registration& registration = (*active.registrations)[i];
-      if (!asks(active, registration)) continue;
-      if (!applies(active, registration)) {
-        if (!backward) wants_backward |= !registration.options.ops.is_on_demand();
-        if (!backward) continue;
-        if (!forward) forward = active.scope->find(key(site_.forward_id()));
-        if (!forward) continue;
-        std::lock_guard lock(active.scope->mutex());
-        for (const ScheduledPtr& action : forward->of(active.tool, i).actions) {
-          if (!action->removed && takes_from_forward(*action)) actions.push_back(action);
-        }
-        continue;
-      }
-      outlook.follows |= backward && !registration.options.ops.is_on_demand();
-      if (!record) record = existing_record(*active.scope);
-      if (!record) {
-        if (registration.options.require_outputs) outlook.after_pending = true;
-        continue;
-      }
-      std::lock_guard lock(active.scope->mutex());
-      const Record::PerRegistration& result = record->of(active.tool, i);
-      if (registration.options.require_outputs && !(result.holds(shows_symbols()) && scopes_.cache_enabled()))
-        outlook.after_pending = true;
-      for (const ScheduledPtr& action : result.actions) {
-        if (action->removed) continue;
-        if (action->phase == site_.phase()) {
-          actions.push_back(action);
-        } else {
-          wants_backward = true;
-        }
-      }
+    if (is_active(active)) merge_tool(active, merged);
+  }
+  if (merged.wants_backward) merged.outlook.backward = scopes_.subscription(seen_);
+  return std::make_shared<const Plan>(std::move(merged.actions), std::move(merged.outlook), site_);
+}
+
+void AnalysisSession::merge_tool(const ActiveTool& active, Merged& merged) const {
+  const bool backward = site_.phase() == Phase::kBackward;
+  RecordPtr own, forward;
+  for (size_t i = 0; i < active.registrations->size(); ++i) {
+    const Registration& registration = (*active.registrations)[i];
+    if (!asks(active, registration)) continue;
+    const bool on_demand = registration.options.ops.is_on_demand();
+    if (applies(active, registration)) {
+      merged.outlook.follows |= backward && !on_demand;
+      if (!own) own = existing_record(*active.scope);
+      merge_own(active, i, own.get(), merged);
+    } else if (backward) {
+      if (!forward) forward = active.scope->records().find(key(site_.forward_id()));
+      if (forward) merge_from_forward(active, i, *forward, merged);
+    } else {
+      merged.wants_backward |= !on_demand;
     }
   }
-  if (wants_backward) outlook.backward = scopes_.subscription(seen_);
-  return std::make_shared<const Plan>(std::move(actions), std::move(outlook), site_);
+}
+
+void AnalysisSession::merge_own(const ActiveTool& active, size_t registration, Record* record, Merged& merged) const {
+  const bool needs_outputs = (*active.registrations)[registration].options.require_outputs;
+  if (!record) {
+    merged.outlook.after_pending |= needs_outputs;
+    return;
+  }
+  std::lock_guard lock(active.scope->records().mutex());
+  const Record::PerRegistration& result = record->of(active.tool, registration);
+  const bool done = result.holds(shows_symbols()) && scopes_.cache_enabled();
+  merged.outlook.after_pending |= needs_outputs && !done;
+  for (const ScheduledPtr& action : result.actions) {
+    if (action->removed) continue;
+    if (action->phase == site_.phase()) {
+      merged.actions.push_back(action);
+    } else {
+      merged.wants_backward = true;
+    }
+  }
+}
+
+void AnalysisSession::merge_from_forward(const ActiveTool& active, size_t registration, Record& forward,
+                                         Merged& merged) const {
+  std::lock_guard lock(active.scope->records().mutex());
+  for (const ScheduledPtr& action : forward.of(active.tool, registration).actions) {
+    if (!action->removed && takes_from_forward(*action)) merged.actions.push_back(action);
+  }
 }
 
 }  // namespace amanda

@@ -32,6 +32,9 @@ class AnalysisSession {
   PlanPtr merge();
 
  private:
+  struct Bound;
+  struct Merged;  // what merge() has collected so far
+
   RecordPtr record_of(const ActiveTool& active);
   RecordPtr existing_record(ScopeState& scope) const;
   RecordPtr known_record(ScopeState& scope) const;  // of this session
@@ -48,8 +51,16 @@ class AnalysisSession {
   bool takes_from_forward(const ScheduledAction& action) const;
   bool is_done(const ActiveTool& active, Record& record, size_t registration) const;
   void note_known(const ActiveTool& active) const;
-  void analyse(const ActiveTool& active, const RecordPtr& record, size_t registration, Point point,
-               const OpCall* running);
+  void analyse(const ActiveTool& active, Record& record, size_t registration, Point point, const OpCall* running);
+  /// False if it failed, and the scope continues without the tool.
+  bool call_analysis(Record& record, ContextSession& session, const OpCall* running) const;
+  void store(Record& record, ContextSession& session) const;  // what the analysis scheduled
+
+  void merge_tool(const ActiveTool& active, Merged& merged) const;
+  /// The actions that an analysis scheduled here, on operators of this phase. `record`: null if there is none.
+  void merge_own(const ActiveTool& active, size_t registration, Record* record, Merged& merged) const;
+  /// Those that an analysis of the forward operator scheduled on its backward operators.
+  void merge_from_forward(const ActiveTool& active, size_t registration, Record& forward, Merged& merged) const;
 
   const ScopeStack& scopes_;
   std::shared_ptr<const ScopeStack::Tables> tables_;  // as they are when run() is called

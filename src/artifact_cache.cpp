@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "amanda/engine.h"
+#include "amanda/base/mutex.h"
+#include "amanda/base/wait_hooks.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
-#include "amanda/mutex.h"
-#include "amanda/wait_hooks.h"
 
 namespace amanda {
 
@@ -82,7 +82,7 @@ struct Building {
     table.built.notify_all();
   }
   Table& table;
-  const typename Table::Key& key;
+  const Table::Key& key;
   ArtifactPtr made;
 };
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <span>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda {
 

@@ -1,13 +1,13 @@
 // Backward operators that the framework creates and runs itself.
-#include "amanda/backward.h"
+#include "amanda/driver/backward.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "action_cache.h"
-#include "amanda/lasting.h"
-#include "amanda/pool.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/lasting.h"
+#include "amanda/base/pool.h"
+#include "amanda/base/thread_calls.h"
 #include "analysis.h"
 #include "backward_places.h"
 #include "generation.h"
@@ -63,16 +63,16 @@ RunStatePtr Backward::new_run(ScopeStack& scopes, OpSite& forward) {
   return run;
 }
 
-SubscriptionPtr Backward::without(const SubscriptionPtr& seen_by, const std::vector<SubscriptionPtr>& known) {
+SubscriptionPtr Backward::without(const SubscriptionPtr& subscription, const std::vector<SubscriptionPtr>& known) {
   const auto is_known = [&](const Subscription::Seen& seen) {
     return std::any_of(known.begin(), known.end(), [&](const SubscriptionPtr& other) {
       return std::find(other->tools.begin(), other->tools.end(), seen) != other->tools.end();
     });
   };
-  const size_t both = std::count_if(seen_by->tools.begin(), seen_by->tools.end(), is_known);
-  if (both == 0) return seen_by;
-  if (both == seen_by->tools.size()) return nullptr;
-  auto left = std::make_shared<Subscription>(*seen_by);
+  const size_t both = std::count_if(subscription->tools.begin(), subscription->tools.end(), is_known);
+  if (both == 0) return subscription;
+  if (both == subscription->tools.size()) return nullptr;
+  auto left = std::make_shared<Subscription>(*subscription);
   std::erase_if(left->tools, [&](const Subscription::Seen& seen) {
     if (!is_known(seen)) return false;
     for (ToolBits* bits : {&left->seen.outer, &left->seen.nested, &left->seen.demanded}) *bits &= ~seen.bit;
@@ -81,8 +81,8 @@ SubscriptionPtr Backward::without(const SubscriptionPtr& seen_by, const std::vec
   return left->seen.nobody() ? nullptr : left;
 }
 
-bool Backward::is_over(const Subscription& seen_by) noexcept {
-  return std::all_of(seen_by.tools.begin(), seen_by.tools.end(),
+bool Backward::is_over(const Subscription& subscription) noexcept {
+  return std::all_of(subscription.tools.begin(), subscription.tools.end(),
                      [](const Subscription::Seen& seen) { return seen.alive.expired(); });
 }
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backend.h"
-#include "amanda/hook_needs.h"
+#include "amanda/driver/backend.h"
+#include "amanda/driver/hook_needs.h"
 
 namespace amanda {
 
@@ -79,7 +79,7 @@ class KnownBackwardPlaces {
       if (count >= (pending ? kMost / 2 : kMost)) return;  // there must be room for the places after their analyses
       places->older = first;
     } while (!first_.compare_exchange_weak(first, places.get(), std::memory_order_acq_rel));
-    places.release();
+    (void)places.release();  // the list owns it
   }
 
  private:

@@ -22,6 +22,7 @@ ActionDescription describe(const ScheduledAction& action) {
 
 std::vector<ActionDescription> describe(const std::vector<ScheduledPtr>& actions) {
   std::vector<ActionDescription> described;
+  described.reserve(actions.size());
   for (const ScheduledPtr& action : actions) described.push_back(describe(*action));
   return described;
 }

@@ -4,7 +4,7 @@
 // - on_op(): the first run of a place. Analyses run, and their actions become a plan.
 // - on_known_op(): each later run, which is almost every call. The driver has kept the plan with the place (sight() and
 //   known_call() say for how long), and on_known_op() runs it.
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 
 #include <fmt/format.h>
 
@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "action_cache.h"
+#include "amanda/base/mutex.h"
+#include "amanda/base/thread_calls.h"
 #include "amanda/error.h"
-#include "amanda/mutex.h"
-#include "amanda/thread_calls.h"
 #include "backends.h"
 #include "executor.h"
 #include "op_run.h"

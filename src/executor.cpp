@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "amanda/base/pool.h"
 #include "amanda/error.h"
 #include "amanda/log.h"
 #include "amanda/own_results.h"
-#include "amanda/pool.h"
 #include "op_name.h"
 #include "routine_guard.h"
 #include "scope_stack.h"
@@ -71,7 +71,7 @@ void Execution::count(RunState& state, const ScopeStack& scopes, OpSite& forward
   const RecordKey key{forward.backend().ids(), forward.id()};
   for (ScopeState* scope : scopes.scopes()) {
     if (!state.index(scope->serial()))
-      state.set_index({scope->serial(), scope->run_counter(key)->next(scope->entries())});
+      state.set_index({scope->serial(), scope->run_counters().get(key)->next(scope->entries())});
   }
 }
 

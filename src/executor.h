@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "plan.h"
 
 namespace amanda {

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <cstdint>
 
-#include "amanda/known_call.h"
+#include "amanda/driver/known_call.h"
 
 namespace amanda {
 
-// Another one is plan_generation, which drivers read, too: see amanda/known_call.h.
+// Another one is plan_generation, which drivers read, too: see amanda/driver/known_call.h.
 extern std::atomic<uint64_t> tool_generation;  // some tool's registrations changed, or a tool stopped
 extern std::atomic<uint64_t> analyses_done;    // an analysis was found to remain: perhaps not any more
 

@@ -4,10 +4,10 @@
 #include <exception>
 #include <unordered_set>
 
-#include "amanda/engine.h"
+#include "amanda/base/thread_calls.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "amanda/log.h"
-#include "amanda/thread_calls.h"
 #include "analysis.h"
 #include "executor.h"
 #include "op_name.h"

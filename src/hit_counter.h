@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
 
 namespace amanda {
 

@@ -1,4 +1,4 @@
-#include "amanda/lasting.h"
+#include "amanda/base/lasting.h"
 
 #include <pthread.h>
 #include <signal.h>

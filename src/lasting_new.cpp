@@ -1,7 +1,7 @@
 // The operator new of Amanda's own libraries: each links one, by the linker's --wrap (cmake/lasting_new.cmake).
 #include <cstddef>
 
-#include "amanda/lasting.h"
+#include "amanda/base/lasting.h"
 
 extern "C" {
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda {
 namespace {

@@ -1,4 +1,4 @@
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 #include <pthread.h>
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <span>
 
+#include "amanda/base/thread_calls.h"
 #include "amanda/error.h"
-#include "amanda/thread_calls.h"
 #include "context_session.h"
 #include "op_name.h"
 #include "refusal.h"
@@ -151,6 +151,8 @@ ContextSession& OpContext::session(const char* asked) const {
                   "and hand it to the routine as a keyword",
                   asked));
 }
+
+std::string OpContext::name_space() const { return std::string(backend_->name_space()); }
 
 const Tool& OpContext::tool() const { return *session("tool").active.tool; }
 std::string OpContext::module_path() const { return session("module_path").site.detail(Detail::kModulePath); }

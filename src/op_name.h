@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda {
 

@@ -1,6 +1,6 @@
 #include "op_run.h"
 
-#include "amanda/lasting.h"
+#include "amanda/base/lasting.h"
 
 namespace amanda {
 namespace {

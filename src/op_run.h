@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "action_cache.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
 #include "analysis.h"
 #include "executor.h"
 

@@ -1,4 +1,4 @@
-#include "amanda/pool.h"
+#include "amanda/base/pool.h"
 
 #include <sys/mman.h>
 
@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda {
 namespace {

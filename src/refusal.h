@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda {
 

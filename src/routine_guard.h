@@ -1,7 +1,7 @@
 // A guard around tools' code: the operators that it runs are not observed.
 #pragma once
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda {
 

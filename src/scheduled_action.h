@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/routine.h"
 #include "run_counter.h"
 

@@ -42,7 +42,7 @@ std::string describe(const Unmatched& unmatched) {
 }
 
 Scope::Scope(std::vector<Tool*> tools, ScopeOptions options)
-    : state_(std::make_shared<ScopeState>(std::move(tools), options)) {}
+    : state_(std::make_shared<ScopeState>(std::move(tools), std::move(options))) {}
 
 Scope::~Scope() = default;
 
@@ -59,7 +59,7 @@ uint64_t Scope::enter_entry() {
       tool->on_enter(*this);
       told.push_back(tool);
     }
-    if (state->has_unmatched()) await_call(id);
+    if (state->filter_use().has_unmatched()) await_call(id);
     thread.entries.push_back({id, state, state->opened()});
     thread.changed([&] { std::erase_if(thread.entries, [id](const ScopeEntry& entry) { return entry.id == id; }); });
   } catch (...) {
@@ -109,8 +109,8 @@ std::vector<Unmatched> Scope::leave_entry(uint64_t id, const std::exception_ptr&
   std::vector<Unmatched> unmatched;
   if (error || !called) return unmatched;
   for (Tool* tool : tools) {
-    if (thread.is_active(tool)) continue;
-    for (Unmatched& one : state->take_unmatched(*tool)) unmatched.push_back(std::move(one));
+    if (thread.is_active(tool) || state->stopped(tool)) continue;
+    for (Unmatched& one : state->filter_use().take_unmatched(*tool)) unmatched.push_back(std::move(one));
   }
   return unmatched;
 }
@@ -119,14 +119,14 @@ Scope::Guard Scope::enter() { return Guard(*this); }
 
 const std::vector<Tool*>& Scope::tools() const { return state_->tools(); }
 CacheInfo Scope::cache_info() const { return state_->cache_info(); }
-std::vector<std::pair<std::string, size_t>> Scope::analysed_types() const { return state_->analysed_types(); }
+std::vector<std::pair<std::string, size_t>> Scope::analysed_types() const { return state_->records().analysed_types(); }
 void Scope::cache_clear(OpId op_id) {
   state_->clear(op_id);
   refresh_this_thread();  // a driver that stored a toolset checks it again
 }
 
 void Scope::visit(const std::function<void(Routine&)>& routine, const std::function<void(OpContext&)>& context) const {
-  state_->each_record([&](Record& record) {
+  state_->records().each([&](Record& record) {
     context(record.context);
     for (const auto& [tool, registrations] : record.tools) {
       for (const Record::PerRegistration& registration : registrations) {
@@ -138,7 +138,7 @@ void Scope::visit(const std::function<void(Routine&)>& routine, const std::funct
 
 std::vector<ActionDescription> Scope::describe() const {
   std::vector<std::pair<uint64_t, std::vector<ScheduledPtr>>> found;
-  state_->each_record([&](Record& record) {
+  state_->records().each([&](Record& record) {
     std::vector<ScheduledPtr> actions = record.scheduled(state_->tools());
     if (!actions.empty()) found.emplace_back(record.number, std::move(actions));
   });

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "amanda/base/thread_calls.h"
 #include "amanda/error.h"
-#include "amanda/thread_calls.h"
 #include "generation.h"
 #include "resolver.h"
 #include "subscription.h"

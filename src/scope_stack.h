@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "amanda/backend.h"
-#include "amanda/mutex.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/mutex.h"
+#include "amanda/base/thread_calls.h"
+#include "amanda/driver/backend.h"
 #include "scope_state.h"
 #include "visibility.h"
 #include "want_table.h"

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda {
 namespace {

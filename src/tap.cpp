@@ -9,10 +9,10 @@
 #include <random>
 #include <unordered_map>
 
-#include "amanda/engine.h"
+#include "amanda/base/mutex.h"
+#include "amanda/base/thread_calls.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
-#include "amanda/mutex.h"
-#include "amanda/thread_calls.h"
 #include "executor.h"
 #include "op_name.h"
 #include "scope_stack.h"

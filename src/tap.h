@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "plan.h"
 
 namespace amanda {

@@ -1,4 +1,4 @@
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
 
 #include <utility>
 

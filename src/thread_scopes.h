@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
 #include "scope_stack.h"
 
 namespace amanda {

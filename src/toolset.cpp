@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "generation.h"
 #include "scope_stack.h"
 

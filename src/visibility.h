@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
 #include "amanda/tool.h"
 
 namespace amanda {

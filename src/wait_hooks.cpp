@@ -1,4 +1,4 @@
-#include "amanda/wait_hooks.h"
+#include "amanda/base/wait_hooks.h"
 
 namespace amanda {
 namespace {

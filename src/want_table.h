@@ -5,8 +5,8 @@
 #include <atomic>
 #include <mutex>
 
-#include "amanda/backend.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/backend.h"
 #include "visibility.h"
 
 namespace amanda {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "amanda/amanda.h"
+#include "amanda/base/mutex.h"
 #include "amanda/log.h"
-#include "amanda/mutex.h"
 
 namespace amanda::tools {
 

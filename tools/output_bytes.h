@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::tools {
 

@@ -1,5 +1,5 @@
 // The backward pass: nodes from the newest to the oldest, each shown to the core as a backward operator.
-#include "amanda/backward.h"
+#include "amanda/driver/backward.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/reference/gradient.h"
 #include "gradient_call.h"
 #include "kernels.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/reference/call.h"
 #include "amanda/reference/operator.h"
 #include "thread_state.h"

@@ -1,7 +1,7 @@
 // The runtime as the core sees it: two backends, since a graph's values are symbols when tools look at them.
 #pragma once
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::reference {
 

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/reference/call.h"
 #include "operator_call.h"
 #include "place_hash.h"

@@ -4,7 +4,7 @@
 #include <deque>
 #include <functional>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "tape.h"
 
 namespace amanda::reference {

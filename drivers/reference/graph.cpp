@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "graph_run.h"
 #include "graph_view.h"
 #include "program.h"

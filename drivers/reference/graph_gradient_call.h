@@ -1,7 +1,7 @@
 // One execution of a backward operator in a graph, or of one of its taps.
 #pragma once
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "driver.h"
 #include "program.h"
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "graph_gradient_call.h"
 #include "kernels.h"
 #include "operator_call.h"

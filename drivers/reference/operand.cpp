@@ -1,6 +1,6 @@
 #include "amanda/reference/operand.h"
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/reference/gradient.h"
 
 namespace amanda::reference {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/reference/operator.h"
 #include "driver.h"
 #include "tape.h"

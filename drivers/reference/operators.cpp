@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "amanda/reference/call.h"
 #include "amanda/reference/operator.h"
 #include "derivatives.h"

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::reference {
 

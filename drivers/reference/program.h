@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "amanda/reference/operator.h"
 
 namespace amanda::reference {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::tensorflow {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <mutex>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "errors.h"
 #include "kernel_call.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "dtypes.h"
 #include "python_bridge.h"

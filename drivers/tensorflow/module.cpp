@@ -4,7 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "collected.h"
 #include "dtypes.h"

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "amanda/base/mutex.h"
 #include "amanda/error.h"
-#include "amanda/mutex.h"
 
 namespace amanda::tensorflow {
 namespace {

@@ -8,9 +8,9 @@
 #include <random>
 #include <unordered_map>
 
-#include "amanda/engine.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
-#include "amanda/mutex.h"
 
 namespace amanda::tensorflow {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "c_api.h"
 
 namespace amanda::tensorflow {

@@ -1,7 +1,7 @@
 // PyTorch as the core sees it.
 #pragma once
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/torch.h"
 
 namespace amanda::pytorch {

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "amanda/torch.h"
 #include "base/port.h"

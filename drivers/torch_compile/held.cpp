@@ -6,7 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::pytorch {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 
 namespace amanda::pytorch {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "operand.h"
 
 namespace amanda::pytorch {

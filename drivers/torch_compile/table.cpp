@@ -1,6 +1,6 @@
 #include "table.h"
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "base/port.h"
 
 namespace amanda::pytorch {

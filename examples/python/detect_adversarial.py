@@ -16,7 +16,7 @@ import sklearn.linear_model
 import sklearn.metrics
 import torch
 import torch.nn.functional as F
-from amanda.tools.effective_path import EffectivePath, Path
+from amanda.research.effective_path import EffectivePath, Path
 
 
 class Network(torch.nn.Module):

@@ -10,7 +10,7 @@ import pandas
 import sklearn.datasets
 import torch
 import torch.nn.functional as F
-from amanda.tools.error_injection import BitFlip, Campaign, ErrorInjection
+from amanda.research.error_injection import BitFlip, Campaign, ErrorInjection
 
 
 class Network(torch.nn.Module):

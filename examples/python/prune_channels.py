@@ -10,7 +10,7 @@ import amanda
 import sklearn.datasets
 import torch
 import torch.nn.functional as F
-from amanda.tools.pruning import ChannelPruning
+from amanda.research.pruning import ChannelPruning
 
 
 class Network(torch.nn.Module):

@@ -10,7 +10,7 @@ import importlib.resources
 import amanda
 import torch
 import torch.nn.functional as F
-from amanda.tools.pruning import CascadePruning
+from amanda.research.pruning import CascadePruning
 from transformers import AutoTokenizer, BertModel
 
 SENTENCES = [

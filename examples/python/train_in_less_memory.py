@@ -8,7 +8,7 @@ import time
 
 import amanda
 import torch
-from amanda.tools.rematerialization import Rematerialization
+from amanda.research.rematerialization import Rematerialization
 from transformers import BertConfig, BertForSequenceClassification
 
 torch.manual_seed(0)

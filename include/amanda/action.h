@@ -11,10 +11,11 @@
 #include <variant>
 #include <vector>
 
-#include "amanda/backend.h"
 #include "amanda/description.h"
+#include "amanda/op.h"
 #include "amanda/routine.h"
 #include "amanda/run_state.h"
+#include "amanda/value.h"
 
 namespace amanda {
 

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/op.h"
 
 namespace amanda {
 

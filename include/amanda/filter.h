@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/op.h"
 
 namespace amanda {
 

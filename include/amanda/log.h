@@ -10,7 +10,7 @@ namespace amanda {
 using LogSink = std::function<void(const std::string& line)>;
 
 /// Replaces the sink of warnings (at first standard error). Any thread may call the sink, several at once.
-void set_log_sink(LogSink sink);
+void set_log_sink(LogSink replacement);
 
 /// Passes one line to the sink. On any thread.
 void log_warning(const std::string& line);

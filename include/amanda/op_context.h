@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "amanda/action.h"
-#include "amanda/backend.h"
+#include "amanda/op.h"
 #include "amanda/tool.h"
 
 namespace amanda {
@@ -71,7 +71,7 @@ class OpContext {
   /// The backward operator's id; 0 in a forward context.
   OpId backward_op_id() const { return backward_id_; }
   /// The driver's name: "pytorch/2.13/eager".
-  std::string name_space() const { return std::string(backend_->name_space()); }
+  std::string name_space() const;
 
   /// True for the context of a forward operator.
   bool is_forward() const { return !is_backward(); }

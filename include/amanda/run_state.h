@@ -8,7 +8,7 @@
 #include <typeinfo>
 #include <vector>
 
-#include "amanda/pool.h"
+#include "amanda/base/pool.h"
 
 namespace amanda {
 

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/base/wait_hooks.h"
+#include "amanda/op.h"
 #include "amanda/op_context.h"
 #include "amanda/scope_options.h"
 #include "amanda/switch.h"
 #include "amanda/tool.h"
 #include "amanda/unmatched.h"
-#include "amanda/wait_hooks.h"
 
 namespace amanda {
 

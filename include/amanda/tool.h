@@ -12,13 +12,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/base/mutex.h"
 #include "amanda/filter.h"
-#include "amanda/mutex.h"
+#include "amanda/op.h"
 
 namespace amanda {
 
 class OpContext;
+class FilterUse;
 class Scope;
 class ScopeState;
 
@@ -101,6 +102,7 @@ class Tool {
   void forget_analysed();
 
  private:
+  friend class FilterUse;
   friend class ScopeState;
   friend class AnalysisSession;
   void note_analysed(Phase phase, OpId id, bool in_graph);

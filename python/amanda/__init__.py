@@ -15,12 +15,12 @@ from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch_compile import CompiledFunctions
 from amanda.evidence import Evidence
 from amanda.op_context import OpContext
+from amanda.op_run import Run
 from amanda.program_points import points
 from amanda.rank_report import report
 from amanda.reports.point_table import PointTable
 from amanda.reports.scope_description import ScopeDescription
 from amanda.roots import root
-from amanda.run import Run
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import ScheduledScope, scheduled
 from amanda.scope import Scope, apply
@@ -34,7 +34,6 @@ from amanda.unmatched import UnmatchedFilterWarning
 from amanda import distributed, toolkit, tools
 from amanda.tools.trace.tracing import trace
 
-vars(tool)["apply"] = apply  # the original Amanda has it there, too
 _core.set_log_sink(logging.getLogger("amanda").warning)
 drivers.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 drivers.register(TensorFlowDriver())

@@ -1,5 +1,5 @@
 """
-Dynamic tensor rematerialization. Use it through `amanda.tools`.
+Dynamic tensor rematerialization. Use it through `amanda.research`.
 """
 from __future__ import annotations
 import typing

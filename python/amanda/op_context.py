@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from amanda import _core, missing_keys, routine_checks
+from amanda.paper_names import PaperNames
 from amanda.tool import Tool
 
 _ELSEWHERE = {"name": "op.__name__", "type": "op.__name__", "module": "module_path", "id": "op_id"}
@@ -15,7 +16,7 @@ _ELSEWHERE = {"name": "op.__name__", "type": "op.__name__", "module": "module_pa
 MAX_ACTIONS_SHOWN = 8
 
 
-class OpContext(dict[str, Any]):
+class OpContext(PaperNames, dict[str, Any]):
     """One operator, and the methods that schedule actions on it.
 
     It is a dict: the tools that run later see the keys that a tool writes. The context lives as long as its scope.
@@ -93,15 +94,18 @@ class OpContext(dict[str, Any]):
 
     # ---- inspection -------------------------------------------------------------------------------------------------
 
-    def get_op(self) -> _core.Operator:
+    @property
+    def op(self) -> _core.Operator:
         """The operator. ``op(*inputs)`` runs the original, without instrumentation. ``op.__name__`` is "conv2d"."""
         return self._handle.op()
 
-    def get_op_id(self) -> int:
+    @property
+    def op_id(self) -> int:
         """Identifies the operator's place in the program: a 64-bit integer, the same in every iteration."""
         return self._handle.op_id()
 
-    def get_inputs(self) -> tuple[Any, ...]:
+    @property
+    def inputs(self) -> tuple[Any, ...]:
         """The inputs, as the program passed them: a tensor of the caller is the same Python object.
 
         In a backward context, the inputs of the forward operator: leaves that require a gradient (parameters), and
@@ -112,8 +116,23 @@ class OpContext(dict[str, Any]):
         """
         return self._handle.inputs()
 
-    def get_outputs(self) -> tuple[Any, ...]:
-        """The outputs. In a backward context, see `get_inputs`.
+    @property
+    def parameter_names(self) -> tuple[str | tuple[str | None, ...] | None, ...]:
+        """Which of the `inputs` are parameters or buffers: for each input its name in its model, or None.
+
+        ``(None, "encoder.0.weight", "encoder.0.bias")`` for a linear operator. Names are those of `named_parameters()`
+        and `named_buffers()` of the model, that is the outermost module, without the model's own name. A shared
+        parameter has its first name, a view the name of what it is a view of. An input that is a list of tensors, as of
+        ``_foreach_add_`` in an optimizer, has a tuple of names. In a backward context, of the forward operator's inputs.
+
+        Raises:
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.parameter_names()
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """The outputs. In a backward context, see `inputs`.
 
         Raises:
             amanda.Error: the operator has not run: the routine is registered without ``require_outputs``. Or the analysis
@@ -128,19 +147,35 @@ class OpContext(dict[str, Any]):
         """True in a ``require_outputs`` analysis, in every backward one, and in a graph, whose outputs are symbols."""
         return self._handle.has_outputs()
 
-    def get_backward_op(self) -> _core.Operator | None:
-        """The backward operator, an autograd node with a ``__name__`` such as "ConvolutionBackward0"; None in forward.
+    @property
+    def backward_op(self) -> _core.Operator:
+        """The backward operator, an autograd node with a ``__name__`` such as "ConvolutionBackward0".
 
         A routine can call it while that operator runs: ``backward_op(*grad_outputs)`` runs the original and returns its
-        grad_inputs. The property `backward_op` is never None: in a forward context it raises an error.
+        grad_inputs.
+
+        Raises:
+            amanda.Error: this is a forward context.
         """
-        return self._handle.backward_op()
+        backward_op = self._handle.backward_op()
+        if backward_op is None:
+            self._refuse_in_forward("backward_op")
+        return backward_op
 
-    def get_backward_op_id(self) -> int | None:
-        """Identifies the backward operator: its forward operator's place, and which of that one's nodes it is."""
-        return self._handle.backward_op_id()
+    @property
+    def backward_op_id(self) -> int:
+        """Identifies the backward operator: its forward operator's place, and which of that one's nodes it is.
 
-    def get_grad_outputs(self) -> tuple[Any, ...]:
+        Raises:
+            amanda.Error: this is a forward context.
+        """
+        backward_op_id = self._handle.backward_op_id()
+        if backward_op_id is None:
+            self._refuse_in_forward("backward_op_id")
+        return backward_op_id
+
+    @property
+    def grad_outputs(self) -> tuple[Any, ...]:
         """Gradients of the outputs: one per output of the node, None if undefined.
 
         Raises:
@@ -151,7 +186,8 @@ class OpContext(dict[str, Any]):
             self._refuse_in_forward("grad_outputs")
         return grad_outputs
 
-    def get_grad_inputs(self) -> tuple[Any, ...]:
+    @property
+    def grad_inputs(self) -> tuple[Any, ...]:
         """Gradients of the inputs: one for each of the node's ``next_functions``, None if undefined.
 
         Raises:
@@ -178,68 +214,6 @@ class OpContext(dict[str, Any]):
     def is_backward(self) -> bool:
         """True in the context of a backward operator."""
         return not self.is_forward()
-
-    # Not property(get_op): type checkers would take its value for Any.
-
-    @property
-    def op(self) -> _core.Operator:
-        """As `get_op`."""
-        return self._handle.op()
-
-    @property
-    def op_id(self) -> int:
-        """As `get_op_id`."""
-        return self._handle.op_id()
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """As `get_inputs`."""
-        return self._handle.inputs()
-
-    @property
-    def parameter_names(self) -> tuple[str | tuple[str | None, ...] | None, ...]:
-        """Which of the `inputs` are parameters or buffers: for each input its name in its model, or None.
-
-        ``(None, "encoder.0.weight", "encoder.0.bias")`` for a linear operator. Names are those of `named_parameters()`
-        and `named_buffers()` of the model, that is the outermost module, without the model's own name. A shared
-        parameter has its first name, a view the name of what it is a view of. An input that is a list of tensors, as of
-        ``_foreach_add_`` in an optimizer, has a tuple of names. In a backward context, of the forward operator's inputs.
-
-        Raises:
-            amanda.Error: the analysis routine has returned.
-        """
-        return self._handle.parameter_names()
-
-    @property
-    def outputs(self) -> tuple[Any, ...]:
-        """As `get_outputs`."""
-        return self.get_outputs()
-
-    @property
-    def backward_op(self) -> _core.Operator:
-        """As `get_backward_op`; in a forward context it raises an `amanda.Error`."""
-        backward_op = self._handle.backward_op()
-        if backward_op is None:
-            self._refuse_in_forward("backward_op")
-        return backward_op
-
-    @property
-    def backward_op_id(self) -> int:
-        """As `get_backward_op_id`; in a forward context it raises an `amanda.Error`."""
-        backward_op_id = self._handle.backward_op_id()
-        if backward_op_id is None:
-            self._refuse_in_forward("backward_op_id")
-        return backward_op_id
-
-    @property
-    def grad_outputs(self) -> tuple[Any, ...]:
-        """As `get_grad_outputs`."""
-        return self.get_grad_outputs()
-
-    @property
-    def grad_inputs(self) -> tuple[Any, ...]:
-        """As `get_grad_inputs`."""
-        return self.get_grad_inputs()
 
     @property
     def namespace(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from amanda import _core, unmatched
-from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, made, tables
+from amanda.cli.tool_list import NamedTool, Settings, check_by, made, tables
 from amanda.scope import apply
 
 
@@ -41,7 +41,6 @@ class TestsInScope:
                 raise ValueError(f"--amanda-top is a number of rows, got {self._top}")
             self._tools: list[NamedTool] = made(Settings(tools=config.getoption("--amanda")), [])
             check_by(self._tools, self._by)
-            check_rich(self._tools)
             self._scope = apply(*(tool for _, tool in self._tools))
         except (ValueError, TypeError, ImportError, OSError, _core.Error) as error:
             raise pytest.UsageError(f"--amanda: {error}") from None

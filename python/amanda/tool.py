@@ -6,13 +6,15 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn, Protocol
 
-from amanda import _core
+from amanda import _core, paper_names
 from amanda.drivers import op_names
 from amanda.evidence import Evidence, Unseen, UnseenLog
 
 if TYPE_CHECKING:
     from amanda.op_context import OpContext
-    from amanda.scope import apply as apply  # set by amanda/__init__.py: the original Amanda has it here
+    from amanda.scope import apply as apply  # a name of the paper
+else:
+    __getattr__ = paper_names.of_tool_module
 
 
 class _OnDemand:
@@ -81,19 +83,19 @@ class Tool:
 
     Arguments:
         name: the tool's name in messages; the class name by default.
-        namespace: accepted for compatibility with the original Amanda; has no effect.
 
     Raises:
-        TypeError: `name` or `namespace` is not a string.
+        TypeError: `name` is not a string, or there is another keyword.
     """
 
     _alone = ""  # why a scope cannot have two of them; empty if it can
     _keeps_evidence = False  # when its results are forgotten, as after each step: it is looked at by another tool
 
-    def __init__(self, name: str | None = None, *, namespace: str | None = None) -> None:
-        if not isinstance(name, str | None) or not isinstance(namespace, str | None):
-            raise TypeError(f"[tool] a tool's name and namespace are strings, got {name!r} and {namespace!r}")
-        self._core_tool = _core.Tool(self, name or type(self).__name__, namespace or "")
+    def __init__(self, name: str | None = None, **unknown: Never) -> None:
+        paper_names.refuse(unknown)
+        if not isinstance(name, str | None):
+            raise TypeError(f"[tool] a tool's name is a string, got {name!r}")
+        self._core_tool = _core.Tool(self, name or type(self).__name__, "")
         self._dependencies: list[Tool] = []
         self._asks: list[_Ask] = []
         self._unseen_log = UnseenLog()

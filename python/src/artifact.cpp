@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "collected.h"
 #include "graph_handles.h"
 #include "graph_site.h"

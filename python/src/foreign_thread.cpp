@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "python_ref.h"
 
 namespace amanda::python {

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "graph_call.h"
 #include "object_info.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "amanda/graph.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/graph.h"
 #include "module.h"
 #include "native_operand.h"
 

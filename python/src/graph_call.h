@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "native_operand.h"
 
 namespace amanda::python {

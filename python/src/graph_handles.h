@@ -1,7 +1,7 @@
 // Python's handles on objects of the core.
 #pragma once
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 
 namespace amanda::python {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "graph_backend.h"
 
 namespace amanda::python {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::python {
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::python {
 namespace {

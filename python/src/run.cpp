@@ -1,4 +1,4 @@
-// Runs in Python: the class itself is amanda/run.py.
+// Runs in Python: the class itself is amanda/op_run.py.
 #include "run.h"
 
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "graph_handles.h"
 
 namespace amanda::python {

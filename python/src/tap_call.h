@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "graph_call.h"
 #include "graph_site.h"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import amanda
+import amanda.research
 import amanda.tools
 
 from regime_table.program import Program
@@ -56,40 +57,40 @@ def _fused(conv: Any, relu: Any) -> Any:
 
 
 TOOLS = {
-    "ActivationPruning": Made("pruning", lambda tools, *_: tools.ActivationPruning(0.1)),
-    "Capture": Made("capture", lambda tools, *_: tools.Capture()),
-    "CascadePruning": Made("pruning", lambda tools, *_: tools.CascadePruning(tokens=0.5)),
-    "CausalDiff": Made("diff", lambda tools, _, record: tools.CausalDiff(record, progress=False)),
-    "ChannelPruning": Made("pruning", lambda tools, *_: tools.ChannelPruning()),
-    "Coverage": Made("coverage", lambda tools, program, _: tools.Coverage(program.model)),
-    "CuptiProfiler": Made("cupti_profiler", lambda tools, *_: tools.CuptiProfiler()),
-    "DynamicQuantization": Made("quantization", lambda tools, *_: tools.DynamicQuantization(), _infer),
-    "EffectivePath": Made("effective_path", lambda tools, *_: tools.EffectivePath(), _extract, "scores"),
-    "ErrorInjection": Made("error_injection", lambda tools, *_: tools.ErrorInjection(tools.BitFlip())),
-    "FakeQuantization": Made("quantization", lambda tools, *_: tools.FakeQuantization()),
-    "Flops": Made("flops", lambda tools, *_: tools.Flops()),
-    "GradientStatistics": Made("gradients", lambda tools, *_: tools.GradientStatistics()),
-    "GraphTracing": Made("graph", lambda tools, *_: tools.GraphTracing()),
-    "HeadPruning": Made("pruning", lambda tools, *_: tools.HeadPruning({0: [0]})),
-    "History": Made("history", lambda tools, *_: tools.History()),
-    "LearnedStepQuantization": Made("quantization", lambda tools, *_: tools.LearnedStepQuantization()),
-    "MagnitudePruning": Made("pruning", lambda tools, *_: tools.MagnitudePruning(0.5)),
-    "MappingTool": Made("mapping", lambda tools, *_: tools.vocabulary()),
-    "NaNSentinel": Made("nonfinite", lambda tools, *_: tools.NaNSentinel()),
-    "OpStatistics": Made("statistics", lambda tools, *_: tools.OpStatistics()),
-    "Patch": Made("capture", lambda tools, *_: tools.Patch({"*:relu": 0.0})),
-    "PeakMemory": Made("memory", lambda tools, *_: tools.PeakMemory()),
-    "Profile": Made("profile", lambda tools, *_: tools.Profile(backward=True)),
-    "Recorder": Made("diff", lambda tools, _, folder: tools.Recorder(folder)),
-    "Rematerialization": Made("rematerialization", lambda tools, *_: tools.Rematerialization(10**9)),
-    "StaticQuantization": Made("quantization", lambda tools, *_: tools.StaticQuantization(), _calibrate),
+    "ActivationPruning": Made("research", lambda tools, *_: tools.ActivationPruning(0.1)),
+    "Capture": Made("tools.capture", lambda tools, *_: tools.Capture()),
+    "CascadePruning": Made("research", lambda tools, *_: tools.CascadePruning(tokens=0.5)),
+    "CausalDiff": Made("tools.diff", lambda tools, _, record: tools.CausalDiff(record, progress=False)),
+    "ChannelPruning": Made("research", lambda tools, *_: tools.ChannelPruning()),
+    "CuptiProfiler": Made("tools.cupti_profiler", lambda tools, *_: tools.CuptiProfiler()),
+    "DynamicQuantization": Made("tools.quantization", lambda tools, *_: tools.DynamicQuantization(), _infer),
+    "EffectivePath": Made("research", lambda tools, *_: tools.EffectivePath(), _extract, "scores"),
+    "ErrorInjection": Made("research", lambda tools, *_: tools.ErrorInjection(tools.BitFlip())),
+    "FakeQuantization": Made("tools.quantization", lambda tools, *_: tools.FakeQuantization()),
+    "Flops": Made("tools.flops", lambda tools, *_: tools.Flops()),
+    "GradientStatistics": Made("tools.gradients", lambda tools, *_: tools.GradientStatistics()),
+    "GraphTracing": Made("tools.graph", lambda tools, *_: tools.GraphTracing()),
+    "HeadPruning": Made("research", lambda tools, *_: tools.HeadPruning({0: [0]})),
+    "History": Made("tools.history", lambda tools, *_: tools.History()),
+    "HookCoverage": Made("tools.hook_coverage", lambda tools, program, _: tools.HookCoverage(program.model)),
+    "LearnedStepQuantization": Made("research", lambda tools, *_: tools.LearnedStepQuantization()),
+    "MagnitudePruning": Made("tools.pruning", lambda tools, *_: tools.MagnitudePruning(0.5)),
+    "MappingTool": Made("tools.mapping", lambda tools, *_: tools.vocabulary()),
+    "NaNSentinel": Made("tools.nonfinite", lambda tools, *_: tools.NaNSentinel()),
+    "OpStatistics": Made("tools.statistics", lambda tools, *_: tools.OpStatistics()),
+    "Patch": Made("tools.capture", lambda tools, *_: tools.Patch({"*:relu": 0.0})),
+    "PeakMemory": Made("tools.memory", lambda tools, *_: tools.PeakMemory()),
+    "Profile": Made("tools.profile", lambda tools, *_: tools.Profile(backward=True)),
+    "Recorder": Made("tools.diff", lambda tools, _, folder: tools.Recorder(folder)),
+    "Rematerialization": Made("research", lambda tools, *_: tools.Rematerialization(10**9)),
+    "StaticQuantization": Made("tools.quantization", lambda tools, *_: tools.StaticQuantization(), _calibrate),
     "SubgraphRewriting": Made(
-        "rewriting", lambda tools, *_: tools.SubgraphRewriting(["conv2d", "relu"], _fused), _twice
+        "tools.rewriting", lambda tools, *_: tools.SubgraphRewriting(["conv2d", "relu"], _fused), _twice
     ),
-    "TilewisePruning": Made("pruning", lambda tools, *_: tools.TilewisePruning()),
-    "Trace": Made("trace", lambda tools, *_: tools.Trace("*: output.sum()")),
-    "ValueHistograms": Made("histograms", lambda tools, *_: tools.ValueHistograms()),
-    "VectorwisePruning": Made("pruning", lambda tools, *_: tools.VectorwisePruning()),
+    "TilewisePruning": Made("research", lambda tools, *_: tools.TilewisePruning()),
+    "Trace": Made("tools.trace", lambda tools, *_: tools.Trace("*: output.sum()")),
+    "ValueHistograms": Made("tools.histograms", lambda tools, *_: tools.ValueHistograms()),
+    "VectorwisePruning": Made("tools.pruning", lambda tools, *_: tools.VectorwisePruning()),
 }
 
 EXCEPTIONS = {
@@ -111,7 +112,7 @@ def make(name: str, program: Program, folder: Path) -> Any:
         ModuleNotFoundError: its framework is not installed.
     """
     made = TOOLS[name]
-    return made.make(importlib.import_module(f"amanda.tools.{made.module}"), program, folder)
+    return made.make(importlib.import_module(f"amanda.{made.module}"), program, folder)
 
 
 class Dependent(amanda.Tool):
@@ -125,14 +126,17 @@ class Dependent(amanda.Tool):
 
 
 def public_tools() -> set[str]:
-    """The names of all classes of tools in public modules of amanda.tools."""
-    for module in pkgutil.walk_packages(amanda.tools.__path__, "amanda.tools."):
+    """The names of all classes of tools in public modules of amanda.tools and amanda.research."""
+    for module in (
+        *pkgutil.walk_packages(amanda.tools.__path__, "amanda.tools."),
+        *pkgutil.walk_packages(amanda.research.__path__, "amanda.research."),
+    ):
         if not any(part.startswith("_") for part in module.name.split(".")):
             importlib.import_module(module.name)
     return {
         kind.__name__
         for kind in _subclasses(amanda.Tool)
-        if kind.__module__.startswith("amanda.tools.")
+        if kind.__module__.startswith(("amanda.tools.", "amanda.research."))
         and not any(part.startswith("_") for part in (*kind.__module__.split("."), kind.__name__))
     }
 

@@ -1,4 +1,4 @@
-"""The tools of `amanda.tools`, and what their analysis costs if it is done every time: with the cache on and off."""
+"""The tools that ship, and what their analysis costs if it is done every time: with the cache on and off."""
 
 import importlib
 import inspect
@@ -30,23 +30,26 @@ def trace(kind, body):
     return kind("linear: output.abs().max()")
 
 
-MADE_BY = {"Coverage": coverage, "MappingTool": mapping, "Trace": trace}  # others that need arguments are left out
+MADE_BY = {"HookCoverage": coverage, "MappingTool": mapping, "Trace": trace}  # others that need arguments are left out
 
 
 def shipped_tools():
-    """The tool classes of `amanda.tools`, with their names there."""
-    import amanda
+    """The classes of tools, with their names from `amanda` on."""
+    import amanda.research
 
     kinds = {}  # where each is found first: a tool of several modules has a public one
-    for module in pkgutil.iter_modules(amanda.tools.__path__):
-        if module.name.startswith("_"):
+    for module in (
+        *pkgutil.iter_modules(amanda.tools.__path__, "amanda.tools."),
+        *pkgutil.iter_modules(amanda.research.__path__, "amanda.research."),
+    ):
+        if module.name.rpartition(".")[2].startswith("_"):
             continue
-        names = vars(importlib.import_module(f"amanda.tools.{module.name}"))
+        names = vars(importlib.import_module(module.name))
         for kind in names.values():
             if not inspect.isclass(kind) or not issubclass(kind, amanda.Tool) or issubclass(kind, amanda.StepTool):
                 continue  # tools that work step by step have scopes of their own
-            if kind.__module__.startswith("amanda.tools."):
-                kinds.setdefault(kind, f"tools.{module.name}.{kind.__name__}")
+            if kind.__module__.startswith(("amanda.tools.", "amanda.research.")):
+                kinds.setdefault(kind, f"{module.name.removeprefix('amanda.')}.{kind.__name__}")
     bases = {base for kind in kinds for base in kind.__mro__[1:]}  # for tools of one's own
     shipped = {kind: name for kind, name in kinds.items() if not kind.__name__.startswith("_") and kind not in bases}
     return {kind: name for kind, name in shipped.items() if kind.__name__ in MADE_BY or not needs_arguments(kind)}

@@ -8,7 +8,7 @@ import amanda
 import numpy as np
 import pytest
 import small_cnn
-from amanda.tools.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt
+from amanda.research.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms

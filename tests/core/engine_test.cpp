@@ -1,6 +1,6 @@
 // What the core tells drivers, and what they may ask it.
-#include <amanda/backward.h>
-#include <amanda/engine.h>
+#include <amanda/driver/backward.h>
+#include <amanda/driver/engine.h>
 
 #include <barrier>
 #include <thread>

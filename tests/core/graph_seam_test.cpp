@@ -1,7 +1,7 @@
 // The graph half of the seam in C++: what sanitizers should see of each regime, and what only graphs have. The
 // driver-independent rules are in tests/conformance.
 #include <amanda/amanda.h>
-#include <amanda/engine.h>
+#include <amanda/driver/engine.h>
 #include <amanda/reference/array.h>
 #include <amanda/reference/call.h>
 #include <amanda/reference/gradient.h>

@@ -1,5 +1,5 @@
 // Memory that is taken while an amanda::Lasting exists: where it lies, and that anyone may free it.
-#include "amanda/lasting.h"
+#include "amanda/base/lasting.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

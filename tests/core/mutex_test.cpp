@@ -1,5 +1,5 @@
 // Mutexes, and what a fork makes of them.
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -4,6 +4,7 @@
 #include <amanda/op_context.h>
 #include <gtest/gtest.h>
 
+#include "plan.h"
 #include "scope_stack_use.h"
 
 namespace amanda {
@@ -40,18 +41,6 @@ TEST(ScopeStackTest, FormerTablesGoWhereOneThreadUsesTheStack) {
   mine.add_inst_for_op([](OpContext&) {});
   stack->tables();
   EXPECT_TRUE(second.expired());
-}
-
-TEST(ScopeStateTest, RecordsOfTwoDriversAreTwo) {
-  Tool tool("tool");
-  ScopeState scope({&tool}, {});
-  const auto make = [] { return std::make_shared<Record>(); };
-  const RecordPtr one = scope.record({0, 7}, make), other = scope.record({1, 7}, make);
-  EXPECT_NE(one, other);
-  EXPECT_EQ(scope.find({0, 7}), one);
-  EXPECT_EQ(scope.cache_info().size, 2u);
-  scope.clear(7);
-  EXPECT_EQ(scope.cache_info().size, 0u);
 }
 
 TEST(ScopeStackTest, PlansOfTwoDriversAreTwo) {

@@ -1,6 +1,6 @@
 // The tools in force, as an object that graph drivers hold as a key.
 #include <amanda/amanda.h>
-#include <amanda/engine.h>
+#include <amanda/driver/engine.h>
 #include <amanda/reference/call.h>
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // A driver of a few lines, with ids of its own, that can be told to break the rules of the seam.
 #pragma once
 
-#include <amanda/engine.h>
-#include <amanda/graph.h>
+#include <amanda/driver/engine.h>
+#include <amanda/driver/graph.h>
 
 #include <functional>
 #include <memory>

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the import: the threads of several processes wait for each other
+
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +25,44 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Workers of pytest-xdist take one file after another. They end together if the files that take longest come first: those
+# that start programs, or compile.
+LONG_FIRST = ["house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        places = {name: place for place, name in enumerate(LONG_FIRST)}
+        below = len(ROOT.parts) + 2  # tests/python
+        items.sort(key=lambda item: places.get(item.path.parts[below], len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Tests of lifetimes call `gc.collect` often: it looks at what they made, and not at all of PyTorch each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """For `.ci/run`: the stacks that a hanging test ends with are long, and its name is above them."""
-    (ROOT / "build" / "last_test").write_text(nodeid + "\n")
+    _running.append(nodeid)
+    _write_running()
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    _running.remove(nodeid)
+    _write_running()
+
+
+_running: list[str] = []
+
+
+def _write_running() -> None:
+    """For `.ci/run`: the stacks that a hanging test ends with are long, and its name is above them.
+
+    Workers of pytest-xdist report to the main process, which knows the tests of all.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        (ROOT / "build" / "running_tests").write_text("".join(f"{nodeid}\n" for nodeid in _running))
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,10 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda.tools.coverage import Coverage
-from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.profile import Profile
 from amanda.tools.statistics import OpStatistics
 
@@ -154,5 +154,5 @@ def test_narrow_types(dtype):
 
 
 def test_coverage_needs_modules():
-    with pytest.raises(TypeError, match=r"\[coverage\] Coverage takes a torch.nn.Module, .*; amanda.apply\(..., cov"):
-        Coverage(lambda x: x)
+    with pytest.raises(TypeError, match=r"\[hook_coverage\] HookCoverage takes a torch.nn.Module, .*; amanda.apply\("):
+        HookCoverage(lambda x: x)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.tools.pruning import MagnitudePruning
 from amanda.tools.quantization import FakeQuantization
 

@@ -324,12 +324,12 @@ def test_an_operator_without_a_weight_is_told():
 
 
 def test_tools_that_need_pytorch_say_so():
-    import amanda.tools.pruning as pruning
+    import amanda.research as research
 
     with pytest.raises(ModuleNotFoundError, match="torch"):
-        _ = pruning.TilewisePruning
+        _ = research.TilewisePruning
     with pytest.raises(AttributeError, match="has no attribute 'Tilewise'"):
-        _ = pruning.Tilewise
+        _ = research.Tilewise
 
 
 def test_eager_operators_are_refused():

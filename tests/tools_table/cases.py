@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch.nn.functional as F
+from amanda import research
+from amanda.research import BitFlip, ErrorInjection, StuckAt
 from amanda.tools import pruning, quantization
-from amanda.tools.error_injection import BitFlip, ErrorInjection, StuckAt
 from amanda.tools.rewriting import SubgraphRewriting
 
 DIGITS = ("CNN", "transformer")
@@ -21,7 +22,7 @@ def nothing(tool):
 class Case:
     """A tool with its settings, as one row of the table."""
 
-    tool: str  # as docs/tools.md names it: module.Class
+    tool: str  # as docs/tools.md names it: package.Class
     setting: str
     make: Callable[[int], Any]  # make(seed)
     tasks: tuple[str, ...] = (*DIGITS, "MiniLM")  # of `tasks.TASKS`, those that have something for the tool to edit
@@ -62,12 +63,12 @@ CASES = [
     Case("pruning.MagnitudePruning", "sparsity 0.9", lambda seed: pruning.MagnitudePruning(0.9), DIGITS),
     Case("pruning.VectorwisePruning", "2 of 4", lambda seed: pruning.VectorwisePruning()),
     Case(
-        "pruning.TilewisePruning",
+        "research.TilewisePruning",
         "half, tiles of 8",
-        lambda seed: pruning.TilewisePruning(0.5, tile=8),
+        lambda seed: research.TilewisePruning(0.5, tile=8),
         calibrates=True,  # a first pass runs dense
     ),
-    Case("pruning.ActivationPruning", "half of each sample's", lambda seed: pruning.ActivationPruning(sparsity=0.5)),
+    Case("research.ActivationPruning", "half of each sample's", lambda seed: research.ActivationPruning(sparsity=0.5)),
     Case(
         "pruning.SparsitySchedule",
         "magnitudes, 0 to 0.8",
@@ -76,16 +77,19 @@ CASES = [
         after_step=lambda tool: tool.sparsity.step(),
     ),
     Case(
-        "pruning.ChannelPruning",
+        "research.ChannelPruning",
         "half of the channels stay",
-        lambda seed: pruning.ChannelPruning(0.5),
+        lambda seed: research.ChannelPruning(0.5),
         ("CNN",),
         calibrates=True,  # makes the gates
         parameters=lambda tool: tool.parameters(),
     ),
-    Case("pruning.CascadePruning", "3/4 of the tokens stay", lambda seed: pruning.CascadePruning(0.75), ATTENTION),
+    Case("research.CascadePruning", "3/4 of the tokens stay", lambda seed: research.CascadePruning(0.75), ATTENTION),
     Case(
-        "pruning.HeadPruning", "1 head less in 2 layers", lambda seed: pruning.HeadPruning({0: [0], 1: [0]}), ATTENTION
+        "research.HeadPruning",
+        "1 head less in 2 layers",
+        lambda seed: research.HeadPruning({0: [0], 1: [0]}),
+        ATTENTION,
     ),
     Case(
         "quantization.FakeQuantization",
@@ -97,9 +101,9 @@ CASES = [
     ),
     *(
         Case(
-            "quantization.LearnedStepQuantization",
+            "research.LearnedStepQuantization",
             f"{bits} bits",
-            lambda seed, bits=bits: quantization.LearnedStepQuantization(bits),
+            lambda seed, bits=bits: research.LearnedStepQuantization(bits),
             calibrates=True,  # makes the step sizes
             parameters=lambda tool: tool.parameters(),
         )
@@ -115,13 +119,13 @@ CASES = [
         before_scoring=lambda tool: tool.convert(),
     ),
     Case(
-        "error_injection.ErrorInjection",
+        "research.ErrorInjection",
         "a bit in 100 000 results flips",
         lambda seed: ErrorInjection(BitFlip(), rate=1e-5, seed=seed, max_rows=0),
         trains=False,  # a flipped exponent ends the training
     ),
     Case(
-        "error_injection.ErrorInjection",
+        "research.ErrorInjection",
         "one of 100 results is 0",
         lambda seed: ErrorInjection(StuckAt(0.0), rate=1e-2, seed=seed, max_rows=0),
     ),

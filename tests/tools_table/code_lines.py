@@ -11,7 +11,7 @@ from pathlib import Path
 import amanda
 
 PACKAGE = Path(amanda.__file__).parent
-COUNTED = ("amanda.tools", "amanda.toolkit")
+COUNTED = ("amanda.tools", "amanda.toolkit", "amanda.research")
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -45,7 +45,7 @@ def file_of(kind):
 
 
 def imported(path):
-    """The file, and every other one of `amanda.tools` and `amanda.toolkit` that it imports, directly or not."""
+    """The file, and every other one of tools and the toolkit that it imports, directly or not."""
     found, new = set(), {path}
     while new:
         found |= new
@@ -82,4 +82,4 @@ def _defined_in(module, name):
     else:
         value = getattr(inside, name)
     home = value if inspect.ismodule(value) else importlib.import_module(getattr(value, "__module__", module))
-    return Path(home.__file__ if home.__name__.startswith("amanda.tools") else inside.__file__)
+    return Path(home.__file__ if home.__name__.startswith(COUNTED) else inside.__file__)

@@ -8,7 +8,7 @@ import code_lines
 from markdown_page import table
 
 ROOT = Path(__file__).parents[2]
-TESTS = "tests/python/tools"
+TESTS = ROOT / "tests" / "python"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Compared:
 
     tool: str  # as docs/tools.md names it: module.Class
     oracle: str
-    test: str  # file::function, in tests/python/tools
+    test: str  # file::function, in a folder of tests/python
     steps: int | None  # of training that the test compares; None if the tool does not train
     published: Published | None = None
     native: str | None = None  # the folder of its C++ sources
@@ -47,14 +47,14 @@ TOOLS = [
         Published("APEX", native=499, amanda=279),
     ),
     Compared(
-        "pruning.TilewisePruning",
+        "research.TilewisePruning",
         "`torch.nn.utils.prune.custom_from_mask`, with masks from loops over tiles",
         "test_tilewise_pruning.py::test_training_is_that_of_torchs_prune_with_masks_from_the_second_step_on",
         20,
         Published("its own", native=1203, amanda=213),
     ),
     Compared(
-        "pruning.ActivationPruning",
+        "research.ActivationPruning",
         "activation functions by hand",
         "test_activation_pruning.py::test_training_with_a_threshold_is_that_of_a_model_with_fatrelu",
         20,
@@ -67,21 +67,21 @@ TOOLS = [
         20,
     ),
     Compared(
-        "pruning.ChannelPruning",
+        "research.ChannelPruning",
         "modules with gates, by hand",
         "test_channel_pruning.py::test_a_resnet_trains_as_one_with_modules_by_hand",
         20,
         Published("FBS", native=387, amanda=115),
     ),
     Compared(
-        "pruning.CascadePruning",
+        "research.CascadePruning",
         "an encoder with the rule in it; BERT and ALBERT without the tokens",
         "test_attention_pruning.py::test_twenty_steps_are_those_of_a_module_by_hand",
         20,
         Published("Block-Skim", native=1105, amanda=179),
     ),
     Compared(
-        "pruning.HeadPruning",
+        "research.HeadPruning",
         "zeros in front of the output projections of BERT and ALBERT",
         "test_attention_pruning.py::test_heads_are_pruned_as_zeros_in_front_of_the_output_projection",
         20,
@@ -93,7 +93,7 @@ TOOLS = [
         20,
     ),
     Compared(
-        "quantization.LearnedStepQuantization",
+        "research.LearnedStepQuantization",
         "modules with the paper's expression around each factor",
         "test_lsq.py::test_training_is_that_of_modules",
         20,
@@ -111,7 +111,7 @@ TOOLS = [
         None,
     ),
     Compared(
-        "error_injection.ErrorInjection",
+        "research.ErrorInjection",
         "the same faults by hand, drawn from the same seed",
         "test_error_injection.py::test_twenty_steps_of_training_are_those_of_the_same_faults_by_hand",
         20,
@@ -129,14 +129,14 @@ TOOLS = [
         20,
     ),
     Compared(
-        "rematerialization.Rematerialization",
+        "research.Rematerialization",
         "the same program without a budget",
         "test_rematerialization_tool.py::test_twenty_steps_in_a_budget_are_those_without_it",
         20,
-        native="tools/rematerialization",
+        native="research/rematerialization",
     ),
     Compared(
-        "effective_path.EffectivePath",
+        "research.EffectivePath",
         "loops over single neurons",
         "test_effective_path_tool.py::test_paths_are_those_of_loops_over_single_neurons",
         None,
@@ -146,11 +146,19 @@ TOOLS = [
 
 def kind_of(tool):
     module, name = tool.rsplit(".", 1)
-    return getattr(importlib.import_module(f"amanda.tools.{module}"), name)
+    return getattr(
+        importlib.import_module(f"amanda.{module}" if module == "research" else f"amanda.tools.{module}"), name
+    )
+
+
+def file_of(test):
+    """The path of a test's file, from the root."""
+    (path,) = TESTS.glob(f"*/{test.partition('::')[0]}")
+    return path.relative_to(ROOT)
 
 
 def counted(rows):
-    """The lines of tools: of their own files, and with all of `amanda.tools` that these import. A file counts once."""
+    """The lines of tools: of their own files, and with all files of tools that these import. A file counts once."""
     own = {code_lines.file_of(kind_of(row.tool)) for row in rows}
     shared = {path for file in own for path in code_lines.imported(file)}
     folders = [ROOT / row.native for row in rows if row.native]
@@ -167,9 +175,9 @@ def markdown():
     headings = ["", "lines", "with shared code", "paper's Amanda tool", "native project", "steps compared", "oracle"]
     rows = []
     for row in TOOLS:
-        file, _, _ = row.test.partition("::")
+        file = file_of(row.test)
         steps = "" if row.steps is None else row.steps
-        oracle = f"{row.oracle} ([{file.removesuffix('.py')}](../{TESTS}/{file}))"
+        oracle = f"{row.oracle} ([{file.stem}](../{file}))"
         published = (
             [row.published.amanda, f"{row.published.native} ({row.published.project})"] if row.published else ["", ""]
         )

@@ -3,7 +3,7 @@
 #include "thread/engine_threads.h"
 
 #include <ATen/ThreadLocalState.h>
-#include <amanda/engine.h>
+#include <amanda/driver/engine.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "amanda/amanda.h"
-#include "amanda/probe.h"
+#include "amanda/driver/probe.h"
 #include "cupti_profiler/kernel_collection.h"
 #include "cupti_profiler/operator_runs.h"
 

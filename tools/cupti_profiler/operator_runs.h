@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/mutex.h"
-#include "amanda/probe.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/probe.h"
 #include "cupti_profiler/kernel_collection.h"
 #include "cupti_profiler/operator_tree.h"
 #include "cupti_profiler/run_buffer.h"

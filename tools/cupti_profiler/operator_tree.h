@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::tools {
 

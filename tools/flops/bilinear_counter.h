@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "amanda/amanda.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "flops/bilinear_runs.h"
 #include "flops/flop_counts.h"
 #include "flops/tensorflow_formulas.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "flops/flop_counts.h"
 #include "flops/tensorflow_formulas.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "amanda/amanda.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "flops/bilinear_counter.h"
 #include "flops/flop_counts.h"
 #include "flops/forward_runs.h"

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "compiled_operators.h"
 
 namespace amanda::tools {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "amanda/amanda.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "flops/flop_counts.h"
 
 namespace amanda::tools {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "amanda/value.h"
 
 namespace amanda::tools {

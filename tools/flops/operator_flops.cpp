@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "amanda/driver/backend.h"
 #include "flops/formulas.h"
 
 namespace amanda::tools {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/lasting.h"
+#include "amanda/base/lasting.h"
 
 namespace amanda::tools {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "amanda/action.h"
-#include "amanda/mutex.h"
-#include "amanda/pool.h"
+#include "amanda/base/mutex.h"
+#include "amanda/base/pool.h"
 #include "output_bytes.h"
 #include "profile/durations.h"
 

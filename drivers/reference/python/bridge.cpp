@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "operator_call.h"
 #include "tape.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "base/port.h"
 #include "coverage/coverage_counter.h"
 #include "thread/engine_threads.h"

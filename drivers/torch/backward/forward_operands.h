@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "base/lifetime.h"
 #include "base/port.h"
 

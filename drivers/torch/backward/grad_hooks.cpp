@@ -8,9 +8,9 @@
 #include <typeinfo>
 #include <utility>
 
+#include "amanda/base/mutex.h"
+#include "amanda/base/pool.h"
 #include "amanda/error.h"
-#include "amanda/mutex.h"
-#include "amanda/pool.h"
 #include "backward/node_override.h"
 #include "backward/node_record.h"
 #include "backward/running_node.h"

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "amanda/backward.h"
+#include "amanda/driver/backward.h"
 #include "backward/node_call.h"
 #include "backward/node_window.h"
 #include "thread/engine_threads.h"

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/engine.h"
-#include "amanda/pool.h"
+#include "amanda/base/pool.h"
+#include "amanda/driver/engine.h"
 #include "backward/forward_operands.h"
 #include "base/node_types.h"
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "base/port.h"
 
 namespace amanda::pytorch {

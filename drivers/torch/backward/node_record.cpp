@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/backward.h"
+#include "amanda/driver/backward.h"
 
 namespace amanda::pytorch {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "amanda/mutex.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/mutex.h"
+#include "amanda/base/thread_calls.h"
 #include "backward/node_call.h"
 
 namespace amanda::pytorch {

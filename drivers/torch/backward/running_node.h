@@ -8,8 +8,8 @@
 #include <memory>
 #include <memory_resource>
 
-#include "amanda/backward.h"
-#include "amanda/pool.h"
+#include "amanda/base/pool.h"
+#include "amanda/driver/backward.h"
 #include "backward/node_call.h"
 #include "backward/node_record.h"
 #include "backward/node_window.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <typeinfo>
 
-#include "amanda/per_thread.h"
+#include "amanda/base/per_thread.h"
 #include "base/hash.h"
 
 namespace amanda::pytorch {

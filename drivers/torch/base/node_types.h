@@ -10,8 +10,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "amanda/backend.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::pytorch {
 

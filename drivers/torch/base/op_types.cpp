@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "amanda/per_thread.h"
+#include "amanda/base/per_thread.h"
 #include "base/hash.h"
 
 namespace amanda::pytorch {

@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "amanda/backend.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::pytorch {
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::pytorch {
 namespace {

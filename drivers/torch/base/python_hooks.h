@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 
 struct _object;  // PyObject
 

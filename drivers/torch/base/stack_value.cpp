@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/error.h"
 #include "base/python_hooks.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "amanda/per_thread.h"
+#include "amanda/base/per_thread.h"
 #include "amanda/torch.h"
 #include "base/node_types.h"
 #include "base/python_hooks.h"

@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "amanda/engine.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/engine.h"
 #include "base/op_types.h"
 
 namespace amanda::pytorch {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "amanda/per_thread.h"
+#include "amanda/base/per_thread.h"
 #include "base/op_types.h"
 #include "thread/keys.h"
 #include "thread/tracing.h"

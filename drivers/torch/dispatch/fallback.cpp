@@ -1,6 +1,6 @@
 #include "dispatch/fallback.h"
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "backward/running_node.h"
 #include "base/op_types.h"
 #include "base/port.h"

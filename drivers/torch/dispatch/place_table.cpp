@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/lasting.h"
+#include "amanda/base/lasting.h"
 #include "amanda/torch.h"
 #include "backward/running_node.h"
 #include "base/port.h"

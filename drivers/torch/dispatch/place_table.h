@@ -1,7 +1,7 @@
 // Calls at places that this thread knows: one look-up finds the tools' actions there.
 #pragma once
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "base/op_types.h"
 #include "base/stack_value.h"
 #include "forward/forward_call.h"

@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::pytorch {
 

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "amanda/engine.h"
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
+#include "amanda/driver/engine.h"
 #include "amanda/tool.h"
 #include "amanda/torch.h"
 #include "base/op_types.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "amanda/pool.h"
+#include "amanda/base/pool.h"
 #include "amanda/torch.h"
 #include "backward/grad_hooks.h"
 #include "base/python_hooks.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "backward/forward_operands.h"
 #include "backward/node_window.h"
 #include "base/op_types.h"

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "amanda/lasting.h"
-#include "amanda/per_thread.h"
+#include "amanda/base/lasting.h"
+#include "amanda/base/per_thread.h"
 #include "base/hash.h"
 #include "base/python_hooks.h"
 #include "thread/keys.h"

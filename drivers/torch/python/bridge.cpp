@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/torch.h"
 #include "backward/node_call.h"
 #include "base/op_types.h"

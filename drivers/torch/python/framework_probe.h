@@ -1,7 +1,7 @@
 // The functions that profilers need from PyTorch.
 #pragma once
 
-#include "amanda/probe.h"
+#include "amanda/driver/probe.h"
 
 namespace amanda::python {
 

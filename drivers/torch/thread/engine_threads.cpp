@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/scope.h"
 #include "base/port.h"
 #include "thread/keys.h"

@@ -11,7 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "thread/keys.h"
 #include "thread/operand_handles.h"
 #include "thread/original_results.h"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "amanda/engine.h"
+#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 
 namespace amanda::pytorch {

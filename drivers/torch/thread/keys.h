@@ -5,8 +5,8 @@
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "amanda/backend.h"
-#include "amanda/thread_calls.h"
+#include "amanda/base/thread_calls.h"
+#include "amanda/driver/backend.h"
 
 namespace amanda::pytorch {
 

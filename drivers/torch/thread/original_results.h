@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "base/shown_handle.h"
 
 namespace amanda::pytorch {

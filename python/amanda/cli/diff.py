@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from amanda import scope
 from amanda.cli import program_arguments, program_end, statuses
+from amanda.cli.command import Command, Job, run_under
+from amanda.cli.command_output import Report, program_failed
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, program_failed, run_and_report
 from amanda.cli.sudden_end import before_sudden_end
 from amanda.reports.progress import live_bar
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
@@ -31,63 +31,54 @@ from amanda.tools.diff.rows import COLUMNS
 COMPARED_FAILED = (
     5  # exit status: the program that was compared, where `statuses.PROGRAM_FAILED` is of the one that was recorded
 )
-FILES = {"json": (), "html": ("jinja2", "rich", "plotly")}  # what is written, and the packages that write it
+FILES = {"json": (), "html": ("jinja2", "plotly")}  # what is written, and the packages that write it
 
 
-def add(commands: Any) -> None:
-    """Adds the command `amanda diff`."""
-    command: argparse.ArgumentParser = commands.add_parser(
-        "diff",
-        help="which operators cause the difference between two runs",
-        description="Records what every operator of a program returns, and compares another run with it: a.py and then "
+class Diff(Command):
+    """`amanda diff`."""
+
+    name = "diff"
+    help = "which operators cause the difference between two runs"
+    description = (
+        "Records what every operator of a program returns, and compares another run with it: a.py and then "
         "b.py, or --record a folder, and later --against it; or two such folders. Each result that differs is replaced by "
         "the reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
         "for mistakes in the command line or the record, 3 if the program that is recorded fails, 4 if nothing differs in "
         "what was compared and a part was not compared, or with --record and --strict if a part was not recorded, and 5 if "
-        "the program that is compared fails.",
-        epilog="example: amanda diff before.py after.py",
+        "the program that is compared fails."
     )
-    add_options(command)
-    program_arguments.add(command)
+    example = "amanda diff before.py after.py"
 
-    def execute(given: argparse.Namespace) -> None:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument("--record", metavar="FOLDER", help="records the program there")
+        which.add_argument("--against", metavar="FOLDER", help="compares the program with the record there")
+        for name in ("rtol", "atol"):
+            parser.add_argument(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
+        parser.add_argument(
+            "--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype"
+        )
+        parser.add_argument(
+            "--float64", action="store_true", help="tells how far both results are from what float64 inputs give"
+        )
+        parser.add_argument("--top", type=int, help="how many rows (default: all)")
+        parser.add_argument("--json", metavar="FILE", help="writes all rows there, too")
+        parser.add_argument("--html", metavar="FILE", help="writes a page there, too")
+
+    def begin(self, given: argparse.Namespace) -> Job:
+        """Records and compares: a record that cannot be read is a mistake, also after its program has run."""
         other = None
         if not given.record and not given.against:
             if len(given.program) < 2:
-                command.error("expected two scripts; or --record or --against, and a script")
+                raise ValueError("expected two scripts; or --record or --against, and a script")
             if all(map(is_record, given.program)) and len(given.program) == 2:
-                return compare(lambda: compare_records(given))
+                return functools.partial(program_end.leave, compare_records(given))
             other = given.program.pop(0)
-        program = program_arguments.required(command, given)
-        compare(lambda: run(program, other, given, program_arguments.options(given)))
-
-    def compare(compared: Callable[[], None]) -> None:
-        try:
-            compared()
-        except (ValueError, ImportError, OSError) as error:
-            command.error(str(error))
-
-    command.set_defaults(run=execute)
+        run(program_arguments.required(given), other, given)
+        return lambda: None
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    which = command.add_mutually_exclusive_group()
-    which.add_argument("--record", metavar="FOLDER", help="records the program there")
-    which.add_argument("--against", metavar="FOLDER", help="compares the program with the record there")
-    for name in ("rtol", "atol"):
-        command.add_argument(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
-    command.add_argument(
-        "--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype"
-    )
-    command.add_argument(
-        "--float64", action="store_true", help="tells how far both results are from what float64 inputs give"
-    )
-    command.add_argument("--top", type=int, help="how many rows (default: all)")
-    command.add_argument("--json", metavar="FILE", help="writes all rows there, too")
-    command.add_argument("--html", metavar="FILE", help="writes a page there, too")
-
-
-def run(program: Program, other: str | None, given: argparse.Namespace, options: dict[str, Any]) -> None:
+def run(program: Program, other: str | None, given: argparse.Namespace) -> None:
     """Records `program`, or compares it with a record: of the script `other`, if there is one.
 
     Raises:
@@ -98,12 +89,12 @@ def run(program: Program, other: str | None, given: argparse.Namespace, options:
         OSError: a record cannot be written or read.
     """
     if given.record:
-        _record(program, of_rank(given.record), options, strict=given.strict)
+        _record(program, of_rank(given.record), given)
         return
     files = _checked(given)  # before anything runs
     if other is None:
         folder = given.against if is_record(given.against) else of_rank(given.against)
-        _compare(program, folder, files, given, options)
+        _compare(program, folder, files, given)
         return
     folder, process = tempfile.mkdtemp(), os.getpid()
 
@@ -112,20 +103,20 @@ def run(program: Program, other: str | None, given: argparse.Namespace, options:
             shutil.rmtree(folder, ignore_errors=True)
 
     try:
-        _record_other(other, program.argv[1:], folder, options, remove)
-        _compare(program, folder, files, given, options, remove)
+        _record_other(other, program.argv[1:], folder, program_arguments.options(given), remove)
+        _compare(program, folder, files, given, remove)
     finally:
         remove()
 
 
-def compare_records(given: argparse.Namespace) -> None:
-    """Raises as `run`."""
+def compare_records(given: argparse.Namespace) -> int | None:
+    """Returns the exit status. Raises as `run`."""
     files = _checked(given)
     reference, record = given.program
     diff = RecordDiff(reference, record, rtol=given.rtol, atol=given.atol, close=given.close)
     made = Report()
     _report(diff, f"{reference} {record}", files, given.top, made)
-    program_end.leave(made.status)
+    return made.status
 
 
 def of_rank(folder: str) -> str:
@@ -136,9 +127,8 @@ def of_rank(folder: str) -> str:
 
 
 def _checked(given: argparse.Namespace) -> dict[str, str]:
-    """The files that are asked for. Raises `ValueError` or `ImportError`: they, or the table, could not be made later."""
+    """The files that are asked for. Raises `ValueError` or `ImportError`: they could not be made later."""
     check_packages()
-    program_arguments.check_rich()
     return program_arguments.files_of(given, FILES)
 
 
@@ -174,7 +164,7 @@ def _record_other(
         program_end.leave(statuses.PROGRAM_FAILED if told else program_failed("diff", script, status))
 
 
-def _record(program: Program, folder: str, options: dict[str, Any], *, strict: bool) -> None:
+def _record(program: Program, folder: str, given: argparse.Namespace) -> None:
     recorder, script = Recorder(folder), program.argv[0]
 
     def report(made: Report, status: object) -> None:
@@ -184,9 +174,8 @@ def _record(program: Program, folder: str, options: dict[str, Any], *, strict: b
     shown = live_bar(
         None, lambda: recorder.executions, lambda: f"recording {script}, {recorder.bytes / 1e6:,.0f} MB of results"
     )
-    recording = scope.apply(recorder, **options, coverage=True)
     failed = functools.partial(program_failed, "diff", script)
-    run_and_report(program, recording, report, shown=live(shown), failed=failed, strict=strict)
+    run_under(recorder, program, given, report, coverage=True, shown=live(shown), failed=failed)()
 
 
 def _compare(
@@ -194,7 +183,6 @@ def _compare(
     folder: str,
     files: Mapping[str, str],
     given: argparse.Namespace,
-    options: dict[str, Any],
     remove: Callable[[], object] = lambda: None,
 ) -> None:
     tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol, close=given.close, float64=given.float64)
@@ -208,9 +196,8 @@ def _compare(
             remove()
 
     shown = live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")
-    comparing = scope.apply(tool, **options, coverage=True)
     failed = functools.partial(program_failed, "diff", script, own=COMPARED_FAILED)
-    run_and_report(program, comparing, report, shown=live(shown), failed=failed, strict=given.strict)
+    run_under(tool, program, given, report, coverage=True, shown=live(shown), failed=failed)()
 
 
 def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report) -> None:

@@ -4,35 +4,46 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import os
 import platform
-from typing import Any
 
 from amanda import _build, _core, drivers, op_context, scope, tool
 from amanda.cli import program_arguments
+from amanda.cli.command import Command, Job
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 
 
-def add(commands: Any) -> None:
-    """Adds the command `amanda doctor`."""
-    command: argparse.ArgumentParser = commands.add_parser(
-        "doctor",
-        help="what tools would see of a program, and what this installation is",
-        description="Prints what this installation is. With a program, runs it under a tool that asks for everything, and "
-        "prints what that tool was shown, and what not, for which reason.",
-        epilog="example: amanda doctor --top 10 train.py",
+class Doctor(Command):
+    """`amanda doctor`."""
+
+    name = "doctor"
+    help = "what tools would see of a program, and what this installation is"
+    description = (
+        "Prints what this installation is. With a program, runs it under a tool that asks for everything, and "
+        "prints what that tool was shown, and what not, for which reason."
     )
-    command.add_argument("--top", type=int, default=20, help="rows of each table (default: %(default)s)")
-    program_arguments.add(command)
+    example = "amanda doctor --top 10 train.py"
 
-    def execute(given: argparse.Namespace) -> None:
-        program = program_arguments.program_of(command, given)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--top", type=int, default=20, help="rows of each table (default: %(default)s)")
+
+    def begin(self, given: argparse.Namespace) -> Job:
+        program = program_arguments.program_of(given)
         print(environment(), flush=True)
-        if program is not None:
-            examine(program, program_arguments.options(given), given.top, given.strict)
+        return self.job(program, given) if program is not None else lambda: None
 
-    command.set_defaults(run=execute)
+    def job(self, program: Program, given: argparse.Namespace) -> Job:
+        """Prints what a tool that asks for every operator saw."""
+        covered = scope.apply(_Everything(), **program_arguments.options(given), coverage=True)
+
+        def report(made: Report, status: object) -> None:
+            with made.part("print what tools see"):
+                remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
+                print("\n".join(["", covered.coverage().table(given.top), *remarks]))
+
+        return functools.partial(run_and_report, program, covered, report, strict=given.strict)
 
 
 class _Everything(tool.Tool):
@@ -72,18 +83,3 @@ def _thread_local_storage() -> str:
             "memory in static TLS block'; load it earlier, or set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096"
         )
     return f"{own}; room for other libraries' is left"
-
-
-def examine(program: Program, options: dict[str, Any], top: int, strict: bool) -> None:
-    """Runs a program in a scope with these options, and prints what a tool that asks for every operator saw.
-
-    Raises: SystemExit: the program's own; or 1 if another exception ended it, which is printed as Python does.
-    """
-    covered = scope.apply(_Everything(), **options, coverage=True)
-
-    def report(made: Report, status: object) -> None:
-        with made.part("print what tools see"):
-            remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
-            print("\n".join(["", covered.coverage().table(top), *remarks]))
-
-    run_and_report(program, covered, report, strict=strict)

@@ -17,7 +17,7 @@ FIRST, LONGEST = 1.0, 60.0  # seconds between tables that are printed; the time 
 
 @contextlib.contextmanager
 def live(table: Callable[[], Any]) -> Iterator[None]:
-    """Shows what `table` returns, a renderable of rich, on standard error, if that is a terminal and rich is installed.
+    """Shows what `table` returns, a renderable of rich, on standard error, if that is a terminal.
 
     If standard output is not, the table stays in its place, and is gone at the end. If it is, the program's own lines
     and such a table would overwrite each other: then it is printed below what is there, after 1, 2, 4, ... seconds. If

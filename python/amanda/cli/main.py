@@ -8,9 +8,22 @@ from collections.abc import Sequence
 
 from amanda import _core
 from amanda.cli import diff, doctor, flops, ls, memory, nan, profile, report, run, trace, watch
+from amanda.cli.command import Command
 from amanda.cli.program import NotStarted
 
-COMMANDS = (run, report, doctor, ls, profile, flops, memory, nan, diff, trace, watch)
+COMMANDS: tuple[Command, ...] = (
+    run.Run(),
+    report.MakePage(),
+    doctor.Doctor(),
+    ls.Ls(),
+    profile.ProfileLines(),
+    flops.CountFlops(),
+    memory.Memory(),
+    nan.FindNan(),
+    diff.Diff(),
+    trace.TraceExpressions(),
+    watch.Watch(),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,84 +5,71 @@ from __future__ import annotations
 import argparse
 import collections
 from collections.abc import Sequence
-from typing import Any
 
-from amanda import scope
-from amanda.cli import program_arguments, program_end, statuses
+from amanda.cli import program_end, statuses
+from amanda.cli.command import Command, Job, run_under
+from amanda.cli.command_output import Report, program_failed
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, program_failed, run_and_report
 from amanda.evidence import Evidence, counted
 from amanda.tools.nonfinite import Finding, NaNSentinel
 
 
-def add(commands: Any) -> None:
-    """Adds the command `amanda nan`."""
-    command: argparse.ArgumentParser = commands.add_parser(
-        "nan",
-        help="which operator of a program produced the first NaN",
-        description="Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
+class FindNan(Command):
+    """`amanda nan`."""
+
+    name = "nan"
+    help = "which operator of a program produced the first NaN"
+    description = (
+        "Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
         "its operands. Its exit status is 0 if there was none, 1 if there was a NaN, 3 if the program fails by itself, and "
-        "with --strict 4 if something ran that was not looked at.",
-        epilog="example: amanda nan --inf --allow-op softmax train.py",
+        "with --strict 4 if something ran that was not looked at."
     )
-    add_options(command)
-    program_arguments.add(command)
+    example = "amanda nan --inf --allow-op softmax train.py"
 
-    def execute(given: argparse.Namespace) -> None:
-        program = program_arguments.required(command, given)
-        find(program, given, program_arguments.options(given))
-
-    command.set_defaults(run=execute, top=None)
-
-
-def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--inf", action="store_true", help="infinities count, too")
-    command.add_argument("--forward", action="store_true", help="gradients are not looked at")
-    command.add_argument(
-        "--all", action="store_true", help="goes on after the first, and prints all that produced some"
-    )
-    for what, example in (("op", "softmax"), ("module", "'*.attention'"), ("line", "masks.py:12")):
-        command.add_argument(
-            f"--allow-{what}", action="append", default=[], metavar="NAME", help=f"that may produce some: {example}"
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--inf", action="store_true", help="infinities count, too")
+        parser.add_argument("--forward", action="store_true", help="gradients are not looked at")
+        parser.add_argument(
+            "--all", action="store_true", help="goes on after the first, and prints all that produced some"
         )
+        for what, example in (("op", "softmax"), ("module", "'*.attention'"), ("line", "masks.py:12")):
+            parser.add_argument(
+                f"--allow-{what}",
+                action="append",
+                default=[],
+                metavar="NAME",
+                help=f"that may produce some: {example}",
+            )
 
+    def job(self, program: Program, given: argparse.Namespace) -> Job:
+        """Prints what was found. The exit status is one of `statuses`."""
+        sentinel = NaNSentinel(
+            inf=given.inf,
+            backward=not given.forward,
+            action="warn" if given.all else "raise",
+            allow_ops=given.allow_op,
+            allow_modules=given.allow_module,
+            allow_lines=given.allow_line,
+        )
+        what = "NaN or infinity" if given.inf else "NaN"
 
-def find(program: Program, given: argparse.Namespace, options: dict[str, Any]) -> None:
-    """Runs a program in a scope with these options.
+        def report(made: Report, status: object) -> None:
+            findings = sentinel.findings()
+            if findings:
+                made.status = statuses.FOUND
+            with made.part("print what was found"):
+                if given.all:
+                    for finding in findings:
+                        print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
+                found = _found(what, findings, sentinel.propagated)
+                if any(finding.kind == "unread" for finding in findings) and not sentinel.evidence().is_complete:
+                    found += f"; not looked at: {sentinel.evidence().not_looked_at}"
+                print(f"\n{found if findings else _nothing(what, sentinel.evidence(), program_end.is_success(status))}")
 
-    Raises:
-        SystemExit: one of `statuses`. An exception that has ended the program is printed as Python does.
-        KeyboardInterrupt: Ctrl-C has ended the program.
-    """
-    sentinel = NaNSentinel(
-        inf=given.inf,
-        backward=not given.forward,
-        action="warn" if given.all else "raise",
-        allow_ops=given.allow_op,
-        allow_modules=given.allow_module,
-        allow_lines=given.allow_line,
-    )
+        def failed(status: object) -> object:
+            return statuses.FOUND if sentinel.findings() else program_failed("nan", program.argv[0], status)
 
-    what = "NaN or infinity" if given.inf else "NaN"
-
-    def report(made: Report, status: object) -> None:
-        findings = sentinel.findings()
-        if findings:
-            made.status = statuses.FOUND
-        with made.part("print what was found"):
-            if given.all:
-                for finding in findings:
-                    print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
-            found = _found(what, findings, sentinel.propagated)
-            if any(finding.kind == "unread" for finding in findings) and not sentinel.evidence().is_complete:
-                found += f"; not looked at: {sentinel.evidence().not_looked_at}"
-            print(f"\n{found if findings else _nothing(what, sentinel.evidence(), program_end.is_success(status))}")
-
-    def failed(status: object) -> object:
-        return statuses.FOUND if sentinel.findings() else program_failed("nan", program.argv[0], status)
-
-    covered = scope.apply(sentinel, **options, coverage=True)
-    run_and_report(program, covered, report, failed=failed, strict=given.strict)
+        return run_under(sentinel, program, given, report, coverage=True, failed=failed)
 
 
 def _found(what: str, findings: Sequence[Finding], propagated: int) -> str:

@@ -25,12 +25,13 @@ def add(command: argparse.ArgumentParser) -> None:
     )
 
 
-def program_of(command: argparse.ArgumentParser, given: argparse.Namespace) -> Program | None:
-    """The program of a command line, or None if there is none. Ends the command where it cannot be read."""
+def program_of(given: argparse.Namespace) -> Program | None:
+    """The program of a command line, or None if there is none. Raises `ValueError`: it cannot be read."""
     if given.module == []:
-        command.error("argument -m: expected a module")
-    if given.top is not None and given.top < 0:
-        command.error(f"argument --top: expected a number of rows, got {given.top}")
+        raise ValueError("argument -m: expected a module")
+    top = getattr(given, "top", None)
+    if top is not None and top < 0:
+        raise ValueError(f"argument --top: expected a number of rows, got {top}")
     if given.module:
         return Program.of_module(given.module)
     if not given.program:
@@ -38,14 +39,14 @@ def program_of(command: argparse.ArgumentParser, given: argparse.Namespace) -> P
     try:
         return Program.of_script(given.program)
     except OSError as error:
-        command.error(f"can't open {given.program[0]!r}: {error.strerror}")
+        raise ValueError(f"can't open {given.program[0]!r}: {error.strerror}") from None
 
 
-def required(command: argparse.ArgumentParser, given: argparse.Namespace) -> Program:
+def required(given: argparse.Namespace) -> Program:
     """The same, where there must be one."""
-    program = program_of(command, given)
+    program = program_of(given)
     if program is None:
-        command.error("expected a script, or -m and a module")
+        raise ValueError("expected a script, or -m and a module")
     return program
 
 
@@ -54,12 +55,12 @@ def options(given: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(given, name) for name in _scope_options()}
 
 
-def output_file(command: argparse.ArgumentParser, path: str | None) -> IO[str] | None:
-    """The named file, or None if none is named. Ends the command where it cannot be written."""
+def output_file(path: str | None) -> IO[str] | None:
+    """The file that --json names, or None if it names none. Raises `ValueError`: it cannot be written."""
     try:
         return open(path, "w", encoding="utf-8") if path else None
     except OSError as error:
-        command.error(f"argument --json: can't write {path!r}: {error.strerror}")
+        raise ValueError(f"argument --json: can't write {path!r}: {error.strerror}") from None
 
 
 def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -81,20 +82,6 @@ def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -
             extra = "report" if name == "html" else name
             raise ValueError(f"argument --{name}: it needs {', '.join(missing)}: pip install 'amanda[{extra}]'")
     return {name: os.path.abspath(path) for name, path in paths.items()}
-
-
-def check_rich(instead: str = "") -> None:
-    """Checks that rich is installed. Call it before a program runs, because that may take hours.
-
-    Arguments:
-        instead: a text that names the option for results without rich.
-
-    Raises:
-        ImportError: rich, which prints tables, is not installed.
-    """
-    if importlib.util.find_spec("rich") is None:
-        also = f"; {instead}" if instead else ""
-        raise ImportError(f"tables need rich: pip install 'amanda[profile]'{also}")
 
 
 def _scope_options() -> dict[str, drivers.Option]:

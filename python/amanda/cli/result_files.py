@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from amanda.cli.run_report import Report
+from amanda.cli.command_output import Report
 from amanda.reports.results import Results
 
-FILES = {"html": ("jinja2", "rich", "plotly"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
+FILES = {"html": ("jinja2", "plotly"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
 """The kinds of files, and the packages that they need."""
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from amanda import scope
-from amanda._core import Error
 from amanda.cli import program_arguments
+from amanda.cli.command import Command, Job
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
-from amanda.cli.run_report import Report, run_and_report
 from amanda.cli.saved_runs import SavedRun
-from amanda.cli.tool_list import NamedTool, Settings, check_by, check_rich, check_sort, made, tables
+from amanda.cli.tool_list import NamedTool, Settings, check_by, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED
 from amanda.coverage.section import section_of
 from amanda.reports.rank import this_rank
@@ -27,52 +28,46 @@ from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 
 TOP = 20
-PAGE = {"html": ("jinja2", "rich", "plotly")}  # and what writes it
+PAGE = {"html": ("jinja2", "plotly")}  # and what writes it
 
 
-def add(commands: Any) -> None:
-    """Adds the command `amanda run`."""
-    command: argparse.ArgumentParser = commands.add_parser(
-        "run",
-        help="a program under any tools, and what they found",
-        description="Runs a program under tools, and prints what they found, or writes it to a folder, also after an "
-        "exception or Ctrl-C. Its exit status is the program's.",
-        epilog="example: amanda run -t profile -t 'magnitude_pruning(sparsity=0.9)' --by module --out results train.py",
+class Run(Command):
+    """`amanda run`."""
+
+    name = "run"
+    help = "a program under any tools, and what they found"
+    description = (
+        "Runs a program under tools, and prints what they found, or writes it to a folder, also after an "
+        "exception or Ctrl-C. Its exit status is the program's."
     )
-    add_options(command)
-    program_arguments.add(command)
+    example = "amanda run -t profile -t 'magnitude_pruning(sparsity=0.9)' --by module --out results train.py"
+    mistakes = (*Command.mistakes, TypeError)  # of the arguments of tools
 
-    def execute(given: argparse.Namespace) -> None:
-        program = program_arguments.required(command, given)
-        try:
-            run(program, settings_of(given), given, program_arguments.options(given))
-        # The program's own are printed as Python does.
-        except (ValueError, TypeError, ImportError, OSError, Error) as error:
-            command.error(str(error))
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "-t",
+            "--tool",
+            dest="tools",
+            action="append",
+            default=[],
+            metavar="TOOL",
+            help=f"one of {', '.join(SHIPPED)}; or MODULE:CLASS or FILE.py:CLASS; arguments in parentheses; may be "
+            "repeated",
+        )
+        _add_result_options(parser)
+        parser.add_argument(
+            "--schedule",
+            metavar="NAME=STEPS,...",
+            help="only some steps of training, as amanda.Schedule: wait=1,warmup=1,active=3; an optimizer ends a step",
+        )
+        parser.add_argument("--config", metavar="FILE", help="TOML with tools, ops, modules, out and [options.TOOL]")
 
-    command.set_defaults(run=execute)
-
-
-def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "-t",
-        "--tool",
-        dest="tools",
-        action="append",
-        default=[],
-        metavar="TOOL",
-        help=f"one of {', '.join(SHIPPED)}; or MODULE:CLASS or FILE.py:CLASS; arguments in parentheses; may be repeated",
-    )
-    add_result_options(command)
-    command.add_argument(
-        "--schedule",
-        metavar="NAME=STEPS,...",
-        help="only some steps of training, as amanda.Schedule: wait=1,warmup=1,active=3; an optimizer ends a step",
-    )
-    command.add_argument("--config", metavar="FILE", help="TOML with tools, ops, modules, out and [options.TOOL]")
+    def job(self, program: Program, given: argparse.Namespace) -> Job:
+        """Prints what the tools of the command line found, or writes it."""
+        return run(program, settings_of(given), given)
 
 
-def add_result_options(command: argparse.ArgumentParser) -> None:
+def _add_result_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-o",
         "--option",
@@ -125,12 +120,11 @@ def settings_of(given: argparse.Namespace) -> Settings:
     return settings
 
 
-def run(program: Program, settings: Settings, given: argparse.Namespace, options: dict[str, Any]) -> None:
-    """Runs a program under the tools of `settings`, in a scope with these options.
+def run(program: Program, settings: Settings, given: argparse.Namespace) -> Job:
+    """The run of a program under the tools of `settings`.
 
     Raises:
-        ValueError, OSError: the tools cannot be made, or the folder cannot be written to; nothing ran.
-        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
+        ValueError, OSError: the tools cannot be made, or the folder cannot be written to.
     """
     tools = made(settings, given.assignments)
     check_by(tools, given.by)
@@ -138,12 +132,10 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
     names = [name for name, _ in tools]
     page = _of_this_rank(program_arguments.files_of(given, PAGE).get("html"))
     folder = None
-    if settings.out is None:
-        check_rich(tools)
-    else:
+    if settings.out is not None:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)
     covers = given.coverage or given.strict or page is not None
-    entered = _scope(tools, given.schedule, {**options, "coverage": covers})
+    entered = _scope(tools, given.schedule, {**program_arguments.options(given), "coverage": covers})
     about = begun(program.argv, names)
     started = time.monotonic()
 
@@ -170,7 +162,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace, options
 
     shown = live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators")
     begin = folder.begin if folder is not None else lambda: None
-    run_and_report(program, entered, report, shown=shown, prepare=begin, strict=given.strict)
+    return functools.partial(run_and_report, program, entered, report, shown=shown, prepare=begin, strict=given.strict)
 
 
 def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from amanda.cli import program_arguments
 from amanda.cli.tool_spec import ToolSpec
 from amanda.reports.results import Results
 from amanda.tool import Tool
@@ -113,12 +112,6 @@ def check_sort(tools: Iterable[NamedTool], by: str | None, sort: str | None) -> 
     )
     if sort is not None and sort not in known:
         raise ValueError(f"--sort is {', '.join(known) or 'not for these tools: they have no tables'}; got {sort!r}")
-
-
-def check_rich(tools: Iterable[NamedTool]) -> None:
-    """Raises `ImportError`: these tools have tables, and what prints them is not installed."""
-    if any(isinstance(tool, Results) for _, tool in tools):
-        program_arguments.check_rich("--out writes files without it")
 
 
 def tables(

@@ -12,6 +12,7 @@ import traceback
 import types
 from typing import Any, NamedTuple
 
+from amanda import moved
 from amanda.identity import frames
 from amanda.tool import Tool
 
@@ -28,9 +29,9 @@ SHIPPED = {
     "profile": "amanda.tools.profile:Profile",
     "statistics": "amanda.tools.statistics:OpStatistics",
     "trace": "amanda.tools.trace:Trace",
-    "activation_pruning": "amanda.tools.pruning:ActivationPruning",
+    "activation_pruning": "amanda.research.pruning:ActivationPruning",
     "magnitude_pruning": "amanda.tools.pruning:MagnitudePruning",
-    "tilewise_pruning": "amanda.tools.pruning:TilewisePruning",
+    "tilewise_pruning": "amanda.research.pruning:TilewisePruning",
     "vectorwise_pruning": "amanda.tools.pruning:VectorwisePruning",
     "fake_quantization": "amanda.tools.quantization:FakeQuantization",
     "dynamic_quantization": "amanda.tools.quantization:DynamicQuantization",
@@ -111,7 +112,7 @@ class ToolSpec(NamedTuple):
         kind = getattr(module, class_name, None)
         if not isinstance(kind, type) or not issubclass(kind, Tool):
             found = "is not there" if kind is None else f"is {kind!r}, not a subclass of amanda.Tool"
-            raise _Mistake(f"{class_name} of {module_name} {found}")
+            raise _Mistake(moved.message(f"{module_name}.{class_name}") or f"{class_name} of {module_name} {found}")
         return kind
 
 

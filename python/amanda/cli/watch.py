@@ -4,83 +4,63 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from amanda.cli import program_arguments
+from amanda.cli.command import Command, Job
+from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_report import Report, run_and_report
 from amanda.reports.progress import live_bar
 from amanda.schedule import Schedule
 from amanda.scheduled_scope import scheduled
 from amanda.tools.history import History
 
 
-def add(commands: Any) -> None:
-    """Adds the command `amanda watch`."""
-    command: argparse.ArgumentParser = commands.add_parser(
-        "watch",
-        help="how operators, gradients and parameters change over the steps of a training script",
-        description="Runs a program, and takes statistics of its operators, gradients and parameters in some of the steps "
+class Watch(Command):
+    """`amanda watch`."""
+
+    name = "watch"
+    help = "how operators, gradients and parameters change over the steps of a training script"
+    description = (
+        "Runs a program, and takes statistics of its operators, gradients and parameters in some of the steps "
         "of its optimizers. Prints a table, and alarms: divergence, vanishing and exploding gradients, dead units. Its "
-        "exit status is the program's.",
-        epilog="example: amanda watch --every 10 --tensorboard runs/1 --parquet out/1 train.py",
+        "exit status is the program's."
     )
-    add_options(command)
-    command.add_argument("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
-    program_arguments.add(command)
+    example = "amanda watch --every 10 --tensorboard runs/1 --parquet out/1 train.py"
 
-    def execute(given: argparse.Namespace) -> None:
-        program = program_arguments.required(command, given)
-        try:
-            program_arguments.check_rich()
-            history, schedule = parts_of(given)
-        except (ValueError, OSError, ImportError) as error:
-            command.error(str(error))
-        run(program, history, schedule, program_arguments.options(given), given.top, given.strict)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--every", type=int, default=1, metavar="N", help="only each N-th step of an optimizer (default: all)"
+        )
+        parser.add_argument("--skip-first", type=int, default=0, metavar="N", help="not the first N steps")
+        parser.add_argument("--parquet", metavar="FOLDER", help="writes all values there, as Parquet files")
+        parser.add_argument("--tensorboard", metavar="FOLDER", help="writes all values there, for TensorBoard")
+        parser.add_argument("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
 
-    command.set_defaults(run=execute)
+    def job(self, program: Program, given: argparse.Namespace) -> Job:
+        """Prints a table of the series, and the alarms."""
+        schedule = Schedule(every=given.every, skip_first=given.skip_first)
+        history = History(parquet=given.parquet, tensorboard=given.tensorboard)
+        from torch.optim.optimizer import register_optimizer_step_post_hook as register
 
+        options = program_arguments.options(given)
+        scope = scheduled(history, schedule=schedule, steps=register, **options, coverage=given.strict)
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--every", type=int, default=1, metavar="N", help="only each N-th step of an optimizer (default: all)"
-    )
-    command.add_argument("--skip-first", type=int, default=0, metavar="N", help="not the first N steps")
-    command.add_argument("--parquet", metavar="FOLDER", help="writes all values there, as Parquet files")
-    command.add_argument("--tensorboard", metavar="FOLDER", help="writes all values there, for TensorBoard")
+        def report(made: Report, status: object) -> None:
+            with made.part("print the table"):
+                alarms = len(history.alarms) or "none"
+                print(f"\n{history.table(top=given.top)}\n\n{scope.step_number} steps; alarms: {alarms}")
+                for alarm in history.alarms:
+                    print(f"  {alarm}")
 
+        def what() -> str:
+            return f"watching {program.argv[0]}, {len(history.alarms)} alarms, steps"
 
-def parts_of(given: argparse.Namespace) -> tuple[History, Schedule]:
-    """The tool and the schedule for these options. Raises `ValueError` or `OSError`: one of them is wrong."""
-    schedule = Schedule(every=given.every, skip_first=given.skip_first)
-    return History(parquet=given.parquet, tensorboard=given.tensorboard), schedule
-
-
-def run(
-    program: Program, history: History, schedule: Schedule, options: dict[str, Any], top: int | None, strict: bool
-) -> None:
-    """Runs a program in a scope with these options, and prints a table of the series, and the alarms.
-
-    Raises:
-        SystemExit: the program's own; or 1 where another exception has ended it, which is printed as Python does.
-    """
-    from torch.optim.optimizer import register_optimizer_step_post_hook as register
-
-    scope = scheduled(history, schedule=schedule, steps=register, **options, coverage=strict)
-
-    def report(made: Report, status: object) -> None:
-        with made.part("print the table"):
-            print(f"\n{history.table(top=top)}\n\n{scope.step_number} steps; alarms: {len(history.alarms) or 'none'}")
-            for alarm in history.alarms:
-                print(f"  {alarm}")
-
-    def what() -> str:
-        return f"watching {program.argv[0]}, {len(history.alarms)} alarms, steps"
-
-    shown = _watching_optimizers(history, live_bar(None, lambda: scope.step_number, what))
-    run_and_report(program, scope, report, shown=shown, strict=strict)
+        shown = _watching_optimizers(history, live_bar(None, lambda: scope.step_number, what))
+        return functools.partial(run_and_report, program, scope, report, shown=shown, strict=given.strict)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""CoverageReport: which operators of a program a scope's tools saw. (`amanda.tools.coverage` is a tool about modules.)"""
+"""CoverageReport: which operators of a program a scope's tools saw. (`tools.hook_coverage` is about module hooks.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Notices when a program imports a module, so that a driver is loaded with its framework and never before."""
+"""Notices when a program imports a module, so that a driver is loaded with its framework and never before.
+
+`wrapt.when_imported` is no substitute. It calls back at once where the import is under way, or where something else
+stands for the module in `sys.modules`. Its hook never leaves `sys.meta_path`, and `find_spec` gives loaders of another
+class.
+"""
 
 from __future__ import annotations
 

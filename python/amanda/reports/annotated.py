@@ -7,11 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from amanda.reports.plain_table import line_of_code
 from amanda.reports.results import ByT, Results, RowT
 from amanda.reports.rich_table import Column
 from amanda.reports.sections import Listing, Section
-from amanda.reports.source_files import is_library, matching, split_line
+from amanda.reports.source_files import is_library, line_of_code, matching, split_line
 from amanda.reports.source_listing import SourceListing
 
 PAGE_FILES = 10

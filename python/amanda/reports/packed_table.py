@@ -9,6 +9,9 @@ that the page has; and a list `columns`, each with `texts` and `keys`, as in `Ta
 - `{"numbers": position}`: an array of float64; NaN where nothing is known.
 
 Positions are bytes from the beginning of the arrays.
+
+DataTables is no substitute for this and for templates/tables.js. It takes 600 KB in each page instead of 5 KB, and an
+object of JavaScript for each row; a page holds a million rows as arrays.
 """
 
 from __future__ import annotations

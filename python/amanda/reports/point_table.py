@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from amanda.reports import plain_table
 from amanda.reports.data_frame import data_frame, fields_of
-from amanda.reports.plain_table import Column
+from amanda.reports.rich_table import Column, plain_table, terminal_width
+from amanda.reports.source_files import line_of_code
 
 if TYPE_CHECKING:
     import pandas
@@ -72,8 +72,8 @@ class PointTable:
         Arguments:
             sort: "order": as `rows`; "runs": what ran most often first; "operator", "module": by name.
             top: the number of rows; all by default.
-            width: the width of the table, in characters. Long names are shortened from the left, with an ellipsis. By
-                default, the table is as wide as its content.
+            width: the width of the table, in characters. Long names are shortened from the left, with an ellipsis;
+                columns for which there is no room are named below it. By default, it is as wide as its content.
 
         Raises:
             ValueError: there is no such order.
@@ -82,7 +82,7 @@ class PointTable:
             expected = '", "'.join(SORTS[:-1])
             raise ValueError(f'[points] rows are sorted by "{expected}" or "{SORTS[-1]}", got {sort!r}')
         rows = self._sorted(sort)
-        lines = [plain_table.text(_columns(sort == "order"), rows[:top], width)] if rows else []
+        lines = [plain_table(_columns(sort == "order"), rows[:top]).text(width)] if rows else []
         if top is not None and len(rows) > top:
             lines.append(f"and {len(rows) - top} more")
         return "\n".join([*lines, self._sums()])
@@ -99,10 +99,10 @@ class PointTable:
         return f"<amanda points: {self._sums()}>"
 
     def __str__(self) -> str:
-        return self.table(width=plain_table.terminal_width())
+        return self.table(width=terminal_width())
 
     def _repr_html_(self) -> str:
-        return plain_table.as_html(_columns(indented=True), self._rows, self._sums())
+        return plain_table(_columns(indented=True), self._rows, self._sums())._repr_html_()
 
     def _sorted(self, sort: Sort) -> Sequence[Point]:
         if sort == "runs":
@@ -136,13 +136,18 @@ def _counted(count: int, what: str) -> str:
 def _columns(indented: bool) -> tuple[Column, ...]:
     """`indented`: a backward operator stands below its forward operator."""
     return (
-        Column("runs", lambda row: str(row.runs), right=True),
-        Column("operator", lambda row: _operator(row, indented)),
-        Column("module", lambda row: row.module_path, shortens=True),
-        Column("line", lambda row: plain_table.line_of_code(row.source), shortens=True),
-        Column("inputs", lambda row: _tensors(row.inputs), shortens=True),
-        Column("outputs", lambda row: "(raised)" if row.outputs is None else _tensors(row.outputs), shortens=True),
-        Column("id", lambda row: f"{row.backward_op_id or row.op_id:#x}"),
+        Column("runs", lambda row: str(row.runs)),
+        Column("operator", lambda row: _operator(row, indented), left=True),
+        Column("module", lambda row: row.module_path, left=True, shortens=True),
+        Column("line", lambda row: line_of_code(row.source), left=True, shortens=True),
+        Column("inputs", lambda row: _tensors(row.inputs), left=True, shortens=True),
+        Column(
+            "outputs",
+            lambda row: "(raised)" if row.outputs is None else _tensors(row.outputs),
+            left=True,
+            shortens=True,
+        ),
+        Column("id", lambda row: f"{row.backward_op_id or row.op_id:#x}", left=True),
     )
 
 

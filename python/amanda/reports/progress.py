@@ -1,16 +1,19 @@
-"""Progress of long work: a bar on standard error while it runs, if that is a terminal."""
+"""Progress of long work: a bar of `rich.progress` on standard error while it runs, if that is a terminal.
+
+Amanda's own part is when a bar is drawn. rich draws it at once, and on a thread of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import multiprocessing
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from amanda.reports.rank import this_rank
@@ -22,29 +25,27 @@ TICK = 0.5  # seconds between those that a thread makes
 _drawing = threading.Lock()  # held by what draws on the terminal: two displays would overwrite each other
 
 
-def is_terminal() -> bool:
-    """True if standard error is a terminal."""
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # there is none, or it is closed
-        return False
-
-
 @contextlib.contextmanager
 def claimed_terminal() -> Iterator[bool]:
     """Yields True if the block may draw on standard error.
 
-    The block may draw if standard error is a terminal, rich is installed, and no other block draws there. Other blocks
-    are those of this process, of the first rank, and of the process that has started this one by `multiprocessing`.
-    Nothing is imported otherwise.
+    The block may draw if standard error is a terminal, and no other block draws there. Other blocks are those of this
+    process, of the first rank, and of the process that has started this one by `multiprocessing`.
     """
-    if not is_terminal() or not _is_first() or not _drawing.acquire(blocking=False):
+    if not _is_terminal() or not _is_first() or not _drawing.acquire(blocking=False):
         yield False
         return
     try:
-        yield _has_rich()
+        yield True
     finally:
         _drawing.release()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
 
 
 def _is_first() -> bool:
@@ -53,25 +54,20 @@ def _is_first() -> bool:
 
 def terminal() -> Any:
     """A console of rich on standard error that leaves the cursor visible: also a process that is killed leaves it so."""
-    import rich.console
+    import rich.console  # here, as below: nothing is imported where nothing is drawn
 
     console = rich.console.Console(file=sys.stderr)
     console.show_cursor = lambda show=True: False
     return console
 
 
-def _has_rich() -> bool:
-    try:
-        import rich.progress  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def bar(what: str, total: float | None) -> Any:
-    """A `rich.progress.Progress` with one task, which starts now. It takes one line, however narrow the terminal is.
+def bar(what: str, total: float | None, began: float) -> Any:
+    """A `rich.progress.Progress` with one task. It takes one line, however narrow the terminal is.
 
     Nothing is shown until it is started.
+
+    Arguments:
+        began: when the work began, by `time.monotonic`.
     """
     import rich.progress as parts
     from rich.table import Column
@@ -91,24 +87,15 @@ def bar(what: str, total: float | None) -> Any:
             seconds = task.elapsed * (task.total - task.completed) / task.completed if task.completed else None
             return Text("" if seconds is None else f"{datetime.timedelta(seconds=max(0, round(seconds)))} left", "cyan")
 
-    def line() -> Any:
-        return Column(no_wrap=True)
-
-    columns = [Description(), parts.BarColumn(20, table_column=line())]
+    numbers = [parts.MofNCompleteColumn, parts.TimeElapsedColumn]
     if total is not None:
-        columns.append(parts.TaskProgressColumn(table_column=line()))
-    columns += [parts.MofNCompleteColumn(table_column=line()), parts.TimeElapsedColumn(table_column=line())]
-    if total is not None:
-        columns.append(Left(table_column=line()))
-    shown = parts.Progress(
-        *columns,
-        console=terminal(),
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
+        numbers = [parts.TaskProgressColumn, *numbers, Left]
+    whole = [parts.BarColumn(20, table_column=Column(no_wrap=True))]
+    whole += [kind(table_column=Column(no_wrap=True)) for kind in numbers]
+    quiet = {"auto_refresh": False, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
+    shown = parts.Progress(Description(), *whole, console=terminal(), **quiet)
     shown.add_task(what, total=total)
+    shown.tasks[0].start_time = began
     return shown
 
 
@@ -120,9 +107,9 @@ class Progress:
                 run(trial)
                 progress.advance()
 
-    The bar is erased when the block ends, also by an exception. If standard error is not a terminal, or rich is not
-    installed, nothing is written. Among several processes, ranks and blocks, only the first has a bar. The program's
-    output is not changed: a line of it may follow the rest of a bar.
+    The bar is erased when the block ends, also by an exception. If standard error is not a terminal, nothing is
+    written. Among several processes, ranks and blocks, only the first has a bar. The program's output is not changed: a
+    line of it may follow the rest of a bar.
 
     `advance` draws the bar, at most ten times a second, and not in the first half second. This needs no other thread.
 
@@ -150,8 +137,6 @@ class Progress:
         self._next = float("inf")  # when to draw; never where there is no bar
         self._bar: Any = None
         self._lock = threading.RLock()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
         self._left = contextlib.ExitStack()
         self._process, self._began = 0, 0.0  # a process of 0 means that nothing is shown
 
@@ -159,34 +144,24 @@ class Progress:
         if self._show and self._left.enter_context(claimed_terminal()) and terminal().is_interactive:
             self._process, self._began = os.getpid(), time.monotonic()
             self._next = self._began + FIRST
+            self._left.callback(self._erase)
             if self._ticks:
-                self._thread = threading.Thread(target=self._tick, name="amanda progress", daemon=True)
-                self._thread.start()
+                self._left.enter_context(self._ticking())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with self._left:
-            if self._process != os.getpid():  # nothing is shown, or this is a fork of the process that shows it
-                return
-            self._next = float("inf")
-            self._ended.set()
-            if self._thread is not None:
-                self._thread.join()
-            self._erase()
+    def __exit__(self, *error: object) -> None:
+        self._left.close()
+        self._process = 0
 
     def advance(self, count: float = 1) -> None:
         """So much more is done."""
         self._done += count
-        if self._process and time.monotonic() >= self._next:
-            self._draw()
+        self._draw()
 
     def now(self, part: str) -> None:
         """This part is being worked on."""
         self._now = part
-        if self._process and time.monotonic() >= self._next:
-            self._draw()
+        self._draw()
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
@@ -195,18 +170,29 @@ class Progress:
             self._erase()
             yield
 
-    def _tick(self) -> None:
-        while not self._ended.wait(TICK):
-            if time.monotonic() >= self._next:
+    @contextlib.contextmanager
+    def _ticking(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def tick() -> None:
+            while not ended.wait(TICK):
                 self._draw()
 
+        thread = threading.Thread(target=tick, name="amanda progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if self._process == os.getpid():  # not in a fork, which has no such thread
+                thread.join()
+
     def _draw(self) -> None:
-        if self._process != os.getpid():
+        if time.monotonic() < self._next or self._process != os.getpid():
             return
         with self._lock, self._harmless():
             if self._bar is None:
-                self._bar = bar(self._what, self._total)
-                self._bar.tasks[0].start_time = self._began
+                self._bar = bar(self._what, self._total, self._began)
             self._update()
             if self._bar.live.is_started:
                 self._bar.refresh()
@@ -215,15 +201,16 @@ class Progress:
             self._next = time.monotonic() + PERIOD
 
     def _erase(self) -> None:
+        if self._process != os.getpid():
+            return
         with self._lock, self._harmless():
             if self._bar is not None:
                 self._update()
                 self._bar.stop()
 
     def _update(self) -> None:
-        what = f"{self._what}: {self._now}" if self._now else self._what
         done = self._measure() if self._measure is not None else self._done
-        self._bar.update(self._bar.tasks[0].id, completed=done, description=what)
+        _update(self._bar, done, f"{self._what}: {self._now}" if self._now else self._what)
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -236,15 +223,14 @@ class Progress:
 
 def live_bar(total: float | None, done: Callable[[], float], what: Callable[[], str]) -> Callable[[], Any]:
     """A bar as `amanda.cli.live_table.live` takes it: each call gives a renderable of rich with the state of then."""
-    began = time.monotonic()
-    made: list[Any] = []
+    made = functools.cache(functools.partial(bar, "", total, time.monotonic()))
 
     def renderable() -> Any:
-        if not made:
-            made.append(bar("", total))
-            made[0].tasks[0].start_time = began
-        (shown,) = made
-        shown.update(shown.tasks[0].id, completed=done(), description=what())
-        return shown.get_renderable()
+        _update(made(), done(), what())
+        return made().get_renderable()
 
     return renderable
+
+
+def _update(shown: Any, done: float, what: str) -> None:
+    shown.update(shown.tasks[0].id, completed=done, description=what)

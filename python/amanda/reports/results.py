@@ -72,7 +72,6 @@ class Results(Generic[RowT, ByT]):
             top: the number of rows to show; one more line stands for the others. By default, all rows are shown.
 
         Raises:
-            ImportError: rich is not installed.
             TypeError: `top` is not an integer.
             ValueError: there is no such grouping or column, or `top` is negative.
         """

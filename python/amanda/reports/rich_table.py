@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,24 +39,47 @@ def rich_table(
         sort: the field by which the rows are sorted. Terminals that are too narrow for all columns show this one.
 
     Raises:
-        ImportError: rich is not installed.
         TypeError: `top` is not an integer.
         ValueError: `top` is negative.
     """
-    _check_top(speaker, top)
-    try:
-        import rich.box
-        import rich.table
-        import rich.text
+    import rich.box
 
-        from amanda.reports.table import Name, Table  # here: it imports rich
-    except ImportError as error:
-        raise ImportError(
-            f"[{speaker}] tables need rich: pip install 'amanda[profile]'; rows() needs nothing"
-        ) from error
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.caption = rich.text.Text(caption) if caption else None
+    _check_top(speaker, top)
+    table = _of_rows(columns, rows[:top], caption, box=rich.box.SIMPLE_HEAD)
     table.keeps = (0, *(i for i, column in enumerate(columns) if sort and column.field == sort))
+
+    def sums(title: str, some: Sequence[Any]) -> list[str]:
+        if not summed:
+            return [title]
+        row = summed(some)
+        return [title, *("" if column.left else column.cell(row) for column in columns[1:])]
+
+    rest = rows[top:] if top is not None else []
+    if rest:
+        table.add_row(*sums(f"({len(rest)} more)", rest), style="dim")
+    if rows and summed:
+        table.add_section()
+        table.add_row(*sums("total", rows), style="bold")
+    return table
+
+
+def plain_table(columns: Sequence[Column], rows: Sequence[Any], caption: str = "") -> Table:
+    """A table of all rows, without a line below the headings."""
+    return _of_rows(columns, rows, caption, box=None, padding=(0, 2))
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal that print() writes to; None if it writes to something else."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def _of_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, **looks: Any) -> Table:
+    import rich.text  # here, as in the functions above: `import amanda` takes no other package
+
+    from amanda.reports.table import Name, Table
+
+    table = Table(pad_edge=False, collapse_padding=True, **looks)
+    table.caption = rich.text.Text(caption) if caption else None
     for column in columns:
         justify = "left" if column.left else "right"
         is_name = column.folds or column.shortens
@@ -64,20 +89,8 @@ def rich_table(
         text = column.cell(row)
         return Name(text, column.shortens) if column.folds or column.shortens else rich.text.Text(text)
 
-    def sums(title: str, some: Sequence[Any]) -> list[str]:
-        if not summed:
-            return [title]
-        row = summed(some)
-        return [title, *("" if column.left else column.cell(row) for column in columns[1:])]
-
-    for row in rows[:top]:
+    for row in rows:
         table.add_row(*(cell(column, row) for column in columns))
-    rest = rows[top:] if top is not None else []
-    if rest:
-        table.add_row(*sums(f"({len(rest)} more)", rest), style="dim")
-    if rows and summed:
-        table.add_section()
-        table.add_row(*sums("total", rows), style="bold")
     return table
 
 

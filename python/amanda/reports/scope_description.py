@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from amanda.reports import plain_table
 from amanda.reports.data_frame import data_frame, fields_of
-from amanda.reports.plain_table import Column
+from amanda.reports.rich_table import Column, plain_table, terminal_width
+from amanda.reports.source_files import line_of_code
 
 if TYPE_CHECKING:
     import pandas
@@ -57,8 +57,8 @@ class ScopeDescription:
         Arguments:
             sort: the column to sort by; "order" is the order of `rows`.
             top: the number of rows; all by default.
-            width: the width of the table, in characters. Long names are shortened from the left, with an ellipsis. By
-                default, the table is as wide as its content.
+            width: the width of the table, in characters. Long names are shortened from the left, with an ellipsis;
+                columns for which there is no room are named below it. By default, it is as wide as its content.
 
         Raises:
             ValueError: there is no such order.
@@ -66,7 +66,7 @@ class ScopeDescription:
         if sort not in ("order", *_SORTS):
             raise ValueError(f'[scope] rows are sorted by "order", "operator", "module" or "tool", got {sort!r}')
         rows = self.rows() if sort == "order" else sorted(self._rows, key=_SORTS[sort])
-        lines = [plain_table.text(_COLUMNS, _shown(rows[:top]), width)] if rows else ["nothing is scheduled"]
+        lines = [plain_table(_COLUMNS, _shown(rows[:top])).text(width)] if rows else ["nothing is scheduled"]
         if top is not None and len(rows) > top:
             lines.append(f"and {len(rows) - top} more")
         return "\n".join([*lines, *self._remarks()])
@@ -84,10 +84,10 @@ class ScopeDescription:
         return f"<amanda scope description: {len(self._rows)} routines at {len(places)} operators>"
 
     def __str__(self) -> str:
-        return self.table(width=plain_table.terminal_width())
+        return self.table(width=terminal_width())
 
     def _repr_html_(self) -> str:
-        return plain_table.as_html(_COLUMNS, _shown(self._rows), "; ".join(self._remarks()))
+        return plain_table(_COLUMNS, _shown(self._rows), "; ".join(self._remarks()))._repr_html_()
 
     def _remarks(self) -> list[str]:
         return [f"stopped after a failure: {', '.join(self.stopped)}"] if self.stopped else []
@@ -153,12 +153,12 @@ _SORTS = {
     "tool": lambda row: row.tool,
 }
 _COLUMNS = (
-    Column("operator", lambda line: "" if line.repeats else _operator(line.row)),
-    Column("module", lambda line: "" if line.repeats else line.row.module_path, shortens=True),
-    Column("line", lambda line: "" if line.repeats else plain_table.line_of_code(line.row.source), shortens=True),
-    Column("when", lambda line: _when(line.row)),
-    Column("tool", lambda line: line.row.tool),
-    Column("routine", lambda line: line.row.routine),
-    Column("gets", lambda line: _operands(line.row)),
-    Column("id", lambda line: "" if line.repeats else f"{line.row.backward_op_id or line.row.op_id:#x}"),
+    Column("operator", lambda line: "" if line.repeats else _operator(line.row), left=True),
+    Column("module", lambda line: "" if line.repeats else line.row.module_path, left=True, shortens=True),
+    Column("line", lambda line: "" if line.repeats else line_of_code(line.row.source), left=True, shortens=True),
+    Column("when", lambda line: _when(line.row), left=True),
+    Column("tool", lambda line: line.row.tool, left=True),
+    Column("routine", lambda line: line.row.routine, left=True),
+    Column("gets", lambda line: _operands(line.row), left=True),
+    Column("id", lambda line: "" if line.repeats else f"{line.row.backward_op_id or line.row.op_id:#x}", left=True),
 )

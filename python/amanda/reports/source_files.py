@@ -20,6 +20,12 @@ def is_library(path: str) -> bool:
     return path.startswith(("<frozen ", standard + os.sep))
 
 
+def line_of_code(source: str) -> str:
+    """A source line, "/home/me/model.py:12", with its path from the working directory if it is in there."""
+    here = os.getcwd() + os.sep
+    return source.removeprefix(here)
+
+
 def split_line(source: str) -> tuple[str, int] | None:
     """The path and the number of "path:12"; None if it is no such line."""
     path, colon, number = source.rpartition(":")

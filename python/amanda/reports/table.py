@@ -1,4 +1,4 @@
-"""A rich table that shows itself in notebooks and to print(). It needs rich: import it where a table is made."""
+"""A rich table that shows itself in notebooks and to print(). It imports rich: import it where a table is made."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import rich.text
 ELLIPSIS = "…"
 MIN_NAME_WIDTH = 16  # columns of numbers are left out before names get shorter than this
 INDENT = "  "  # of a name's second line and those after it
+_UNBOUNDED = 1_000_000  # a width in which everything fits
 
 
 class Name(rich.text.Text):  # type: ignore[misc]
@@ -102,7 +103,7 @@ class Table(rich.table.Table):  # type: ignore[misc]
 
     def _least_width(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> int:
         """The width in which no number is cut, and names have what they need."""
-        unbounded = options.update(width=1_000_000)
+        unbounded = options.update(width=_UNBOUNDED)
         measured = [(column, self._measure_column(console, unbounded, column)) for column in self.columns]
         widths = [measure.maximum if column.no_wrap else measure.minimum for column, measure in measured]
         return int(sum(widths) + self._extra_width)
@@ -118,7 +119,14 @@ class Table(rich.table.Table):  # type: ignore[misc]
         return f"<amanda table: {columns}; rows: {self.row_count}>"
 
     def __str__(self) -> str:
-        console = rich.console.Console(file=io.StringIO(), force_terminal=False, color_system=None)
+        return self._printed()
+
+    def text(self, width: int | None = None) -> str:
+        """Lines of at most `width` characters, without spaces at their ends. If it is None, all names are whole."""
+        return "\n".join(map(str.rstrip, self._printed(width=width or _UNBOUNDED).splitlines()))
+
+    def _printed(self, **options: Any) -> str:
+        console = rich.console.Console(file=io.StringIO(), force_terminal=False, color_system=None, **options)
         with console.capture() as printed:
             console.print(self)
         return str(printed.get())

@@ -232,7 +232,7 @@ class _Gradient(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Norms:
-    """The norms of one gradient, or of several. tools/torch/gradients.cpp gathers them, too."""
+    """The norms of one gradient, or of several. tools/gradients/gradients.cpp gathers them, too."""
 
     undefined: int = 0
     skipped: int = 0

@@ -195,7 +195,7 @@ class _Operator:
 class _Summary:
     """Statistics of a set of elements; the last four cover the finite floating-point elements.
 
-    tools/torch/elements.cpp computes them, too.
+    tools/values/elements.cpp computes them, too.
     """
 
     elements: int = 0

@@ -302,7 +302,6 @@ def test_a_signal_that_stops_the_recording_thread_loses_at_most_what_it_adds(tmp
     ("missing", "arguments", "told"),
     [
         ("jinja2", ["--html", "page.html"], "argument --html: it needs jinja2: pip install 'amanda[report]'"),
-        ("rich", [], "tables need rich: pip install 'amanda[profile]'"),
         ("numpy", [], "[diff] records need numpy: pip install 'amanda[diff]'"),
         ("numpy", ["--record", "ref"], "[diff] records need numpy: pip install 'amanda[diff]'"),
         (None, ["--json", "no/rows.json"], "argument --json: can't write 'no/rows.json'"),

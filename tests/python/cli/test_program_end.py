@@ -17,7 +17,7 @@ import sys
 sys.modules["torch"] = None  # this takes a second
 import amanda
 from amanda.cli.program import Program
-from amanda.cli.run_report import run_and_report
+from amanda.cli.command_output import run_and_report
 
 def report(made, status):
     with made.part("print"):
@@ -232,7 +232,7 @@ def normal(done):
 
 
 def test_parts_of_a_report_do_not_stop_each_other(capsys):
-    from amanda.cli.run_report import Report
+    from amanda.cli.command_output import Report
 
     made = Report()
     with made.part("write 'a.json'"):

@@ -258,6 +258,15 @@ class Bare(amanda.Tool):
         (("-t", "mine.py:Bare"), "Bare of mine.py can't be made: Error: [tool] Bare.__init__ has not called super()."),
         (("-t", "mine.py:amanda"), "amanda of mine.py is <module "),
         (("-t", "mine.py:Nothing"), "Nothing of mine.py is not there"),
+        (
+            ("-t", "amanda.tools.pruning:TilewisePruning"),
+            "TilewisePruning moved: from amanda.research.pruning import TilewisePruning",
+        ),
+        (
+            ("-t", "amanda.tools.error_injection:ErrorInjection"),
+            "ErrorInjection of amanda.tools.error_injection can't be made: ImportError: amanda.tools.error_injection "
+            "moved: import amanda.research.error_injection",
+        ),
         (("-t", "no.py:Nothing"), "there is no file 'no.py'"),
         (("-t", "wrong.py:Tool"), "Tool of wrong.py can't be made: SyntaxError: invalid syntax (wrong.py, line 1)"),
         (("-t", "needs.py:Tool"), "Tool of needs.py can't be made: ModuleNotFoundError: No module named 'not_there'"),

@@ -241,6 +241,9 @@ def test_the_table_is_sorted_cut_and_shortened(model):
     operators = [line.split()[1] for line in points.table(sort="operator").splitlines()[1:-1]]
     assert operators == sorted(operators)
     assert max(map(len, points.table(width=110).splitlines())) <= 110
+    narrow = points.table(width=60).splitlines()
+    assert max(map(len, narrow)) <= 60
+    assert "no room in 60 characters for: inputs, outputs, id" in " ".join(map(str.strip, narrow))
     with pytest.raises(
         ValueError, match=r'\[points\] rows are sorted by "order", "runs", "operator" or "module", got \'time\''
     ):

@@ -9,10 +9,12 @@ That importing a module runs the `__init__` of the packages around it makes no a
 import ast
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
 import without_extras
+from packaging.requirements import Requirement
 from repository import ROOT
 
 PACKAGE = ROOT / "python" / "amanda"
@@ -38,12 +40,14 @@ LAYERS = [
         "evidence",
         "identity",
         "missing_keys",
+        "moved",
         "op_context",
+        "op_run",
         "ops",
+        "paper_names",
         "reports",
         "roots",
         "routine_checks",
-        "run",
         "schedule",
         "step_tool",
         "switches",
@@ -57,6 +61,7 @@ LAYERS = [
     ["toolkit"],
     ["distributed", "tools"],
     [""],  # amanda itself, where all is put together
+    ["research"],  # it may use all of amanda, and nothing needs it
     ["cli"],
     ["__main__", "pytest_plugin"],
 ]
@@ -194,6 +199,20 @@ def test_imports_form_no_circle():
     assert closed is None, described(closed)
 
 
+def test_research_uses_public_names_only():
+    files = modules(PACKAGE)
+    known = files.keys() | EXTENSIONS
+    wrong = [
+        f"{full(module)}, line {line}, imports {full(target)}"
+        for module, path in files.items()
+        if module.startswith("research")
+        for target, line in imports(path, PACKAGE, known, public={})  # a name of amanda's is that, wherever it is from
+        if any(part.startswith("_") for part in target.split("."))
+        and target != "_rematerialization"  # a tool's C++ half
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_layer_has_modules():
     known = modules(PACKAGE).keys() | EXTENSIONS
     assert [prefix for layer in LAYERS for prefix in layer if prefix not in known] == []
@@ -212,8 +231,14 @@ def names_of(node):
     return [alias.name for alias in node.names]
 
 
+def dependencies():
+    """The packages that `pip install amanda` installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {Requirement(each).name for each in project["dependencies"]}
+
+
 def test_every_import_of_an_optional_library_is_tried_without_it():
-    own = sys.stdlib_module_names | {"amanda", "torch", "tensorflow", "keras", "tf_keras", "pytest"}
+    own = sys.stdlib_module_names | {"amanda", "torch", "tensorflow", "keras", "tf_keras", "pytest"} | dependencies()
     found = set()
     for module, path in modules(PACKAGE).items():
         if not module.startswith("drivers.tensorflow"):

@@ -1,4 +1,4 @@
-"""docs/tools.md and docs/tools/*.md: their excerpts run, given the names they take for granted."""
+"""docs/tools.md, docs/tools/*.md and docs/research/*.md: their excerpts run, given the names they take for granted."""
 
 import importlib
 import pkgutil
@@ -8,13 +8,14 @@ import amanda
 import pytest
 import rich
 import torch
-from amanda import tools
+from amanda import research, tools
 from amanda.reports.results import Results
 from repository import ROOT
 
 DOCS = ROOT / "docs"
 INDEX = DOCS / "tools.md"
-FAMILIES = sorted((DOCS / "tools").glob("*.md"))  # one page for each family of tools that edit, and for large tools
+# One page for each family of tools that edit, for large tools, and for papers.
+FAMILIES = sorted([*(DOCS / "tools").glob("*.md"), *(DOCS / "research").glob("*.md")])
 REGIMES = ["autocast", "checkpointing", "compiled code", "distributed training"]
 
 
@@ -34,14 +35,16 @@ def exported(module):
     return [getattr(module, name) for name in getattr(module, "__all__", vars(module))]
 
 
-# Every tool that `amanda.tools` exports.
+# Every tool that `amanda.tools` and `amanda.research` export.
+TOOLS = ("amanda.tools.", "amanda.research.")
 KINDS = {
     kind.__name__: kind
-    for found in pkgutil.iter_modules(tools.__path__)
+    for package in (tools, research)
+    for found in pkgutil.iter_modules(package.__path__)
     if not found.name.startswith("_")
-    for kind in exported(importlib.import_module(f"amanda.tools.{found.name}"))
+    for kind in exported(importlib.import_module(f"{package.__name__}.{found.name}"))
     if isinstance(kind, type) and issubclass(kind, amanda.Tool) and kind is not amanda.Tool
-    if kind.__module__.startswith("amanda.tools.")
+    if kind.__module__.startswith(TOOLS)
 }
 
 

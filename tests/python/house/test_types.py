@@ -58,18 +58,6 @@ def pyright_errors(folder, *paths):
     return [(Path(error["file"]).name, error["message"]) for error in found["generalDiagnostics"]]
 
 
-def test_mypy_infers_what_a_tool_uses():
-    assert errors(TYPED) == ""
-
-
-def test_mypy_accepts_the_examples():
-    assert errors_for_users(EXAMPLES) == ""
-
-
-def test_pyright_infers_what_a_tool_uses_and_accepts_the_examples(tmp_path):
-    assert pyright_errors(tmp_path, TYPED, EXAMPLES) == []
-
-
 WRONG = [
     ("assert_type(context.op, amanda.Operator)", "assert_type(context.op, str)", "Operator"),
     ("assert_type(context.op_id, int)", "assert_type(context.op_id, str)", "int"),
@@ -81,30 +69,32 @@ WRONG = [
 ]
 
 
-@pytest.fixture
-def wrong_tool(tmp_path):
-    """wrong_tool((right, wrong, inferred), ...): a copy of the typed tool with other expectations."""
-
-    def write(*expectations):
-        text = TYPED.read_text()
-        for right, wrong, _ in expectations:
-            assert right in text
-            text = text.replace(right, wrong)
-        path = tmp_path / "wrong_tool.py"
-        path.write_text(text)
-        return path
-
-    return write
+@pytest.fixture(scope="module")
+def wrong_tool(tmp_path_factory):
+    """A copy of the typed tool with other expectations: a checker can deny them."""
+    text = TYPED.read_text()
+    for right, wrong, _ in WRONG:
+        assert right in text
+        text = text.replace(right, wrong)
+    path = tmp_path_factory.mktemp("types") / "wrong_tool.py"
+    path.write_text(text)
+    return path
 
 
-def test_mypy_is_asked_questions_that_it_can_deny(wrong_tool):
-    found = errors(wrong_tool(*WRONG)).splitlines()
+def test_mypy_infers_what_a_tool_uses(wrong_tool):
+    found = errors(TYPED, wrong_tool).splitlines()
     assert len(found) == len(WRONG)
     for error, (_, _, inferred) in zip(found, WRONG, strict=True):
+        assert "wrong_tool.py" in error
         assert f'Expression is of type "{inferred}", not "str"' in error
 
 
-def test_pyright_is_asked_a_question_that_it_can_deny(tmp_path, wrong_tool):
-    *_, inferred = WRONG[0]
-    ((_, message),) = pyright_errors(tmp_path, wrong_tool(WRONG[0]))
-    assert f'expected "str" but received "{inferred}"' in message
+def test_mypy_accepts_the_examples():
+    assert errors_for_users(EXAMPLES) == ""
+
+
+def test_pyright_infers_what_a_tool_uses_and_accepts_the_examples(wrong_tool):
+    found = pyright_errors(wrong_tool.parent, TYPED, EXAMPLES, wrong_tool)
+    assert [file for file, _ in found] == ["wrong_tool.py"] * len(WRONG)
+    for (_, message), (_, _, inferred) in zip(found, WRONG, strict=True):
+        assert f'expected "str" but received "{inferred}"' in message

@@ -48,8 +48,7 @@ def test_a_bar_grows_to_the_end_and_is_erased(terminal):
 
 
 def test_the_time_that_is_left_is_in_proportion(terminal):
-    shown = progress.bar("working", 8)
-    shown.tasks[0].start_time = 1000
+    shown = progress.bar("working", 8, began=1000)
     shown.get_time = shown.tasks[0]._get_time = lambda: 1200.0  # of both: a task has its own
     for done, left in [(0, None), (1, 1400), (3, 333), (8, 0)]:
         shown.update(shown.tasks[0].id, completed=done)
@@ -149,7 +148,7 @@ def test_one_bar_at_a_time(terminal):
 
 
 @pytest.mark.parametrize(
-    "why", ["show=False", "rank 1", "a process of multiprocessing", "no rich", "a dumb terminal", "in a fork"]
+    "why", ["show=False", "rank 1", "a process of multiprocessing", "a dumb terminal", "in a fork"]
 )
 def test_nothing_is_drawn(terminal, monkeypatch, why):
     options = {}
@@ -160,8 +159,6 @@ def test_nothing_is_drawn(terminal, monkeypatch, why):
         monkeypatch.setenv("WORLD_SIZE", "2")
     elif why == "a process of multiprocessing":
         monkeypatch.setattr(multiprocessing, "parent_process", lambda: multiprocessing)
-    elif why == "no rich":
-        monkeypatch.setitem(sys.modules, "rich.progress", None)
     elif why == "a dumb terminal":
         monkeypatch.setenv("TERM", "dumb")
     if why == "in a fork":

@@ -6,6 +6,7 @@ answer is its exit status.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -86,6 +87,8 @@ def serve() -> None:
     import pytest  # noqa: F401
     import torch  # noqa: F401
 
+    gc.collect()
+    gc.freeze()  # at its end, a fork would look at all these objects, and so copy them
     signal.signal(signal.SIGINT, signal.default_int_handler)
     command = next_command(socket.socket(fileno=int(sys.argv[1])))
     if command is not None:

@@ -22,7 +22,6 @@ OPTIONAL = {
     "pandas",
     "plotly",
     "pyarrow",
-    "rich",
     "safetensors",
     "tensorboard",
 }
@@ -66,7 +65,6 @@ def _report(folder: Path) -> Any:
 
 
 USES = {
-    "table": Use(["reports/rich_table.py, rich", "reports/table.py, rich"], lambda _: _tool("profile.Profile").table()),
     "to_pandas": Use(["reports/data_frame.py, pandas"], lambda _: _tool("statistics.OpStatistics").to_pandas()),
     "to_parquet": Use(
         ["reports/exports.py, pandas", "reports/exports.py, pyarrow"],
@@ -103,9 +101,6 @@ USES = {
 
 #: Import statements that need no message.
 SILENT = {
-    "cli/live_table.py, rich",  # without rich no table is shown while the program runs
-    "reports/progress.py, rich",  # nor a bar
-    "reports/source_listing.py, rich",  # called by rich
     # Where values are arrays of numpy, it is there: TensorFlow depends on it.
     "toolkit/arrays/of_numpy.py, numpy",
     "tools/diff/ndarrays.py, numpy",
@@ -115,20 +110,14 @@ SILENT = {
 
 #: Command lines that end before the program runs.
 COMMANDS = [
-    "run -t profile train.py",
     "run -t profile --html page.html train.py",
     "run -t profile --out results --format parquet train.py",
     "run -t profile --out results --html page.html train.py",
     "report results",
-    "profile --by op train.py",
     "profile --html page.html train.py",
     "profile --parquet rows.parquet train.py",
-    "flops train.py",
     "flops --parquet rows.parquet train.py",
-    "memory train.py",
     "memory --html page.html train.py",
-    "trace -e relu:output train.py",
-    "watch train.py",
     "watch --parquet out train.py",
     "watch --tensorboard out train.py",
     "diff train.py train.py",
@@ -140,9 +129,15 @@ BARE_COMMANDS = [
     "doctor train.py",
     "ls train.py",
     "nan train.py",
+    "run -t profile train.py",
     "profile train.py",
+    "profile --by op train.py",
     "profile --csv rows.csv --json rows.json train.py",
+    "flops train.py",
+    "memory train.py",
+    "trace -e relu:output train.py",
     "trace -e relu:output --json rows.json train.py",
+    "watch train.py",
     "run -t profile --out results --format json,csv train.py",
 ]
 

@@ -9,15 +9,11 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from amanda.tools.error_injection import BitFlip, ErrorInjection
-from amanda.tools.pruning import MagnitudePruning, TilewisePruning, VectorwisePruning
-from amanda.tools.quantization import (
-    DynamicQuantization,
-    FakeQuantization,
-    LearnedStepQuantization,
-    StaticQuantization,
-    int8_activation,
-)
+from amanda.research import LearnedStepQuantization
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import TilewisePruning
+from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
+from amanda.tools.quantization import DynamicQuantization, FakeQuantization, StaticQuantization, int8_activation
 from mixture import Mixture, tokens
 
 PRODUCTS = {"proj.weight", "experts.up", "experts.down"}

@@ -3,9 +3,11 @@
 import amanda
 import pytest
 import torch
-from amanda.tools.error_injection import BitFlip, ErrorInjection
-from amanda.tools.pruning import ActivationPruning, ChannelPruning, MagnitudePruning
-from amanda.tools.quantization import DynamicQuantization, LearnedStepQuantization, StaticQuantization
+from amanda.research import LearnedStepQuantization
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import ActivationPruning, ChannelPruning
+from amanda.tools.pruning import MagnitudePruning
+from amanda.tools.quantization import DynamicQuantization, StaticQuantization
 
 TOOLS = {
     "ActivationPruning": lambda where: ActivationPruning(0.1, where=where),

@@ -5,25 +5,19 @@ import dataclasses
 import amanda
 import pytest
 import torch
-from amanda.tools.coverage import Coverage
-from amanda.tools.effective_path import EffectivePath
-from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.research import LearnedStepQuantization
+from amanda.research.effective_path import EffectivePath
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import ActivationPruning, ChannelPruning, HeadPruning, TilewisePruning
+from amanda.research.rematerialization import Rematerialization
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import (
-    ActivationPruning,
-    ChannelPruning,
-    HeadPruning,
-    MagnitudePruning,
-    SparsitySchedule,
-    TilewisePruning,
-    VectorwisePruning,
-)
-from amanda.tools.quantization import DynamicQuantization, FakeQuantization, LearnedStepQuantization, StaticQuantization
-from amanda.tools.rematerialization import Rematerialization
+from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, VectorwisePruning
+from amanda.tools.quantization import DynamicQuantization, FakeQuantization, StaticQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from compiled_tools import Counting
@@ -219,7 +213,7 @@ def test_gradients_of_a_compiled_function_have_the_norms_of_an_eager_one():
 
 def test_coverage_of_a_compiled_model():
     model = make_model()
-    tool = Coverage(model)
+    tool = HookCoverage(model)
     with amanda.apply(tool, compiled="graph"):
         train(torch.compile(model, backend="aot_eager"), model, 1)
     forward, backward = ((row.in_leaf_modules, row.leaf_modules) for row in tool.rows())

@@ -3,15 +3,11 @@
 import amanda
 import pytest
 import torch
-from amanda.tools.error_injection import BitFlip, ErrorInjection
-from amanda.tools.pruning import (
-    ActivationPruning,
-    ChannelPruning,
-    MagnitudePruning,
-    TilewisePruning,
-    VectorwisePruning,
-)
-from amanda.tools.quantization import FakeQuantization, LearnedStepQuantization
+from amanda.research import LearnedStepQuantization
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import ActivationPruning, ChannelPruning, TilewisePruning
+from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
+from amanda.tools.quantization import FakeQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from process_groups import destroy_group
 

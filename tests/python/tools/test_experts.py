@@ -6,14 +6,10 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from amanda.tools.pruning import MagnitudePruning, TilewisePruning, VectorwisePruning
-from amanda.tools.quantization import (
-    DynamicQuantization,
-    FakeQuantization,
-    LearnedStepQuantization,
-    StaticQuantization,
-    int8_activation,
-)
+from amanda.research import LearnedStepQuantization
+from amanda.research.pruning import TilewisePruning
+from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
+from amanda.tools.quantization import DynamicQuantization, FakeQuantization, StaticQuantization, int8_activation
 from mixture import WAYS, Experts
 from pruned_by_hand import l1_mask, search_of_six
 from torch.ao.quantization import MinMaxObserver, QConfig, default_dynamic_qconfig, per_channel_dynamic_qconfig

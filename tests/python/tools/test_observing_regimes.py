@@ -9,12 +9,12 @@ import contextlib
 import amanda
 import pytest
 import torch
-from amanda.tools.coverage import Coverage
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.profile import Profile
 from amanda.tools.statistics import OpStatistics
 from tool_regimes import REGIMES, in_regime
@@ -29,7 +29,7 @@ TOOLS = {
     "OpStatistics": (lambda model: OpStatistics(), "calls"),
     "ValueHistograms": (lambda model: ValueHistograms(), "calls"),
     "GradientStatistics": (lambda model: GradientStatistics(), "calls"),
-    "Coverage": (Coverage, "operators"),
+    "HookCoverage": (HookCoverage, "operators"),
 }
 COUNT_RUNS = ("Profile", "OpStatistics", "ValueHistograms")
 of_data_parallel = {"c10d::broadcast_", "aten::as_strided", "aten::copy_", "aten::empty"}

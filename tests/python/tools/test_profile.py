@@ -6,7 +6,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import threading
 import time
 import weakref
@@ -337,14 +336,6 @@ def test_a_notebook_shows_a_table_in_html():
         "text-align: left",
         "text-align: right",
     ]
-
-
-def test_a_table_without_rich_names_the_extra_to_install(monkeypatch):
-    for module in [name for name in sys.modules if name.split(".")[0] == "rich"]:
-        monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(ImportError, match=r"\[profile\] tables need rich: pip install 'amanda\[profile\]'"):
-        Profile().table()
 
 
 # ---- the median, and warm-up -----------------------------------------------------------------------------------------

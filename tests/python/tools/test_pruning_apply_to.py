@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import zoo
-from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, TilewisePruning, VectorwisePruning
+from amanda.research.pruning import TilewisePruning
+from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, VectorwisePruning
 from pruned_by_hand import Network, batches, layers, same, train
 from tool_regimes import REGIMES, in_regime
 from torch.nn.utils import prune

@@ -7,12 +7,12 @@ import textwrap
 import amanda
 import pytest
 import torch
-from amanda.tools.coverage import Coverage
-from amanda.tools.error_injection import BitFlip, ErrorInjection
+from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
 from amanda.tools.quantization import FakeQuantization
@@ -21,7 +21,7 @@ from repository import environment
 from torch.fx.experimental.proxy_tensor import make_fx
 
 TOOLS = {
-    "coverage": lambda: Coverage(torch.nn.Linear(1, 1)),
+    "coverage": lambda: HookCoverage(torch.nn.Linear(1, 1)),
     "error injection": lambda: ErrorInjection(BitFlip(0), count=3),
     "flops": Flops,
     "gradients": GradientStatistics,

@@ -5,41 +5,31 @@ import pkgutil
 import warnings
 
 import amanda
+import amanda.research
 import amanda.tools
 import pytest
 import torch
 from amanda.distributed.waiting import Collectives
+from amanda.research import LearnedStepQuantization
+from amanda.research.effective_path import EffectivePath
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import ActivationPruning, CascadePruning, ChannelPruning, HeadPruning, TilewisePruning
+from amanda.research.rematerialization import Rematerialization
 from amanda.tools.capture import Capture
-from amanda.tools.coverage import Coverage
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
-from amanda.tools.effective_path import EffectivePath
-from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import (
-    ActivationPruning,
-    CascadePruning,
-    ChannelPruning,
-    HeadPruning,
-    MagnitudePruning,
-    TilewisePruning,
-    VectorwisePruning,
-)
-from amanda.tools.quantization import (
-    DynamicQuantization,
-    FakeQuantization,
-    LearnedStepQuantization,
-    StaticQuantization,
-)
-from amanda.tools.rematerialization import Rematerialization
+from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
+from amanda.tools.quantization import DynamicQuantization, FakeQuantization, StaticQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.trace import Trace
@@ -52,7 +42,7 @@ TOOLS = {
     "CausalDiff": lambda folder: CausalDiff(record(folder), progress=False),
     "ChannelPruning": lambda folder: ChannelPruning(0.5),
     "Collectives": lambda folder: Collectives(),
-    "Coverage": lambda folder: Coverage(Net()),
+    "HookCoverage": lambda folder: HookCoverage(Net()),
     "CuptiProfiler": lambda folder: CuptiProfiler(),
     "DeadUnits": lambda folder: DeadUnits(3),
     "DynamicQuantization": lambda folder: DynamicQuantization(),
@@ -148,7 +138,10 @@ def test_evidence_starts_anew_with_the_results(name, tmp_path, unscheduled):
 
 
 def test_every_tool_with_a_reset_is_here():
-    for module in pkgutil.walk_packages(amanda.tools.__path__, "amanda.tools."):
+    for module in (
+        *pkgutil.walk_packages(amanda.tools.__path__, "amanda.tools."),
+        *pkgutil.walk_packages(amanda.research.__path__, "amanda.research."),
+    ):
         importlib.import_module(module.name)
     shipped = {tool.__name__ for tool in subclasses(amanda.Tool) if tool.__module__.startswith("amanda.")}
     resets = {tool.__name__ for tool in subclasses(amanda.Tool) if hasattr(tool, "reset")} & shipped

@@ -1,6 +1,7 @@
 """The shape of results that all tools share: rows, tables, data frames, reset."""
 
 import dataclasses
+import functools
 import importlib
 import typing
 
@@ -9,46 +10,43 @@ import pandas
 import pytest
 import torch
 from amanda.reports.results import Results
+from amanda.research import LearnedStepQuantization
+from amanda.research.effective_path import EffectivePath
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import (
+    ActivationPruning,
+    AttentionPruning,
+    CascadePruning,
+    ChannelPruning,
+    HeadPruning,
+    TilewisePruning,
+)
+from amanda.research.rematerialization import Rematerialization
 from amanda.toolkit.loss_scaling import LossScaling
 from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
-from amanda.tools.coverage import Coverage
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.diff.watching import Watching
-from amanda.tools.effective_path import EffectivePath
-from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
+from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.mapping import MappingTool
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import (
-    ActivationPruning,
-    AttentionPruning,
-    CascadePruning,
-    ChannelPruning,
-    HeadPruning,
-    MagnitudePruning,
-    SparsitySchedule,
-    TilewisePruning,
-    VectorwisePruning,
-    WeightPruning,
-)
+from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, VectorwisePruning, WeightPruning
 from amanda.tools.quantization import (
     DynamicQuantization,
     FakeQuantization,
-    LearnedStepQuantization,
     PostTraining,
     Quantization,
     StaticQuantization,
 )
-from amanda.tools.rematerialization import Rematerialization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.trace import Trace
@@ -92,7 +90,7 @@ WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling}  # parts of others
 WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
-    "coverage": lambda: Coverage(model()),
+    "hook_coverage": lambda: HookCoverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
     "dynamic quantization": DynamicQuantization,
     "error_injection": lambda: ErrorInjection(BitFlip(22)),
@@ -143,8 +141,13 @@ def gradients_for(name):
     return torch.set_grad_enabled(name != "dynamic quantization")  # it refuses them
 
 
+@functools.cache
 def used(name):
-    tool = TOOLS[name]()
+    """Tests share it: they only read what it found."""
+    return use(TOOLS[name](), name)
+
+
+def use(tool, name):
     with gradients_for(name), amanda.apply(tool):
         train(model(MODELS.get(name, Model)), tool=tool)
     return tool
@@ -172,13 +175,16 @@ def plain(row):
 # ---- the shape -------------------------------------------------------------------------------------------------------
 
 
+SHIPPED = ("amanda.tool", "amanda.research")
+
+
 def test_every_tool_that_ships_has_results_in_this_shape():
     found = set()
     package = ROOT / "python"
-    for path in (package / "amanda" / "tools").rglob("[a-z]*.py"):
+    for path in (*(package / "amanda/tools").rglob("[a-z]*.py"), *(package / "amanda/research").rglob("[a-z]*.py")):
         module = ".".join(path.relative_to(package).with_suffix("").parts)
         for value in vars(importlib.import_module(module)).values():
-            if isinstance(value, type) and issubclass(value, amanda.Tool) and value.__module__.startswith("amanda.t"):
+            if isinstance(value, type) and issubclass(value, amanda.Tool) and value.__module__.startswith(SHIPPED):
                 found.add(value)
     tools = {type(make()) for make in TOOLS.values()}
     assert {kind for kind in found if kind.__module__ != "amanda.tool"} - WITHOUT_RESULTS == tools | BASES
@@ -270,7 +276,7 @@ def test_a_table_is_sorted_as_asked_for():
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("coverage", '"phase", "op" or "module"'),
+        ("hook_coverage", '"phase", "op" or "module"'),
         ("cupti_profiler", '"op", "id", "module", "line", "phase", "kernel" or "operator"'),
         ("error_injection", '"fault", "id", "op", "module" or "line"'),
         ("effective_path", '"id", "op", "module" or "line"'),
@@ -457,7 +463,7 @@ def test_after_a_reset_a_tool_is_as_new(name, inside):
 
 @each_tool
 def test_after_a_reset_there_is_nothing(name):
-    tool = used(name)
+    tool = use(TOOLS[name](), name)
     tool.reset()
     assert found(tool) == found(TOOLS[name]())
 

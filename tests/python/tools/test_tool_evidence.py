@@ -5,13 +5,13 @@ import sys
 import amanda
 import pytest
 import torch
+from amanda.research.effective_path import EffectivePath
+from amanda.research.pruning import ActivationPruning, ChannelPruning
 from amanda.tools.capture import Patch
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.diff import CausalDiff, Recorder
-from amanda.tools.effective_path import EffectivePath
 from amanda.tools.history import History, dead_units
 from amanda.tools.nonfinite import NaNSentinel, NonfiniteError
-from amanda.tools.pruning import ActivationPruning, ChannelPruning
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.trace import Trace
 from process_groups import destroy_group

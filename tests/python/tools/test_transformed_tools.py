@@ -10,12 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.nn.utils.prune
-from amanda.tools.error_injection import BitFlip, ErrorInjection
-from amanda.tools.pruning import MagnitudePruning, TilewisePruning
+from amanda.research import LearnedStepQuantization
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import TilewisePruning
+from amanda.tools.pruning import MagnitudePruning
 from amanda.tools.quantization import (
     DynamicQuantization,
     FakeQuantization,
-    LearnedStepQuantization,
     StaticQuantization,
     int8_activation,
     int8_weight,

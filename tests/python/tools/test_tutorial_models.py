@@ -8,31 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from amanda.research import LearnedStepQuantization
+from amanda.research.effective_path import EffectivePath
+from amanda.research.error_injection import BitFlip, ErrorInjection
+from amanda.research.pruning import ActivationPruning, CascadePruning, ChannelPruning, HeadPruning, TilewisePruning
+from amanda.research.rematerialization import Rematerialization
 from amanda.tools.cupti_profiler import CuptiProfiler
-from amanda.tools.effective_path import EffectivePath
-from amanda.tools.error_injection import BitFlip, ErrorInjection
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.profile import Profile
-from amanda.tools.pruning import (
-    ActivationPruning,
-    CascadePruning,
-    ChannelPruning,
-    HeadPruning,
-    MagnitudePruning,
-    SparsitySchedule,
-    TilewisePruning,
-    VectorwisePruning,
-)
-from amanda.tools.quantization import (
-    DynamicQuantization,
-    FakeQuantization,
-    LearnedStepQuantization,
-    StaticQuantization,
-)
-from amanda.tools.rematerialization import Rematerialization
+from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, VectorwisePruning
+from amanda.tools.quantization import DynamicQuantization, FakeQuantization, StaticQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "base/hash.h"
 #include "base/port.h"
 #include "base/python_hooks.h"

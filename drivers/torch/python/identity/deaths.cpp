@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 #include "base/python_hooks.h"
 #include "python/identity/tag_table.h"
 

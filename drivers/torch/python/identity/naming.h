@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "base/python_hooks.h"
 #include "python/identity/operand_names.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "amanda/mutex.h"
+#include "amanda/base/mutex.h"
 
 namespace amanda::python {
 

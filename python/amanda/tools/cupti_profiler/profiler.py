@@ -224,11 +224,7 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
         return roofline_rows(self.rows("id"), flops, self._weighs)
 
     def roofline_table(self, flops: Flops, *, top: int | None = None) -> Table:
-        """The first `top` rows of `roofline` as a table for `rich.print`; "?" for a rate that is not known.
-
-        Raises:
-            ImportError: rich is not installed.
-        """
+        """The first `top` rows of `roofline` as a table for `rich.print`; "?" for a rate that is not known."""
         return roofline_table(self.roofline(flops), top, "\n".join(filter(None, self._remarks("id"))))
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:

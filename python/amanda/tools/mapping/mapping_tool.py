@@ -14,7 +14,7 @@ class MappingTool(Tool):
     """Runs rules that write normalized keys into an operator's context, selected by the operator's namespace::
 
         def torch_op_name_rule(context):
-            context["op_name"] = context.get_op().__name__
+            context["op_name"] = context.op.__name__
 
         mapping_tool = MappingTool(rules=[["pytorch", torch_op_name_rule]])
 

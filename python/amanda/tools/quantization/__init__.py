@@ -10,7 +10,6 @@ from .rows import GroupBy, Quantization, Row, Side
 
 if TYPE_CHECKING:
     from .dynamic_quantization import DynamicQuantization
-    from .learned_step import LearnedStepQuantization
     from .observers import PercentileObserver
     from .post_training import PostTraining
     from .static_quantization import StaticQuantization
@@ -18,7 +17,6 @@ else:  # these import PyTorch
     __getattr__ = deferred.imports(
         __name__,
         dynamic_quantization=("DynamicQuantization",),
-        learned_step=("LearnedStepQuantization",),
         observers=("PercentileObserver",),
         post_training=("PostTraining",),
         static_quantization=("StaticQuantization",),
@@ -29,7 +27,6 @@ __all__ = [
     "DynamicQuantization",
     "FakeQuantization",
     "GroupBy",
-    "LearnedStepQuantization",
     "MakeObserver",
     "MovingRange",
     "PercentileObserver",

@@ -70,7 +70,7 @@ def test_the_build_for_the_installed_torch_is_taken(installation):
         with amanda.apply(count):
             torch.relu(torch.ones(1))
         print(count.count)
-        import amanda._torch_tools, amanda._torch_compile, amanda.tools.rematerialization, sys
+        import amanda._torch_tools, amanda._torch_compile, amanda.research.rematerialization, sys
         for module in ("_torch", "_torch_tools", "_torch_compile", "_rematerialization"):
             print(os.path.dirname(sys.modules[f"amanda.{module}"].__file__))
         with open("/proc/self/maps") as maps:

@@ -39,7 +39,6 @@ def test_a_negative_number_of_events_is_refused(says):
 @pytest.mark.parametrize(
     ("module", "use", "text"),
     [
-        ("rich.table", lambda profiler: profiler.table(), "tables need rich: pip install 'amanda[profile]'"),
         ("pandas", lambda profiler: profiler.to_pandas(), "to_pandas needs pandas: pip install 'amanda[statistics]'"),
         (
             "matplotlib.pyplot",
@@ -117,6 +116,7 @@ def test_the_trace_of_operators(tmp_path):
     _check_nesting(slices)
 
 
+@pytest.mark.slow
 def test_the_example_profiles_the_encoder(run_example):
     printed = run_example("profile_kernels.py")
     assert all(phase in printed for phase in ("forward", "backward", "optimizer"))

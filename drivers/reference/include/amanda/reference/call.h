@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/reference/operand.h"
 
 namespace amanda::reference {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "amanda/graph.h"
+#include "amanda/driver/graph.h"
 #include "amanda/reference/operand.h"
 
 namespace amanda::reference {

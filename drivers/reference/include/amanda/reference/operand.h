@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/reference/array.h"
 
 namespace amanda::reference {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string_view>
 
-#include "amanda/backend.h"
+#include "amanda/driver/backend.h"
 #include "amanda/reference/operand.h"
 
 namespace amanda::reference {

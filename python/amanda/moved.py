@@ -1,0 +1,91 @@
+"""Public names that have moved. Who imports one by its old name gets an error that has the new one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+#: Modules by their old names, and the statement that imports what they had.
+MODULES = {
+    "amanda.run": "from amanda import Run",
+    "amanda.tools.coverage": "from amanda.tools.hook_coverage import HookCoverage",
+    "amanda.tools.effective_path": "import amanda.research.effective_path",
+    "amanda.tools.error_injection": "import amanda.research.error_injection",
+    "amanda.tools.rematerialization": "import amanda.research.rematerialization",
+    "amanda.tools.pruning.activation": "import amanda.research.pruning.activation",
+    "amanda.tools.pruning.attention": "import amanda.research.pruning.attention",
+    "amanda.tools.pruning.cascade": "import amanda.research.pruning.cascade",
+    "amanda.tools.pruning.channel": "import amanda.research.pruning.channel",
+    "amanda.tools.pruning.heads": "import amanda.research.pruning.heads",
+    "amanda.tools.pruning.passes": "import amanda.research.pruning.passes",
+    "amanda.tools.pruning.tilewise": "import amanda.research.pruning.tilewise",
+    "amanda.tools.quantization.learned_step": "import amanda.research.learned_step",
+}
+#: Names in modules that stay: the module, where they are now, and they.
+NAMES = [
+    (
+        "amanda.tools",
+        "amanda.research",
+        (
+            "ActivationPruning",
+            "AttentionPruning",
+            "BitFlip",
+            "Campaign",
+            "CascadePruning",
+            "ChannelPruning",
+            "EffectivePath",
+            "ErrorInjection",
+            "Fault",
+            "HeadPruning",
+            "LearnedStepQuantization",
+            "Path",
+            "RandomValue",
+            "Rematerialization",
+            "StuckAt",
+            "TilewisePruning",
+        ),
+    ),
+    (
+        "amanda.tools.pruning",
+        "amanda.research.pruning",
+        (
+            "RECTIFIERS",
+            "ActivationPruning",
+            "ActivationRow",
+            "AttentionPruning",
+            "CascadePruning",
+            "ChannelPruning",
+            "ChannelRow",
+            "HeadPruning",
+            "Kept",
+            "Layer",
+            "LayerRow",
+            "TilewisePruning",
+        ),
+    ),
+    ("amanda.tools.quantization", "amanda.research", ("LearnedStepQuantization",)),
+]
+_MESSAGES = {old: f"{old} moved: {statement}" for old, statement in MODULES.items()} | {
+    f"{old}.{name}": f"{name} moved: from {new} import {name}" for old, new, names in NAMES for name in names
+}
+
+
+def message(old: str) -> str | None:
+    """The new name, as a sentence. None if `old` is no name that has moved."""
+    return _MESSAGES.get(old)
+
+
+class _Finder:
+    """The last entry of `sys.meta_path`: only what is not found is asked of it.
+
+    `from package import name` asks, too, before it fails.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        if text := message(name):
+            raise ImportError(text, name=name)
+
+
+sys.meta_path.append(_Finder)

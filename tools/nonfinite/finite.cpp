@@ -1,0 +1,156 @@
+#include "nonfinite/finite.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <c10/util/complex.h>
+
+#include <memory>
+#include <utility>
+
+#include "amanda/routine_capsule.h"
+#include "torch_bindings.h"
+#include "values/blocks.h"
+#include "values/tensors.h"
+
+// As in elements.cpp, the loops are such that a compiler vectorizes them.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define AMANDA_WIDE_BITS __attribute__((target("avx2")))
+#endif
+
+namespace amanda::tools::pytorch {
+namespace {
+
+// The bits of a NaN without its sign are an integer above those of infinity.
+template <class Bits>
+[[gnu::always_inline]] inline bool above(const Bits* bits, int64_t count, Bits limit) {
+  constexpr Bits kSign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1));
+  Bits found = 0;
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < count; ++i) {
+    const auto magnitude = static_cast<Bits>(bits[i] & static_cast<Bits>(~kSign));
+    // The difference wraps around, and its sign bit is set, where the magnitude is above.
+    found = static_cast<Bits>(found | static_cast<Bits>(limit - magnitude));
+  }
+  return (found & kSign) != 0;
+}
+
+// One comparison for two elements: they have an order if none is a NaN.
+[[gnu::always_inline]] inline bool unordered(const float* elements, int64_t count) {
+  const int64_t half = count / 2;
+  const float *second = elements + half, last = count > 0 ? elements[count - 1] : 0;
+  int32_t found = 0;
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < half; ++i) found |= __builtin_isunordered(elements[i], second[i]) ? -1 : 0;
+  return found != 0 || last != last;
+}
+
+#ifdef AMANDA_WIDE_BITS
+AMANDA_WIDE_BITS bool above_wide(const uint16_t* b, int64_t count, uint16_t limit) { return above(b, count, limit); }
+AMANDA_WIDE_BITS bool above_wide(const uint32_t* b, int64_t count, uint32_t limit) { return above(b, count, limit); }
+AMANDA_WIDE_BITS bool above_wide(const uint64_t* b, int64_t count, uint64_t limit) { return above(b, count, limit); }
+AMANDA_WIDE_BITS bool unordered_wide(const float* e, int64_t count) { return unordered(e, count); }
+const bool has_wide_bits = __builtin_cpu_supports("avx2");
+
+template <class Bits>
+bool run_above(const Bits* bits, int64_t count, Bits limit) {
+  return has_wide_bits ? above_wide(bits, count, limit) : above(bits, count, limit);
+}
+bool run_unordered(const float* elements, int64_t count) {
+  return has_wide_bits ? unordered_wide(elements, count) : unordered(elements, count);
+}
+#else
+template <class Bits>
+bool run_above(const Bits* bits, int64_t count, Bits limit) {
+  return above(bits, count, limit);
+}
+bool run_unordered(const float* elements, int64_t count) { return unordered(elements, count); }
+#endif
+
+/// `T`: `parts` numbers of the same kind; `infinity`: the bits of one.
+template <class T, class Bits>
+bool any_above(const at::Tensor& tensor, Bits infinity, bool inf) {
+  constexpr auto kParts = static_cast<int64_t>(sizeof(T) / sizeof(Bits));
+  const auto limit = static_cast<Bits>(infinity - (inf ? 1 : 0));
+  return any_run<T>(tensor, [&](const T* elements, int64_t count) {
+    return run_above(reinterpret_cast<const Bits*>(elements), count * kParts, limit);
+  });
+}
+
+/// `T`: one or two floats.
+template <class T>
+bool any_nan(const at::Tensor& tensor) {
+  return any_run<T>(tensor, [](const T* elements, int64_t count) {
+    return run_unordered(reinterpret_cast<const float*>(elements), count * int64_t(sizeof(T) / sizeof(float)));
+  });
+}
+
+constexpr uint32_t kFloatInfinity = 0x7f800000;
+constexpr uint64_t kDoubleInfinity = 0x7ff0000000000000;
+
+}  // namespace
+
+std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return !inf ? any_nan<float>(tensor) : any_above<uint32_t>(tensor, kFloatInfinity, inf);
+    case at::kDouble: return any_above<uint64_t>(tensor, kDoubleInfinity, inf);
+    case at::kHalf: return any_above<uint16_t>(tensor, uint16_t(0x7c00), inf);
+    case at::kBFloat16: return any_above<uint16_t>(tensor, uint16_t(0x7f80), inf);
+    case at::kComplexHalf: return any_above<uint32_t>(tensor, uint16_t(0x7c00), inf);
+    case at::kComplexFloat:
+      return !inf ? any_nan<c10::complex<float>>(tensor) : any_above<uint64_t>(tensor, kFloatInfinity, inf);
+    case at::kComplexDouble: return any_above<c10::complex<double>>(tensor, kDoubleInfinity, inf);
+    default: break;
+  }
+  if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return false;
+  return std::nullopt;
+}
+
+namespace {
+
+bool is_finite(const c10::IValue& operand, bool inf, Reads* reads) {
+  return each_tensor(operand, [&](const at::Tensor& tensor) {
+    if (reads && has_tangent(tensor)) reads->tangents.fetch_add(1, std::memory_order_relaxed);
+    if (is_plain(tensor) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) return true;
+    return is_readable(tensor) && has_nonfinite(tensor, inf) == false;
+  });
+}
+
+}  // namespace
+
+bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Reads* reads) {
+  OpCall& call = values.call();
+  const Side side = side_of(values.point());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!is_finite(operand(call, side, values.position(i)), inf, reads)) return false;
+  }
+  for (const size_t position : written) {
+    if (!is_finite(operand(call, Side::kInputs, position), inf, nullptr)) return false;
+  }
+  const auto count = static_cast<int64_t>(values.size() + written.size());
+  if (reads) reads->results.fetch_add(count, std::memory_order_relaxed);
+  return true;
+}
+
+void bind_finite(pybind11::module_& m) {
+  namespace py = pybind11;
+  py::class_<Reads, std::shared_ptr<Reads>>(m, "Reads", "How many results were read, and how many had a tangent.")
+      .def(py::init<>())
+      .def_property_readonly("results", [](const Reads& reads) { return reads.results.load(); })
+      .def_property_readonly("tangents", [](const Reads& reads) { return reads.tangents.load(); })
+      .def(
+          "add_results", [](Reads& reads, int64_t count) { reads.results += count; }, py::arg("count"))
+      .def("reset", [](Reads& reads) { reads.results = reads.tangents = 0; });
+  m.def(
+      "are_finite",
+      [](bool inf, const std::vector<size_t>& written, std::shared_ptr<Reads> reads) {
+        return python::capsule_of([inf, written, reads = std::move(reads)](Values& values) {
+          return are_finite(values, inf, written, reads.get());
+        });
+      },
+      py::arg("inf"), py::arg("written") = std::vector<size_t>(), py::arg("reads") = py::none(),
+      "A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or "
+      "can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns "
+      "nothing.");
+}
+
+}  // namespace amanda::tools::pytorch
