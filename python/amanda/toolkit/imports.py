@@ -14,6 +14,7 @@ from typing import NamedTuple
 __all__ = ["check"]
 
 _AMANDA = Path(__file__).parent.parent
+_ROOMS = ("amanda.research", "amanda.tools")  # packages of tools
 _OPEN = ("amanda.distributed", "amanda.ops", "amanda.tool")  # modules whose names are public but for those with a "_"
 
 
@@ -89,11 +90,11 @@ def _is_public(use: _Use) -> bool:
     module, name = use.module, use.name
     if not name:
         module, _, name = module.rpartition(".")
-        if not module or (module == "amanda.tools" and not name.startswith("_")):
+        if not module or (module in _ROOMS and not name.startswith("_")):
             return True
-    if module in _OPEN or module == "amanda.tools":
+    if module in (*_OPEN, *_ROOMS):
         return not name.startswith("_")
-    tool = module.startswith("amanda.tools.") and module.count(".") == 2
+    tool = module.rpartition(".")[0] in _ROOMS
     if not (module == "amanda" or tool or _in_toolkit(module)):
         return False
     path = _path_of(module)
