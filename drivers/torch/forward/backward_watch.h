@@ -41,7 +41,7 @@ class BackwardWatch {
   const std::optional<NodeWindow>& window() const { return window_; }  // without a value if no tool asks for nodes
   /// The operands that the operator writes to and does not return.
   const std::vector<c10::IValue>& written() const { return written_; }
-  /// What was kept, with the results; null if nothing was.
+  /// The operands that were kept, with the results; null if none were.
   std::shared_ptr<ForwardOperands> take_operands(c10::ArrayRef<c10::IValue> results);
 
   void defer(ScopeStack& scopes, const SubscriptionPtr& seen_by, RunSource& runs);

@@ -30,7 +30,7 @@ namespace amanda::pytorch {
 // is if the operator ran on the tensor itself.
 class InPlaceRun {
  public:
-  /// What a trial run has shown to routines.
+  /// The values that a trial run has shown to routines.
   struct Trial {
     /// The operators inside the operator: whether tools saw them, and edited their results.
     enum class Inner : uint8_t { kHidden, kShown, kEdited };

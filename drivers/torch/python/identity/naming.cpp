@@ -39,7 +39,7 @@ class NamingLock {
   bool held_;
 };
 
-/// What Python's code does meanwhile is not recorded, and no mode sees it: see call_path.naming().
+/// Operators that Python's code calls meanwhile are not recorded, and no mode sees them: see call_path.naming().
 class Unseen {
  public:
   Unseen()

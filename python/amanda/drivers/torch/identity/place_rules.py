@@ -1,4 +1,4 @@
-"""What C++ names places with: one object, which it reads once."""
+"""The rules by which C++ names places: one object, which it reads once."""
 
 from __future__ import annotations
 
