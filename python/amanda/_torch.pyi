@@ -6,7 +6,7 @@ import collections.abc
 import torch
 import typing
 import typing_extensions
-__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'OwnWork', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_numbers', 'forget_loose', 'forget_model', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'home_name', 'identify', 'install', 'install_errors', 'install_rules', 'is_registered', 'leave_compiled', 'leave_graph', 'modules_of', 'name_among', 'name_hash', 'name_parts', 'named_parts', 'next_to_name', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'running_modules', 'sees_nothing', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
+__all__: list[str] = ['CoverageCounter', 'NodeWindow', 'OwnWork', 'Spot', 'assign_number', 'bind_function', 'bridge', 'built_for', 'catch_operators', 'caught_types', 'clear_number', 'count_known_places', 'count_named_places', 'count_steps', 'dead_numbers', 'dead_objects', 'dispatch_keys', 'enter_compiled', 'enter_graph', 'exchange_key_role', 'exchange_numbers', 'forget_loose', 'forget_model', 'forget_steps', 'framework_probe', 'has_scopes', 'held', 'home_name', 'identify', 'install', 'install_errors', 'install_rules', 'is_registered', 'key_role', 'leave_compiled', 'leave_graph', 'modules_of', 'name_among', 'name_hash', 'name_parts', 'named_parts', 'next_to_name', 'number_of', 'parameters_text', 'path_of', 'raw_place', 'record_callbacks', 'record_calls', 'register_buffers', 'renumber_loose', 'restore_keys', 'running_modules', 'sees_nothing', 'set_block', 'skip_reasons', 'start_new_epoch', 'steps_from', 'time_ids', 'typed_kernels', 'undeclared_writes', 'use_known_places', 'walk_frames_directly', 'walks_frames_directly', 'watch', 'with_state']
 class CoverageCounter:
     """
     What PyTorch was asked for while it was open, and whether tools were shown it.
@@ -112,13 +112,13 @@ def enter_graph() -> None:
     """
     As enter_compiled(), for a graph that is instrumented; coverage counters do not count what it calls either.
     """
-def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
-    """
-    After torch.utils.swap_tensors: the Python objects keep their numbers.
-    """
 def exchange_key_role(role: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     Includes what key_role() returned, and returns what was included before.
+    """
+def exchange_numbers(a: torch.Tensor, b: torch.Tensor) -> None:
+    """
+    After torch.utils.swap_tensors: the Python objects keep their numbers.
     """
 def forget_loose(number: typing.SupportsInt | typing.SupportsIndex) -> None:
     """

@@ -96,7 +96,6 @@ TOOLS = {
 EXCEPTIONS = {
     "AttentionPruning": "a base class",
     "DeadUnits": "a part of History",
-    "OptimizerPhase": "a part of CuptiProfiler and History; it tells phases, and nothing else",
     "PostTraining": "a base class",
     "Quantization": "a base class",
     "SparsitySchedule": "a number for tools that prune; it looks at nothing",
