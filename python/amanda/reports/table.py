@@ -126,7 +126,10 @@ class Table(rich.table.Table):  # type: ignore[misc]
         return "\n".join(map(str.rstrip, self._printed(width=width or _UNBOUNDED).splitlines()))
 
     def _printed(self, **options: Any) -> str:
-        console = rich.console.Console(file=io.StringIO(), force_terminal=False, color_system=None, **options)
+        # Not Jupyter's: there, capture() adds an empty output to the cell.
+        console = rich.console.Console(
+            file=io.StringIO(), force_terminal=False, force_jupyter=False, color_system=None, **options
+        )
         with console.capture() as printed:
             console.print(self)
         return str(printed.get())
