@@ -108,7 +108,8 @@ lint: build
 
 # clang-tidy over the core, as .clang-tidy says. It takes minutes: no part of `make lint`.
 tidy: build
-	@printf '%s\n' src/*.cpp | xargs -n 4 -P $(or $(JOBS),2) clang-tidy -p build/release --quiet
+	@printf '%s\n' src/*.cpp | xargs -n 4 -P $(or $(JOBS),2) clang-tidy -p build/release --quiet \
+	  --extra-arg=-Wno-error --extra-arg=-Wno-unknown-warning-option
 	@echo "[tidy] src/: nothing to say"
 
 format: .venv/requirements.txt
