@@ -162,7 +162,7 @@ def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
     """
 def install_rules(rules: typing.Any) -> None:
     """
-    What places are named with: a PlaceRules. Called once, by the package.
+    Installs the rules by which places are named, a PlaceRules. Called once, by the package.
     """
 def is_registered(name: str) -> bool:
     """

@@ -68,7 +68,7 @@ py::tuple identify_path(const std::string& path, const py::list& modules, uint64
 
 void bind_naming(py::module_& m) {
   m.def("install_rules", &python::install_rules, py::arg("rules"),
-        "What places are named with: a PlaceRules. Called once, by the package.");
+        "Installs the rules by which places are named, a PlaceRules. Called once, by the package.");
   m.def("identify", &identify_path, py::arg("path"), py::arg("modules"), py::arg("name_hash"), py::arg("tensors"),
         py::arg("recomputing"),
         "The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: "
