@@ -20,6 +20,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--amanda"):
-        from amanda import pytest_plugin
+        from amanda.cli import pytest_plugin
 
         config.pluginmanager.register(pytest_plugin.TestsInScope(config), "amanda-tests-in-scope")

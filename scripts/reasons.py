@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from amanda.coverage.reasons import REASONS
+from amanda.core.coverage.reasons import REASONS
 
 PAGE = Path(__file__).parents[1] / "docs" / "limitations.md"
 BEGIN, END = "<!-- reasons: written by scripts/reasons.py -->\n", "<!-- end of reasons -->\n"

@@ -3,31 +3,32 @@
 import logging
 import os
 
-from amanda import _main_interpreter  # noqa: F401  # first of all
+from amanda.core import main_interpreter  # noqa: F401  # first of all
 
 # isort: split
-from amanda import _build, _core, drivers, ops, tool
+from amanda import _build, _core, ops, tool
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
-from amanda.coverage.report import CoverageReport
+from amanda.core.coverage.report import CoverageReport
+from amanda.core.evidence import Evidence
+from amanda.core.op_context import OpContext
+from amanda.core.op_run import Run
+from amanda.core.program_points import points
+from amanda.core.roots import root
+from amanda.core.schedule import Schedule
+from amanda.core.scheduled_scope import ScheduledScope, scheduled
+from amanda.core.scope import Scope, apply
+from amanda.core.step_tool import StepTool
+from amanda.core.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
+from amanda.core.tool import ON_DEMAND, Tool
+from amanda.core.unmatched import UnmatchedFilterWarning
+from amanda.driver import registry
 from amanda.drivers.tensorflow import TensorFlowDriver
 from amanda.drivers.torch import TorchDriver
 from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch_compile import CompiledFunctions
-from amanda.evidence import Evidence
-from amanda.op_context import OpContext
-from amanda.op_run import Run
-from amanda.program_points import points
-from amanda.rank_report import report
 from amanda.reports.point_table import PointTable
+from amanda.reports.rank_report import report
 from amanda.reports.scope_description import ScopeDescription
-from amanda.roots import root
-from amanda.schedule import Schedule
-from amanda.scheduled_scope import ScheduledScope, scheduled
-from amanda.scope import Scope, apply
-from amanda.step_tool import StepTool
-from amanda.switches import cache_disabled, cache_enabled, disabled, enabled, is_cache_enabled, is_enabled
-from amanda.tool import ON_DEMAND, Tool
-from amanda.unmatched import UnmatchedFilterWarning
 
 # isort: split
 # These are built on the names above.
@@ -35,8 +36,8 @@ from amanda import distributed, toolkit, tools
 from amanda.tools.trace.tracing import trace
 
 _core.set_log_sink(logging.getLogger("amanda").warning)
-drivers.register(TorchDriver(Builds(__path__), CompiledFunctions()))
-drivers.register(TensorFlowDriver())
+registry.register(TorchDriver(Builds(__path__), CompiledFunctions()))
+registry.register(TensorFlowDriver())
 
 #: The folder in which CMake's find_package(amanda) finds this installation: an entry of CMAKE_PREFIX_PATH.
 cmake_prefix_path = os.path.normpath(os.path.join(os.path.dirname(__file__), _build.CMAKE_PREFIX))

@@ -250,7 +250,7 @@ def set_block(frame: typing.SupportsInt | typing.SupportsIndex, tag: typing.Supp
     """
 def skip_reasons() -> list[str]:
     """
-    Why a call may be skipped; each has its sentence in amanda.coverage.reasons.
+    Why a call may be skipped; each has its sentence in amanda.core.coverage.reasons.
     """
 def start_new_epoch() -> None:
     """

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from amanda.op_context import OpContext
+    from amanda.core.op_context import OpContext
 
 Names = tuple[str, ...]
 

@@ -15,7 +15,7 @@ struct ScheduleCall {
   const py::object& shown;  // what is selected only to look at, or None
 };
 
-/// Throws what amanda.routine_checks raises if the routine can't take what it will be given, after it has removed the
+/// Throws what amanda.core.routine_checks raises if the routine can't take what it will be given, after it has removed the
 /// action.
 Action checked(const ContextHandle& context, const ScheduleCall& call, Action action);
 

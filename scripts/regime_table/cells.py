@@ -48,7 +48,7 @@ def cell(tool: str, regime: str) -> str:
         return text_of(instance.evidence())
 
 
-def text_of(evidence: amanda.evidence.Evidence) -> str:
+def text_of(evidence: amanda.Evidence) -> str:
     if evidence.unseen:
         return ", ".join(dict.fromkeys(one.reason for one in evidence.unseen))
     return YES if evidence.operators or evidence.backward_operators else NOTHING

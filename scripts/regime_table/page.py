@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from amanda.coverage.reasons import REASONS as NOT_SHOWN
-from amanda.evidence import FACTS
+from amanda.core.coverage.reasons import REASONS as NOT_SHOWN
+from amanda.core.evidence import FACTS
 from amanda.toolkit.arrays import REASONS as NOT_READ
 
 from regime_table.cells import NOTHING, OF_PYTORCH, REFUSES, YES

@@ -4,7 +4,7 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda import drivers
+from amanda.driver import protocol, registry
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
 
 v1 = tf.compat.v1
@@ -139,13 +139,13 @@ def test_what_runs_unseen_is_told(tmp_path, monkeypatch):
 
 def test_the_driver_says_what_routines_can_do_with_results():
     def access(mode, name):
-        found = drivers.access_to(f"tensorflow/2.20/{mode}", name)
+        found = registry.access_to(f"tensorflow/2.20/{mode}", name)
         return found.can_replace, found.hides_values, found.hides_inputs, found.shows_both
 
     assert access("eager", "Relu") == (False, True, True, True)
     assert access("function", "Relu") == (True, True, True, True)
     assert access("graph", "VarHandleOp") == (True, False, True, True)
-    assert drivers.access_to("reference", "relu") == drivers.Access(shows_both=False)
+    assert registry.access_to("reference", "relu") == protocol.Access(shows_both=False)
 
 
 def test_what_tensorflow_does_not_show_may_be_the_cause(tmp_path):

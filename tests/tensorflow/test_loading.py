@@ -13,7 +13,7 @@ LOOKING = """
     import os, sys, warnings
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import amanda
-    from amanda import drivers
+    from amanda.driver import registry
 
     class Looking(amanda.Tool):
         def __init__(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import amanda
-import amanda.tool
+import amanda.core.tool
 import keras
 import pytest
 import tensorflow as tf

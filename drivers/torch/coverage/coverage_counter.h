@@ -24,7 +24,7 @@ namespace amanda::pytorch {
 // for the first reason that applies. So no call can be missed: the sum of the columns is RecordFunction's own count.
 // Another callback, on all threads, receives the calls of Python code on threads that have entered no scope.
 
-/// The reason why no tool of a scope saw a call. python/amanda/coverage/reasons.py explains each in a sentence.
+/// The reason why no tool of a scope saw a call. python/amanda/core/coverage/reasons.py explains each in a sentence.
 enum class Skipped : uint8_t {
   // Reasons that depend on the thread's state.
   kOwn,       // called by this driver, for a tool

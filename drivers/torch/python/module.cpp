@@ -162,7 +162,7 @@ void bind_coverage_counter(py::module_& m) {
       .def("rows", &rows_of, "Tuples: operator or node, is it a node, times seen, times skipped by reason.");
   m.def(
       "skip_reasons", [] { return std::vector<std::string>(pytorch::kSkipNames.begin(), pytorch::kSkipNames.end()); },
-      "Why a call may be skipped; each has its sentence in amanda.coverage.reasons.");
+      "Why a call may be skipped; each has its sentence in amanda.core.coverage.reasons.");
   m.def(
       "record_callbacks", [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size(); },
       "For tests: callbacks of RecordFunction on this thread.");

@@ -12,8 +12,8 @@ from amanda._core import Error
 from amanda.cli import program_arguments
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
-from amanda.scope import apply
-from amanda.tool import Tool
+from amanda.core.scope import apply
+from amanda.core.tool import Tool
 
 Job = Callable[[], object]
 """The work of a command, once nothing in the command line is wrong."""

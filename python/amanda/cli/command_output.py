@@ -13,7 +13,7 @@ from typing import IO
 from amanda.cli import program_end, statuses
 from amanda.cli.program import Program
 from amanda.cli.sudden_end import before_sudden_end
-from amanda.scope import Scope
+from amanda.core.scope import Scope
 
 
 class Report:

@@ -8,11 +8,13 @@ import functools
 import os
 import platform
 
-from amanda import _build, _core, drivers, op_context, scope, tool
+from amanda import _build, _core
 from amanda.cli import program_arguments
 from amanda.cli.command import Command, Job
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
+from amanda.core import op_context, scope, tool
+from amanda.driver import registry
 
 
 class Doctor(Command):
@@ -40,7 +42,7 @@ class Doctor(Command):
 
         def report(made: Report, status: object) -> None:
             with made.part("print what tools see"):
-                remarks = [line for driver in drivers.loaded() for line in driver.remarks()]
+                remarks = [line for driver in registry.loaded() for line in driver.remarks()]
                 print("\n".join(["", covered.coverage().table(given.top), *remarks]))
 
         return functools.partial(run_and_report, program, covered, report, strict=given.strict)
@@ -63,7 +65,7 @@ def environment() -> str:
     found = [("amanda", f"{_core.__version__}, in {os.path.dirname(_core.__file__)}")]
     found += [("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}")]
     found += [("compiled by", _build.COMPILER), ("C library", " ".join(platform.libc_ver()) or "unknown")]
-    for driver in drivers.registered():
+    for driver in registry.registered():
         found += driver.describe()
     found += [("thread-local storage", _thread_local_storage())]
     width = max(len(name) for name, _ in found)

@@ -10,7 +10,7 @@ from amanda.cli import program_arguments
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report
 from amanda.cli.program import Program
-from amanda.program_points import PointsTool
+from amanda.core.program_points import PointsTool
 from amanda.reports import point_table
 from amanda.reports.rich_table import terminal_width
 

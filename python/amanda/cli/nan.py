@@ -10,7 +10,7 @@ from amanda.cli import program_end, statuses
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report, program_failed
 from amanda.cli.program import Program
-from amanda.evidence import Evidence, counted
+from amanda.core.evidence import Evidence, counted
 from amanda.tools.nonfinite import Finding, NaNSentinel
 
 

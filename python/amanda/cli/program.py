@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from amanda.cli import late_torch, program_end
-from amanda.scope import Scope
-from amanda.unmatched import UnmatchedFilterWarning
+from amanda.core.scope import Scope
+from amanda.core.unmatched import UnmatchedFilterWarning
 
 
 class NotStarted(Exception):

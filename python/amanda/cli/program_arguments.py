@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from amanda import drivers
 from amanda.cli.program import Program
+from amanda.driver import protocol, registry
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -84,5 +84,5 @@ def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -
     return {name: os.path.abspath(path) for name, path in paths.items()}
 
 
-def _scope_options() -> dict[str, drivers.Option]:
-    return {name: option for driver in drivers.registered() for name, option in driver.options.items()}
+def _scope_options() -> dict[str, protocol.Option]:
+    return {name: option for driver in registry.registered() for name, option in driver.options.items()}

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from amanda import scope
 from amanda.cli import program_arguments
 from amanda.cli.command import Command, Job
 from amanda.cli.command_output import Report, run_and_report
@@ -19,13 +18,14 @@ from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
 from amanda.cli.saved_runs import SavedRun
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED
-from amanda.coverage.section import section_of
+from amanda.core import scope
+from amanda.core.coverage.section import section_of
+from amanda.core.schedule import Schedule
+from amanda.core.scheduled_scope import scheduled
 from amanda.reports.rank import this_rank
 from amanda.reports.results import Results
 from amanda.reports.sections import Section
 from amanda.reports.tool_sections import sections_of
-from amanda.schedule import Schedule
-from amanda.scheduled_scope import scheduled
 
 TOP = 20
 PAGE = {"html": ("jinja2", "plotly")}  # and what writes it

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amanda.cli.tool_spec import ToolSpec
+from amanda.core.tool import Tool
 from amanda.reports.results import Results
-from amanda.tool import Tool
 
 if TYPE_CHECKING:
     from amanda.reports.table import Table

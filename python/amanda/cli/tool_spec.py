@@ -12,9 +12,9 @@ import traceback
 import types
 from typing import Any, NamedTuple
 
-from amanda import moved
-from amanda.identity import frames
-from amanda.tool import Tool
+from amanda.core import moved
+from amanda.core.tool import Tool
+from amanda.driver.identity import frames
 
 #: The tools that ship and need no model or function to be made, by the names that commands know.
 SHIPPED = {

@@ -13,9 +13,9 @@ from amanda.cli.command import Command, Job
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
+from amanda.core.schedule import Schedule
+from amanda.core.scheduled_scope import scheduled
 from amanda.reports.progress import live_bar
-from amanda.schedule import Schedule
-from amanda.scheduled_scope import scheduled
 from amanda.tools.history import History
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from amanda import switches
+from amanda.core import switches
 from amanda.distributed.groups import initialized
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from amanda import switches
+from amanda.core import switches
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from amanda.core.tool import Tool
 from amanda.distributed import waits
 from amanda.distributed.clocks import clock_offset
 from amanda.distributed.groups import gathered, initialized
@@ -15,7 +16,6 @@ from amanda.reports.columns import name_column, number_column
 from amanda.reports.data_frame import fields_of
 from amanda.reports.results import Grouping, Results
 from amanda.reports.rich_table import Column
-from amanda.tool import Tool
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from amanda.op_context import OpContext
+    from amanda.core.op_context import OpContext
 
 GroupBy = Literal["id", "op", "module", "line"]
 

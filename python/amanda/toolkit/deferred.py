@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from amanda import moved
+from amanda.core import moved
 
 __all__ = ["imports"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amanda import _core
-from amanda.op_context import OpContext
+from amanda.core.op_context import OpContext
 from amanda.toolkit.skips import Skips
 
 __all__ = ["check", "leaves_out"]

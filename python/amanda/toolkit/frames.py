@@ -2,7 +2,7 @@
 
 import os
 
-from amanda.identity.frames import line_of, outwards
+from amanda.driver.identity.frames import line_of, outwards
 from amanda.reports.source_files import is_library, split_line
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amanda import _core
-from amanda.op_context import OpContext
+from amanda.core.op_context import OpContext
 from amanda.toolkit.skips import Skips
 
 __all__ = ["is_eager", "leaves_out", "only_looks"]

@@ -7,8 +7,8 @@ linear layers in training would not see these layers in evaluation, which would 
 from __future__ import annotations
 
 from amanda import _core, ops
-from amanda.op_context import OpContext
-from amanda.tool import Tool
+from amanda.core.op_context import OpContext
+from amanda.core.tool import Tool
 
 __all__ = ["refuse", "refuse_in"]
 

@@ -4,6 +4,6 @@ The routines of a tool run on every thread of the program, and a program may for
 `threading` that another thread holds then stays locked in the child.
 """
 
-from amanda._fork import lock, rlock
+from amanda.core.fork import lock, rlock
 
 __all__ = ["lock", "rlock"]

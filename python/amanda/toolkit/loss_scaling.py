@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from amanda import _fork
-from amanda.identity.frames import outwards
-from amanda.op_context import OpContext
-from amanda.tool import Tool
+from amanda.core import fork
+from amanda.core.op_context import OpContext
+from amanda.core.tool import Tool
+from amanda.driver.identity.frames import outwards
 
 __all__ = ["LossScaling", "calling_scaler"]
 
@@ -20,7 +20,7 @@ class LossScaling(Tool):
 
     def __init__(self) -> None:
         super().__init__("loss scaling")
-        self._lock = _fork.lock()  # guards the next
+        self._lock = fork.lock()  # guards the next
         self._scales: dict[float, None] = {}
         self.add_inst_for_op(self._analyze, ops="aten::mul", optional=True)
 

@@ -12,14 +12,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from amanda._core import NativeRoutine
-from amanda.tool import NativeTool
+from amanda.core.tool import NativeTool
 
 if TYPE_CHECKING:
     from amanda import _cupti as cupti
     from amanda import _rematerialization as rematerialization
     from amanda import _tools as tools
     from amanda import _torch_tools as torch_tools
-    from amanda.op_context import OpContext
+    from amanda.core.op_context import OpContext
 
 __all__ = ["NativeRoutine", "NativeTool", "cupti", "natively", "rematerialization", "tools", "torch_tools"]
 

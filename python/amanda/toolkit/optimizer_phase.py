@@ -9,9 +9,9 @@ from types import CodeType, FrameType
 
 import torch
 
-from amanda.identity.frames import outwards
-from amanda.op_context import OpContext
-from amanda.tool import ON_DEMAND, Tool
+from amanda.core.op_context import OpContext
+from amanda.core.tool import ON_DEMAND, Tool
+from amanda.driver.identity.frames import outwards
 
 __all__ = ["OptimizerPhase", "in_optimizer"]
 

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
-from amanda.op_context import OpContext
+from amanda.core.op_context import OpContext
 
 __all__ = ["ALLOCATES", "COPIES", "GROWS", "MOVES_GRADIENTS", "WRITES_SOME", "Sides", "is_written"]
 

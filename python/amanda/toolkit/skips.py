@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from amanda import _fork, evidence
-from amanda.evidence import Unseen
+from amanda.core import evidence, fork
+from amanda.core.evidence import Unseen
 from amanda.toolkit.arrays import REASONS, UNWRITTEN, Arrays, arrays_of
 from amanda.toolkit.unwritten import UnwrittenMemory
 
@@ -28,7 +28,7 @@ class Skips:
         self._tool, self._memory = tool, memory
         self._counts: collections.Counter[str] = collections.Counter()
         self._said: set[str] = set()
-        self._lock = _fork.lock()
+        self._lock = fork.lock()
 
     def add(self, reason: str, detail: str = "") -> None:
         """Counts a value. `reason`: a key of `amanda.toolkit.arrays.REASONS`."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from amanda import _core, _fork
-from amanda.op_context import OpContext
+from amanda import _core
+from amanda.core import fork
+from amanda.core.op_context import OpContext
+from amanda.core.tool import Tool
 from amanda.reports.places import Place
-from amanda.tool import Tool
 from amanda.toolkit.native import natively
 from amanda.toolkit.schemas import ALLOCATES, COPIES, GROWS, WRITES_SOME, Sides
 
@@ -44,7 +45,7 @@ class UnwrittenMemory(Tool):
 
     def __init__(self) -> None:
         super().__init__("unwritten memory")
-        self._lock = _fork.lock()  # guards the fields below
+        self._lock = fork.lock()  # guards the fields below
         self._native: Any = None
         self._places: dict[int | None, Place] = {}  # of all that were analysed: a scope that is entered again has them
         self._entered = 0  # scopes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amanda import unmatched
-from amanda.op_context import OpContext
-from amanda.tool import Tool
+from amanda.core import unmatched
+from amanda.core.op_context import OpContext
+from amanda.core.tool import Tool
 
 __all__ = ["Where"]
 

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 import torch
-from amanda.coverage.reasons import REASONS
+from amanda.core.coverage.reasons import REASONS
 
 
 @pytest.fixture

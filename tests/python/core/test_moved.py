@@ -6,7 +6,7 @@ import re
 
 import amanda
 import pytest
-from amanda import moved
+from amanda.core import moved
 
 NAMES = [(old, new, name) for old, new, names in moved.NAMES for name in names]
 

@@ -3,7 +3,7 @@
 import amanda
 import pytest
 import torch
-from amanda import paper_names
+from amanda.core import paper_names
 
 FORWARD = ["op", "op_id", "inputs", "outputs"]
 BACKWARD = [*FORWARD, "backward_op", "backward_op_id", "grad_outputs", "grad_inputs"]

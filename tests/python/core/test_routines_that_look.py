@@ -4,7 +4,7 @@ import functools
 import warnings
 
 import pytest
-from amanda.routine_checks import returns_nothing
+from amanda.core.routine_checks import returns_nothing
 
 
 def falls_off_its_end(x):

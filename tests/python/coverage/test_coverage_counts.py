@@ -6,7 +6,7 @@ from collections import Counter
 import amanda
 import pytest
 import torch
-from amanda.coverage.reasons import REASONS
+from amanda.core.coverage.reasons import REASONS
 from coverage_counts import covered, dispatched, everything, recorded, skipped, tool
 from torch import nn
 from torch.nn import functional as F

@@ -6,7 +6,7 @@ from collections import Counter
 import amanda
 import torch
 from amanda import _torch
-from amanda.coverage.reasons import REASONS
+from amanda.core.coverage.reasons import REASONS
 from coverage_counts import covered, dispatched, everything, recorded, skipped, tool
 from process_groups import destroy_group
 from repository import ROOT

@@ -8,8 +8,8 @@ import amanda
 import pytest
 import torch
 from amanda import _torch
-from amanda.coverage.reasons import REASONS
-from amanda.coverage.report import report_of
+from amanda.core.coverage.reasons import REASONS
+from amanda.core.coverage.report import report_of
 from coverage_counts import everything, skipped, tool
 from torch.nn import functional as F
 

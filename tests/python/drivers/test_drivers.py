@@ -5,8 +5,8 @@ import sys
 import amanda
 import pytest
 import torch
-from amanda import drivers
 from amanda.cli.main import main
+from amanda.driver import protocol, registry
 
 X = torch.ones(2)
 
@@ -35,7 +35,7 @@ class ArrayDriver:
     loaded_with = None
 
     def __init__(self, available=True, counts=True):
-        self.options = {"layout": drivers.Option(("rows", "columns"), "how arrays lie in memory")}
+        self.options = {"layout": protocol.Option(("rows", "columns"), "how arrays lie in memory")}
         self.available, self.counts, self.told = available, counts, []
         self.names = ["array::add", "array::add.Number", "array::scale"]
 
@@ -83,10 +83,10 @@ def register(monkeypatch):
 
     def add(driver, only=False):
         if only:
-            driver.options = {"compiled": drivers.Option(("eager", "later"), "when arrays are computed")}
+            driver.options = {"compiled": protocol.Option(("eager", "later"), "when arrays are computed")}
         for known in ("_registered", "_loaded", "_refused"):
-            monkeypatch.setattr(drivers, known, [] if only else list(getattr(drivers, known)))
-        drivers.register(driver)
+            monkeypatch.setattr(registry, known, [] if only else list(getattr(registry, known)))
+        registry.register(driver)
         return driver
 
     return add
@@ -96,8 +96,8 @@ def test_a_driver_is_loaded_once_if_its_framework_is_installed(register):
     assert register(ArrayDriver()).told == ["load"]
     missing = register(ArrayDriver(available=False))
     assert missing.told == []
-    assert missing in drivers.registered()
-    assert missing not in drivers.loaded()
+    assert missing in registry.registered()
+    assert missing not in registry.loaded()
 
 
 def test_it_takes_part_in_the_first_scope_and_the_last(register):
@@ -139,10 +139,10 @@ def test_where_no_driver_counts_coverage_is_an_error(register, says):
 
 def test_its_options_are_checked_whether_it_is_loaded_or_not(register, says):
     register(ArrayDriver(available=False))
-    assert drivers.checked({"layout": "columns", "compiled": "eager"}) == {"layout": "columns", "compiled": "eager"}
+    assert registry.checked({"layout": "columns", "compiled": "eager"}) == {"layout": "columns", "compiled": "eager"}
     for wrong in ("diagonals", None, ["rows"]):
         with says(ValueError, f'[scope] layout is "rows" or "columns", got {wrong!r}'):
-            drivers.checked({"layout": wrong})
+            registry.checked({"layout": wrong})
 
 
 def test_a_scope_holds_what_it_was_given():

@@ -9,7 +9,7 @@ import warnings
 
 import amanda
 import pytest
-from amanda import drivers
+from amanda.driver import protocol, registry
 from amanda.drivers import imports
 
 
@@ -174,10 +174,10 @@ class LateDriver:
 def register(framework, monkeypatch):
     def add(driver, only=False):
         for known in ("_registered", "_loaded", "_refused"):
-            monkeypatch.setattr(drivers, known, [] if only else list(getattr(drivers, known)))
+            monkeypatch.setattr(registry, known, [] if only else list(getattr(registry, known)))
         if only:
-            driver.options = {"compiled": drivers.Option(("eager", "later"), "when arrays are computed")}
-        drivers.register(driver)
+            driver.options = {"compiled": protocol.Option(("eager", "later"), "when arrays are computed")}
+        registry.register(driver)
         return driver
 
     return add
@@ -185,7 +185,7 @@ def register(framework, monkeypatch):
 
 def test_a_driver_is_loaded_with_its_framework_also_in_an_open_scope(register):
     driver = register(LateDriver())
-    assert (driver.told, driver in drivers.waiting(), driver in drivers.loaded()) == ([], True, False)
+    assert (driver.told, driver in registry.waiting(), driver in registry.loaded()) == ([], True, False)
     with amanda.apply(amanda.Tool()):
         assert driver.told == []
         importlib.import_module("lateframe")
@@ -194,7 +194,7 @@ def test_a_driver_is_loaded_with_its_framework_also_in_an_open_scope(register):
     with amanda.apply(amanda.Tool()):
         pass
     assert driver.told[3:] == ["enter", "leave"]
-    assert (driver in drivers.waiting(), driver in drivers.loaded()) == (False, True)
+    assert (driver in registry.waiting(), driver in registry.loaded()) == (False, True)
 
 
 def test_another_thread_may_import_it(register):

@@ -33,29 +33,12 @@ EXTENSIONS = {
 }
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
-    [*sorted(EXTENSIONS), "_fork", "_main_interpreter"],
-    ["drivers"],  # what all drivers have in common
-    [
-        "coverage",
-        "evidence",
-        "identity",
-        "missing_keys",
-        "moved",
-        "op_context",
-        "op_run",
-        "ops",
-        "paper_names",
-        "reports",
-        "roots",
-        "routine_checks",
-        "schedule",
-        "step_tool",
-        "switches",
-        "tool",
-    ],
-    ["unmatched"],
-    ["scope", "scheduled_scope"],
-    ["program_points", "rank_report"],
+    [*sorted(EXTENSIONS), "core.fork", "core.main_interpreter"],
+    ["driver"],  # what all drivers have in common
+    ["core", "ops", "reports"],
+    ["core.unmatched"],
+    ["core.scope", "core.scheduled_scope"],
+    ["core.program_points", "tool"],
     ["drivers.tensorflow", "drivers.torch"],
     ["drivers.torch_compile"],
     ["toolkit"],
@@ -63,7 +46,7 @@ LAYERS = [
     [""],  # amanda itself, where all is put together
     ["research"],  # it may use all of amanda, and nothing needs it
     ["cli"],
-    ["__main__", "pytest_plugin"],
+    ["__main__", "cli.pytest_plugin"],
 ]
 
 
@@ -270,8 +253,8 @@ def package(tmp_path):
 def test_a_circle_is_named(package):
     found = package(
         scope="def f():\n    from amanda import tool",
-        tool="import amanda.switches",
-        switches="class A:\n    from amanda.scope import Scope",
+        tool="import amanda.core.switches",
+        switches="class A:\n    from amanda.core.scope import Scope",
     )
     assert described(circle(found)) == "amanda.scope -> amanda.tool -> amanda.switches -> amanda.scope"
 
@@ -283,7 +266,7 @@ def test_a_climbing_import_is_named(package):
 
 def test_imports_for_type_checkers_do_not_count(package):
     source = "if TYPE_CHECKING:\n    from amanda import scope\nelse:\n    import amanda._core"
-    found = package(tool=source, scope="from amanda.tool import Tool")
+    found = package(tool=source, scope="from amanda.core.tool import Tool")
     assert found == {"scope": [("tool", 1)], "tool": [("_core", 4)]}
 
 
@@ -295,7 +278,7 @@ def test_a_name_that_is_no_module_leads_to_its_package(package):
 
 def test_a_public_name_leads_to_the_module_that_defines_it(package):
     found = package(
-        __init__="from amanda.scope import apply\nfrom amanda.tools.nan import Nan",
+        __init__="from amanda.core.scope import apply\nfrom amanda.tools.nan import Nan",
         scope="",
         **{"tools.nan.__init__": "from .rows import Row", "tools.nan.rows": "from amanda import apply"},
     )

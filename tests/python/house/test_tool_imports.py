@@ -84,15 +84,18 @@ def complaints(tmp_path):
             "line 1, imports amanda._core: use amanda.toolkit.native.NativeRoutine, amanda.Operator",
         ),
         ("from amanda._core import Error", "line 1, imports amanda._core.Error: use amanda.Error"),
-        ("from amanda import _fork\n_fork.lock()", "line 1, imports amanda._fork: use amanda.toolkit.locks.lock"),
+        (
+            "from amanda.core import fork\nfork.lock()",
+            "line 1, imports amanda.core.fork: use amanda.toolkit.locks.lock",
+        ),
         ("import amanda\n\namanda._core.Error", "line 3, imports amanda._core: use amanda.Error"),
         (
             "import amanda._core\n",
             "line 1, imports amanda._core: it is private; amanda and amanda.toolkit list what is public",
         ),
         (
-            "from amanda.op_context import OpContext",
-            "line 1, imports amanda.op_context.OpContext: use amanda.OpContext",
+            "from amanda.core.op_context import OpContext",
+            "line 1, imports amanda.core.op_context.OpContext: use amanda.OpContext",
         ),
         (
             "from amanda.reports.results import Results",

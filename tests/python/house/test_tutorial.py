@@ -1,7 +1,7 @@
 """The tools of the paper's notebook, as docs/tutorials/paper.md has them, on more than its cells run them on."""
 
 import amanda
-import amanda.tool
+import amanda.core.tool
 import pytest
 import torch
 import torch.nn as nn

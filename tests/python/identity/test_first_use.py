@@ -11,9 +11,10 @@ import amanda
 import pytest
 import torch
 import torch.utils.checkpoint
-from amanda import _core, _torch, routine_checks
+from amanda import _core, _torch
+from amanda.core import routine_checks
+from amanda.driver.identity import frames, roots
 from amanda.drivers.torch.identity import call_path, models
-from amanda.identity import frames, roots
 
 X = torch.ones(3)
 

@@ -16,7 +16,7 @@ import amanda
 import pytest
 import torch
 from amanda import _torch
-from amanda.identity import roots
+from amanda.driver.identity import roots
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

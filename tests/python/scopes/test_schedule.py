@@ -7,7 +7,8 @@ import threading
 import amanda
 import pytest
 import torch
-from amanda import drivers, scope
+from amanda.core import scope
+from amanda.driver import registry
 from amanda.drivers.torch import port
 from amanda.tools.statistics import OpStatistics
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -114,7 +115,7 @@ def test_in_a_step_that_is_off_nothing_is_open():
 
     parameter = torch.nn.Parameter(X.clone())
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    assert drivers.registered()
+    assert registry.registered()
     found = []
     with amanda.scheduled(OpStatistics(), schedule=amanda.Schedule(every=3), steps=optimizer) as run:
         for _ in range(4):

@@ -9,7 +9,7 @@ import weakref
 import amanda
 import pytest
 import torch
-from amanda.identity import roots
+from amanda.driver.identity import roots
 
 X = torch.tensor([-1.0, 2.0])
 

@@ -346,7 +346,7 @@ def test_a_generator_that_another_thread_closes(says):
         together(generator.close)
     torch.cos(X)
     assert tool.ran == ["relu", "cos"]
-    (still_open,) = (scope for scope in amanda.scope._open.values() if scope._tools == (tool,))
+    (still_open,) = (scope for scope in amanda.core.scope._open.values() if scope._tools == (tool,))
     still_open.__exit__(None, None, None)
 
 

@@ -114,7 +114,7 @@ def reasons(tool):
 @pytest.fixture
 def unscheduled(monkeypatch):
     """Tools that work step by step run in a scope like others."""
-    monkeypatch.setattr(amanda.scope, "StepTool", type("None", (), {}))
+    monkeypatch.setattr(amanda.core.scope, "StepTool", type("None", (), {}))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
-from amanda.drivers import Access, CoverageCounter, Option, Origin
+from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
 from amanda.drivers.tensorflow import version as required
 
 _DISTRIBUTIONS = (
@@ -27,7 +27,7 @@ _NO_DATA = re.compile("Handle|HashTable|Iterator|Variable")  # operators whose r
 
 
 class TensorFlowDriver:
-    """See `amanda.drivers.Driver`."""
+    """See `amanda.driver.protocol.Driver`."""
 
     framework = "TensorFlow"
     loaded_with = "tensorflow"

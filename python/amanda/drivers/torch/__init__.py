@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
-from amanda.drivers import Access, CoverageCounter, Option, Origin
+from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
 from amanda.drivers.torch.builds import Builds
 
 
 class CompiledFunctions(Protocol):
     """The part that instruments compiled functions as graphs, as the driver calls it. The methods are those of
-    `amanda.drivers.Driver`."""
+    `amanda.driver.protocol.Driver`."""
 
     def is_built(self) -> bool: ...
     def load(self) -> None: ...
@@ -26,7 +26,7 @@ class CompiledFunctions(Protocol):
 
 
 class TorchDriver:
-    """See `amanda.drivers.Driver`."""
+    """See `amanda.driver.protocol.Driver`."""
 
     framework = "PyTorch"
     loaded_with = None

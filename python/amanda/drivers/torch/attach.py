@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from amanda import _core, _torch, roots, scope
+from amanda import _core, _torch
+from amanda.core import roots, scope
+from amanda.driver.identity import roots as identity_roots
 from amanda.drivers.torch import compiled, port, program_errors
 from amanda.drivers.torch.identity import call_path, parameter_names
-from amanda.identity import roots as identity_roots
 
 
 def attach() -> None:

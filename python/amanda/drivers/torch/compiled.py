@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from amanda import _fork, _torch, scope
+from amanda import _torch
+from amanda.core import fork, scope
 from amanda.drivers.torch import port, recomputation
 
 
@@ -71,7 +72,7 @@ def _hooks_of(context: Any) -> Any:
 _hooks = property(_hooks_of, lambda context, hooks: context.__dict__.update({port.ENTER_EXIT_HOOKS: hooks}))
 _open = False
 _finder: _WhenImported | None = None
-_lock = _fork.rlock()
+_lock = fork.rlock()
 _run_eagerly: dict[str, None] = {}  # the functions that a warning was about, in order
 _said: set[str] = set()  # the policies that a log line has named
 _callback_of_torch: Any = None

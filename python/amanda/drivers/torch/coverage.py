@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from amanda.drivers import CoverageCounter
+from amanda.driver.protocol import CoverageCounter
 
 
 class Counters:
-    """Two counters as one. See `amanda.drivers.CoverageCounter`."""
+    """Two counters as one. See `amanda.driver.protocol.CoverageCounter`."""
 
     def __init__(self, *counters: CoverageCounter) -> None:
         self._counters = counters

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from amanda import switches
+from amanda.core import switches
 
 
 def differentiate(result: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda import switches
+from amanda.core import switches
 from amanda.drivers.torch import port
 from amanda.drivers.torch.identity import models
 

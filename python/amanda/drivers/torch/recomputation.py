@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from amanda import _fork, _torch
+from amanda import _torch
+from amanda.core import fork
 from amanda.drivers.torch import port
 
 
@@ -26,7 +27,7 @@ class FirstRun:
     graphs: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
-_lock = _fork.rlock()  # reentrant: garbage collection may forget a region at any time
+_lock = fork.rlock()  # reentrant: garbage collection may forget a region at any time
 _first_runs: dict[int, tuple[weakref.ref[Any], FirstRun]] = {}  # by id() of the region
 _on_change: list[Callable[[], None]] = []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from amanda.drivers import CoverageCounter, Origin
+from amanda.driver.protocol import CoverageCounter, Origin
 
 
 class CompiledFunctions:

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
-from amanda import _fork, evidence, unmatched
-from amanda.evidence import Unseen
-from amanda.op_context import OpContext
+from amanda.core import evidence, fork, unmatched
+from amanda.core.evidence import Unseen
+from amanda.core.op_context import OpContext
+from amanda.core.tool import Tool
 from amanda.reports.places import Place
-from amanda.tool import Tool
 from amanda.toolkit.parameters.parameter import Parameter, in_parametrization
 
 __all__ = ["Covered", "Operand", "Parameter", "ParameterUse", "TellsParameters", "Unhandled", "in_parametrization"]
@@ -66,7 +66,7 @@ class ParameterUse:
         self._whole: set[int | None] = set()  # operators whose factors are all handled
         self._computed: set[str] = set()  # modules with a handled operand that is computed from parameters
         self._was_asked = self._has_told = False
-        self._lock = _fork.lock()  # guards the fields above
+        self._lock = fork.lock()  # guards the fields above
         self._thread = _Thread()
         tool.depends_on(_Looking(self, tool.name))
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from amanda.op_context import OpContext
+from amanda.core.op_context import OpContext
 from amanda.toolkit.parameters.parameter import Parameter
 
 _LOOKUPS = {"ResourceGather", "ResourceGatherNd"}  # operators that read a variable themselves

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from amanda.core.op_context import OpContext
 from amanda.drivers.torch.identity import call_path
-from amanda.op_context import OpContext
 from amanda.toolkit.arrays import of_torch
 from amanda.toolkit.optimizer_phase import in_optimizer
 from amanda.toolkit.parameters.parameter import Parameter, in_parametrization

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _core
+from amanda.driver.identity import frames
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.eager import backward as eager_backward
 from amanda.drivers.tensorflow.eager import operands as eager_operands
@@ -23,7 +24,6 @@ from amanda.drivers.tensorflow.eager.places import Places
 from amanda.drivers.tensorflow.version import VERSION
 from amanda.drivers.tensorflow.view import coverage, tapes
 from amanda.drivers.tensorflow.view.places import Place
-from amanda.identity import frames
 
 _MOST_TOOLSETS = 16
 

@@ -8,9 +8,9 @@ from types import CodeType, FrameType
 
 import tensorflow as tf
 
+from amanda.driver.identity import frames, roots
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.view import places
-from amanda.identity import frames, roots
 
 _MOST = 100_000
 _LIBRARY = os.path.dirname(tf.__file__)

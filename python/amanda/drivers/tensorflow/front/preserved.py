@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from amanda import switches
+from amanda.core import switches
 from amanda.drivers.tensorflow import port
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from amanda import _fork, scope, switches
+from amanda.core import fork, scope, switches
 from amanda.drivers.tensorflow import port
 
-_lock = _fork.rlock()
+_lock = fork.rlock()
 _told: list[str] = []
 _DISTRIBUTED = "_amanda_is_distributed"  # the attribute of a function's graph in which a strategy runs
 

@@ -7,7 +7,7 @@ An eager operator counts each time it runs, an operator of a graph once for each
 from __future__ import annotations
 
 from amanda import _core
-from amanda.drivers.graph_counter import GraphCounter, OpenCounters
+from amanda.driver.graph_counter import GraphCounter, OpenCounters
 
 _here = OpenCounters()
 
@@ -29,6 +29,6 @@ def shown(backend: _core.GraphBackend, name: str, forward_type: int, is_backward
 
 
 def skipped(name: str, reason: str, is_backward: bool = False) -> None:
-    """An operator that no tool was shown, and why: a key of `amanda.coverage.reasons.REASONS`."""
+    """An operator that no tool was shown, and why: a key of `amanda.core.coverage.reasons.REASONS`."""
     for counter in _here.counters:
         counter.count(f"tensorflow::{name}", is_backward, reason)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from amanda.drivers import Origin
+from amanda.driver.protocol import Origin
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.view import bodies, op_types, places
 
@@ -17,7 +17,7 @@ _VARIABLES = {"VarHandleOp", "VariableV2", "Variable"}
 
 
 def origins(symbol: object) -> list[Origin] | None:
-    """See `amanda.drivers.Driver.origins`."""
+    """See `amanda.driver.protocol.Driver.origins`."""
     if not isinstance(symbol, tf.Tensor) or port.is_eager(symbol):
         return None
     found: dict[Origin, None] = {}

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from amanda.driver.identity import frames
 from amanda.drivers.tensorflow.lower import vectorized
 from amanda.drivers.tensorflow.view import bodies
-from amanda.identity import frames
 
 # Libraries that build graphs for the program.
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amanda import _fork
+from amanda.core import fork
 
 _SAME = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
 _SAME_ELEMENTS = _SAME | {"Cast", "Reshape", "ExpandDims", "Squeeze"}
@@ -98,7 +98,7 @@ class _Numbers:
     def __init__(self) -> None:
         self._next = itertools.count(1)
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._lock = _fork.rlock()
+        self._lock = fork.rlock()
 
     def of(self, value: Any) -> int:
         with self._lock:

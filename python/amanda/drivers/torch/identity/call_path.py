@@ -16,18 +16,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from amanda import _fork, _torch
+from amanda import _torch
+from amanda.core import fork
+from amanda.driver.identity import frames, roots
 from amanda.drivers.torch import port
 from amanda.drivers.torch.identity import lifetimes, models, operands
 from amanda.drivers.torch.identity.place_rules import PlaceRules
-from amanda.identity import frames, roots
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULE_FILE = os.path.join(_TORCH, "nn", "modules", "module.py")
 _CHECKPOINT_FILE = os.path.join(_TORCH, "utils", "checkpoint.py")
 _COMPILER = os.path.join(_TORCH, "_dynamo") + os.sep
 _NOTHING = contextlib.nullcontext()
-_lock = _fork.rlock()  # two threads that run a model for the first time must agree on its name
+_lock = fork.rlock()  # two threads that run a model for the first time must agree on its name
 
 
 class Step(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amanda import _torch
-from amanda.identity.lifetimes import Lifetimes
+from amanda.driver.identity.lifetimes import Lifetimes
 
 objects = Lifetimes(_torch.dead_objects)  # objects passed to `watch`, by address
 tensors = Lifetimes(_torch.dead_numbers)  # by the tensor's number

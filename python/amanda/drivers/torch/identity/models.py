@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from amanda import _torch
+from amanda.driver.identity import frames
 from amanda.drivers.torch import port
 from amanda.drivers.torch.identity import lifetimes
-from amanda.identity import frames
 
 
 class Name(NamedTuple):

@@ -15,9 +15,9 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from amanda import _torch
+from amanda.driver.identity import frames
 from amanda.drivers.torch import port
 from amanda.drivers.torch.identity import call_path, lifetimes, models
-from amanda.identity import frames
 
 
 class _Holder(NamedTuple):

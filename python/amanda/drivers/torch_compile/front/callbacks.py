@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amanda import _fork, _torch
+from amanda import _torch
+from amanda.core import fork
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.front import failures, regions
 from amanda.drivers.torch_compile.front.backend import InstrumentingBackend
@@ -42,7 +43,7 @@ class InstrumentingCallback:
         return result
 
 
-_lock = _fork.rlock()
+_lock = fork.rlock()
 _known: weakref.WeakKeyDictionary[Any, InstrumentingCallback] = weakref.WeakKeyDictionary()
 
 

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from amanda import _core, _torch, scope
+from amanda import _core, _torch
+from amanda.core import scope
 from amanda.drivers.torch import recomputation
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.front import late, uninstrumented

@@ -6,13 +6,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from amanda import _fork
+from amanda.core import fork
 from amanda.drivers.torch_compile import port
 
 # Our dispatch keys are in Dynamo's guards. There are two: scopes with filters compile apart from those without.
 _KEYS = 2
 
-_lock = _fork.rlock()
+_lock = fork.rlock()
 _ours: dict[int, int] = {}  # by the program's, and by itself
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from amanda import _fork
+from amanda.core import fork
 
-_lock = _fork.rlock()
+_lock = fork.rlock()
 _said: dict[str, str] = {}  # why, by function
 
 

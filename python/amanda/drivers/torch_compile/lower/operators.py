@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 import amanda._torch_compile
-from amanda import _core, scope
+from amanda import _core
+from amanda.core import scope
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.lower.layout import Layout
 from amanda.drivers.torch_compile.program.symbols import is_number, number_of

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from amanda.driver.identity import frames
 from amanda.drivers.torch import port as torch_port
 from amanda.drivers.torch.identity import call_path
 from amanda.drivers.torch_compile import port
-from amanda.identity import frames
 
 
 class Module:

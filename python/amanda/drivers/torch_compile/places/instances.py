@@ -15,11 +15,11 @@ import torch
 from torch import fx
 
 from amanda import _core, _torch
+from amanda.driver.identity import frames
 from amanda.drivers.torch import port as torch_port
 from amanda.drivers.torch.identity import call_path, lifetimes
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.places import capture
-from amanda.identity import frames
 
 _MOST = 4096  # call stacks that are remembered; after that, all are looked at again
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from amanda.drivers import Origin
+from amanda.driver.protocol import Origin
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.places.places import Places
 from amanda.drivers.torch_compile.program.program import Program
@@ -23,7 +23,7 @@ _here = _Here()
 
 
 def origins(symbol: object) -> Sequence[Origin] | None:
-    """See `amanda.drivers.Driver.origins`."""
+    """See `amanda.driver.protocol.Driver.origins`."""
     known = _here.known
     if known is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from amanda.drivers.graph_counter import GraphCounter, OpenCounters
+from amanda.driver.graph_counter import GraphCounter, OpenCounters
 
 if TYPE_CHECKING:
     from amanda.drivers.torch_compile.view.graph_site import Shown

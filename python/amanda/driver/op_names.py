@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from amanda import drivers
+from amanda.driver import protocol, registry
 
 _GLOB = re.compile(r"[*?\[\\]")
 _NAME = re.compile(r"[\w.:]+")
@@ -15,7 +15,7 @@ _BACKWARD = re.compile(r"_?Backward\d*$")
 class _Known:
     """The operators of these drivers in every spelling, or None if a driver cannot list its operators."""
 
-    def __init__(self, of: list[drivers.Driver]) -> None:
+    def __init__(self, of: list[protocol.Driver]) -> None:
         self.drivers = of
         self.spellings: set[str] | None = set()
         for driver in of:
@@ -38,7 +38,7 @@ def complaint(pattern: str) -> str | None:
     It is certain only for names without wildcards. In a namespace to which programs add operators, a matching one may
     be registered later, or by a driver without a `Driver`.
     """
-    loaded = list(drivers.loaded())
+    loaded = list(registry.loaded())
     if not pattern or _GLOB.search(pattern) or not loaded:
         return None
     if any(driver.has_operator(pattern) for driver in loaded):  # listing thousands of operators takes milliseconds
@@ -47,7 +47,7 @@ def complaint(pattern: str) -> str | None:
     if qualified and not any(namespace in driver.closed_namespaces for driver in loaded):
         return None
     spellings = _spellings(pattern)
-    if spellings is None or pattern in spellings or any(driver.could_name(pattern) for driver in drivers.waiting()):
+    if spellings is None or pattern in spellings or any(driver.could_name(pattern) for driver in registry.waiting()):
         return None
     if not _NAME.fullmatch(pattern):
         return f"no operator {pattern!r}; ops= takes names, shell globs, and lists of these"
@@ -65,7 +65,7 @@ def complaint(pattern: str) -> str | None:
 
 def names_for(value: object) -> list[str]:
     """Names of operators that a value may mean which is not a name, such as a function or a class; at most three."""
-    for driver in drivers.loaded():
+    for driver in registry.loaded():
         if named := driver.operators_named_by(value):
             return list(named)[:3]
     name = getattr(value, "__name__", type(value).__name__)
@@ -88,7 +88,7 @@ def _similar(pattern: str, spellings: set[str]) -> list[str]:
 def _spellings(pattern: str) -> set[str] | None:
     """All spellings of all operators; listed again if `pattern` is not among them, because it may have been added."""
     global _known
-    loaded = list(drivers.loaded())
+    loaded = list(registry.loaded())
     known = _known
     if known is None or known.drivers != loaded or pattern not in (known.spellings or ()):
         known = _known = _Known(loaded)

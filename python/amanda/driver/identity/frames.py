@@ -12,7 +12,7 @@ from typing import Any
 
 from amanda import _core
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_PACKAGE = os.path.dirname(_core.__file__) + os.sep
 _TOOLS = tuple(os.path.join(_PACKAGE, folder) + os.sep for folder in ("tools", "toolkit", "research"))
 _MAIN = "__main__"
 _MAIN_OF_A_WORKER = "__mp_main__"  # what multiprocessing calls the main module in processes that it spawns

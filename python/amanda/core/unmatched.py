@@ -41,7 +41,7 @@ def texts(unmatched: Sequence[_core.Unmatched], counts: Counts) -> list[str]:
 
 def warn_here(text: str, category: type[Warning] = UnmatchedFilterWarning) -> None:
     """Warns at the line of the program that is running, the innermost one that is not Amanda's."""
-    package = f"{Path(__file__).parent}{os.sep}"
+    package = f"{Path(__file__).parents[1]}{os.sep}"
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from amanda.coverage.reasons import REASONS
+from amanda.core.coverage.reasons import REASONS
 
 Phase = Literal["forward", "backward"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from amanda.identity import frames
+from amanda.driver.identity import frames
 
 
 class _Entered(threading.local):

@@ -6,9 +6,9 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from amanda import _fork
-from amanda.coverage.reasons import REASONS
-from amanda.drivers import CoverageCounter
+from amanda.core import fork
+from amanda.core.coverage.reasons import REASONS
+from amanda.driver.protocol import CoverageCounter
 
 MOST_NAMED = 3
 
@@ -65,7 +65,7 @@ class UnseenLog:
     """A log of what ran in the scopes of one tool, on any thread, without being shown to the tool."""
 
     def __init__(self) -> None:
-        self._lock = _fork.lock()  # guards the fields below
+        self._lock = fork.lock()  # guards the fields below
         self._names: dict[str, dict[str, None]] = {}  # by reason, in order
         self._coverage: list[CoverageCounter] = []
         self._forgotten: collections.Counter[str] = collections.Counter()  # of what coverage has counted, by reason

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from amanda import _core, unmatched
+from amanda import _core
 from amanda.cli.tool_list import NamedTool, Settings, check_by, made, tables
-from amanda.scope import apply
+from amanda.core import unmatched
+from amanda.core.scope import apply
 
 
 class _Results(NamedTuple):

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from amanda import _core, _fork, drivers
-from amanda.op_context import OpContext
+from amanda import _core
+from amanda.core import fork
+from amanda.core.op_context import OpContext
+from amanda.core.scope import apply
+from amanda.core.tool import Tool
+from amanda.driver import registry
 from amanda.reports.point_table import Operand, Point, PointTable
-from amanda.scope import apply
-from amanda.tool import Tool
 
 
 def points(program: Callable[..., Any], /, *inputs: Any, backward: bool = False, **keywords: Any) -> PointTable:
@@ -44,11 +46,11 @@ def points(program: Callable[..., Any], /, *inputs: Any, backward: bool = False,
     if not callable(program):
         raise TypeError(f"[points] points takes a model, or something else to call, and its inputs; got {program!r}")
     look = PointsTool()
-    with drivers.preserved(program), apply(look):
+    with registry.preserved(program), apply(look):
         if not backward:
             program(*inputs, **keywords)
         else:
-            with drivers.recorded() as differentiate:
+            with registry.recorded() as differentiate:
                 differentiate(program(*inputs, **keywords))
     return look.points()
 
@@ -76,7 +78,7 @@ class PointsTool(Tool):
     def __init__(self, ops: str | Iterable[str] | None = None) -> None:
         super().__init__("points")
         self._seen: dict[tuple[object, ...], _Seen] = {}
-        self._lock = _fork.lock()  # guards what was seen
+        self._lock = fork.lock()  # guards what was seen
         names = ops if ops is None or isinstance(ops, str) else list(ops)
         self.add_inst_for_op(self._look, ops=names)
         self.add_inst_for_op(self._look_at_outputs, require_outputs=True, ops=names)

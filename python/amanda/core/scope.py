@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, TracebackType
 from typing import Literal, NoReturn, ParamSpec, TypeVar
 
-from amanda import _core, _fork, drivers, unmatched
-from amanda.coverage.report import CoverageReport, report_of
-from amanda.evidence import Evidence
-from amanda.identity import frames, roots
+from amanda import _core
+from amanda.core import fork, unmatched
+from amanda.core.coverage.report import CoverageReport, report_of
+from amanda.core.evidence import Evidence
+from amanda.core.step_tool import StepTool
+from amanda.core.tool import Tool, _meant
+from amanda.driver import protocol, registry
+from amanda.driver.identity import frames, roots
 from amanda.reports.scope_description import ScopeDescription, description_of
-from amanda.step_tool import StepTool
-from amanda.tool import Tool, _meant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +45,7 @@ class Scope:
         self.options = options  # drivers' options, by name
         self._entered_by: tuple[int, CodeType] | None = None  # a frame, or None for the one that calls __enter__
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
-        self._counters = drivers.make_coverage_counters(self._core.tools()) if coverage else []
+        self._counters = registry.make_coverage_counters(self._core.tools()) if coverage else []
         self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
         for tool in self._every_tool:
             tool._unseen_log.note_coverage(self._counters)
@@ -232,12 +234,12 @@ class _Entry:
             _left(self.number)
 
 
-def _close(counter: drivers.CoverageCounter, error: BaseException | None) -> None:
+def _close(counter: protocol.CoverageCounter, error: BaseException | None) -> None:
     counter.close()
 
 
 _open: dict[int, Scope] = {}  # open scopes of all threads, by entry number
-_lock = _fork.rlock()  # reentrant: garbage collection may leave a scope while another is entered
+_lock = fork.rlock()  # reentrant: garbage collection may leave a scope while another is entered
 
 
 def _opened(entry: int, scope: Scope) -> None:
@@ -245,22 +247,22 @@ def _opened(entry: int, scope: Scope) -> None:
         first = not _open
         _open[entry] = scope
         if first:
-            drivers.enter()
-            if (refusal := drivers.refusal()) is not None:
+            registry.enter()
+            if (refusal := registry.refusal()) is not None:
                 unmatched.warn_here(f"[scope] tools see nothing here: {refusal}", UserWarning)
 
 
 def _left(entry: int) -> None:
     with _lock:
         if _open.pop(entry, None) is not None and not _open:
-            drivers.leave()
+            registry.leave()
 
 
 def _forget_in_child() -> None:
     """A forked child has no open scopes."""
     if _open:
         _open.clear()
-        drivers.leave()
+        registry.leave()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -309,7 +311,7 @@ _here = _Here()
 def note_unseen(reason: str, name: str) -> None:
     """For drivers: something runs in the scopes of this thread that is not shown to their tools.
 
-    Arguments: as `amanda.evidence.UnseenLog.note`.
+    Arguments: as `amanda.core.evidence.UnseenLog.note`.
     """
     for tool in {tool for entry in _here.entries for tool in entry.scope._every_tool}:
         tool._unseen_log.note(reason, name)
@@ -375,7 +377,7 @@ def checked_options(
     _check_alone(tools)
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
-    options = drivers.checked({"compiled": compiled})
+    options = registry.checked({"compiled": compiled})
     if not isinstance(coverage, bool):
         raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
     return options

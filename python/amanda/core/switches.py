@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from amanda import drivers
 from amanda._core import Error, Switch, is_cache_enabled, is_enabled
+from amanda.driver import registry
 
 __all__ = ["cache_disabled", "cache_enabled", "disabled", "enabled", "is_cache_enabled", "is_enabled"]
 
@@ -45,7 +45,7 @@ def own_work() -> Iterator[None]:
     """``with own_work():`` is `disabled` for operators of a tool outside of its routines: they are not the program's."""
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(disabled())
-        for driver in drivers.loaded():
+        for driver in registry.loaded():
             contexts.enter_context(driver.own_work())
         yield
 

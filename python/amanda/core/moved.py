@@ -8,6 +8,18 @@ from types import ModuleType
 
 #: Modules by their old names, and the statement that imports what they had.
 MODULES = {
+    "amanda.coverage": "from amanda import CoverageReport",
+    "amanda.evidence": "from amanda import Evidence",
+    "amanda.op_context": "from amanda import OpContext",
+    "amanda.program_points": "from amanda import points",
+    "amanda.rank_report": "from amanda import report",
+    "amanda.roots": "from amanda import root",
+    "amanda.schedule": "from amanda import Schedule",
+    "amanda.scheduled_scope": "from amanda import scheduled",
+    "amanda.scope": "from amanda import Scope, apply",
+    "amanda.step_tool": "from amanda import StepTool",
+    "amanda.switches": "from amanda import disabled, enabled",
+    "amanda.unmatched": "from amanda import UnmatchedFilterWarning",
     "amanda.run": "from amanda import Run",
     "amanda.tools.coverage": "from amanda.tools.hook_coverage import HookCoverage",
     "amanda.tools.effective_path": "import amanda.research.effective_path",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amanda import _core
-from amanda.tool import Tool
+from amanda.core.tool import Tool
 
 
 def note(key: object, present: Sequence[str], handle: _core.ContextHandle) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amanda.coverage.reasons import REASONS
-from amanda.coverage.report import CoverageReport, CoverageRow, Phase
+from amanda.core.coverage.reasons import REASONS
+from amanda.core.coverage.report import CoverageReport, CoverageRow, Phase
 from amanda.reports.rich_table import Column
 from amanda.reports.sections import Table, table_of
 

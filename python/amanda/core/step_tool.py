@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amanda.tool import Tool
+from amanda.core.tool import Tool
 
 
 class StepTool(Tool):

@@ -8,7 +8,7 @@ from types import FunctionType, MethodType, TracebackType
 from typing import Any, TypeVar, overload
 
 from amanda import _core
-from amanda.identity import roots
+from amanda.driver.identity import roots
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -5,12 +5,11 @@ Programs of the paper run as they are; code of this package uses the other names
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from amanda.op_context import OpContext
+    from amanda.core.op_context import OpContext
 
 _T = TypeVar("_T")
 
@@ -47,17 +46,6 @@ class PaperNames:
         lambda context: context.backward_op_id if context.is_backward() else None,
         "As `backward_op_id`, but None in a forward context.",
     )
-
-
-#: Names of the module `amanda.tool`, and the modules that have them here.
-OF_TOOL_MODULE = {"apply": "amanda.scope"}
-
-
-def of_tool_module(name: str) -> Any:
-    """The `__getattr__` of `amanda.tool`."""
-    if name not in OF_TOOL_MODULE:
-        raise AttributeError(f"module 'amanda.tool' has no attribute {name!r}", name=name)
-    return getattr(importlib.import_module(OF_TOOL_MODULE[name]), name)
 
 
 def refuse(keywords: dict[str, Any]) -> None:

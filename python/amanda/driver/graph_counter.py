@@ -14,7 +14,12 @@ class OpenCounters(threading.local):
 
 
 class GraphCounter:
-    """See `amanda.drivers.CoverageCounter`. `tools`: those of its scope, as numbers. `here`: its driver's counters."""
+    """See `amanda.driver.protocol.CoverageCounter`.
+
+    Arguments:
+        tools: those of its scope, as numbers.
+        here: its driver's counters.
+    """
 
     def __init__(self, tools: list[int], here: OpenCounters) -> None:
         self.tools = tools
@@ -38,7 +43,7 @@ class GraphCounter:
         ]
 
     def count(self, name: str, is_backward: bool, skipped: str | None = None) -> None:
-        """`skipped`: why no tool was shown the operator, a key of `amanda.coverage.reasons.REASONS`."""
+        """`skipped`: why no tool was shown the operator, a key of `amanda.core.coverage.reasons.REASONS`."""
         if skipped is None:
             self._seen[name, is_backward] += 1
         else:

@@ -7,9 +7,10 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from amanda import _core, missing_keys, routine_checks
-from amanda.paper_names import PaperNames
-from amanda.tool import Tool
+from amanda import _core
+from amanda.core import missing_keys, routine_checks
+from amanda.core.paper_names import PaperNames
+from amanda.core.tool import Tool
 
 _ELSEWHERE = {"name": "op.__name__", "type": "op.__name__", "module": "module_path", "id": "op_id"}
 """What people look for in a context, and where it is."""

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
-from amanda import _core, switches
-from amanda.identity import roots
-from amanda.schedule import Phase, Schedule, _checked
-from amanda.scope import Scope, checked_options
-from amanda.step_tool import StepTool
-from amanda.tool import Tool
+from amanda import _core
+from amanda.core import switches
+from amanda.core.schedule import Phase, Schedule, _checked
+from amanda.core.scope import Scope, checked_options
+from amanda.core.step_tool import StepTool
+from amanda.core.tool import Tool
+from amanda.driver.identity import roots
 
 
 class ScheduledScope(Scope):
