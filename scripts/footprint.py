@@ -1,4 +1,4 @@
-"""Measures Amanda's size and the time of its import: `python scripts/footprint.py dist/amanda-*.whl`.
+"""Measures Amanda's size and the time of its import: `python scripts/footprint.py dist/amanda_nn-*.whl`.
 
 The wheel is installed into a folder of its own; torch is that of this Python. Times are medians over fresh processes: in
 turn, one imports torch alone, and one torch and then amanda. `--write` puts the figures into docs/installation.md. The exit

@@ -8,6 +8,7 @@ from amanda.core import main_interpreter  # noqa: F401  # first of all
 # isort: split
 from amanda import _build, _core, ops, tool
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
+from amanda.core import other_project
 from amanda.core.coverage.report import CoverageReport
 from amanda.core.evidence import Evidence
 from amanda.core.op_context import OpContext
@@ -35,6 +36,7 @@ from amanda.reports.scope_description import ScopeDescription
 from amanda import distributed, toolkit, tools
 from amanda.tools.trace.tracing import trace
 
+other_project.warn()
 _core.set_log_sink(logging.getLogger("amanda").warning)
 registry.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 registry.register(TensorFlowDriver())

@@ -15,5 +15,5 @@ def wheel(tmp_path_factory):
     # From what `make` has compiled, where it has: that is most of the time.
     compiled = f"--config-settings=build-dir={ROOT}/build/release"
     run(ROOT / "scripts" / "wheel.sh", folder, ROOT, compiled, env={**os.environ, "PYTHON": sys.executable})
-    (wheel,) = folder.glob("amanda-*.whl")
+    (wheel,) = folder.glob("amanda_nn-*.whl")
     return wheel

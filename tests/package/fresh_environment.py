@@ -1,9 +1,13 @@
 """What the tests of this folder share: they run commands, and install wheels into fresh environments."""
 
+import importlib.metadata
 import site
 import subprocess
 import sys
 import venv
+from pathlib import Path
+
+from packaging.requirements import Requirement
 
 
 def run(*command, **kwargs):
@@ -21,3 +25,36 @@ def install(wheel, folder):
     # A .pth inside a .pth'd folder has no effect, so this environment's own staged amanda stays out of sight.
     (environment / "borrowed.pth").write_text(site.getsitepackages()[0])
     return python, environment / "amanda"
+
+
+def install_with_dependencies_only(wheel, folder):
+    """The scripts' folder of a fresh environment with the wheel, torch, and what they depend on: nothing else is found.
+
+    The packages are links to those of this environment.
+    """
+    python, package = install(wheel, folder)
+    environment = package.parent
+    (environment / "borrowed.pth").unlink()
+    (own,) = importlib.metadata.distributions(path=[str(environment)], name="amanda-nn")
+    for distribution in [own, *_closure([*own.requires, "torch"])][1:]:
+        root = Path(distribution.locate_file(""))
+        for top in {file.parts[0] for file in distribution.files if file.parts[0] not in ("..", "__pycache__")}:
+            link = environment / top
+            if not link.exists() and (root / top).exists():
+                link.symlink_to(root / top)
+    return python.parent
+
+
+def _closure(requirements):
+    """The distributions that requirements without extras name, and what these require."""
+    found, left = {}, list(requirements)
+    while left:
+        requirement = Requirement(left.pop())
+        if requirement.name in found or not (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            continue
+        try:
+            found[requirement.name] = importlib.metadata.distribution(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # CUDA's libraries, where torch is a build for CPUs
+        left += found[requirement.name].requires or []
+    return found.values()

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from fresh_environment import install, run
+from fresh_environment import install, install_with_dependencies_only, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,6 +60,25 @@ def test_the_import_is_quick_and_takes_no_other_package(installed, wheel, tmp_pa
     packages = {name.partition(".")[0] for name in run(python, "-c", program, cwd=tmp_path).split()}
     unlisted = {"_interpreters", "_xxsubinterpreters"}  # CPython's, which stdlib_module_names leaves out
     assert packages - sys.stdlib_module_names - unlisted == {"amanda"}
+
+
+SCRIPT = "import torch\nlayer = torch.nn.Linear(4, 2)\nlayer(torch.ones(3, 4)).sum().backward()\n"
+COMMANDS = {"run", "doctor", "ls", "profile", "memory", "nan", "diff", "trace", "watch"}
+
+
+def test_the_commands_of_the_readme_need_no_extra(wheel, tmp_path):
+    scripts = install_with_dependencies_only(wheel, tmp_path)
+    found = re.findall(r"`amanda (\w+ [^`]*\.py)`", (ROOT / "README.md").read_text())
+    commands = [shlex.split(command) for command in found] + [
+        ["run", "-t", "profile", "--html", "page.html", "train.py"]
+    ]
+    assert {command[0] for command in commands} == COMMANDS
+    for name in ("train.py", "before.py", "after.py", "script.py"):
+        (tmp_path / name).write_text(SCRIPT)
+    for command in commands:
+        run(scripts / "amanda", *command, cwd=tmp_path)
+    assert (tmp_path / "page.html").stat().st_size > 1e6
+    assert run(scripts / "python", "-c", "import importlib.util as u; print(u.find_spec('pandas'))").strip() == "None"
 
 
 def test_importing_works_without_torch(installed, tmp_path):

@@ -17,7 +17,7 @@ def sdist(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sdist")
     program = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, check=True, capture_output=True)
-    (archive,) = folder.glob("amanda-*.tar.gz")
+    (archive,) = folder.glob("amanda_nn-*.tar.gz")
     return archive
 
 
@@ -73,7 +73,7 @@ def test_a_wheel_of_it_works(sdist, tmp_path):
         [ROOT / "scripts" / "wheel.sh", tmp_path, sdist], env=environment, check=False, capture_output=True, text=True
     )
     assert built.returncode == 0, built.stderr[-4000:]
-    (wheel,) = tmp_path.glob("amanda-*-manylinux_*.whl")
+    (wheel,) = tmp_path.glob("amanda_nn-*-manylinux_*.whl")
     target = tmp_path / "target"
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "-t", target, wheel], check=True

@@ -25,13 +25,13 @@ from amanda.cli.sudden_end import before_sudden_end
 from amanda.reports.progress import live_bar
 from amanda.tools.diff import CausalDiff, RecordDiff, Recorder
 from amanda.tools.diff.differences import Differences
-from amanda.tools.diff.record import check_packages, is_record
+from amanda.tools.diff.record import is_record
 from amanda.tools.diff.rows import COLUMNS
 
 COMPARED_FAILED = (
     5  # exit status: the program that was compared, where `statuses.PROGRAM_FAILED` is of the one that was recorded
 )
-FILES = {"json": (), "html": ("jinja2", "plotly")}  # what is written, and the packages that write it
+FILES = ("json", "html")
 
 
 class Diff(Command):
@@ -84,7 +84,6 @@ def run(program: Program, other: str | None, given: argparse.Namespace) -> None:
     Raises:
         SystemExit: one of the statuses above.
         KeyboardInterrupt: Ctrl-C has ended a program.
-        ImportError: a package is not installed; no program has run.
         ValueError: there is no record, or a tolerance is negative, or a file cannot be written; no program has run.
         OSError: a record cannot be written or read.
     """
@@ -127,8 +126,7 @@ def of_rank(folder: str) -> str:
 
 
 def _checked(given: argparse.Namespace) -> dict[str, str]:
-    """The files that are asked for. Raises `ValueError` or `ImportError`: they could not be made later."""
-    check_packages()
+    """The files that are asked for. Raises `ValueError`: one could not be made later."""
     return program_arguments.files_of(given, FILES)
 
 

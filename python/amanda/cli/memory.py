@@ -13,7 +13,7 @@ from amanda.tools.memory import GroupBy, PeakMemory
 
 GROUPS = typing.get_args(GroupBy)
 TOP = 20
-FILES = {"html": ("jinja2", "plotly"), "json": ()}
+FILES = ("html", "json")
 """The files that it writes, and the packages that they need."""
 
 

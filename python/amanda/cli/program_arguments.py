@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import IO, Any
 
 from amanda.cli.program import Program
@@ -63,25 +63,27 @@ def output_file(path: str | None) -> IO[str] | None:
         raise ValueError(f"argument --json: can't write {path!r}: {error.strerror}") from None
 
 
-def files_of(given: argparse.Namespace, packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def files_of(given: argparse.Namespace, options: Sequence[str]) -> dict[str, str]:
     """The absolute paths of the files that options name, by option: the program may change the current folder.
-
-    Arguments:
-        packages: what writes the file of each option.
 
     Raises:
         ValueError: one could not be written after the program's run.
     """
-    paths = {name: getattr(given, name) for name in packages if getattr(given, name)}
+    paths = {name: getattr(given, name) for name in options if getattr(given, name)}
     for name, path in paths.items():
         special = os.path.exists(path) and not os.path.isfile(path)
         changed = path if special else os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path) or not os.access(changed, os.W_OK):
             raise ValueError(f"argument --{name}: can't write {path!r}")
-        if missing := [package for package in packages[name] if importlib.util.find_spec(package) is None]:
-            extra = "report" if name == "html" else name
-            raise ValueError(f"argument --{name}: it needs {', '.join(missing)}: pip install 'amanda[{extra}]'")
+        if missing := missing_packages(name):
+            raise ValueError(f"argument --{name}: it needs {', '.join(missing)}: pip install 'amanda-nn[files]'")
     return {name: os.path.abspath(path) for name, path in paths.items()}
+
+
+def missing_packages(form: str) -> list[str]:
+    """The packages that write files of this form and are not installed."""
+    needed = ("pandas", "pyarrow") if form == "parquet" else ()
+    return [package for package in needed if importlib.util.find_spec(package) is None]
 
 
 def _scope_options() -> dict[str, protocol.Option]:

@@ -11,7 +11,6 @@ from amanda.cli.command import Command, Job
 from amanda.cli.saved_runs import saved_runs
 
 INCOMPLETE = 1  # exit status
-PAGE = {"html": ("jinja2", "plotly")}  # and what writes it
 
 
 class MakePage(Command):
@@ -34,7 +33,7 @@ class MakePage(Command):
     def begin(self, given: argparse.Namespace) -> Job:
         """Writes the page: what cannot be read or written is a mistake in the command line."""
         runs = saved_runs(given.folder)
-        path = program_arguments.files_of(given, PAGE)["html"]
+        path = program_arguments.files_of(given, ["html"])["html"]
         from amanda.cli import run_page  # here: it imports jinja2
 
         run_page.write(path, runs)

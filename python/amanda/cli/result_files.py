@@ -9,14 +9,13 @@ from typing import Any
 from amanda.cli.command_output import Report
 from amanda.reports.results import Results
 
-FILES = {"html": ("jinja2", "plotly"), "json": (), "csv": (), "parquet": ("pandas", "pyarrow")}
-"""The kinds of files, and the packages that they need."""
+FILES = ("html", "json", "csv", "parquet")
 
 
 def add_options(command: argparse.ArgumentParser, page: str) -> None:
     """`page` is what is on the page."""
     command.add_argument("--html", metavar="FILE", help=f"writes a page there: {page}")
-    for name in list(FILES)[1:]:
+    for name in FILES[1:]:
         command.add_argument(f"--{name}", metavar="FILE", help=f"writes all rows there, as {name.upper()}")
 
 

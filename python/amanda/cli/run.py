@@ -14,7 +14,7 @@ from amanda.cli.command import Command, Job
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
-from amanda.cli.run_folder import NEEDS, RunFolder, begun, ended
+from amanda.cli.run_folder import FORMATS, RunFolder, begun, ended
 from amanda.cli.saved_runs import SavedRun
 from amanda.cli.tool_list import NamedTool, Settings, check_by, check_sort, made, tables
 from amanda.cli.tool_spec import SHIPPED
@@ -28,7 +28,6 @@ from amanda.reports.sections import Section
 from amanda.reports.tool_sections import sections_of
 
 TOP = 20
-PAGE = {"html": ("jinja2", "plotly")}  # and what writes it
 
 
 class Run(Command):
@@ -93,7 +92,7 @@ def _add_result_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--overwrite", action="store_true", help="replaces the run that --out holds")
     command.add_argument(
-        "--format", default="json", metavar="NAMES", help=f"of results in --out: {','.join(NEEDS)} (default: json)"
+        "--format", default="json", metavar="NAMES", help=f"of results in --out: {','.join(FORMATS)} (default: json)"
     )
 
 
@@ -112,9 +111,9 @@ def settings_of(given: argparse.Namespace) -> Settings:
         modules=settings.modules + _names(given.modules),
         out=settings.out if given.out is None else given.out,
     )
-    unknown = [name for name in given.format.split(",") if name not in NEEDS]
+    unknown = [name for name in given.format.split(",") if name not in FORMATS]
     if unknown:
-        raise ValueError(f"--format is {', '.join(NEEDS)}, got {unknown[0]!r}")
+        raise ValueError(f"--format is {', '.join(FORMATS)}, got {unknown[0]!r}")
     if not settings.tools:
         raise ValueError("expected a tool: -t profile")
     return settings
@@ -130,7 +129,7 @@ def run(program: Program, settings: Settings, given: argparse.Namespace) -> Job:
     check_by(tools, given.by)
     check_sort(tools, given.by, given.sort)
     names = [name for name, _ in tools]
-    page = _of_this_rank(program_arguments.files_of(given, PAGE).get("html"))
+    page = _of_this_rank(program_arguments.files_of(given, ["html"]).get("html"))
     folder = None
     if settings.out is not None:
         folder = RunFolder(settings.out, program.argv, names, given.format.split(","), given.overwrite)

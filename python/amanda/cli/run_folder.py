@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import amanda
-from amanda.cli import doctor
+from amanda.cli import doctor, program_arguments
 from amanda.reports import sections
 from amanda.reports.exports import PART
 from amanda.reports.progress import Progress
@@ -22,7 +21,7 @@ from amanda.reports.tool_sections import sections_of
 from amanda.reports.whole_file import whole_file
 
 SCHEMA = 2  # of run.json, and of the files that it lists
-NEEDS = {"json": (), "csv": (), "parquet": ("pandas", "pyarrow")}  # what writes a format
+FORMATS = ("json", "csv", "parquet")
 
 
 def begun(command: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
@@ -83,9 +82,8 @@ class RunFolder:
         self, path: str, command: Sequence[str], tools: Sequence[str], formats: Sequence[str], overwrite: bool = False
     ) -> None:
         for name in formats:
-            missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
-            if missing:
-                raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda[{name}]'")
+            if missing := program_arguments.missing_packages(name):
+                raise ImportError(f"{name} needs {' and '.join(missing)}: pip install 'amanda-nn[files]'")
         if not path:
             raise ValueError("--out is a folder, got ''")
         self._formats = formats

@@ -77,7 +77,6 @@ class AnnotatedResults(Results[RowT, ByT]):
             files: the number of source files: the user's first, then those of libraries, the longest time first.
 
         Raises:
-            ImportError: jinja2 or plotly is not installed.
             OSError: the file cannot be written.
         """
         from amanda.reports.html_page import HtmlPage  # here: it imports jinja2

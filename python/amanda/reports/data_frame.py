@@ -25,7 +25,7 @@ def data_frame(speaker: str, rows: Sequence[Any], fields: Mapping[str, str | Non
         import pandas
     except ImportError as error:
         raise ImportError(
-            f"[{speaker}] to_pandas needs pandas: pip install 'amanda[statistics]'; rows() needs nothing"
+            f"[{speaker}] to_pandas needs pandas: pip install 'amanda-nn[files]'; rows() needs nothing"
         ) from error
     table = pandas.DataFrame([[getattr(row, name) for name in fields] for row in rows], columns=list(fields))
     return table.astype({name: dtype for name, dtype in fields.items() if dtype})

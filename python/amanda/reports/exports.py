@@ -70,7 +70,7 @@ def _write_parquet(
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(
-            f"{method} needs pandas and pyarrow: pip install 'amanda[parquet]'; to_csv and to_json need nothing"
+            f"{method} needs pandas and pyarrow: pip install 'amanda-nn[files]'; to_csv and to_json need nothing"
         ) from error
 
     def group(some: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A page: charts, tables and listings in one self-contained HTML file. It needs jinja2: import it where one is made."""
+"""A page: charts, tables and listings in one self-contained HTML file. It imports jinja2: import it where one is made."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jinja2
+import markupsafe  # jinja2's own
+
 from amanda.reports import plotly_charts
 from amanda.reports.packed_table import packed
 from amanda.reports.results import Results
@@ -14,12 +17,6 @@ from amanda.reports.rich_table import Column
 from amanda.reports.sections import Listing, Section, Table, Text, table_of
 from amanda.reports.tool_sections import table_of_tool
 from amanda.reports.whole_file import whole_file
-
-try:
-    import jinja2
-    import markupsafe  # jinja2's own
-except ImportError as error:
-    raise ImportError("[report] HTML pages need jinja2: pip install 'amanda[report]'") from error
 
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("amanda.reports", "templates"),
@@ -85,11 +82,7 @@ class HtmlPage:
         self.add(table_of_tool(heading, tool, by))
 
     def text(self) -> str:
-        """The page.
-
-        Raises:
-            ImportError: it has charts, and plotly is not installed.
-        """
+        """The page."""
         library = markupsafe.Markup(plotly_charts.library()) if self._charts else ""
         ranks = sorted({section["rank"] for section in self._sections if section["rank"] is not None})
         page: str = _ENVIRONMENT.get_template("page.html").render(
@@ -101,7 +94,6 @@ class HtmlPage:
         """Writes the file, as a whole or not at all: a file that was there stays until the new one is complete.
 
         Raises:
-            ImportError: as `text`.
             OSError: it cannot be written.
         """
         text = self.text()

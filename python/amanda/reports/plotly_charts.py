@@ -12,15 +12,9 @@ TRACK_HEIGHT = 90  # pixels
 
 
 def library() -> str:
-    """The source code of plotly.js, which a page holds.
+    """The source code of plotly.js, which a page holds."""
+    import plotly.offline  # here: it takes a while
 
-    Raises:
-        ImportError: plotly is not installed.
-    """
-    try:
-        import plotly.offline
-    except ImportError as error:
-        raise ImportError("[report] charts need plotly: pip install 'amanda[report]'") from error
     return str(plotly.offline.get_plotlyjs())
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas
 
 NEEDED = (
-    "duckdb is not installed: pip install 'amanda[queries]'; or read it yourself and give a DataFrame of pandas or Dask"
+    "duckdb is not installed: pip install 'amanda-nn[files]'; or read it yourself and give a DataFrame of pandas or "
+    "Dask"
 )
 
 

@@ -287,7 +287,7 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
             import matplotlib.pyplot as pyplot
         except ImportError as error:
             raise ImportError(
-                "[histograms] plots need matplotlib: pip install 'amanda[plot]'; rows() needs nothing"
+                "[histograms] plots need matplotlib: pip install 'amanda-nn[plot]'; rows() needs nothing"
             ) from error
         return pyplot.subplots(layout="constrained")[1] if axes is None else axes
 

@@ -18,9 +18,10 @@ EXTRAS = {
     ].items()
 }
 PAGE = ROOT / "docs" / "installation.md"
-NAMED = re.compile(r"(?:amanda|'\.)\[([a-z, -]+)\]")
+NAMED = re.compile(r"(?:amanda-nn|'\.)\[([a-z, -]+)\]")
+OTHER_PROJECT = re.compile(r"pip install (?:-\S+ )*['\"]?amanda(?![-_]nn)\b(?!-[\d.]+)|\bamanda\[[a-z]")
 MESSAGE = re.compile(
-    r"(?:needs? (?P<needed>[\w, ]+?)|(?P<absent>\w+) is not installed): pip install 'amanda\[(?P<extra>\w+)\]'"
+    r"(?:needs? (?P<needed>[\w, ]+?)|(?P<absent>\w+) is not installed): pip install 'amanda-nn\[(?P<extra>\w+)\]'"
 )
 
 
@@ -46,13 +47,24 @@ def test_every_extra_that_is_named_exists():
         for names in NAMED.findall(path.read_text())
         for name in names.split(",")
     }
-    assert {name for name, _ in found} >= {"parquet", "report", "queries"}
+    assert {name for name, _ in found} >= {"all", "files", "plot"}
     assert [(name, file) for name, file in sorted(found) if name not in EXTRAS] == []
+
+
+def test_no_text_installs_the_other_project_of_this_name():
+    found = [(path.name, match[0]) for path in texts() for match in OTHER_PROJECT.finditer(path.read_text())]
+    assert found == []
+    for wrong in ("pip install amanda", "pip install 'amanda[files]'", "pip install -U amanda==0.1"):
+        assert OTHER_PROJECT.search(wrong), wrong
+    for right in ("pip install amanda-nn", "pip install 'amanda-nn[all]'", "pip install dist/amanda_nn-*.whl"):
+        assert not OTHER_PROJECT.search(right), right
 
 
 def test_the_page_on_installation_lists_all_extras():
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", PAGE.read_text(), re.MULTILINE)
-    assert {name: set(re.findall(r"[\w-]+", packages)) for name, packages in rows} == EXTRAS
+    assert {name: set(re.findall(r"[\w-]+", packages)) for name, packages in rows} == EXTRAS | {
+        "all": {"files", "plot"}
+    }
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +82,7 @@ def assert_sufficient(text, packages=()):
     assert message, text
     missing = set(re.split(r", | and ", message["needed"] or message["absent"]))
     assert missing <= EXTRAS[message["extra"]], text
-    assert {*packages} - {"markupsafe"} <= EXTRAS[message["extra"]], text
+    assert {*packages} <= EXTRAS[message["extra"]], text
 
 
 @pytest.mark.parametrize("use", without_extras.USES)

@@ -121,6 +121,6 @@ def test_a_link_stays_one_and_a_pipe_is_written_to(tmp_path):
 def test_parquet_without_its_packages_says_what_to_install(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        ImportError, match=r"\[found\] to_parquet needs pandas and pyarrow: pip install 'amanda\[parquet\]'"
+        ImportError, match=r"\[found\] to_parquet needs pandas and pyarrow: pip install 'amanda-nn\[files\]'"
     ):
         Found(ROWS).to_parquet(tmp_path / "rows")

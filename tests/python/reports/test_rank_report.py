@@ -147,7 +147,9 @@ def test_folders_without_one_dataset_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         builtins, "__import__", lambda name, *rest: real("no_duckdb" if name == "duckdb" else name, *rest)
     )
-    with pytest.raises(ImportError, match=r"is a folder, and duckdb is not installed: pip install 'amanda\[queries\]'"):
+    with pytest.raises(
+        ImportError, match=r"is a folder, and duckdb is not installed: pip install 'amanda-nn\[files\]'"
+    ):
         amanda.report(tmp_path / "a")
 
 

@@ -356,7 +356,7 @@ def test_rows_and_the_table():
 
 def test_without_pandas_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"\[flops\] to_pandas needs pandas: pip install 'amanda\[statistics\]'"):
+    with pytest.raises(ImportError, match=r"\[flops\] to_pandas needs pandas: pip install 'amanda-nn\[files\]'"):
         Flops().to_pandas()
 
 

@@ -310,7 +310,7 @@ def test_the_table_has_the_rows():
 
 def test_without_pandas_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"\[gradients\] to_pandas needs pandas: pip install 'amanda\[statistics\]'"):
+    with pytest.raises(ImportError, match=r"\[gradients\] to_pandas needs pandas: pip install 'amanda-nn\[files\]'"):
         GradientStatistics().to_pandas()
 
 

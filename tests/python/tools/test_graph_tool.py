@@ -411,7 +411,7 @@ def test_dot_is_text_for_graphviz():
 
 def test_without_networkx_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(ImportError, match=r"\[graph\] to_networkx needs networkx: pip install 'amanda\[graph\]'"):
+    with pytest.raises(ImportError, match=r"\[graph\] to_networkx needs networkx: pip install 'amanda-nn\[plot\]'"):
         GraphTracing().graph.to_networkx()
 
 

@@ -314,7 +314,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
         torch.ones(2).clone()
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     for plot in (tool.plot_sparsity, lambda: tool.plot("")):
-        with pytest.raises(ImportError, match=r"\[histograms\] plots need matplotlib: pip install 'amanda\[plot\]'"):
+        with pytest.raises(ImportError, match=r"\[histograms\] plots need matplotlib: pip install 'amanda-nn\[plot\]'"):
             plot()
 
 

@@ -263,7 +263,7 @@ def test_only_numbers_can_be_logged(says):
 def test_what_is_not_installed_is_told(monkeypatch, tmp_path, says, option, needs):
     monkeypatch.setitem(sys.modules, needs, None)
     monkeypatch.delitem(sys.modules, f"amanda.tools.history.{option}", raising=False)
-    with says(ImportError, f"[history] {option}= needs {needs.partition('.')[0]}: pip install 'amanda[history]'"):
+    with says(ImportError, f"[history] {option}= needs {needs.partition('.')[0]}: pip install 'amanda-nn[files]'"):
         History(**{option: tmp_path})
 
 

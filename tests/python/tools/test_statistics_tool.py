@@ -222,7 +222,7 @@ def test_an_unused_tool_has_an_empty_table():
 
 def test_without_pandas_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"\[statistics\] to_pandas needs pandas: pip install 'amanda\[statistics\]'"):
+    with pytest.raises(ImportError, match=r"\[statistics\] to_pandas needs pandas: pip install 'amanda-nn\[files\]'"):
         OpStatistics().to_pandas()
 
 

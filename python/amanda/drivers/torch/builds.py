@@ -49,7 +49,7 @@ def _no_build(torch_version: str, minors: list[str]) -> str:
     return (
         f"[torch] torch {torch_version} is installed, and this amanda holds {_listed(minors)} only; install torch "
         f'{minors[-1]} (pip install "torch=={minors[-1]}.*"), or build amanda again, against a torch from 2.11 on: '
-        f"pip install --no-build-isolation amanda-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
+        f"pip install --no-build-isolation amanda_nn-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
     )
 
 

@@ -100,7 +100,7 @@ class FolderStore(_Index):
             from amanda.toolkit import tensor_file
         except ImportError:
             raise ImportError(
-                "[capture] a folder of results needs safetensors: pip install 'amanda[capture]'"
+                "[capture] a folder of results needs safetensors: pip install 'amanda-nn[files]'"
             ) from None
         self._safetensors, self._write = safetensors, tensor_file.write
         self._folder, self._numbers = Path(folder), itertools.count()

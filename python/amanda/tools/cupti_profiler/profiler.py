@@ -192,7 +192,7 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
             import matplotlib.pyplot as pyplot
         except ImportError as error:
             raise ImportError(
-                "[cupti_profiler] plots need matplotlib: pip install 'amanda[plot]'; kernel_families() needs nothing"
+                "[cupti_profiler] plots need matplotlib: pip install 'amanda-nn[plot]'; kernel_families() needs nothing"
             ) from error
         if axes is None:
             axes = pyplot.subplots(layout="constrained")[1]

@@ -49,7 +49,6 @@ class CausalDiff(Differences, Watching):
             `amanda.reports.progress.Progress`.
 
     Raises:
-        ImportError: numpy is not installed.
         ValueError: the folder has no record, or one of another version, or a damaged one; a tolerance is negative.
         OSError: it cannot be read.
     """

@@ -124,7 +124,6 @@ class RecordDiff(Differences):
             `amanda.reports.progress.Progress`.
 
     Raises:
-        ImportError: numpy is not installed.
         ValueError: a folder has no record, or one of another version, or a damaged one; a tolerance is negative.
         OSError: one cannot be read.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,13 +76,11 @@ class Record:
         progress: a bar on standard error meanwhile, if that is a terminal; see `amanda.reports.progress.Progress`.
 
     Raises:
-        ImportError: numpy is not installed.
         ValueError: it is no record, or of another version, or damaged.
         OSError: it cannot be read.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, progress: bool = True) -> None:
-        check_packages()
         self._given = os.fspath(folder)
         self._folder = Path(folder).absolute()  # the program may change the current folder
         self.stations: list[Station] = []  # in the order of their first runs
@@ -191,13 +188,3 @@ class Record:
 
 def _line(number: int) -> str:
     return f"{index.NAME}, line {number}"
-
-
-def check_packages() -> None:
-    """Checks that numpy is installed. Without it, nothing can be hashed or stored.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    if importlib.util.find_spec("numpy") is None:
-        raise ImportError("[diff] records need numpy: pip install 'amanda[diff]'")

@@ -11,7 +11,7 @@ from typing import IO, Any
 from amanda.toolkit.arrays import known
 
 from . import index, values
-from .record import Execution, Station, check_packages
+from .record import Execution, Station
 
 BATCH_BYTES = 64 << 20  # of results that are written together
 
@@ -23,13 +23,11 @@ class RecordWriter:
     there.
 
     Raises:
-        ImportError: numpy is not installed.
         FileExistsError: the folder has something in it.
         OSError: it cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        check_packages()
         self._folder = Path(folder).absolute()  # the program may change the current folder
         self._folder.mkdir(parents=True, exist_ok=True)
         if any(self._folder.iterdir()):

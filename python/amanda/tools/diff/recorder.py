@@ -27,7 +27,6 @@ class Recorder(Watching):
         folder: does not exist, or is empty.
 
     Raises:
-        ImportError: numpy is not installed.
         FileExistsError: the folder has something in it.
         OSError: it cannot be written; also while the program runs.
     """

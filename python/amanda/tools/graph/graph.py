@@ -87,7 +87,7 @@ class Graph:
             import networkx
         except ImportError as error:
             raise ImportError(
-                "[graph] to_networkx needs networkx: pip install 'amanda[graph]'; to_dot() and to_json() need nothing"
+                "[graph] to_networkx needs networkx: pip install 'amanda-nn[plot]'; to_dot() and to_json() need nothing"
             ) from error
         graph = networkx.DiGraph()
         for node in self:

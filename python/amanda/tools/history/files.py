@@ -101,7 +101,7 @@ def _writer(needs: str, folder: Path, rank: Rank) -> Any:
         return TensorBoardFolder(folder / f"rank{rank.number}" if rank.world_size > 1 else folder)
     except ImportError as error:
         option = "parquet" if needs == "pyarrow" else needs
-        raise ImportError(f"[history] {option}= needs {needs}: pip install 'amanda[history]'") from error
+        raise ImportError(f"[history] {option}= needs {needs}: pip install 'amanda-nn[files]'") from error
 
 
 def _check_layout(folder: Path, mark: str) -> None:

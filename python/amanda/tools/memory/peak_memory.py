@@ -217,7 +217,6 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         """Writes a page: the curve of memory over time, and tables by kind, line, module and operator.
 
         Raises:
-            ImportError: jinja2 or plotly is not installed.
             OSError: the file cannot be written.
         """
         from . import page  # here: it imports jinja2

@@ -19,7 +19,7 @@ from amanda.drivers.torch_compile import CompiledFunctions
 PACKAGE = Path(_core.__file__).parent
 ADVICE = (
     "or build amanda again, against a torch from 2.11 on: pip install --no-build-isolation "
-    f"amanda-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
+    f"amanda_nn-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
 )
 
 

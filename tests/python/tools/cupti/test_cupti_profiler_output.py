@@ -39,11 +39,11 @@ def test_a_negative_number_of_events_is_refused(says):
 @pytest.mark.parametrize(
     ("module", "use", "text"),
     [
-        ("pandas", lambda profiler: profiler.to_pandas(), "to_pandas needs pandas: pip install 'amanda[statistics]'"),
+        ("pandas", lambda profiler: profiler.to_pandas(), "to_pandas needs pandas: pip install 'amanda-nn[files]'"),
         (
             "matplotlib.pyplot",
             lambda profiler: profiler.plot_kernel_families(),
-            "plots need matplotlib: pip install 'amanda[plot]'",
+            "plots need matplotlib: pip install 'amanda-nn[plot]'",
         ),
     ],
 )
