@@ -129,7 +129,9 @@ def test_the_cpp_program_of_the_documentation_builds(installed, tmp_path):
     python, package = installed
     assert prefix_path(python) == str(package)
     (tmp_path / "CMakeLists.txt").write_text(block("cmake", "project(count_conv CXX)"))
-    (tmp_path / "count_conv.cpp").write_text((ROOT / "examples" / "cpp" / "count_conv.cpp").read_text())
+    program = block("cpp", "struct CountConv")
+    assert program == (ROOT / "examples" / "cpp" / "count_conv.cpp").read_text()
+    (tmp_path / "count_conv.cpp").write_text(program)
     build(tmp_path, f"-DCMAKE_PREFIX_PATH={package}")  # torch is that of the python on the PATH
     assert "conv2d ran 4 times" in run(tmp_path / "build" / "count_conv")
 
