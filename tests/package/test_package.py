@@ -1,5 +1,6 @@
 """The package as others get it: a wheel in a fresh environment, and find_package in a C++ program."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,17 @@ def test_the_wheel_names_the_oldest_glibc_and_no_library_but_those_of_torch(whee
     floor = re.fullmatch(r"manylinux_(\d+)_(\d+)_\w+", shown["sym_tag"])
     assert floor
     assert tuple(map(int, floor.groups())) <= tuple(map(int, platform.libc_ver()[1].split(".")))
+
+
+def test_nothing_in_the_wheel_names_a_folder_of_this_machine(wheel):
+    packages = Path(importlib.util.find_spec("torch").origin).parents[1]
+    with zipfile.ZipFile(wheel) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    assert (
+        b"torch/include/ATen/core" in contents[next(name for name in contents if name.endswith("libamanda_torch.so"))]
+    )
+    for folder in (ROOT, packages):
+        assert [name for name, content in contents.items() if f"{folder}/".encode() in content] == []
 
 
 def test_the_wheel_works_without_the_checkout(installed, tmp_path):
