@@ -51,7 +51,8 @@ def test_tensorflow_may_be_imported_first(fresh_python):
         import os
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         import tensorflow, amanda
-        print([driver.framework for driver in amanda.drivers.loaded()])
+        from amanda.driver import registry
+        print([driver.framework for driver in registry.loaded()])
     """
     assert fresh_python(code) == "['TensorFlow']"
 

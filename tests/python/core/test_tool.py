@@ -5,7 +5,7 @@ import re
 import amanda
 import pytest
 import torch
-from amanda.drivers import op_names
+from amanda.driver import op_names
 from amanda.drivers.torch import TorchDriver
 
 X = torch.tensor([-1.0, 2.0])
@@ -254,7 +254,7 @@ def test_dependencies_are_tools(says):
 
 
 def test_a_class_in_place_of_a_dependency_is_recognised(says):
-    text = "[tool] Tool.depends_on takes tools, got <class 'amanda.tool.Tool'>; did you mean Tool()?"
+    text = "[tool] Tool.depends_on takes tools, got <class 'amanda.core.tool.Tool'>; did you mean Tool()?"
     with says(TypeError, text):
         amanda.Tool().depends_on(amanda.Tool)
 

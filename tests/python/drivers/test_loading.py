@@ -9,8 +9,7 @@ import warnings
 
 import amanda
 import pytest
-from amanda.driver import protocol, registry
-from amanda.drivers import imports
+from amanda.driver import imports, protocol, registry
 
 
 @pytest.fixture

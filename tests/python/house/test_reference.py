@@ -13,7 +13,7 @@ import textwrap
 
 import amanda
 import pytest
-from amanda import _core, research, tool, toolkit, tools
+from amanda import _core, research, toolkit, tools
 from amanda.core.coverage.report import CoverageRow
 from repository import ROOT
 
@@ -44,7 +44,7 @@ GRAPH_DRIVERS += ["Tap", "Toolset", "find_tap", "instrument"]
 def public_objects():
     """Each public function and class by its name, without the modules."""
     found = {f"amanda.{name}": getattr(amanda, name) for name in amanda.__all__}
-    found |= {"amanda.tool.NativeTool": tool.NativeTool, "amanda.core.coverage.report.CoverageRow": CoverageRow}
+    found |= {"amanda.core.coverage.report.CoverageRow": CoverageRow}
     found |= {f"amanda._core.{name}": getattr(_core, name) for name in GRAPH_DRIVERS}
     for module_info in (
         *pkgutil.iter_modules(tools.__path__, "amanda.tools."),

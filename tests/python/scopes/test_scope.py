@@ -9,6 +9,7 @@ import weakref
 import amanda
 import pytest
 import torch
+from amanda.driver import registry
 from amanda.driver.identity import roots
 
 X = torch.tensor([-1.0, 2.0])
@@ -352,7 +353,7 @@ def test_apply_takes_tools(says):
 
 
 def test_a_class_in_place_of_a_tool_is_recognised(says):
-    text = "[scope] apply takes tools, got <class 'amanda.tool.Tool'>; did you mean Tool()?"
+    text = "[scope] apply takes tools, got <class 'amanda.core.tool.Tool'>; did you mean Tool()?"
     with says(TypeError, text):
         amanda.apply(amanda.Tool)
 
@@ -467,9 +468,9 @@ def test_entering_is_taken_back_whatever_fails(where, monkeypatch):
 
     with monkeypatch.context() as patch:
         if where == "begin":
-            patch.setattr(amanda.drivers, "_loaded", [*amanda.drivers.loaded(), Driver(enter=fail)])
+            patch.setattr(registry, "_loaded", [*registry.loaded(), Driver(enter=fail)])
         elif where == "again":
-            patch.setattr(amanda.drivers, "_loaded", [Driver(enter=fail, leave=fail)])
+            patch.setattr(registry, "_loaded", [Driver(enter=fail, leave=fail)])
         elif where == "counter":
             patch.setattr(
                 scope, "_counters", [type("CoverageCounter", (), {"open": fail, "close": lambda self: None})()]
@@ -501,7 +502,7 @@ def test_leaving_goes_through_whatever_fails(where, monkeypatch):
                 scope, "_counters", [type("CoverageCounter", (), {"close": fail, "open": lambda self: None})()]
             )
         elif where == "end":
-            patch.setattr(amanda.drivers, "_loaded", [*amanda.drivers.loaded(), Driver(leave=fail)])
+            patch.setattr(registry, "_loaded", [*registry.loaded(), Driver(leave=fail)])
         with pytest.raises(ValueError, match=where), scope:
             torch.sin(X)
     torch.cos(X)
