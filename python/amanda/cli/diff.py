@@ -59,7 +59,7 @@ class Diff(Command):
             "--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype"
         )
         parser.add_argument(
-            "--float64", action="store_true", help="tells how far both results are from what float64 inputs give"
+            "--float64", action="store_true", help="shows how far both results are from those of float64 inputs"
         )
         parser.add_argument("--top", type=int, help="how many rows (default: all)")
         parser.add_argument("--json", metavar="FILE", help="writes all rows there, too")

@@ -10,6 +10,7 @@ import torch
 from amanda import _torch
 from amanda.core.coverage.reasons import REASONS
 from amanda.core.coverage.report import report_of
+from amanda.driver import registry
 from coverage_counts import everything, skipped, tool
 from torch.nn import functional as F
 
@@ -141,7 +142,7 @@ def test_errors_say_what_to_do(says, monkeypatch):
         amanda.apply(tool()).coverage()
     with says(ValueError, "[scope] coverage is True or False, got 'yes'"):
         amanda.apply(tool(), coverage="yes")
-    monkeypatch.setattr(amanda.drivers, "_loaded", [])
+    monkeypatch.setattr(registry, "_loaded", [])
     with says(
         amanda.Error,
         "[scope] coverage counts what PyTorch or TensorFlow is asked for, and neither is installed, or this build has no "
