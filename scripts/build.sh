@@ -9,10 +9,16 @@ stage=$PWD/build/stage
 mkdir -p build
 say() { printf '[build] %s\n' "$*"; }
 
-# Shows how far ninja is (on a terminal in one line that is rewritten), and every diagnostic of the compiler.
+# Shows how far ninja is, and every diagnostic of the compiler. On a terminal one line is rewritten; elsewhere there is a
+# line for every tenth.
 progress() {
   awk -v terminal="$([ -t 1 ] && echo 1)" '
-    /^\[[0-9]+\/[0-9]+\]/ { if (terminal) { printf "\r[build] %s", $1; fflush() } shown = 0; next }
+    /^\[[0-9]+\/[0-9]+\]/ {
+      split(substr($1, 2), at, "/"); tenth = int(10 * at[1] / at[2])
+      if (terminal) printf "\r[build] %s", $1
+      else if (tenth > last) print "[build] " $1
+      last = tenth; shown = 0; fflush(); next
+    }
     /(warning|error):|^FAILED/ { shown = 12 }
     shown > 0 { if (terminal && shown == 12) print ""; print; shown-- }
     END { if (terminal) print "" }'
