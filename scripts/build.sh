@@ -12,16 +12,28 @@ say() { printf '[build] %s\n' "$*"; }
 # Shows how far ninja is, and every diagnostic of the compiler. On a terminal one line is rewritten; elsewhere there is a
 # line for every tenth.
 progress() {
-  awk -v terminal="$([ -t 1 ] && echo 1)" '
-    /^\[[0-9]+\/[0-9]+\]/ {
-      split(substr($1, 2), at, "/"); tenth = int(10 * at[1] / at[2])
-      if (terminal) printf "\r[build] %s", $1
-      else if (tenth > last) print "[build] " $1
-      last = tenth; shown = 0; fflush(); next
-    }
-    /(warning|error):|^FAILED/ { shown = 12 }
-    shown > 0 { if (terminal && shown == 12) print ""; print; shown-- }
-    END { if (terminal) print "" }'
+  local line tenth last=0 shown=0
+  while IFS= read -r line; do # awk would wait for a whole block of input
+    if [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]]; then
+      tenth=$((10 * BASH_REMATCH[1] / BASH_REMATCH[2])) shown=0
+      if [ -t 1 ]; then
+        printf '\r[build] %s' "${BASH_REMATCH[0]}"
+      elif ((tenth > last)); then
+        say "${BASH_REMATCH[0]}"
+      fi
+      last=$tenth
+      continue
+    fi
+    if [[ $line =~ (warning|error):|^FAILED ]]; then
+      shown=12
+      if [ -t 1 ]; then echo; fi
+    fi
+    if ((shown > 0)); then
+      printf '%s\n' "$line"
+      shown=$((shown - 1))
+    fi
+  done
+  if [ -t 1 ]; then echo; fi
 }
 
 if ! cmake --preset release "$@" >"$log" 2>&1; then
