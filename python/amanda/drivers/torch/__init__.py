@@ -72,11 +72,13 @@ class TorchDriver:
         return True
 
     def load(self) -> None:
-        """Raises `ImportError` if there is no build for this torch, or if this torch lacks something the driver
-        needs."""
+        """Raises `ImportError` if there is no build for this torch, if the build does not load with it, or if this torch
+        lacks something the driver needs."""
         import torch
 
         self._builds.use(torch.__version__)
+        with self._builds.loading(torch.__version__, torch.__path__[0]):
+            from amanda import _torch  # noqa: F401
         from amanda.drivers.torch import attach, backward_pass, compiled, functions
 
         attach.attach()

@@ -3,8 +3,10 @@ stable ABI. This file does not import torch."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 
 from amanda import _core
 
@@ -44,12 +46,34 @@ class Builds:
             self._path.insert(0, folder)
         self.used = minor
 
+    @contextlib.contextmanager
+    def loading(self, torch_version: str, torch_folder: str) -> Iterator[None]:
+        """A context in which the modules of the build that is used are imported.
+
+        Raises:
+            ImportError: they do not load with this torch.
+        """
+        try:
+            yield
+        except ImportError as error:
+            if not os.path.isabs(str(error).partition(":")[0]):  # the dynamic loader's messages begin with a file
+                raise
+            raise ImportError(
+                f"[torch] the build for torch {self.used} does not load with torch {torch_version} in {torch_folder}: "
+                f"{error}; if that torch was built from source, or with another C++ ABI, {_AGAIN}"
+            ) from error
+
+
+_AGAIN = (
+    "build amanda again, against a torch from 2.11 on: pip install --no-build-isolation "
+    f"amanda_nn-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
+)
+
 
 def _no_build(torch_version: str, minors: list[str]) -> str:
     return (
         f"[torch] torch {torch_version} is installed, and this amanda holds {_listed(minors)} only; install torch "
-        f'{minors[-1]} (pip install "torch=={minors[-1]}.*"), or build amanda again, against a torch from 2.11 on: '
-        f"pip install --no-build-isolation amanda_nn-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
+        f'{minors[-1]} (pip install "torch=={minors[-1]}.*"), or {_AGAIN}'
     )
 
 

@@ -5,12 +5,14 @@ itself that version's number.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 from amanda import _core
 from amanda.drivers.torch import TorchDriver
 from amanda.drivers.torch.builds import Builds
@@ -148,3 +150,30 @@ def test_where_torch_is_missing_the_builds_are_listed(tmp_path, monkeypatch):
     driver = TorchDriver(Builds([str(tmp_path)]), CompiledFunctions())
     assert not driver.is_available()
     assert driver.describe() == [("torch", "not installed"), ("built for torch", "2.13")]
+
+
+def test_a_build_that_does_not_load_with_this_torch_is_one_sentence(installation, tmp_path):
+    (own,) = PACKAGE.glob("_torch_*_*")
+    folder = installation()
+    shutil.copytree(own, folder / "amanda" / own.name)
+    library = folder / "amanda" / own.name / "libamanda_torch.so"
+    # A library without the symbols that are looked for, as one for another ABI.
+    subprocess.run(["g++", "-shared", "-x", "c++", os.devnull, "-o", library], check=True)
+    (line,) = printed_by(
+        folder,
+        """
+        try:
+            import amanda
+        except ImportError as error:
+            print(error)
+        """,
+    )
+    version = torch.__version__
+    start = (
+        f"[torch] the build for torch {version[:4]} does not load with torch {version} in {torch.__path__[0]}: {folder}"
+    )
+    assert line.startswith(start)
+    assert ": undefined symbol: " in line
+    assert line.endswith(
+        f"; if that torch was built from source, or with another C++ ABI, {ADVICE.removeprefix('or ')}"
+    )
