@@ -58,6 +58,17 @@ TEST(Driver, FilterLooksIntoCompositeCalls) {
   EXPECT_EQ(tool.seen, "matmul");  // mm is inside it
 }
 
+TEST(Driver, LinearLikeHasTheCallsOfModulesInCpp) {
+  Recorder tool({.ops = amanda::pytorch::linear_like()});
+  torch::nn::Linear biased(3, 4), plain(torch::nn::LinearOptions(3, 4).bias(false));
+  in_scope(tool, [&] {
+    biased(torch::ones({2, 3}));
+    plain(torch::ones({2, 3}));
+    torch::linear(torch::ones({2, 3}), plain->weight);
+  });
+  EXPECT_EQ(tool.seen, "addmm matmul linear");
+}
+
 TEST(Driver, NestedShowsInnerCalls) {
   Recorder tool({.ops = {"linear", "matmul", "mm"}, .nested = true});
   const auto x = torch::ones({2, 3}), w = torch::ones({4, 3});

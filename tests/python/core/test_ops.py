@@ -1,10 +1,13 @@
 """amanda.ops: every name is an operator's, and the groups hold what models run."""
 
+import re
+
 import amanda
 import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.mapping import MappingTool
+from repository import ROOT
 from transformers.pytorch_utils import Conv1D
 
 
@@ -29,6 +32,12 @@ def seen(ops, program, *inputs):
 
 
 NAMES = [(group, name) for group, names in amanda.ops.groups.items() for name in names]
+
+
+def test_the_group_in_cpp_is_the_same():
+    header = (ROOT / "drivers" / "torch" / "include" / "amanda" / "torch.h").read_text()
+    (names,) = re.findall(r"OpFilter linear_like\(\) \{\s+return \{([^}]*)\};", header)
+    assert tuple(re.findall(r'"(\w+)"', names)) == amanda.ops.linear_like
 
 
 @pytest.mark.parametrize(("group", "name"), NAMES)

@@ -27,6 +27,23 @@ void set(Values& values, size_t i, const c10::IValue& value);
 /// Sets a replacement's i-th result. Throws as Values::set_result().
 void set_result(Values& values, size_t i, const c10::IValue& value);
 
+/// The operators by which linear layers multiply by their weight, as `amanda.ops.linear_like` in Python: Python's
+/// `nn.Linear` calls "linear", `torch::nn::Linear` calls "addmm" or "matmul". Some also multiply activations.
+inline OpFilter linear_like() {
+  return {"linear",
+          "matmul",
+          "mm",
+          "bmm",
+          "mv",
+          "addmm",
+          "addmv",
+          "baddbmm",
+          "addbmm",
+          "_grouped_mm",
+          "_transformer_encoder_layer_fwd",
+          "_native_multi_head_attention"};
+}
+
 /// The driver. Linking to it attaches it, for the whole process.
 Backend& backend();
 
