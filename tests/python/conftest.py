@@ -28,8 +28,8 @@ def pytest_configure() -> None:
 
 
 # Workers of pytest-xdist take one file after another. They end together if the files that take longest come first: those
-# that start programs, or compile.
-LONG_FIRST = ["house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
+# that run for a given time, start programs, or compile.
+LONG_FIRST = ["scopes", "house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
