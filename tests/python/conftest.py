@@ -29,7 +29,7 @@ def pytest_configure() -> None:
 
 # Workers of pytest-xdist take one file after another. They end together if the files that take longest come first: those
 # that run for a given time, start programs, or compile.
-LONG_FIRST = ["scopes", "house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
+LONG_FIRST = ["scopes", "core", "house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
