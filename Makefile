@@ -5,6 +5,8 @@
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# With it, pytest rewrites all tests in each run, and each process of a test compiles the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON_BIN := .venv/bin/python
 SITE = $(shell $(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

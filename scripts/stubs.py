@@ -8,6 +8,15 @@ from pathlib import Path
 
 MODULES = ["_core", "_cupti", "_rematerialization", "_tensorflow", "_tools", "_torch", "_torch_compile", "_torch_tools"]
 
+# One process for all: it spends most of its time on `import amanda`.
+STUBGEN = """
+import sys
+import amanda
+from pybind11_stubgen import main
+for module in sys.argv[2:]:
+    main([f"amanda.{module}", "--output-dir", sys.argv[1], "--exit-code"])
+"""
+
 # pybind11-stubgen leaves out special names. An Operator's instances have a __name__, as functions have.
 NAME = "    @property\n    def __name__(self) -> str:\n        ...\n"
 
@@ -15,10 +24,8 @@ NAME = "    @property\n    def __name__(self) -> str:\n        ...\n"
 def generate(folder: Path) -> None:
     """Puts a `.pyi` of each extension module of the installed package into `folder`."""
     with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run([sys.executable, "-c", STUBGEN, scratch, *MODULES], check=True, stdout=subprocess.DEVNULL)
         for module in MODULES:
-            command = [sys.executable, "-c", "import amanda; from pybind11_stubgen import main; main()"]
-            command += [f"amanda.{module}", "--output-dir", scratch, "--exit-code"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             text = (Path(scratch) / "amanda" / f"{module}.pyi").read_text()
             # The module's own names, which it calls by their full names in some places.
             text = text.replace(f"amanda.{module}.", "")

@@ -1,5 +1,7 @@
 """Which warnings of libraries are no errors, and how many threads PyTorch may use."""
 
+import gc
+
 import pytest
 import torch
 
@@ -20,3 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in THEIRS:
         config.addinivalue_line("filterwarnings", line)
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Each test ends with `gc.collect`: it looks at what they made, and not at all of these libraries each time."""
+    gc.collect()
+    gc.freeze()

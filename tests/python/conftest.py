@@ -8,6 +8,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the import: the threads 
 
 import gc
 import signal
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import amanda
 import pytest
 import torch
 from preloaded import Preloaded
+from rank_programs import Ranks
 from repository import ROOT
 from tool_fixtures import after, before, fresh_python, log, placeless, recorder, replace, says  # noqa: F401
 
@@ -26,8 +28,8 @@ def pytest_configure() -> None:
 
 
 # Workers of pytest-xdist take one file after another. They end together if the files that take longest come first: those
-# that start programs, or compile.
-LONG_FIRST = ["house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
+# that run for a given time, start programs, or compile.
+LONG_FIRST = ["scopes", "core", "house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,6 +84,24 @@ def run_example(preloaded: Preloaded, tmp_path: Path) -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def forked_python(preloaded: Preloaded, tmp_path: Path) -> Callable[..., str]:
+    """As `fresh_python`, where it may be that PyTorch and Amanda are imported already. The code may have arguments."""
+
+    def run(code: str, *arguments: object, **environment: str) -> str:
+        command = ["-c", textwrap.dedent(code), *map(str, arguments)]
+        (done,) = preloaded.run_together([command], [environment], folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def ranks(preloaded: Preloaded, tmp_path: Path) -> Ranks:
+    return Ranks(preloaded, tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
+import gc
 from collections.abc import Iterator
 
 import amanda
@@ -17,6 +18,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tool_fixtures import after, before, fresh_python, log, placeless, recorder, replace, says  # noqa: F401
+
+
+def pytest_collection_finish() -> None:
+    """Tests of lifetimes call `gc.collect`: it looks at what they made, and not at all of TensorFlow each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

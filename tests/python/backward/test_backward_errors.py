@@ -381,8 +381,8 @@ def resident():
         return int(status.read().split()[1]) * 4096
 
 
-def test_two_thousand_iterations_do_not_grow(fresh_python):
-    grown = fresh_python("""
+def test_two_thousand_iterations_do_not_grow(forked_python):
+    grown = forked_python("""
         import amanda, gc, torch
         from torch import nn
         def resident():
@@ -414,8 +414,8 @@ def test_two_thousand_iterations_do_not_grow(fresh_python):
     assert misses == 0
 
 
-def test_thousands_of_scopes_leave_nothing_on_a_node_that_lives_on(fresh_python):
-    grown = fresh_python("""
+def test_thousands_of_scopes_leave_nothing_on_a_node_that_lives_on(forked_python):
+    grown = forked_python("""
         import amanda, gc, torch
         def resident():
             with open("/proc/self/statm") as status:

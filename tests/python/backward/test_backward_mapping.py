@@ -421,7 +421,7 @@ def test_backward_operators_have_ids_of_their_own_that_stay():
     assert not set(ids) & {forward for forward, _, _ in runs[0]}
 
 
-def test_ids_are_the_same_in_another_process(fresh_python):
+def test_ids_are_the_same_in_another_process(fresh_python, forked_python):
     code = """
         import amanda, torch
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 4))
@@ -433,5 +433,5 @@ def test_ids_are_the_same_in_another_process(fresh_python):
         print(ids)
     """
     first = fresh_python(code)
-    assert first == fresh_python(code)
+    assert first == forked_python(code)  # their hashes of strings differ
     assert "GeluBackward0" in first

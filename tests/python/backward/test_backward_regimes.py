@@ -234,15 +234,13 @@ def test_subclasses(make):
     assert all(torch.equal(got, expected) for got in thrice(make(), program))
 
 
-def test_a_distributed_model(tmp_path):
-    import torch.multiprocessing as mp
-
-    mp.spawn(distributed, (2, str(tmp_path / "rendezvous")), 2)
+def test_a_distributed_model(ranks, tmp_path):
+    ranks.function(distributed, 2, str(tmp_path / "rendezvous"))
 
 
-def distributed(rank, world, path):
+def distributed(rank, path):
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
 
     def train(tools):
         torch.manual_seed(0)

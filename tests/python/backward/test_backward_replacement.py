@@ -265,8 +265,8 @@ def test_replaced_nodes_of_operators_that_save_their_results_have_second_derivat
             torch.testing.assert_close(x.grad, 2 * x.detach().exp())
 
 
-def test_a_deep_graph_of_replaced_nodes_is_freed(fresh_python):
-    printed = fresh_python("""
+def test_a_deep_graph_of_replaced_nodes_is_freed(forked_python):
+    printed = forked_python("""
         import amanda, torch
         def analyse(context):
             if context.backward_op.__name__ != "AccumulateGrad":

@@ -1,5 +1,6 @@
 """`amanda diff`: its table, files and exit statuses."""
 
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,6 @@ from amanda.cli.main import main
 from amanda.tools.diff import Recorder, recorder
 from amanda.tools.diff.record import Record
 from page_tables import tables_of
-from repository import environment
 
 PROGRAM = """
 import sys, torch
@@ -34,11 +34,24 @@ def diff(tmp_path, run_python):
     return lambda *arguments: run_python("-m", "amanda", "diff", *arguments)
 
 
-def test_two_scripts(diff, tmp_path):
+@pytest.fixture
+def diff_of(diff):
+    """diff_of("a.py", "b.py", *options): as of the two scripts, but the first is recorded without a new interpreter."""
+    count = itertools.count()
+
+    def run(reference, script, *options):
+        folder = f"record{next(count)}"
+        diff("--record", folder, *[option for option in options if option.startswith("--compiled")], reference)
+        return diff("--against", folder, *options, script)
+
+    return run
+
+
+def test_two_scripts(diff, diff_of, tmp_path):
     same = diff("a.py", "a.py", "--flag")
     words = "0 differences in 24 operators, 27 results, forward and backward"
     assert (same.returncode, same.stdout) == (0, f"['--flag']\n['--flag']\n\n{words}\n"), same.stderr
-    other = diff("--json", "rows.json", "--html", "page.html", "a.py", "b.py")
+    other = diff_of("a.py", "b.py", "--json", "rows.json", "--html", "page.html")
     assert other.returncode == 1, other.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert {(row["kind"], row["name"]) for row in rows} >= {
@@ -59,14 +72,14 @@ def test_a_record_for_later(diff):
 
 
 RANKS = """
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 from process_groups import destroy_group
-dist.init_process_group("gloo")
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=2)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))
 model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-rank = dist.get_rank()
 data = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8 + rank]])
 if rank == 1:
     model.module[1].eps = 1e-3
@@ -78,12 +91,8 @@ destroy_group()
 """
 
 
-def test_one_rank_against_another(diff, new_python, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    (tmp_path / "ranks.py").write_text(RANKS)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "amanda", "diff"]
-    recorded = new_python(*launch, "--record", "ref", "ranks.py")
-    assert recorded.returncode == 0, recorded.stderr
+def test_one_rank_against_another(diff, ranks, tmp_path):
+    ranks.program(RANKS, 2, command=("-m", "amanda", "diff", "--record", "ref"))
     compared = diff("--json", "rows.json", "ref/rank0", "ref/rank1")
     assert compared.returncode == 1, compared.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
@@ -93,7 +102,7 @@ def test_one_rank_against_another(diff, new_python, tmp_path, monkeypatch):
     ], "neither what follows from them, nor gradients that were reduced"
 
 
-def test_mistakes_and_programs_that_fail(diff, tmp_path):
+def test_mistakes_and_programs_that_fail(diff, diff_of, tmp_path):
     assert "expected two scripts; or --record or --against, and a script" in diff("a.py").stderr
     missing = diff("--against", "nothing", "a.py")
     assert (missing.returncode, missing.stdout) == (2, "")
@@ -102,7 +111,7 @@ def test_mistakes_and_programs_that_fail(diff, tmp_path):
     assert failed.returncode == 3
     assert failed.stderr == "amanda diff: fails.py ended with status 1\n"
     (tmp_path / "raises.py").write_text("1 / 0")
-    raised = diff("a.py", "raises.py")
+    raised = diff_of("a.py", "raises.py")
     assert raised.returncode == 5
     assert raised.stderr.endswith("ZeroDivisionError: division by zero\namanda diff: raises.py ended with status 1\n")
 
@@ -140,9 +149,9 @@ def test_damage_that_is_found_later_does_not_end_the_program(diff, tmp_path):
     assert told in done.stderr
 
 
-def test_operators_that_a_program_did_not_reach_are_no_differences(diff, tmp_path):
+def test_operators_that_a_program_did_not_reach_are_no_differences(diff_of, tmp_path):
     (tmp_path / "fails.py").write_text(PROGRAM.replace("print", "torch.Tensor.backward = lambda loss: 1 / 0\nprint"))
-    done = diff("a.py", "fails.py")
+    done = diff_of("a.py", "fails.py")
     assert done.returncode == 5
     assert done.stderr.endswith("ZeroDivisionError: division by zero\namanda diff: fails.py ended with status 1\n")
     assert "only in reference" not in done.stdout
@@ -165,10 +174,10 @@ double(torch.ones(3))
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "opaque"])
-def test_compiled_functions_are_not_compared_as_they_run_alone(diff, tmp_path, mode):
+def test_compiled_functions_are_not_compared_as_they_run_alone(diff_of, tmp_path, mode):
     (tmp_path / "e.py").write_text(COMPILED.replace("COMPILE", ""))
     (tmp_path / "c.py").write_text(COMPILED.replace("COMPILE", "double = torch.compile(double, backend='aot_eager')"))
-    done = diff("--compiled", mode, "e.py", "c.py")
+    done = diff_of("e.py", "c.py", f"--compiled={mode}")
     if mode == "opaque":
         assert done.returncode == 1, "its operators are in one run only"
         assert " differences in " in done.stdout
@@ -192,16 +201,16 @@ print(layer(x).shape)
 CALLS = r"\d+ calls: it runs on another thread, which has entered no scope"
 
 
-def test_operators_on_other_threads_are_told_as_not_compared(diff, tmp_path):
+def test_operators_on_other_threads_are_told_as_not_compared(diff_of, tmp_path):
     for name, parallel in (("one.py", "False"), ("two.py", "True")):
         (tmp_path / name).write_text(THREAD.replace("PARALLEL", parallel))
-    clean = diff("--strict", "one.py", "one.py")
+    clean = diff_of("one.py", "one.py", "--strict")
     assert (clean.returncode, clean.stderr) == (0, "")
     for strict in ([], ["--strict"]):
-        done = diff(*strict, "one.py", "two.py")
+        done = diff_of("one.py", "two.py", *strict)
         assert done.returncode == 4, done.stdout
         assert re.search(rf"\nno difference in what was compared \(.*\); not compared: {CALLS}", done.stdout)
-        reference = diff(*strict, "two.py", "one.py")
+        reference = diff_of("two.py", "one.py", *strict)
         assert reference.returncode == 4
         assert re.search(rf"not compared: {CALLS}: .* in the reference\n", reference.stdout)
 
@@ -318,9 +327,9 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize(("edit", "names"), [("'none'", []), ("'tanh'", ["aten::gelu"])])
-def test_operators_of_an_edited_line_that_do_the_same_are_no_difference(diff, tmp_path, edit, names):
+def test_operators_of_an_edited_line_that_do_the_same_are_no_difference(diff_of, tmp_path, edit, names):
     (tmp_path / "before.py").write_text(EDITED.format(""))
     (tmp_path / "after.py").write_text(EDITED.format(edit))
-    done = diff("--json", "rows.json", "before.py", "after.py")
+    done = diff_of("before.py", "after.py", "--json", "rows.json")
     assert done.returncode == (1 if names else 0), done.stdout
     assert [row["name"] for row in json.loads((tmp_path / "rows.json").read_text())] == names

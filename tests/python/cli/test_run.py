@@ -40,7 +40,7 @@ def amanda_run(tmp_path, run_python):
     return run
 
 
-def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python, tmp_path):
+def test_tables_are_printed_and_the_program_is_as_without(amanda_run, preloaded, tmp_path):
     done = amanda_run(
         *(
             "-t",
@@ -59,7 +59,7 @@ def test_tables_are_printed_and_the_program_is_as_without(amanda_run, run_python
         )
     )
     assert (done.returncode, done.stderr) == (0, "")
-    alone = run_python("script.py", "--top", "x").stdout
+    alone = preloaded.run("script.py", "--top", "x", folder=tmp_path).stdout
     assert done.stdout.startswith(alone)
     profile, flops = done.stdout[len(alone) :].split("\nflops\n")
     assert re.search(r"\n module +calls  total ms", profile)

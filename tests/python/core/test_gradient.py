@@ -179,8 +179,8 @@ def test_gradients_reach_the_tools_own_parameters(after):
 # ---- another shape ---------------------------------------------------------------------------------------------------
 
 
-def test_another_shape_stops_the_gradient_and_warns_once(fresh_python):
-    lines = fresh_python("""
+def test_another_shape_stops_the_gradient_and_warns_once(forked_python):
+    lines = forked_python("""
         import logging, torch, amanda
         logging.basicConfig(format="%(message)s", stream=__import__("sys").stdout)
         tool = amanda.Tool()

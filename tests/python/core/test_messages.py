@@ -483,14 +483,14 @@ def test_a_scope_that_is_used(recwarn):
     assert list(recwarn) == []
 
 
-def test_a_scope_that_is_not_entered_by_the_end_of_the_program(fresh_python):
+def test_a_scope_that_is_not_entered_by_the_end_of_the_program(forked_python):
     code = """
         import sys, warnings, amanda
         sys.stderr = sys.stdout
         scope = amanda.apply(amanda.Tool("late"))
         print("end")
     """
-    end, _, warning = fresh_python(code).partition("\n")
+    end, _, warning = forked_python(code).partition("\n")
     assert end == "end"
     assert "<string>:4: UserWarning: [scope] the scope of late was never entered" in warning
 

@@ -359,6 +359,7 @@ def test_results_are_let_go_of():
         assert references[0]() is None
 
 
+@pytest.mark.slow  # 600 operators
 def test_the_page_on_limitations_lists_what_cant_be_replaced():
     names = {"__name__": "replacements", "__file__": str(ROOT / "scripts" / "replacements.py")}
     exec((ROOT / "scripts" / "replacements.py").read_text(), names)

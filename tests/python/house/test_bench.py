@@ -1,5 +1,6 @@
 """The benchmark runs and reports every row. What it measures is no test's business."""
 
+import runpy
 import subprocess
 import sys
 
@@ -50,11 +51,14 @@ def test_a_quick_run_reports_every_row(report):
         (["--rows", "NaN"], "--rows selects rows of the table of time: not of instructions"),
     ],
 )
-def test_a_table_of_its_own_has_no_rows_and_no_instructions(preloaded, tmp_path, options, says):
-    command = [str(ROOT / "tests" / "bench"), *options, "--workloads", "memory", "first-use"]
-    done = preloaded.run(*command, folder=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr
+@pytest.mark.usefixtures("report")
+def test_a_table_of_its_own_has_no_rows_and_no_instructions(monkeypatch, capsys, options, says):
+    command = runpy.run_path(str(ROOT / "tests" / "bench" / "__main__.py"), run_name="bench")
+    monkeypatch.setattr(sys, "argv", ["bench", *options, "--workloads", "memory", "first-use"])
+    with pytest.raises(SystemExit) as ended:
+        command["arguments"]()
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
 
 
 def test_every_table_has_its_place_in_the_documentation(report, markdown_page, tmp_path):

@@ -1,14 +1,12 @@
 """The programs a reader runs first, as they run them: what they claim, and that they need no network."""
 
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
+from preloaded import Preloaded
 from repository import ROOT
 
 QUICKSTART = ROOT / "examples" / "python" / "quickstart.py"
@@ -16,8 +14,8 @@ PAGE = ROOT / "docs" / "quickstart.md"
 
 
 @pytest.fixture(scope="module")
-def demo() -> str:
-    return _run(ROOT / "examples" / "python" / "demo.py")
+def demo(preloaded) -> str:
+    return _run(preloaded, ROOT / "examples" / "python" / "demo.py")
 
 
 def test_the_demos_claims_hold(demo):
@@ -61,8 +59,8 @@ def test_the_demos_traces_hold_every_run(demo, model, operator, calls):
     assert trace["otherData"] == {"dropped_events": 0}
 
 
-def test_quickstart_prints_what_module_hooks_measure():
-    printed = re.findall(r"^ *(\d+\.\d\d)  (\S+)$", _run(QUICKSTART), flags=re.MULTILINE)
+def test_quickstart_prints_what_module_hooks_measure(preloaded):
+    printed = re.findall(r"^ *(\d+\.\d\d)  (\S+)$", _run(preloaded, QUICKSTART), flags=re.MULTILINE)
     space: dict = {}
     exec(_blocks()[0], space)  # the model and the sentences of the page are those of the program
     largest = {}
@@ -101,9 +99,9 @@ def _blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 
-def _run(program: pathlib.Path) -> str:
+def _run(preloaded: Preloaded, program: pathlib.Path) -> str:
     """What `program` prints; it must succeed, and find no network."""
     nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
-    done = subprocess.run([sys.executable, program], env=os.environ | nowhere, cwd=ROOT, capture_output=True, text=True)
+    (done,) = preloaded.run_together([[str(program)]], [nowhere], folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

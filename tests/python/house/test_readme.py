@@ -1,8 +1,6 @@
 """The README's programs run as printed, its picture is what they print, and its figures are those that were measured."""
 
 import re
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -26,9 +24,8 @@ ROWS = {  # of the README, and what docs/performance.md calls them
 COLUMNS = ["torch.add", "transformer layer, train", "BERT-base, train"]
 
 
-def test_the_tool_in_the_readme_runs():
-    done = subprocess.run([sys.executable, "-c", SPARSITY], capture_output=True, text=True, check=True)
-    zeros = eval(done.stdout)
+def test_the_tool_in_the_readme_runs(forked_python):
+    zeros = eval(forked_python(SPARSITY))
     assert set(zeros) == {"1", "3"}
     assert all(0 < share < 1 for share in zeros.values())
 
@@ -37,12 +34,13 @@ def test_the_two_commands_are_there():
     assert re.findall(r"^make (\w+) ", README, re.MULTILINE) == ["demo", "test"]
 
 
-def test_the_picture_is_what_the_five_lines_print(tmp_path):
+def test_the_picture_is_what_the_five_lines_print(preloaded, tmp_path):
     _, printed = STATISTICS.split("\n\n")
     script = ROOT / "scripts" / "table_picture.py"
     assert printed in script.read_text()
     drawn = tmp_path / "drawn.svg"
-    subprocess.run([sys.executable, script, drawn], check=True, capture_output=True)
+    done = preloaded.run(str(script), str(drawn), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     found, expected = words(drawn), words(PICTURE)
     assert "encoder.layer.0.output.dense" in expected
     assert len(found) == len(expected)

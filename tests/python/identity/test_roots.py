@@ -5,10 +5,8 @@ import contextlib
 import functools
 import gc
 import inspect
+import pathlib
 import pickle
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 
@@ -130,9 +128,8 @@ def test_a_root_has_the_same_ids_wherever_the_scope_is_entered():
     assert tool.runs[0] == tool.runs[1] != tool.runs[2] == tool.runs[3]
 
 
-def test_a_process_that_calls_from_elsewhere_has_the_same_ids():
-    program = textwrap.dedent(
-        """
+def test_a_process_that_calls_from_elsewhere_has_the_same_ids(forked_python):
+    program = """
         import sys
         sys.path.insert(0, sys.argv[1])
         import test_roots as t
@@ -141,11 +138,9 @@ def test_a_process_that_calls_from_elsewhere_has_the_same_ids():
                 t.loss()
             and_deeper()
         print(t.ids(other_caller if sys.argv[2] == "other" else t.loss))
-        """
-    )
-    command = [sys.executable, "-c", program, str(__import__("pathlib").Path(__file__).parent)]
-    run = functools.partial(subprocess.run, capture_output=True, text=True, check=True)
-    assert run([*command, "other"]).stdout == run([*command, "same"]).stdout
+    """
+    folder = pathlib.Path(__file__).parent
+    assert forked_python(program, folder, "other") == forked_python(program, folder, "same")
 
 
 def test_the_innermost_root_counts():

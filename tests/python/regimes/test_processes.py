@@ -195,10 +195,8 @@ def test_a_collective_that_is_still_running_is_looked_at(after, tmp_path):
 
 
 @pytest.mark.slow
-def test_models_over_two_processes(tmp_path):
-    import torch.multiprocessing as mp
-
-    mp.spawn(over_two_processes, (2, str(tmp_path / "rendezvous")), 2)
+def test_models_over_two_processes(ranks, tmp_path):
+    ranks.function(over_two_processes, 2, str(tmp_path / "rendezvous"))
 
 
 def net():
@@ -221,9 +219,9 @@ def half():
     return fsdp(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 
 
-def over_two_processes(rank, world, path):
+def over_two_processes(rank, path):
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
     parallel = nn.parallel.DistributedDataParallel
     models = {
         "DDP, static graph": lambda: parallel(net(), static_graph=True),

@@ -3,15 +3,14 @@
 import dataclasses
 import datetime
 import json
+import re
 import socket
-import subprocess
-import sys
 
 import amanda
 import pytest
 import torch
 from process_groups import destroy_group
-from rank_programs import line, run_ranks
+from rank_programs import line
 
 PROGRAM = """
 import os, sys, time
@@ -89,9 +88,9 @@ destroy_group()
         *(pytest.param(how, 4, "aten::linear", marks=pytest.mark.slow) for how in ("ddp", "fsdp")),
     ],
 )
-def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
-    outputs = run_ranks(PROGRAM, tmp_path, count, how, str(tmp_path), "yes")
-    (alone, *_) = run_ranks(PROGRAM, tmp_path, count, how, str(tmp_path), "no")
+def test_rows_and_traces_of_all_ranks(ranks, tmp_path, how, count, reads):
+    outputs = ranks.program(PROGRAM, count, how, str(tmp_path), "yes")
+    (alone, *_) = ranks.program(PROGRAM, count, how, str(tmp_path), "no")
     assert line(outputs[0], "weights") == line(alone, "weights")
     names = {name: rest for name, *rest in line(outputs[0], "names")}
     assert names["aten::sin"] == [count, 600, 1]  # the loop of rank 1
@@ -109,9 +108,16 @@ def test_rows_and_traces_of_all_ranks(tmp_path, how, count, reads):
     assert max(map(min, spans.values())) < min(map(max, spans.values()))  # they ran at the same time
 
 
-def test_each_rank_has_its_files(tmp_path):
-    command = ["-m", "amanda", "run", "-t", "profile", "--format", "json,parquet", "--out", "out"]
-    run_ranks(PROGRAM, tmp_path, 2, "ddp", str(tmp_path), "no", command=command)
+def test_torchrun_sets_what_ranks_are_named_by(preloaded, tmp_path):
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", "env")
+    printed = preloaded.run(*launch, folder=tmp_path).stdout
+    found = re.findall(r"^(RANK|WORLD_SIZE)=(\d)$", printed, re.MULTILINE)
+    assert sorted(found) == [("RANK", "0"), ("RANK", "1"), ("WORLD_SIZE", "2"), ("WORLD_SIZE", "2")]
+
+
+def test_each_rank_has_its_files(ranks, preloaded, tmp_path):
+    command = ("-m", "amanda", "run", "-t", "profile", "--format", "json,parquet", "--out", "out")
+    ranks.program(PROGRAM, 2, "ddp", str(tmp_path), "no", command=command)
     rows = {row.name: row for row in amanda.report(tmp_path / "out", value="calls").rows()}
     assert (rows["aten::sin"].least, rows["aten::sin"].most, rows["aten::sin"].slowest_rank) == (3, 600, 1)
     assert {row.host for row in amanda.report(tmp_path / "out/profile/module").rows("rank")} == {socket.gethostname()}
@@ -123,12 +129,11 @@ def test_each_rank_has_its_files(tmp_path):
         }
         assert rows["aten::sin"] == (600 if rank else 3)
     (tmp_path / "alone.py").write_text("import torch; torch.ones(2).sin()")
-    alone = [sys.executable, *command, "alone.py"]  # one process: its parts of datasets have the names of rank 0's
-    refused = subprocess.run(alone, cwd=tmp_path, text=True, capture_output=True)
+    # One process: its parts of datasets have the names of rank 0's.
+    refused = preloaded.run(*command, "alone.py", folder=tmp_path)
     assert (refused.returncode, "'out' holds a run already" in refused.stderr) == (2, True)
     (tmp_path / "out/profile/op/rank=1/mine").touch()
-    alone.insert(-1, "--overwrite")
-    assert subprocess.run(alone, cwd=tmp_path, capture_output=True).returncode == 0
+    assert preloaded.run(*command, "--overwrite", "alone.py", folder=tmp_path).returncode == 0
     files = json.loads((tmp_path / "out/run.json").read_text())["files"]
     assert "profile/op/rank=0/part-0.parquet" in files
     assert {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()} == {
@@ -191,8 +196,8 @@ def gather_what_does_not_fit(rank, folder):
     destroy_group()
 
 
-def test_a_rank_that_fails_leaves_no_other_waiting(tmp_path):
-    torch.multiprocessing.spawn(gather_what_does_not_fit, (str(tmp_path),), 2)
+def test_a_rank_that_fails_leaves_no_other_waiting(ranks, tmp_path):
+    ranks.function(gather_what_does_not_fit, 2, str(tmp_path))
     receiver, sender = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
     failed = "RuntimeError: [distributed] rank 1 has failed: "
     numbers = "device_ns, total_ns, host_ns, flops, calls, value"

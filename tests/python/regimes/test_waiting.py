@@ -1,11 +1,7 @@
 """How long collectives wait for late ranks: programs in which one rank sleeps for a known time."""
 
-import subprocess
-import sys
-
 import pytest
-from rank_programs import line, run_ranks
-from repository import ROOT
+from rank_programs import line
 
 PROGRAM = """
 import os, sys, time
@@ -136,8 +132,8 @@ def clocks_differ(outputs):
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_collectives_wait_for_the_rank_that_sleeps(tmp_path, count):
-    outputs = run_ranks(PROGRAM, tmp_path, count)
+def test_collectives_wait_for_the_rank_that_sleeps(ranks, count):
+    outputs = ranks.program(PROGRAM, count)
     clocks = clocks_differ(outputs)
     for output in outputs:  # a bucket of gradients for each step, from the backward pass
         started = line(output, "ddp")
@@ -201,10 +197,7 @@ def check_blocked(outputs):
         assert [known, blocked] == [sum(figures[1] for figures in of_rank), sum(figures[2] for figures in of_rank)]
 
 
-def test_the_example_finds_the_slow_rank():
-    example = ROOT / "examples" / "python" / "compare_ranks.py"
-    done = subprocess.run([sys.executable, example], text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    slowest = done.stdout.splitlines()[-1]
+def test_the_example_finds_the_slow_rank(run_example):
+    slowest = run_example("compare_ranks.py").splitlines()[-1]
     assert slowest.startswith("slowest: rank 1, ")
     assert slowest.endswith("; most of it in aten::randn_like")

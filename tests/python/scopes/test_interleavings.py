@@ -401,8 +401,8 @@ def test_a_few_seconds_of_random_programs(count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_minute_of_random_programs(count):
-    for_seconds(30, count, first=1000)
+def test_half_a_minute_of_random_programs(count):
+    for_seconds(15, count, first=1000)
 
 
 # ---- what may happen anywhere ----------------------------------------------------------------------------------------
@@ -510,13 +510,13 @@ def test_a_second_of_programs_that_are_disturbed():
 @pytest.mark.filterwarnings(FORKED)
 @pytest.mark.parametrize("count", [1, 3])
 def test_programs_that_are_disturbed(count):
-    seeds_for_seconds(15, lambda seed: check_disturbed(seed, count), first=2000)
+    seeds_for_seconds(8, lambda seed: check_disturbed(seed, count), first=2000)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(FORKED)
 def test_tasks_that_are_disturbed():
-    seeds_for_seconds(15, check_tasks, first=3000)
+    seeds_for_seconds(8, check_tasks, first=3000)
 
 
 # ---- stress ----------------------------------------------------------------------------------------------------------
@@ -585,5 +585,5 @@ def test_a_few_seconds_of_stress():
 
 
 @pytest.mark.slow
-def test_a_minute_of_stress():
-    stress(65, threads=8)
+def test_half_a_minute_of_stress():
+    stress(30, threads=8)

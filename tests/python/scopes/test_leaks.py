@@ -1,10 +1,5 @@
 """Nothing grows: two thousand iterations of each kind of action leave memory, objects and tensors as they were."""
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
 PROGRAM = """
@@ -144,27 +139,19 @@ KINDS = [
 QUICK = ["edit after", "fault backward"]
 
 
-def growth(kind, iterations):
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", textwrap.dedent(PROGRAM), kind, str(iterations)],
-        capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return tuple(map(int, done.stdout.split()))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_thousand_iterations_leave_nothing(kind):
-    check(*growth(kind, 2000))
+def test_two_thousand_iterations_leave_nothing(forked_python, kind):
+    check(forked_python(PROGRAM, kind, 2000))
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_some_iterations_leave_nothing(kind):
-    check(*growth(kind, 300))
+def test_some_iterations_leave_nothing(forked_python, kind):
+    check(forked_python(PROGRAM, kind, 300))
 
 
-def check(size, objects, tensors):
+def check(printed):
+    size, objects, tensors = map(int, printed.split())
     assert tensors == 0
     assert abs(objects) < 100
     assert size < 1 << 19

@@ -513,8 +513,8 @@ def test_leaving_goes_through_whatever_fails(where, monkeypatch):
 # ---- registrations on a tool of an open scope ------------------------------------------------------------------------
 
 
-def test_registrations_on_an_open_tool_fill_no_memory(fresh_python):
-    out = fresh_python("""
+def test_registrations_on_an_open_tool_fill_no_memory(forked_python):
+    out = forked_python("""
         import amanda, resource, torch
         x = torch.ones(2)
         tool = amanda.Tool()

@@ -1,7 +1,7 @@
 """Commands as forks of an interpreter that has imported PyTorch and Amanda, which takes most of a command's time.
 
-As a program: serves a socket, whose number is its argument. Each message is a command, with files for its output; the
-answer is its exit status.
+As a program: serves a socket, whose number is its argument. Each message is a list of commands, with two files for the
+output of each; the answer is their exit statuses.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 WARNINGS = "-W", "error::RuntimeWarning"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+MOST = 8  # commands at once
 
 
 def read_at_start() -> dict[str, str]:
@@ -27,7 +31,10 @@ def read_at_start() -> dict[str, str]:
 
 
 class Preloaded:
-    """`run` is `subprocess.run` of Python with these arguments: a script, or `-m` and a module. To be closed."""
+    """`run` is `subprocess.run` of Python with these arguments: a script, `-m` and a module, or `-c` and code.
+
+    To be closed.
+    """
 
     def __init__(self) -> None:
         self.settings = read_at_start()
@@ -41,17 +48,32 @@ class Preloaded:
             self._server = subprocess.Popen(command, pass_fds=[number], env=os.environ | ONE_THREAD)
 
     def run(self, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        command = {"arguments": arguments, "folder": str(folder), "environment": os.environ | ONE_THREAD}
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-            socket.send_fds(self._socket, [json.dumps(command).encode()], [out.fileno(), errors.fileno()])
-            status = self._status()
-            out.seek(0)
-            errors.seek(0)
-            return subprocess.CompletedProcess(arguments, status, out.read(), errors.read())
+        (done,) = self.run_together([arguments], [{}], folder=folder)
+        return done
 
-    def _status(self) -> int:
+    def run_together(
+        self, commands: Sequence[Sequence[str]], environments: Sequence[dict[str, str]], *, folder: Path
+    ) -> list[subprocess.CompletedProcess[str]]:
+        """Starts all of them, each with additions to the environment, and waits for all."""
+        described = [
+            {"arguments": arguments, "folder": str(folder), "environment": os.environ | ONE_THREAD | added}
+            for arguments, added in zip(commands, environments, strict=True)
+        ]
+        with ExitStack() as files:
+            outputs = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2 * len(described))]
+            socket.send_fds(self._socket, [json.dumps(described).encode()], [file.fileno() for file in outputs])
+            statuses = self._statuses()
+            for file in outputs:
+                file.seek(0)
+            texts = [file.read() for file in outputs]
+        return [
+            subprocess.CompletedProcess(arguments, status, out, errors)
+            for arguments, status, out, errors in zip(commands, statuses, texts[::2], texts[1::2], strict=True)
+        ]
+
+    def _statuses(self) -> list[int]:
         try:
-            return int(self._socket.recv(100))
+            return json.loads(self._socket.recv(1000))
         except BaseException:  # the test has taken too long: the answer would be taken for that of the next command
             self._server.kill()
             self.close()
@@ -66,20 +88,24 @@ class Preloaded:
 def next_command(connection: socket.socket) -> dict | None:
     """In a fork, which writes to the command's files; None in the server, where no more will come."""
     while True:
-        message, files, *_ = socket.recv_fds(connection, 1 << 20, 2)
+        message, files, *_ = socket.recv_fds(connection, 1 << 20, 2 * MOST)
         if not message:
             return None
-        child = os.fork()
-        if child == 0:
-            connection.close()
-            for number, file in enumerate(files, 1):
-                os.dup2(file, number)
-                os.close(file)
-            return json.loads(message)
+        children = []
+        for command, outputs in zip(json.loads(message), zip(files[::2], files[1::2], strict=True), strict=True):
+            child = os.fork()
+            if child == 0:
+                connection.close()
+                for number, file in enumerate(outputs, 1):
+                    os.dup2(file, number)
+                for file in files:
+                    os.close(file)
+                return command
+            children.append(child)
         for file in files:
             os.close(file)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        connection.sendall(str(status).encode())
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        connection.sendall(json.dumps(statuses).encode())
 
 
 def serve() -> None:
@@ -104,6 +130,11 @@ def run(*arguments: str) -> None:
         sys.argv[1:] = arguments[2:]
         sys.path[0] = os.getcwd()
         runpy._run_module_as_main(arguments[1])
+    elif arguments[0] == "-c":
+        sys.argv[:] = ["-c", *arguments[2:]]
+        sys.path[0] = ""
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
     else:
         sys.argv[:] = arguments
         sys.path[0] = os.path.dirname(arguments[0])

@@ -1,26 +1,40 @@
 """Programs of several processes."""
 
-import subprocess
-import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from repository import environment as environment_of_programs
+from preloaded import Preloaded
+from repository import ROOT
+
+# The folders from which a program imports what tests share, and the tests.
+PATH = f"import sys; sys.path[1:1] = {[str(Path(__file__).parent), str(ROOT)]}\n"
 
 
-def run_ranks(program, folder, count, *arguments, command=()):
-    """The outputs of a program in so many processes, with RANK and WORLD_SIZE; it may import the files in this folder."""
-    (folder / "program.py").write_text(program)
-    processes = []
-    for rank in range(count):
-        environment = environment_of_programs() | {"RANK": str(rank), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-        whole = [sys.executable, *command, "program.py", *arguments]
-        processes.append(
-            subprocess.Popen(
-                whole, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+class Ranks:
+    """Runs a program, or a function of a test, in so many processes, with RANK and WORLD_SIZE."""
+
+    def __init__(self, preloaded: Preloaded, folder: Path) -> None:
+        self._preloaded, self._folder = preloaded, folder
+
+    def program(self, program: str, count: int, *arguments: str, command: tuple[str, ...] = ()) -> list[str]:
+        """What each process printed. The program may import the files in this folder."""
+        (self._folder / "program.py").write_text(PATH + program)
+        return self._run([*command, "program.py", *arguments], count)
+
+    def function(self, function: Callable[..., None], count: int, *arguments: str) -> None:
+        """function(rank, *arguments) in each: a function at the top of a file of tests."""
+        (self._folder / "program.py").write_text(
+            f"{PATH}import importlib, os\n"
+            f"function = importlib.import_module({function.__module__!r}).{function.__name__}\n"
+            "function(int(os.environ['RANK']), *sys.argv[1:])\n"
         )
-    done = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0] * count, [errors for _, errors in done]
-    return [output for output, _ in done]
+        self._run(["program.py", *arguments], count)
+
+    def _run(self, command: list[str], count: int) -> list[str]:
+        environments = [{"RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
+        done = self._preloaded.run_together([command] * count, environments, folder=self._folder)
+        assert [process.returncode for process in done] == [0] * count, [process.stderr for process in done]
+        return [process.stdout for process in done]
 
 
 def line(output, word):

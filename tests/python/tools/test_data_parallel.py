@@ -10,6 +10,7 @@ from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
 from amanda.tools.quantization import FakeQuantization
 from amanda.tools.rewriting import SubgraphRewriting
 from process_groups import destroy_group
+from rank_programs import Ranks
 
 nn = torch.nn
 STEPS, RANKS = 4, 2
@@ -83,9 +84,9 @@ def train_alone(make):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(preloaded, tmp_path_factory):
     path = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(train_on_a_rank, (str(path),), RANKS)
+    Ranks(preloaded, path).function(train_on_a_rank, RANKS, str(path))
     return [torch.load(path / f"{rank}.pt") for rank in range(RANKS)]
 
 

@@ -69,7 +69,7 @@ def is_refused(folder, name):
 def test_a_file_that_is_cut_anywhere(folder, name):
     path = folder / name
     whole = path.read_bytes()
-    for size in range(0, len(whole), 5):
+    for size in range(0, len(whole), 17):
         path.write_bytes(whole[:size])
         if is_refused(folder, name):
             continue
@@ -94,7 +94,7 @@ def test_a_bit_that_is_flipped_anywhere_in_what_describes_tensors(folder, bit):
         path = folder / name
         whole = path.read_bytes()
         head = len(whole) if name == "index.jsonl" else 8 + int.from_bytes(whole[:8], "little")
-        for at in range(bit, head, 7):
+        for at in range(bit, head, 23):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
             assert is_refused(folder, name) or name == "index.jsonl", f"byte {at}"
         path.write_bytes(whole)

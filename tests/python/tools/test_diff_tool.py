@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 
 import amanda
 import pytest
@@ -474,13 +472,11 @@ recorder.close()
 """
 
 
-def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path / "r")], capture_output=True, text=True, check=True
-    )
+def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_written(forked_python, tmp_path):
+    printed = forked_python(FULL_DISK, tmp_path / "r")
     assert re.match(
-        r"\[diff\] can't write '.*/3.safetensors': .*File too large.*; what was written before can be read\n",
-        done.stdout,
+        r"\[diff\] can't write '.*/3.safetensors': .*File too large.*; what was written before can be read",
+        printed,
     )
     record = records.Record(tmp_path / "r")
     assert not record.is_complete

@@ -360,10 +360,6 @@ def test_without_pandas_it_says_what_to_install(monkeypatch):
         Flops().to_pandas()
 
 
-def test_importing_amanda_does_not_load_it(fresh_python):
-    assert fresh_python("import amanda, sys; print('amanda._tools' in sys.modules)") == "False"
-
-
 def test_it_needs_no_framework(fresh_python):
     program = (
         "import sys, importlib.util as u; find = u.find_spec\n"

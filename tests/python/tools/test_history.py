@@ -2,7 +2,6 @@
 
 import math
 import re
-import subprocess
 import sys
 
 import amanda
@@ -303,9 +302,8 @@ def test_tools_can_be_chosen():
     assert {row.tool for row in history.rows()} == {"gradients", "parameters", "scalars"}
 
 
-def test_the_example_finds_what_goes_wrong(tmp_path):
-    example = ROOT / "examples" / "python" / "training_history.py"
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path)
+def test_the_example_finds_what_goes_wrong(preloaded, tmp_path):
+    done = preloaded.run(str(ROOT / "examples" / "python" / "training_history.py"), folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     plain, fast, deep = (int(count) for count in re.findall(r": (\d+) alarms$", done.stdout, re.MULTILINE))
     assert plain < fast

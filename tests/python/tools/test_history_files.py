@@ -2,8 +2,6 @@
 
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 
 import amanda
@@ -133,7 +131,7 @@ def test_a_resumed_run_that_counts_from_the_beginning_is_refused(tmp_path, says)
     assert set(parquet(tmp_path)["step"]) == {8, 9, 10, 11}
 
 
-def test_a_run_that_is_killed_leaves_files_that_can_be_read(tmp_path):
+def test_a_run_that_is_killed_leaves_files_that_can_be_read(preloaded, tmp_path):
     script = f"""
         import os, signal, torch, amanda
         from amanda.tools.history import History
@@ -148,7 +146,7 @@ def test_a_run_that_is_killed_leaves_files_that_can_be_read(tmp_path):
                     os.kill(os.getpid(), signal.SIGKILL)
                 optimizer.step()
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    done = preloaded.run("-c", textwrap.dedent(script), folder=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert set(parquet(tmp_path)["step"]) == {0, 1, 2, 3, 4}  # the one that has not ended is not there
     assert set(scalars(tmp_path)["parameters.norm/weight"]) == {0, 1, 2, 3, 4}

@@ -122,8 +122,8 @@ def train_on_a_rank(rank, path):
     destroy_group()
 
 
-def test_of_two_processes_the_one_that_made_it_names_the_operator(tmp_path):
-    torch.multiprocessing.spawn(train_on_a_rank, (str(tmp_path),), RANKS)
+def test_of_two_processes_the_one_that_made_it_names_the_operator(ranks, tmp_path):
+    ranks.function(train_on_a_rank, RANKS, str(tmp_path))
     (received, after), (made, behind) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS))
     assert made == [("produced", "forward", "aten::mul", "")]
     assert behind > 10

@@ -1,7 +1,6 @@
 """Shipped tools skip tensors that they cannot read, count them, log that once, and leave the program's results
 unchanged."""
 
-import concurrent.futures
 import textwrap
 
 import amanda
@@ -17,7 +16,6 @@ from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning
 from amanda.tools.quantization import FakeQuantization
 from amanda.tools.statistics import OpStatistics
-from repository import environment
 from torch.fx.experimental.proxy_tensor import make_fx
 
 TOOLS = {
@@ -182,7 +180,7 @@ def test_the_table_of_a_profile_shows_what_was_skipped():
 
 
 DISTRIBUTED = """
-    import torch, amanda
+    import os, torch, amanda
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -194,8 +192,8 @@ DISTRIBUTED = """
     from amanda.tools.statistics import OpStatistics
     from process_groups import destroy_group
 
-    dist.init_process_group("gloo", init_method="file://{file}", world_size={world}, rank={rank})
-    mesh = init_device_mesh("cpu", ({world},))
+    dist.init_process_group("gloo", init_method="file://{file}", world_size=2, rank=int(os.environ["RANK"]))
+    mesh = init_device_mesh("cpu", (2,))
 
     def program():
         torch.manual_seed(0)
@@ -215,13 +213,9 @@ DISTRIBUTED = """
 """
 
 
-def test_distributed_tensors_on_two_processes(tmp_path, fresh_python, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    script = textwrap.dedent(DISTRIBUTED)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        scripts = [script.format(file=tmp_path / "store", world=2, rank=rank) for rank in range(2)]
-        outputs = list(pool.map(fresh_python, scripts))
-    for output in outputs:
+def test_distributed_tensors_on_two_processes(ranks, tmp_path):
+    program = textwrap.dedent(DISTRIBUTED).replace("{file}", str(tmp_path / "store"))
+    for output in ranks.program(program, 2):
         lines = dict(line.split(" ", 1) for line in output.splitlines())
         assert lines["FakeQuantization"] == lines["MagnitudePruning"] == "True distributed"
         assert set(lines["OpStatistics"].split()) == {"True", "distributed", "unwritten"}  # buffers of collectives

@@ -31,14 +31,14 @@ def installation(tmp_path):
     (own,) = PACKAGE.glob("_torch_*_*")
 
     def install(*minors):
-        package = tmp_path / "amanda"
-        package.mkdir()
+        package = tmp_path / "-".join(minors) / "amanda"
+        package.mkdir(parents=True)
         for entry in PACKAGE.iterdir():
             if entry != own:
                 (package / entry.name).symlink_to(entry)
         for minor in minors:
             (package / f"_torch_{minor.replace('.', '_')}").symlink_to(own)
-        return tmp_path
+        return package.parent
 
     return install
 
@@ -89,30 +89,32 @@ def test_the_build_for_the_installed_torch_is_taken(installation):
     assert built.startswith("2.9, 2.12, 2.13; used: 2.12, compiled with ")
 
 
-@pytest.mark.parametrize(
-    ("minors", "version", "message"),
-    [
+def test_without_a_build_for_it_the_message_says_what_would_work(installation):
+    cases = [
         (["2.13"], "2.12.1+cpu", 'a build for torch 2.13 only; install torch 2.13 (pip install "torch==2.13.*"), '),
         (
             ["2.9", "2.13", "2.10"],
             "2.1.0a0+git1234567",
             'builds for torch 2.9, 2.10 and 2.13 only; install torch 2.13 (pip install "torch==2.13.*"), ',
         ),
-    ],
-)
-def test_without_a_build_for_it_the_message_says_what_would_work(installation, minors, version, message):
+    ]
+    folders = [str(installation(*minors)) for minors, _, _ in cases]
     program = f"""
         import sys, torch
-        torch.__version__ = {version!r}
-        try:
-            import amanda
-        except ImportError as error:
-            print(error)
-        print("amanda" in sys.modules, "amanda._torch" in sys.modules)
+        for folder, torch.__version__ in {[*zip(folders, (version for _, version, _ in cases), strict=True)]}:
+            sys.path.insert(0, folder)
+            try:
+                import amanda
+            except ImportError as error:
+                print(error)
+            print("amanda" in sys.modules, "amanda._torch" in sys.modules)
+            for name in [name for name in sys.modules if name.startswith("amanda.")]:
+                del sys.modules[name]
     """
-    text, left = printed_by(installation(*minors), program)
-    assert text == f"[torch] torch {version} is installed, and this amanda holds {message}{ADVICE}"
-    assert left == "False False"
+    lines = printed_by(folders[0], program)
+    assert lines[1::2] == ["False False"] * 2
+    for text, (_, version, message) in zip(lines[::2], cases, strict=True):
+        assert text == f"[torch] torch {version} is installed, and this amanda holds {message}{ADVICE}"
 
 
 def test_with_no_build_at_all_the_package_is_used_without_the_driver(installation):

@@ -1,8 +1,5 @@
 """Functions compiled with torch.compile, in scopes of either policy."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 
 import amanda
@@ -227,8 +224,8 @@ def test_a_scope_entered_inside_a_compiled_function():
     assert "aten::relu" in tool.seen  # and operators of the compiler, which runs inside
 
 
-def test_dynamo_is_not_imported_for_us_and_found_when_it_is():
-    script = textwrap.dedent("""
+def test_dynamo_is_not_imported_for_us_and_found_when_it_is(forked_python):
+    forked_python("""
         import sys, amanda, torch
         seen = []
         tool = amanda.Tool()
@@ -239,4 +236,3 @@ def test_dynamo_is_not_imported_for_us_and_found_when_it_is():
             torch.compile(torch.relu, backend="eager")(torch.ones(2))
         assert len(seen) == 2, seen
     """)
-    subprocess.run([sys.executable, "-c", script], check=True)

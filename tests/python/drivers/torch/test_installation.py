@@ -38,8 +38,8 @@ def test_a_torch_without_what_is_relied_on_is_refused(fresh_python):
     )
 
 
-def test_a_compiler_without_what_is_relied_on_is_refused(fresh_python):
-    printed = fresh_python("""
+def test_a_compiler_without_what_is_relied_on_is_refused(forked_python):
+    printed = forked_python("""
         import amanda
         import torch._dynamo
         del torch._dynamo.eval_frame._callback_from_stance

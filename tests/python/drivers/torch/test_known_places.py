@@ -330,7 +330,7 @@ def test_a_place_becomes_known_when_it_runs_again():
     assert counts == [0, 1, 1]
 
 
-@pytest.mark.parametrize(("places", "known"), [(300, [300]), (6000, range(2000, 4097))])
+@pytest.mark.parametrize(("places", "known"), [(300, [300]), (4200, range(2000, 4097))])
 def test_all_places_become_known_up_to_a_limit(places, known):
     tool = amanda.Tool("counts")
     seen = []

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from faithful import RunOriginal
-from torch.testing._internal.common_methods_invocations import op_db
 
 MOST_SAMPLES = 4  # of each operator
 
@@ -74,6 +73,8 @@ class Watch(amanda.Tool):
 @pytest.fixture(scope="module")
 def found():
     """All that PyTorch's operator database shows, in training mode and out of it."""
+    from torch.testing._internal.common_methods_invocations import op_db  # it takes seconds
+
     tool = Watch()
     with torch.random.fork_rng():
         for op in op_db:

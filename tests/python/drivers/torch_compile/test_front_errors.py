@@ -54,8 +54,8 @@ def test_a_routine_that_raises():
     assert compiled(X).tolist() == [[1.0, 3.0, 4.0]]
 
 
-def test_a_build_without_the_driver(fresh_python):
-    printed = fresh_python("""
+def test_a_build_without_the_driver(forked_python):
+    printed = forked_python("""
         import sys
         sys.modules["amanda._torch_compile"] = None
         import amanda

@@ -41,10 +41,10 @@ PROGRAM = """
 """
 
 
-def test_programs_with_other_tools_share_what_is_cached_on_disk(fresh_python):
-    first = fresh_python(PROGRAM.replace("{runs}", "run(2), run(3), run(), run(2)"))
+def test_programs_with_other_tools_share_what_is_cached_on_disk(forked_python):
+    first = forked_python(PROGRAM.replace("{runs}", "run(2), run(3), run(), run(2)"))
     assert first.splitlines() == ["[1.0, 5.0] [1.0, 7.0] [1.0, 3.0] [1.0, 5.0]", "2 2"]
-    then = fresh_python(PROGRAM.replace("{runs}", "run(5), run()"))
+    then = forked_python(PROGRAM.replace("{runs}", "run(5), run()"))
     assert then.splitlines() == ["[1.0, 11.0] [1.0, 3.0]", "0 0"]
 
 

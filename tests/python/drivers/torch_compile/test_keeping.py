@@ -87,5 +87,5 @@ with amanda.apply(tool, compiled="graph"):
 
 
 @pytest.mark.slow  # warned of once in a process
-def test_an_array_that_shares_the_memory_of_what_is_kept_is_warned_of(fresh_python):
-    assert "keep tensor.numpy().copy()" in fresh_python(NUMPY)
+def test_an_array_that_shares_the_memory_of_what_is_kept_is_warned_of(forked_python):
+    assert "keep tensor.numpy().copy()" in forked_python(NUMPY)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import amanda
 import pytest
 import torch
@@ -58,47 +60,66 @@ ROUTINES = {
 }
 
 
+FORWARD = [what for what in ROUTINES if "backward" not in what]
+BACKWARD = [what for what in ROUTINES if "backward" in what]
+
+
 class Counts(amanda.Tool):
-    """Counts runs of a routine that gets nothing, without those of recomputed operators: cond, too, computes some again."""
+    """Counts runs of routines that get nothing, without those of recomputed operators: cond, too, computes some again."""
 
-    def __init__(self, method, options):
+    def __init__(self, names):
         super().__init__()
-        self.runs = 0
-        self.add_inst_for_op(lambda context: getattr(context, method)(self.count, **options), ops="relu")
+        self.names, self.runs = names, dict.fromkeys(names, 0)
+        self.add_inst_for_op(self.analyze, ops="relu")
 
-    def count(self, **run):
-        self.runs += 1
+    def analyze(self, context):
+        for name in self.names:
+            method, options = ROUTINES[name]
+            getattr(context, method)(functools.partial(self.count, name), **options)
+
+    def count(self, name, **run):
+        self.runs[name] += 1
 
 
-def results(function, x, tool=None, is_backward=False):
-    """What it returns, and the gradient; and how often the tool's routine ran by then."""
+def results(function, x, tool=None):
+    """What it returns, and the gradient; and how often the tool's routines ran by then."""
     x.grad = None
     y = function(x)
-    runs = tool.runs if tool else 0
+    runs = dict(tool.runs) if tool else {}
     if y.requires_grad:
         differentiate(y)
-    return (y.detach(), x.grad), tool.runs if tool and is_backward else runs
+    return (y.detach(), x.grad), runs | {name: tool.runs[name] for name in runs if name in BACKWARD}
 
 
 def equal(some, others):
     return all(a is b is None or torch.equal(a, b) for a, b in zip(some, others, strict=True))
 
 
-# PyTorch differentiates no while_loop.
-CASES = [(region, what) for region in REGIONS for what in ROUTINES if region != "while_loop" or "backward" not in what]
-
-
-@pytest.mark.parametrize(("region", "what"), CASES)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_routine_without_operands_in_a_graph_inside_a_graph(backend, region, what):
-    function, routine = REGIONS[region](), ROUTINES[what]
+def check_runs(backend, region, names):
     x = torch.ones(3, requires_grad=region != "while_loop")
-    compiled, tool = torch.compile(function, backend=backend), Counts(*routine)
+    compiled, tool = torch.compile(REGIONS[region](), backend=backend), Counts(names)
     expected, _ = results(compiled, x)
     with amanda.apply(tool, compiled="graph"):
-        found, runs = results(compiled, x, tool, "backward" in what)
+        found, runs = results(compiled, x, tool)
     assert equal(found, expected)
-    assert runs == (3 if region == "while_loop" else 1)
+    assert runs == dict.fromkeys(names, 3 if region == "while_loop" else 1)
+
+
+# PyTorch differentiates no while_loop.
+CASES = [
+    (region, names) for region in REGIONS for names in (FORWARD, BACKWARD) if region != "while_loop" or names is FORWARD
+]
+
+
+@pytest.mark.parametrize(("region", "names"), CASES)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_routines_without_operands_in_a_graph_inside_a_graph(backend, region, names):
+    check_runs(backend, region, names)
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_a_routine_without_operands_alone_in_a_graph_inside_a_graph(name):
+    check_runs("aot_eager", "cond", [name])
 
 
 RESULTS = {

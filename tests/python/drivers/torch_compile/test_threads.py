@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 
@@ -43,22 +42,16 @@ assert len(set(regions)) == 1, regions  # the threads share what is compiled
 """
 
 
-def first_use(interval, when):
-    command = [sys.executable, "-W", "ignore", "-c", FIRST_USE, interval, when]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 @pytest.mark.parametrize("when", ["after a run", "before any run"])
-def test_the_first_use_of_a_process_on_several_threads(when):
-    first_use("0.005", when)
+def test_the_first_use_of_a_process_on_several_threads(forked_python, when):
+    forked_python(FIRST_USE, "0.005", when)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["after a run", "before any run"])
-def test_the_first_use_of_a_process_on_threads_that_often_switch(when):
+def test_the_first_use_of_a_process_on_threads_that_often_switch(forked_python, when):
     for _ in range(5):
-        first_use("1e-6", when)
+        forked_python(FIRST_USE, "1e-6", when)
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 import collections
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -53,21 +50,14 @@ def train(steps=3):
 
 
 @pytest.fixture
-def with_stand_in():
+def with_stand_in(forked_python):
     """Runs code in a process where `library` replaces CUPTI; returns the value of its `result`."""
     if STAND_IN is None:
         pytest.skip("the library that stands in for CUPTI was not built: no cupti.h, or no C++ tests")
 
     def run(code, **environment):
         program = PRELUDE + textwrap.dedent(code) + "\nprint(json.dumps(result))"
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"AMANDA_CUPTI": str(STAND_IN), "OMP_NUM_THREADS": "1"} | environment,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(forked_python(program, **{"AMANDA_CUPTI": str(STAND_IN)} | environment))
 
     return run
 
@@ -192,8 +182,8 @@ def test_torchs_profiler_is_named_when_it_is_on(with_stand_in):
     assert result.endswith("[cupti] torch.profiler is on, and only one profiler can collect kernels; end it first")
 
 
-def test_a_library_that_is_not_there_is_named(fresh_python):
-    printed = fresh_python("""
+def test_a_library_that_is_not_there_is_named(forked_python):
+    printed = forked_python("""
         import os
         os.environ["AMANDA_CUPTI"] = "/nowhere/libcupti.so"
         import amanda, torch
