@@ -9,10 +9,8 @@ from typing import Literal, get_args
 
 import torch  # noqa: F401  (the extension module needs its libraries)
 
-from amanda.toolkit import evidence
-from amanda.toolkit.evidence import Unseen
+from amanda.toolkit import Column, Grouping, Results, Unseen, evidence, fields_of, number_column
 from amanda.toolkit.native import NativeTool, rematerialization
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, number_column
 
 __all__ = ["GroupBy", "Heuristic", "Rematerialization", "Row"]
 

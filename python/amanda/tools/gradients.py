@@ -9,11 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
+from amanda.toolkit import PLACE_FIELDS, GroupBy, NativeRoutine, Place, Skips, locks, natively
 from amanda.toolkit.loss_scaling import LossScaling
-from amanda.toolkit.native import NativeRoutine, natively
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
 
 Side = Literal["grad_output", "grad_input"]

@@ -10,10 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.arrays import Arrays, arrays_in
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import PLACE_FIELDS, Arrays, GroupBy, Place, Skips, arrays_in, locks
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 from amanda.toolkit.unwritten import MEMORY, allocates, may_be_met
 

@@ -9,11 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.arrays import Arrays, arrays_of
-from amanda.toolkit.native import NativeRoutine, natively
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import PLACE_FIELDS, Arrays, GroupBy, NativeRoutine, Place, Skips, arrays_of, locks, natively
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
 from amanda.toolkit.unwritten import MEMORY, allocates, may_pass_on
 

@@ -15,8 +15,7 @@ from amanda import Error, OpContext, Operator, Run, Tool, apply
 from amanda.research.effective_path import masks, rules
 from amanda.research.effective_path.extraction import Execution, Extraction
 from amanda.research.effective_path.path import Part, Path
-from amanda.toolkit import eager_only, locks
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
+from amanda.toolkit import PLACE_FIELDS, GroupBy, Place, eager_only, locks
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 
 

@@ -11,9 +11,7 @@ from amanda import Error, OpContext, apply
 from amanda.research.error_injection import error_injection
 from amanda.research.error_injection.error_injection import OPS, ErrorInjection
 from amanda.research.error_injection.faults import Fault
-from amanda.toolkit.arrays import Arrays, array_in, arrays_of
-from amanda.toolkit.places import PLACE_FIELDS, Place
-from amanda.toolkit.programs import preserved
+from amanda.toolkit import PLACE_FIELDS, Arrays, Place, array_in, arrays_of, preserved
 from amanda.toolkit.tables import Column, Grouping, Progress, Results, fields_of, name_column, number_column
 
 CampaignBy = Literal["id", "op", "module", "line", "bit"]

@@ -14,14 +14,10 @@ from amanda import Error, OpContext, Tool
 from amanda import ops as amanda_ops
 from amanda.research.error_injection.elements import Elements, Index, index_of
 from amanda.research.error_injection.faults import Fault
-from amanda.toolkit import fused_layers, locks
-from amanda.toolkit.arrays import Arrays, arrays_of
+from amanda.toolkit import PLACE_FIELDS, Arrays, Place, Skips, Where, arrays_of, fused_layers, locks
 from amanda.toolkit.operators import complaint
 from amanda.toolkit.parameters import ParameterUse, TellsParameters
-from amanda.toolkit.places import PLACE_FIELDS, Place
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
-from amanda.toolkit.where import Where
 from amanda.tools.mapping import keys_of, names_of
 
 WORDS = ("conv2d", "conv3d", "depthwise_conv2d", "conv_transpose2d", "conv_transpose3d", "matmul")

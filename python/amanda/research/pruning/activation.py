@@ -10,12 +10,8 @@ from typing import TypeVar
 import torch
 
 from amanda import OpContext, Tool
-from amanda.toolkit import frameworks, locks
+from amanda.toolkit import Column, GroupBy, Place, Results, Skips, Where, frameworks, locks, number_column
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.places import GroupBy, Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Results, number_column
-from amanda.toolkit.where import Where
 from amanda.tools.pruning.by_place import add_up, by_place, group
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
 

@@ -11,11 +11,8 @@ import torch
 
 from amanda import Error, OpContext, Tool
 from amanda.research.pruning.passes import UNSEEN, Passes
-from amanda.toolkit import eager_only, fused_layers, locks
+from amanda.toolkit import Place, Skips, eager_only, fused_layers, locks, warn_here
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import warn_here
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 
 LayerBy = Literal["layer"]

@@ -13,14 +13,9 @@ import torch
 from amanda import Error, OpContext, Tool, apply
 from amanda import ops as amanda_ops
 from amanda.research.pruning.passes import UNSEEN, Passes
-from amanda.toolkit import eager_only, locks
+from amanda.toolkit import Column, GroupBy, Place, Results, Skips, Where, eager_only, locks, number_column, preserved
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.places import GroupBy, Place
-from amanda.toolkit.programs import preserved
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Results, number_column
 from amanda.toolkit.torch import StorageWeakRef
-from amanda.toolkit.where import Where
 from amanda.tools.pruning.by_place import by_place, group
 
 

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import torch
 
 from amanda import Error, OpContext
-from amanda.toolkit import locks
+from amanda.toolkit import locks, warn_here
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.programs import warn_here
 from amanda.toolkit.torch import graph_task_id
 from amanda.tools.pruning.masked import Masked, text_of
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now

@@ -7,9 +7,7 @@ import importlib
 from typing import Protocol
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.places import GroupBy, Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import GroupBy, Place, Skips, locks
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 
 from .graph import Graph, Node

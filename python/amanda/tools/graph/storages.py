@@ -7,11 +7,10 @@ from typing import Any, Literal
 import torch
 
 from amanda import Action, OpContext
-from amanda.toolkit import locks
+from amanda.toolkit import Skips, locks
 from amanda.toolkit.arrays import of_torch
 from amanda.toolkit.native import NativeRoutine, torch_tools
 from amanda.toolkit.schemas import is_written
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.torch import WithoutTorchFunction, parse_schema
 
 from .graph import Graph, Node, NodeId

@@ -6,10 +6,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import own_work
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import Place, Skips, locks, own_work
 
 RELUS = {"relu", "relu_", "relu6", "relu6_", "threshold", "threshold_"}
 

@@ -11,9 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import OpContext
-from amanda.toolkit.arrays import Arrays
-from amanda.toolkit.places import Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import Arrays, Place, Skips
 from amanda.tools.gradients import Row
 
 from .series import Point, norm_of, of_parameter, scalar

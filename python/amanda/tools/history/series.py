@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from amanda.toolkit.places import Place
-from amanda.toolkit.tables import Results
+from amanda.toolkit import Place, Results
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.gradients import Row as GradientRow
 from amanda.tools.statistics import OpStatistics

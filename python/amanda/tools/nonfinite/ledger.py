@@ -6,8 +6,7 @@ import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from amanda.toolkit import locks
-from amanda.toolkit.places import Place
+from amanda.toolkit import Place, locks
 from amanda.toolkit.schemas import Sides
 
 from .finding import Finding, Operand, place_fields

@@ -8,12 +8,8 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, Literal
 
 from amanda import OpContext, Tool
-from amanda.toolkit.evidence import Unseen
-from amanda.toolkit.native import NativeRoutine, natively
-from amanda.toolkit.places import Place
+from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, natively
 from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.unwritten import MEMORY
 
 from .allowed import Allowed
 from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand, flattened

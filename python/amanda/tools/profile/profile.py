@@ -10,14 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.arrays import arrays_of
+from amanda.toolkit import AnnotatedResults, Column, Place, Skips, arrays_of, locks, name_column
 from amanda.toolkit.durations import Durations
 from amanda.toolkit.figures import Section
 from amanda.toolkit.native import NativeRoutine, natively, tools
-from amanda.toolkit.places import Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import AnnotatedResults, Column, name_column
 
 from . import figures, trace
 from .rows import (

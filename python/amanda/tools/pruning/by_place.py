@@ -10,8 +10,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.tables import Column, Grouping, fields_of, name_column
+from amanda.toolkit import PLACE_FIELDS, Column, GroupBy, Grouping, Place, fields_of, name_column
 
 _ALL = Place(None, "", "", "")
 

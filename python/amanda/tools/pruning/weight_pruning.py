@@ -10,15 +10,11 @@ from typing import Any
 
 from amanda import OpContext, Tool
 from amanda import ops as amanda_ops
-from amanda.toolkit import frameworks, fused_layers, locks
+from amanda.toolkit import GroupBy, Place, Skips, Where, frameworks, fused_layers, locks, own_work
 from amanda.toolkit.arrays import known
 from amanda.toolkit.operators import complaint
 from amanda.toolkit.parameters import ParameterUse, TellsParameters, in_parametrization
-from amanda.toolkit.places import GroupBy, Place
-from amanda.toolkit.programs import own_work
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.tables import Column, Results, number_column
-from amanda.toolkit.where import Where
 from amanda.tools.mapping import names_of
 
 from . import graph_weights

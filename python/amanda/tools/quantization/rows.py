@@ -10,10 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from amanda import Tool
-from amanda.toolkit import locks
-from amanda.toolkit.parameters import ParameterUse, TellsParameters
-from amanda.toolkit.places import Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import ParameterUse, Place, Skips, TellsParameters, locks
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column
 
 Side = Literal["input", "output"]

@@ -11,10 +11,7 @@ from typing import Any, Literal
 import torch
 
 from amanda import Action, OpContext, Operator, Tool
-from amanda.toolkit import eager_only, evidence, locks
-from amanda.toolkit.evidence import Unseen
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import warn_here
+from amanda.toolkit import Place, Unseen, eager_only, evidence, locks, warn_here
 from amanda.toolkit.schemas import is_written
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 from amanda.toolkit.torch import parse_schema, undeclared_writes

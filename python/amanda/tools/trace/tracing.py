@@ -12,11 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from amanda import OpContext, Scope, Tool, apply
-from amanda.toolkit import evidence, locks
+from amanda.toolkit import PLACE_FIELDS, Grouping, Place, Results, Unseen, evidence, fields_of, locks
 from amanda.toolkit.arrays import UNWRITTEN
-from amanda.toolkit.evidence import Unseen
-from amanda.toolkit.places import PLACE_FIELDS, Place
-from amanda.toolkit.tables import Grouping, Results, fields_of
 from amanda.toolkit.unwritten import MEMORY, may_be_met
 
 from .expression import Expression
