@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from amanda import OpContext, Tool
 from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, natively
+from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
 
 from .allowed import Allowed
@@ -72,8 +73,7 @@ class NaNSentinel(Tool):
         allow_lines: Iterable[str] = (),
     ) -> None:
         super().__init__()
-        if action not in ("raise", "warn"):
-            raise ValueError(f'[nan] action= is "raise" or "warn", got {action!r}')
+        check_choice("[nan] action=", action, ("raise", "warn"))
         self.inf, self.action = inf, action
         self._allowed = Allowed(ops=allow_ops, modules=allow_modules, lines=allow_lines)
         self._waits = True  # False as on devices that are not waited for; for tests
