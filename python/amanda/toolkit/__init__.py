@@ -21,6 +21,8 @@ Parameters
     `ParameterUse` knows which parameters operators compute with, and which of them a tool left as they are;
     `TellsParameters` gives a tool the properties that report them. See also `toolkit.loss_scaling`,
     `toolkit.optimizer_phase` and `toolkit.fused_layers`.
+Arguments
+    `toolkit.arguments` checks what users give to tools.
 Threads and processes
     `lock` and `rlock` are locks that are free in a forked child. `own_work` is a context for operators of the tool itself,
     `preserved` one that restores what a run changes. `warn_here` warns at the program's line, and `this_rank` is the `Rank`
